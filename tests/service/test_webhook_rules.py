@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from ipaddress import IPv4Address
 
 import pytest
 from hypothesis import given
@@ -63,8 +64,48 @@ def test_secrets_are_long_and_unique() -> None:
         "ff02::1",
         "::ffff:127.0.0.1",
         "::ffff:169.254.169.254",
-        "2002:7f00:1::",
+        "::ffff:0:0",
+        # IPv4-compatible, and IPv4-translated
+        "::127.0.0.1",
+        "::8.8.8.8",
+        "::ffff:0:127.0.0.1",
+        # NAT64, well-known and local
         "64:ff9b::7f00:1",
+        "64:ff9b::a00:1",
+        "64:ff9b::a9fe:a9fe",
+        "64:ff9b:1::",
+        "64:ff9b:1:ffff:ffff:ffff:7f00:1",
+        "64:ff9b:1::808:808",
+        # 6to4 and Teredo
+        "2002:7f00:1::",
+        "2002:a00:1::1",
+        "2002:a9fe:a9fe::",
+        "2001:0:0808:0808:0:0:f5ff:fffe",
+        "2001:0:7f00:1::",
+        # site-local, link-local, unique local, multicast
+        "fec0::1",
+        "feff::1",
+        "fe80::1",
+        "fe80::1%1",
+        "2606:4700:4700::1111%eth0",
+        "fd00:ec2::254",
+        "ff05::1",
+        "239.1.1.1",
+        # documentation, benchmarks, discard, segment routing, not assigned
+        "192.0.2.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "2001:db8::1",
+        "3fff::1",
+        "198.18.0.1",
+        "2001:2::1",
+        "100::1",
+        "5f00::1",
+        "4000::1",
+        "240.0.0.1",
+        "192.0.0.8",
+        "192.88.99.1",
+        "100.127.255.255",
     ],
 )
 def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) -> None:
@@ -74,7 +115,20 @@ def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) 
     assert address not in caught.value.message
 
 
-@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700:4700::1111", "64:ff9b::808:808"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "8.8.8.8",
+        "100.63.255.255",
+        "100.128.0.0",
+        "172.32.0.1",
+        "2606:4700:4700::1111",
+        "2a00:1450:4001::1",
+        "64:ff9b::808:808",
+        "::ffff:8.8.8.8",
+        "2002:808:808::1",
+    ],
+)
 def test_public_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
@@ -102,6 +156,114 @@ def test_public_addresses_are_public(address: str) -> None:
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(Refused):
         Policy().check(url)
+
+
+PRIVATE_LITERALS = [
+    "127.0.0.1",
+    "127.0.0.1.",
+    "10.0.0.1",
+    "169.254.169.254",
+    "0.0.0.0",  # noqa: S104  (refused)
+    "100.64.0.1",
+    "192.0.2.7",
+    "224.0.0.1",
+    "[::1]",
+    "[::]",
+    "[::127.0.0.1]",
+    "[::ffff:10.0.0.1]",
+    "[64:ff9b:1::1]",
+    "[64:ff9b::7f00:1]",
+    "[2002:7f00:1::]",
+    "[fe80::1]",
+    "[fec0::1]",
+    "[ff02::1]",
+    "localhost",
+    "LOCALHOST.",
+    "a.localhost",
+]
+
+
+@pytest.mark.parametrize("host", PRIVATE_LITERALS)
+def test_a_private_address_is_refused_before_anything_is_sent(host: str) -> None:
+    with pytest.raises(Refused) as caught:
+        Policy().check(f"https://{host}:8443/hook")
+    assert "RCA_WEBHOOK_PRIVATE" in (caught.value.hint or "")
+    Policy(private=True).check(f"https://{host}/hook")
+    listed = host.strip("[]").rstrip(".").lower()
+    Policy(hosts=(listed,)).check(f"https://{host}/hook")
+    with pytest.raises(Refused, match="RCA_WEBHOOK_HOSTS"):
+        Policy(hosts=("hooks.corp",), private=True).check(f"https://{host}/hook")
+
+
+@pytest.mark.parametrize(
+    "host", ["8.8.8.8", "[2606:4700:4700::1111]", "hooks.example.org.", "xn--hks-sna.example"]
+)
+def test_public_addresses_and_names_are_accepted(host: str) -> None:
+    Policy().check(f"https://{host}/hook")
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "2130706433",
+        "2130706433.",
+        "0x7f000001",
+        "0x7f.1",
+        "0X7F.0.0.1",
+        "017700000001",
+        "0177.0.0.1",
+        "127.1",
+        "127.0.1",
+        "127.0.0.01",
+        "127.0.0.1.1",
+        "1.2.3.0x4",
+        "256.256.256.256",
+        "4294967297",
+        "8.0x8.8",
+        "hooks.example.1",
+        "%31%32%37.0.0.1",
+        "127.0.0.%31",
+        "127.0.0.1%00.example.org",
+        "good.example\\.127.0.0.1.nip.example",
+        "[fe80::1%25eth0]",
+        "[fe80::1%eth0]",
+        "[2606:4700:4700::1111%25eth0]",
+        "[::1%00]",
+        "a,b.example",
+        "..",
+    ],
+)
+def test_a_host_that_resolvers_may_read_as_another_address_is_refused(host: str) -> None:
+    for policy in (Policy(), Policy(private=True)):
+        with pytest.raises(Refused):
+            policy.check(f"https://{host}/hook")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.example.org@127.0.0.1/",
+        "https://hooks.example.org:x@127.0.0.1/",
+        "https://@127.0.0.1/",
+        "https://hooks.example.org\\@127.0.0.1/",
+        "https://127.0.0.1#@hooks.example.org/",
+        "https://127.0.0.1?@hooks.example.org/",
+        "https://①②⑦.0.0.1/",
+        "https://127。0。0。1/",
+    ],
+)
+def test_no_spelling_of_a_url_hides_its_host(url: str) -> None:
+    with pytest.raises(Refused):
+        Policy().check(url)
+
+
+@given(st.ip_addresses(v=4))
+def test_every_private_ipv4_address_is_private_inside_ipv6(address: IPv4Address) -> None:
+    number = int(address)
+    inside = [f"::ffff:{address}", f"64:ff9b::{address}", f"2002:{number >> 16:x}:{number & 0xFFFF:x}::1"]
+    assert {is_public(each) for each in inside} == {is_public(str(address))}
+    assert not is_public(f"::{address}")
+    assert not is_public(f"64:ff9b:1::{address}")
 
 
 def test_a_list_of_hosts_excludes_all_others() -> None:

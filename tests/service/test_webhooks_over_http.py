@@ -56,6 +56,19 @@ def test_urls_are_checked_on_creation_and_on_change(tmp_path: Path) -> None:
     state_of(held).database.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::127.0.0.1]", "169.254.169.254", "2130706433", "localhost"])
+def test_a_private_address_is_refused_on_creation_and_on_change(tmp_path: Path, host: str) -> None:
+    held = TestClient(create_app(Settings(data_dir=tmp_path)))
+    state_of(held).database.upgrade()
+    good = held.post("/v1/webhooks", json={"url": "https://hooks.example.org/"})
+    refused = held.post("/v1/webhooks", json={"url": f"https://{host}/hook"})
+    moved = held.patch(good.headers["location"], json={"url": f"https://{host}/hook"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid-parameters")
+    assert (moved.status_code, moved.json()["detail"]) == (422, refused.json()["detail"])
+    assert len(held.get("/v1/webhooks").json()["items"]) == 1
+    state_of(held).database.close()
+
+
 def test_dead_deliveries_are_listed_and_can_be_retried(client: TestClient) -> None:
     from rca_api.webhooks.tables import DeliveryRow
 

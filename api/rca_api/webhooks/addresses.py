@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from rca.errors import SourceError
 
 Resolve = Callable[[str, int], list[str]]
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: The only IPv6 addresses that are routed on the internet.
+_UNICAST = ipaddress.ip_network("2000::/3")
+#: IPv4 addresses as IPv6: mapped, and of NAT64. Others, such as `::127.0.0.1`, are outside of `_UNICAST`.
+_EMBEDDED = (ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96"))
+#: Special addresses that `is_global` accepts, or does so in some versions of Python: relays of 6to4, and of
+#: IPv6 protocols (Teredo among them), benchmarks and documentation.
+_SPECIAL = tuple(
+    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20"))
+)
+#: A last label of digits makes a host an IPv4 address for resolvers: `2130706433`, `0x7f.1`, `127.1`.
+_NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_ALLOW = "RCA_WEBHOOK_HOSTS can allow this host, RCA_WEBHOOK_PRIVATE all hosts"
 
 
 class Refused(SourceError):
@@ -80,6 +97,10 @@ class Policy:
             raise Refused("the URL must be plain ASCII; percent-encode other characters")
         if self.hosts and not self._named(host):
             raise Refused(f"{host!r} is not among the hosts of RCA_WEBHOOK_HOSTS")
+        literal = _literal(host)
+        inside = _is_localhost(host) if literal is None else not is_public(literal)
+        if inside and not self._may_be_private(host):
+            raise Refused(f"{host} is not a public address", hint=_ALLOW)
         return parts
 
     def resolve(self, url: str, look_up: Resolve) -> Target:
@@ -99,15 +120,14 @@ class Policy:
         addresses = look_up(host, port)
         if not addresses:
             raise OSError(f"{host} has no address")
-        if not (self.private or (self.hosts and self._named(host))):
-            inside = [address for address in addresses if not is_public(address)]
-            if inside:
-                # Without the address, which would reveal the internal network to a caller.
-                raise Refused(
-                    f"{host} has an address that is not public", hint="RCA_WEBHOOK_HOSTS can allow it"
-                )
+        if not self._may_be_private(host) and not all(map(is_public, addresses)):
+            # Without the address, which would reveal the internal network to a caller.
+            raise Refused(f"{host} has an address that is not public", hint=_ALLOW)
         request = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         return Target(parts.scheme, host, port, tuple(addresses), request)
+
+    def _may_be_private(self, host: str) -> bool:
+        return self.private or (bool(self.hosts) and self._named(host))
 
     def _named(self, host: str) -> bool:
         host = host.rstrip(".").lower()
@@ -118,16 +138,53 @@ class Policy:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public; an IPv4 address inside an IPv6 one is checked as well."""
-    found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    """Whether an IP address is public; an IPv4 address inside an IPv6 one is checked as well.
+
+    An address with a zone, such as ``fe80::1%eth0``, belongs to one link.
+    """
+    if "%" in address:
+        return False
+    found: _Address = ipaddress.ip_address(address)
     if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
-        # NAT64: the last four bytes are an IPv4 address.
-        if inner is None and found in ipaddress.ip_network("64:ff9b::/96"):
+        inner = found.sixtofour
+        if any(found in network for network in _EMBEDDED):
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-    return found.is_global and not found.is_multicast
+        if found not in _UNICAST:
+            return False
+    special = any(found in network for network in _SPECIAL if network.version == found.version)
+    return found.is_global and not found.is_multicast and not special
+
+
+def _literal(host: str) -> str | None:
+    """The IP address that a host of a URL is; None for a name.
+
+    Raises
+    ------
+    Refused
+        If the host is neither, or if resolvers may read it as another address.
+    """
+    text = host.rstrip(".")
+    if ":" in host:
+        with suppress(ValueError):
+            found = ipaddress.IPv6Address(host)
+            if found.scope_id is None:
+                return str(found)
+        raise Refused("the host of the URL is no IPv6 address without a zone")
+    if not _NAME.fullmatch(text):
+        raise Refused("the host of the URL must be a name or an IP address")
+    if not _NUMBER.fullmatch(text.rpartition(".")[2]):
+        return None
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise Refused("write an IPv4 address as four decimal numbers") from None
+
+
+def _is_localhost(host: str) -> bool:
+    """Whether a name is loopback by its definition (RFC 6761)."""
+    return host.rstrip(".").rpartition(".")[2].lower() == "localhost"
 
 
 def look_up(host: str, port: int) -> list[str]:

@@ -101,7 +101,9 @@ class Delivery(BaseModel):
     state: Literal["pending", "delivered", "dead"] = Field(
         description="`dead`: given up. `POST .../retry` sends it again."
     )
-    attempts: int
+    attempts: int = Field(
+        description="Attempts that have begun, one in progress included. `POST .../retry` sets it to 0."
+    )
     created_at: datetime
     next_attempt_at: datetime | None = Field(description="Null unless the delivery is pending.")
     finished_at: datetime | None
