@@ -71,6 +71,12 @@ def _status(process: int | str, field: str) -> int:
     raise OSError(f"no {field} in /proc/{process}/status")
 
 
+def processor_seconds(process: int) -> float:
+    """Processor time of a process so far, in the kernel and outside."""
+    user, system = _stat(Path(f"/proc/{process}"))[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def child_processes(parent: int | None = None) -> list[int]:
     """Child processes of this process, or of the given one."""
     parent = os.getpid() if parent is None else parent

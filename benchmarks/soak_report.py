@@ -43,9 +43,30 @@ def _quantiles(outcomes: list[Outcome]) -> dict[str, float]:
     return {"n": len(seconds), "p50": float(p50), "p99": float(p99)}
 
 
+def kept_under_overload(capacity: dict[str, Any], overload: dict[str, Any]) -> dict[str, float]:
+    """Of the capacity, the share that is left under overload, three times over.
+
+    Accepted and diagnosed windows per second, and accepted windows per second of processor time of
+    callers and service together. The last one hardly depends on what else the machine does.
+    """
+
+    def rates(phase: dict[str, Any]) -> dict[str, float]:
+        accepted = phase["answered"] / phase["seconds"]
+        return {
+            "accepted": accepted,
+            "diagnosed": phase["diagnosed"] / phase["seconds"],
+            "accepted per processor second": accepted / sum(phase["cores"].values()),
+        }
+
+    at_most, under = rates(capacity), rates(overload)
+    return {name: under[name] / rate for name, rate in at_most.items() if rate}
+
+
 def render(found: dict[str, Any], console: Console) -> None:
     """Everything that a soak found."""
     console.print(_phases(found))
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in found["kept_under_overload"].items())
+    console.print(f"Kept at 4 times the capacity: {shares}. Asked: 90 %.", highlight=False, soft_wrap=True)
     console.print(_latency(found["phases"]))
     console.print(_memory(found["memory"]))
     kept, floor = found["kept"], found["floor"]
@@ -69,7 +90,9 @@ def render(found: dict[str, Any], console: Console) -> None:
 def _phases(found: dict[str, Any]) -> Table:
     table = Table(title="Throughput, requests and windows per second", title_justify="left")
     table.add_column("phase")
-    for name in ("s", "offered", "answered", "diagnosed", "of floor", "shed", "broken", "other"):
+    cores = ("callers", "API", "pool")
+    names = ("s", "offered", "answered", "diagnosed", "of floor", "shed", "broken", "other")
+    for name in (*names, *(f"{each}, cores" for each in cores)):
         table.add_column(name, justify="right")
     for name, phase in found["phases"].items():
         seconds = phase["seconds"]
@@ -83,6 +106,7 @@ def _phases(found: dict[str, Any]) -> Table:
             f"{phase['shed'] / max(1, phase['requests']):.1%}",
             str(phase["broken"]),
             str(phase["other"]),
+            *(f"{phase['cores'][each]:.2f}" for each in cores),
         )
     return table
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -69,10 +70,20 @@ class Admission:
         self._seconds_until_free = seconds_until_free
         self._metrics = metrics
 
-    def refuse_if_full(self) -> None:
-        """Refuse work that has no place in the queue, before its body is read."""
-        if self.requests >= self.max_requests:
-            raise self.busy("requests", f"{self.requests} windows are being diagnosed or wait")
+    def is_full(self) -> bool:
+        """Whether a window whose body is not read yet has no place in the queue.
+
+        While the queue is half full, bodies that are being received count as well. Else most of them would be
+        refused after they have arrived. Slow senders alone never fill the queue.
+        """
+        return self.requests >= self.max_requests or (
+            2 * self.requests >= self.max_requests
+            and self.requests + self.receiving.total() >= self.max_requests
+        )
+
+    def full(self) -> ProblemError:
+        """Build the refusal of a window that has no place in the queue."""
+        return self.busy("requests", f"{self.requests} windows are being diagnosed or wait")
 
     @contextmanager
     def body(self, caller: str | None) -> Iterator[Ticket]:
@@ -100,7 +111,8 @@ class Admission:
     @contextmanager
     def work(self) -> Iterator[None]:
         """Take a place in the queue as long as the context lasts."""
-        self.refuse_if_full()
+        if self.requests >= self.max_requests:
+            raise self.full()
         self.requests += 1
         try:
             yield
@@ -114,9 +126,13 @@ class Admission:
         return ProblemError("busy", f"{reason}; retry after {headers['Retry-After']} s", headers=headers)
 
     def retry_after(self) -> dict[str, str]:
-        """Build the header with the seconds until the work in progress is probably done."""
-        expected = math.ceil(self._seconds_until_free(self.requests))
-        return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, max(self._least_wait, expected)))}
+        """Build the header with the seconds until the work in progress is probably done.
+
+        Up to twice as many, at random, so that callers that were refused together do not return together.
+        """
+        expected = max(self._least_wait, math.ceil(self._seconds_until_free(self.requests)))
+        wait = random.randint(expected, 2 * expected)  # noqa: S311  (not a secret)
+        return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, wait))}
 
     def _too_many_of_one(self) -> ProblemError:
         self._metrics.shed.labels("receiving").inc()

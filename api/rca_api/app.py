@@ -39,6 +39,7 @@ from rca_api.middleware import RequestContext, SecurityHeaders
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
 from rca_api.settings import Settings
+from rca_api.shedding import Shedding
 from rca_api.state import State
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.training_runs import endpoints as training_run_endpoints
@@ -82,6 +83,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.state.parts = state
     problems.install(app, settings.retry_after_seconds)
     app.add_middleware(RequestContext, metrics=state.metrics)
+    app.add_middleware(
+        Shedding, admission=state.admission, metrics=state.metrics, at_most=int(settings.max_body_bytes)
+    )
     app.add_middleware(SecurityHeaders)
     # The last one added is the outermost.
     app.add_middleware(DrainBody, at_most=int(settings.max_body_bytes))

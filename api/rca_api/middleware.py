@@ -35,7 +35,7 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _request_id(Headers(scope=scope).get(HEADER))
+        request_id = request_id_of(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
         began = time.perf_counter()
         status = 0
@@ -89,8 +89,9 @@ def _route(scope: Scope) -> str:
     return path
 
 
-def _request_id(given: str | None) -> str:
+def request_id_of(headers: Headers) -> str:
     """The id of the caller if it is short and safe in logs and headers, else a new one."""
+    given = headers.get(HEADER)
     return given if given is not None and _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
 
 

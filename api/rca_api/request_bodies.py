@@ -104,7 +104,8 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
     """
     state = State.of(request)
     admission, metrics = state.admission, state.metrics
-    admission.refuse_if_full()
+    if admission.is_full():
+        raise admission.full()
     watch = Watch()
     with metrics.in_progress.track_inprogress(), admission.body(caller) as ticket:
         timeout = state.settings.body_timeout_seconds

@@ -98,5 +98,7 @@ def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     for phase in found["phases"].values():
         assert (phase["broken"], phase["other"]) == (0, 0), done.stderr
         assert phase["answered"] + phase["shed"] == phase["requests"] > 0
+        assert min(phase["cores"].values()) > 0
+    assert set(found["kept_under_overload"]) == {"accepted", "diagnosed", "accepted per processor second"}
     assert found["memory"]["pool"]["resident"][0] > 30e6
     assert f"Acknowledged {kept['acknowledged']:,}" in done.stdout

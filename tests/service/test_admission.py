@@ -54,7 +54,7 @@ def test_a_body_that_is_being_received_takes_no_place_in_the_queue() -> None:
             with pytest.raises(ProblemError) as caught, held.work():
                 pass
             assert caught.value.code == "busy"
-        held.refuse_if_full()
+        assert not held.is_full()
 
 
 def test_bodies_being_received_are_limited_for_all_and_for_each() -> None:
