@@ -14,14 +14,17 @@ from rca.classify.preconditions import (
     SHORT_ALARM,
     alarm_thresholds,
     can_show_health,
+    idles_between_steps,
     long_enough,
     silent_seconds,
     stages_wait_at_work,
     stays_silent,
 )
+from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.diagnosis.slowdown_without_straggler import single_events_sentence
 from rca.features import FeatureSet
+from rca.telemetry.causes import FailureMode
 
 #: Least probabilities for a verdict on a window unlike the training windows, where calibration does not hold.
 #: Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
@@ -38,6 +41,17 @@ WAITING_AT_WORK = (
 )
 #: Without rows it is unknown whether the job finished.
 SILENT = "no rank has step rows in the last {seconds:,.0f} s of the window: the job finished, or it stopped"
+
+#: A process that failed has no more rows, unless it was started again.
+FAILED = "events report that {ranks} failed, but the job goes on: it restarted, or the events are wrong"
+#: Evaluation and saves between steps look like a stall, and like rows that stand for several steps.
+BETWEEN_STEPS = "{share:.0%} of the time lies between the steps, where nothing is timed"
+#: Failure mode that each doubt about a healthy verdict leaves open.
+LEFT_OPEN: dict[AbstentionCode, FailureMode] = {
+    "fell_silent": "fail_stop",
+    "failure_reported": "fail_stop",
+    "time_between_steps": "fail_slow",
+}
 
 
 def abstention(
@@ -75,8 +89,8 @@ def abstention(
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification, alarm))
         )
-    if mode == "healthy" and stays_silent(features):
-        return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
+    if mode == "healthy" and (doubtful := _doubts_health(features)) is not None:
+        return doubtful
     if mode != "healthy" and not classification.suspects:
         return _reason("nobody_stands_out", "no rank, node or stage explains the slowdown")
     if mode != "healthy" and objection is not None:
@@ -91,6 +105,19 @@ def abstention(
     sure = mode != "fail_slow" or causes[0].probability >= OVERWHELMING_CAUSE
     if chance < OVERWHELMING_MODE or not sure:
         return _if_strange(strangeness)
+    return None
+
+
+def _doubts_health(features: FeatureSet) -> AbstentionReason | None:
+    """What a healthy verdict does not explain."""
+    if stays_silent(features):
+        return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
+    failed = features.job_end.failed
+    if failed.any():
+        return _reason("failure_reported", FAILED.format(ranks=listed(np.flatnonzero(failed).tolist())))
+    if idles_between_steps(features):
+        share = features.work.share_between_steps
+        return _reason("time_between_steps", BETWEEN_STEPS.format(share=share))
     return None
 
 

@@ -60,6 +60,13 @@ _COLLECT = {
 
 #: Shows whether a job finished or was cancelled.
 LEFT_CHECK = "check how the job ended (sacct --jobs, kubectl describe job) and its last log lines"
+#: Shows whether an event about a failed process or device is true.
+FAILED_CHECK = "check the launcher's log: did these processes end, and were they started again?"
+#: Shows what takes the time between steps.
+BETWEEN_STEPS_CHECK = (
+    "time what runs between steps (evaluation, saves, logging); if a row stands for several steps, give each "
+    "row the trainer's own step number"
+)
 
 #: Metrics named when one resource would settle a question.
 _SHOWN_METRICS = 2

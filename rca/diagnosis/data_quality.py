@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca.classify.out_of_distribution import Outside, Strangeness
+from rca.classify.preconditions import idles_between_steps
 from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
@@ -113,6 +114,9 @@ def _absences(features: FeatureSet, mode: str) -> list[str]:
     early = np.flatnonzero(phases.n_steps - 1 - phases.last_column >= EARLY_END_STEPS)
     if early.size and mode != "fail_stop":
         notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
+    if idles_between_steps(features):
+        share = features.work.share_between_steps
+        notes.append(f"{share:.0%} of the time lies between the steps; the cost per step does not include it")
     if not np.isfinite(features.work.own).any():
         notes.append(
             "no phase timings: the slow rank and its cost are unknown; "

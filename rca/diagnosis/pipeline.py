@@ -13,12 +13,19 @@ import numpy as np
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.node_odds import checked_node_odds
-from rca.classify.preconditions import stays_silent
+from rca.classify.preconditions import idles_between_steps, stays_silent
 from rca.classify.priors import checked_priors
 from rca.classify.suspects import transfer_grew
 from rca.classify.uncertainty import Doubt
-from rca.diagnosis.abstention import abstention
-from rca.diagnosis.advice import LEFT_CHECK, actions, next_check, swap_check
+from rca.diagnosis.abstention import LEFT_OPEN, abstention
+from rca.diagnosis.advice import (
+    BETWEEN_STEPS_CHECK,
+    FAILED_CHECK,
+    LEFT_CHECK,
+    actions,
+    next_check,
+    swap_check,
+)
 from rca.diagnosis.baseline_window import with_earlier
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
@@ -178,12 +185,12 @@ def _assemble(
 
 
 def _modes_left(doubt: Doubt, classification: Classification, reason: AbstentionReason | None) -> list[str]:
-    """The failure modes that are not ruled out; a stop never is where the job fell silent."""
+    """The failure modes that are not ruled out, with the one that an abstention leaves open."""
     if doubt.sets is None:
         return []
     left = doubt.sets.plausible("mode", classification.probability, classification.mode)
-    stopped = reason is not None and reason.code == "fell_silent" and "fail_stop" not in left
-    return [*left, "fail_stop"] if stopped else left
+    possible = None if reason is None else LEFT_OPEN.get(reason.code)
+    return left if possible is None or possible in left else [*left, possible]
 
 
 def _worth_acting_on(cause: Cause, pricing: Pricing) -> bool:
@@ -205,6 +212,10 @@ def _look_at(
     if classification.mode == "healthy":
         if features.job_end.all_released or stays_silent(features):
             return LEFT_CHECK
+        if features.job_end.failed.any():
+            return FAILED_CHECK
+        if idles_between_steps(features):
+            return BETWEEN_STEPS_CHECK
         chances = classification.probability
         if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
             return check

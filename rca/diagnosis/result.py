@@ -19,6 +19,8 @@ AbstentionCode = Literal[
     "single_event",
     "left_at_once",
     "fell_silent",
+    "failure_reported",
+    "time_between_steps",
     "nobody_stands_out",
     "cause_not_certain",
 ]

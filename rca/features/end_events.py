@@ -62,6 +62,8 @@ NOT_CORRECTED = re.compile(
 ZERO_COUNT = re.compile(r"\b[\w-]+( errors?)?( count)?\s*[:= ]\s*(0|no|none)\b(?![.\w])", re.IGNORECASE)
 #: NVIDIA XID codes of a remapped row, many corrected errors, a corrected link error and memory to repair.
 CORRECTED_XIDS = frozenset({63, 92, 121, 160})
+#: NVIDIA XID codes of errors in a program, which may be another program on the same device.
+PROGRAM_XIDS = frozenset({13, 31, 43, 45, 68, 69})
 XID = re.compile(r"\bxid\b\s*(?:\([^)]*\))?\W*(\d+)", re.IGNORECASE)
 BARE_XID = re.compile(r"\s*(?:xid)?\W*(\d+)(?:\.0)?\s*", re.IGNORECASE)
 #: Ports without collectives: of management, containers and storage.
@@ -106,6 +108,16 @@ class Event(NamedTuple):
         """A process or a device failed, or a rank was missed."""
         known = self.kind in FATAL_EVENTS | MISSED_EVENTS
         return known and not self.normal_exit and not self.corrected
+
+    @property
+    def final(self) -> bool:
+        """A process failed, was killed or gave up, or its device failed for good."""
+        if self.kind in DEATHS or self.kind == "nccl_timeout":
+            # The kernel's out-of-memory killer names a node, and kills any process of it.
+            return self.rank is not None and not self.normal_exit
+        code = _xid(self.code, self.message)
+        lost = self.kind == "xid" and code is not None and code not in PROGRAM_XIDS
+        return (lost or self.kind == "ecc") and not self.corrected
 
     @property
     def harmless(self) -> bool:
@@ -242,6 +254,15 @@ def ranks_named(event: Event, topology: Topology) -> IntArray:
     if event.rank is not None:
         return np.array([event.rank])
     return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
+
+
+def ranks_that_failed(events: Sequence[Event], topology: Topology, since: float) -> BoolArray:
+    """Ranks whose process or device failed for good since then, by the events; shape (n_ranks,)."""
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    for event in events:
+        if event.time >= since and event.final:
+            found[ranks_named(event, topology)] = True
+    return found
 
 
 def ranks_in_events(events: list[Event], topology: Topology) -> tuple[BoolArray, BoolArray, float]:

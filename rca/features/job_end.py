@@ -17,6 +17,7 @@ from rca.features.end_events import (
     failure_reported,
     no_trouble_reported,
     ranks_in_events,
+    ranks_that_failed,
     ranks_with_link_down,
     read_events,
 )
@@ -71,6 +72,8 @@ class JobEnd:
         By the events, the end began with this rank, alone or with others of its node.
     link_down : ndarray of shape (n_ranks,), bool
         A port of the rank's node was down.
+    failed : ndarray of shape (n_ranks,), bool
+        Since the first row, an event reports that the rank's process or device failed for good.
     steps_since_progress : float, steps
         From the last sign of progress to the end of the window, in usual steps (in rows, if a row stands for
         several steps). 0 after a normal end. `with_final_signals` subtracts what is no sign of a stop.
@@ -99,6 +102,7 @@ class JobEnd:
     died: BoolArray
     origin: BoolArray
     link_down: BoolArray
+    failed: BoolArray
     steps_since_progress: float
     fatal_delay: float
     cut_margin: float = 0.0
@@ -121,7 +125,7 @@ class JobEnd:
         since_progress = fatal_delay = margin = np.nan
         reported = no_trouble = False
         trouble = 0
-        died = origin = np.zeros(phases.n_ranks, dtype=bool)
+        died = origin = failed = np.zeros(phases.n_ranks, dtype=bool)
         events = read_events(window)
         fatal, missed, first_fatal = ranks_in_events(events, topology)
         if np.isfinite(step_reference):
@@ -136,6 +140,7 @@ class JobEnd:
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
             end = End(topology, sign, begun - step_reference, step_reference)
             died, origin = dead_ranks(events, end), end_origin(events, end)
+            failed = ranks_that_failed(events, topology, _first_start(phases))
         return cls(
             progress=progress,
             behind=progress - nan_median(progress[:, None])[0],
@@ -145,6 +150,7 @@ class JobEnd:
             died=died,
             origin=origin,
             link_down=ranks_with_link_down(events, topology),
+            failed=failed,
             steps_since_progress=since_progress,
             fatal_delay=fatal_delay,
             cut_margin=margin,
@@ -188,8 +194,7 @@ def _steps_since_progress(
     its step numbers or its events. Then it is a margin only if as much time passed after the last row.
     """
     after, interval = window.job.end - sign, _row_seconds(phases, step)
-    began = np.where(np.isfinite(phases.start_time), phases.start_time, np.inf).min(axis=1)
-    first = float(np.median(began[np.isfinite(began)]))
+    first = _first_start(phases)
     before = max(0.0, first - window.job.start)
     alike = abs(after - before) <= MARGIN_TOLERANCE * before
     longest = max(MAX_MARGIN_SECONDS, MAX_MARGIN_ROWS * interval)
@@ -199,6 +204,12 @@ def _steps_since_progress(
     )
     margin = before if short and (alike or not starting) else 0.0
     return max(0.0, after / interval - 1.0), margin / interval
+
+
+def _first_start(phases: PhaseArrays) -> float:
+    """Begin of the first rows, Unix seconds: the median over ranks."""
+    began = np.where(np.isfinite(phases.start_time), phases.start_time, np.inf).min(axis=1)
+    return float(np.median(began[np.isfinite(began)]))
 
 
 def _row_seconds(phases: PhaseArrays, step_reference: float) -> float:

@@ -73,6 +73,27 @@ class Work:
         """Step time of the job, shape (n_steps,), seconds: the median of the ranks."""
         return nan_median(self.step)
 
+    @cached_property
+    def between_steps(self) -> FloatArray:
+        """Time after each step in which no step runs, shape (n_steps - 1,), seconds: the median of the ranks.
+
+        Skipped step numbers count as steps without a row, each as long as a usual step. NaN where no rank has
+        rows of both steps.
+        """
+        pause = self.start[:, 1:] - (self.start + self.step)[:, :-1]
+        skipped = np.diff(self.steps) - 1
+        return np.maximum(nan_median(pause) - skipped * self.step_reference, 0.0)
+
+    @property
+    def share_between_steps(self) -> float:
+        """Share of the job's time in which no step runs; 0 where it is unknown."""
+        idle = float(np.nansum(self.between_steps))
+        known = np.isfinite(self.between_steps)
+        busy = float(
+            np.nansum(self.job_step[1:][known] + (np.diff(self.steps)[known] - 1) * self.step_reference)
+        )
+        return idle / (idle + busy) if idle > 0 else 0.0
+
     @classmethod
     def from_phases(cls, phases: PhaseArrays, topology: Topology) -> Work:
         """Split every rank's step into own work, waiting and transfer as far as it was measured."""
