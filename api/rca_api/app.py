@@ -1,7 +1,8 @@
 """The application factory; `rca serve` runs it.
 
-Under another server: `uvicorn rca_api.app:create_app --factory --no-proxy-headers`. Without the last option
-uvicorn trusts forwarded addresses that come from this machine.
+Without it: `uvicorn --factory rca_api.app:create_app --http rca_api.request_heads:BoundedHeads --ws none
+--no-proxy-headers`. uvicorn's own protocol has no limits on headers. With proxy headers it trusts forwarded
+addresses that come from this machine.
 """
 
 from __future__ import annotations

@@ -68,8 +68,16 @@ def _serve(descriptor: int) -> None:
     """
     import uvicorn
 
+    from rca_api.request_heads import BoundedHeads
+
     config = uvicorn.Config(
-        "rca_api.app:create_app", factory=True, log_config=None, access_log=False, proxy_headers=False
+        "rca_api.app:create_app",
+        factory=True,
+        http=BoundedHeads,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
     )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 

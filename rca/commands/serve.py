@@ -69,6 +69,9 @@ def command(
         factory=True,
         host=host,
         port=port,
+        # By name as well. The service has no WebSockets.
+        http="rca_api.request_heads:BoundedHeads",
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,

@@ -126,6 +126,10 @@ def test_a_malformed_request_line_is_refused(url: str) -> None:
     assert exchange(url, "NONSENSE").startswith(b"HTTP/1.1 400 ")
 
 
+def test_a_long_url_is_refused(url: str) -> None:
+    assert exchange(url, f"GET /healthz?{'a' * 10_000} HTTP/1.1\nHost: x").startswith(b"HTTP/1.1 414 ")
+
+
 def test_the_client_raises_the_librarys_own_error(url: str, tmp_path: Path) -> None:
     path = tmp_path / "window.json"
     path.write_bytes(REFUSED["negative duration"].body)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import pydoc
 import re
 import socket
 import sys
@@ -97,6 +99,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str) -> None:
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
     assert (served["host"], served["app"]) == (host, "rca_api.app:create_app")
+
+
+def test_heads_of_requests_are_limited(rca_command: Run, served: dict[str, Any]) -> None:
+    assert rca_command("serve", "--port", "0").code == 0
+    assert served["http"] == "rca_api.request_heads:BoundedHeads"
+    assert issubclass(pydoc.locate(served["http"].replace(":", ".")), asyncio.Protocol)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "gpu-head-1"])  # noqa: S104
