@@ -62,8 +62,9 @@ NOT_CORRECTED = re.compile(
 ZERO_COUNT = re.compile(r"\b[\w-]+( errors?)?( count)?\s*[:= ]\s*(0|no|none)\b(?![.\w])", re.IGNORECASE)
 #: NVIDIA XID codes of a remapped row, many corrected errors, a corrected link error and memory to repair.
 CORRECTED_XIDS = frozenset({63, 92, 121, 160})
-#: NVIDIA XID codes of errors in a program, which may be another program on the same device.
-PROGRAM_XIDS = frozenset({13, 31, 43, 45, 68, 69})
+#: XID codes that come from a program's error or end, not from the device: engine exception, page fault, ended
+#: by the user, cleaned up afterwards (NVIDIA, "XID Errors"). It may be another program on the same device.
+APPLICATION_XIDS = frozenset({13, 31, 43, 45})
 XID = re.compile(r"\bxid\b\s*(?:\([^)]*\))?\W*(\d+)", re.IGNORECASE)
 BARE_XID = re.compile(r"\s*(?:xid)?\W*(\d+)(?:\.0)?\s*", re.IGNORECASE)
 #: Ports without collectives: of management, containers and storage.
@@ -116,7 +117,7 @@ class Event(NamedTuple):
             # The kernel's out-of-memory killer names a node, and kills any process of it.
             return self.rank is not None and not self.normal_exit
         code = _xid(self.code, self.message)
-        lost = self.kind == "xid" and code is not None and code not in PROGRAM_XIDS
+        lost = self.kind == "xid" and code is not None and code not in APPLICATION_XIDS
         return (lost or self.kind == "ecc") and not self.corrected
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
+from rca.features.end_events import APPLICATION_XIDS
 from rca.features.job_end import JobEnd
 from rca.features.job_features import job_features, window_maxima
 from rca.features.post_stop_signals import (
@@ -32,9 +33,6 @@ from rca.telemetry.window import Window
 
 #: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
 HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-#: XID codes that come from a program's error or end, not from the device: engine exception, page fault, ended
-#: by the user, cleaned up afterwards (NVIDIA, "XID Errors").
-APPLICATION_XIDS = (13.0, 31.0, 43.0, 45.0)
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ def _with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dic
         levels["throttled"] = levels["throttle_reasons"]
     xid = channels.get("xid")
     if xid is not None:
-        channels["xid"] = np.where(np.isin(xid, APPLICATION_XIDS), 0.0, xid)
+        channels["xid"] = np.where(np.isin(xid, [*APPLICATION_XIDS]), 0.0, xid)
     spent, reads = channels.get("disk_read_time"), channels.get("disk_reads")
     if spent is not None and reads is not None:
         with np.errstate(invalid="ignore", divide="ignore"):
