@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
-from rca.telemetry.row_errors import refused_rows
+from rca.telemetry.names import BLANK, CONTROL_CHARACTER, EXPECTED_NAME, UNPRINTABLE, has_control_character
+from rca.telemetry.row_errors import refused_rows, shown
 from rca.telemetry.schema import TEXT, Column, TableSpec
 
 EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}
@@ -36,7 +38,7 @@ def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
     """
     if not isinstance(table, pa.Table):
         raise InvalidWindow(f"is a {type(table).__name__}", table=spec.name, expected="a pyarrow.Table")
-    _refuse_repeated_names(spec, table)
+    _refuse_bad_column_names(spec, table)
     held: dict[str, pa.Array] = {}
     for column in spec.columns:
         if column.name in table.column_names:
@@ -55,8 +57,15 @@ def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
     return pa.table(held), notes
 
 
-def _refuse_repeated_names(spec: TableSpec, table: pa.Table) -> None:
+def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:
     names = table.column_names
+    unprintable = next((name for name in names if has_control_character(name)), None)
+    if unprintable is not None:
+        raise InvalidWindow(
+            f"has a column name with a control character: {shown(unprintable)!r}",
+            table=spec.name,
+            expected="column names without control characters",
+        )
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
         raise InvalidWindow(
@@ -161,7 +170,25 @@ def _texts(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) ->
     if array.null_count and not column.nullable:
         bad = array.is_null().to_numpy(zero_copy_only=False)
         raise refused_rows(spec, column.name, "is missing", bad, table, expected="a text in every row")
+    if column.label:
+        _refuse_unusable_names(spec, column, table, array)
     return array
+
+
+def _refuse_unusable_names(
+    spec: TableSpec, column: Column, table: pa.Table, array: pa.DictionaryArray
+) -> None:
+    names = array.dictionary
+    flaws = {
+        BLANK: pc.equal(pc.utf8_trim_whitespace(names), ""),
+        UNPRINTABLE: pc.match_substring_regex(names, CONTROL_CHARACTER),
+    }
+    for flaw, found in flaws.items():
+        codes = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+        # A dictionary may have values that no row has.
+        if codes.size and (bad := np.isin(array.indices.fill_null(-1).to_numpy(), codes)).any():
+            hint = "write null where it is not known" if column.nullable else None
+            raise refused_rows(spec, column.name, flaw, bad, table, expected=EXPECTED_NAME, hint=hint)
 
 
 def _dictionary(array: pa.Array) -> pa.DictionaryArray:

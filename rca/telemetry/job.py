@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.arrays import IntArray
+from rca.telemetry.names import Line, Name
 
 FORMAT = 1
 
@@ -43,7 +44,7 @@ class RankPlace(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     rank: RankNumber
-    node: str | None = None
+    node: Name | None = None
     gpu: RankNumber | None = None
     data_rank: RankNumber | None = None
     tensor_rank: RankNumber | None = None
@@ -56,9 +57,9 @@ class Job(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     format: Annotated[int, Field(strict=True)] = FORMAT
-    window_id: str | None = None
-    job_id: str = Field(min_length=1)
-    framework: str | None = None
+    window_id: Name | None = None
+    job_id: Name
+    framework: Line | None = None
     world_size: PositiveInt
     parallelism: Parallelism | None = None
     ranks: tuple[RankPlace, ...] | None = None

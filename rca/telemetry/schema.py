@@ -52,6 +52,8 @@ class Column:
         For durations and amounts of work.
     rank : bool
         A rank number, bounded by the world size.
+    label : bool
+        A text that names something: not blank, without control characters.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Column:
     nullable: bool = False
     non_negative: bool = False
     rank: bool = False
+    label: bool = False
 
     @cached_property
     def kind(self) -> Kind:
@@ -107,10 +110,10 @@ METRICS = TableSpec(
     "metrics",
     (
         Column("time", pa.float64()),
-        Column("node", TEXT, presence="filled", nullable=True),
+        Column("node", TEXT, presence="filled", nullable=True, label=True),
         Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
-        Column("device", TEXT, presence="filled", nullable=True),
-        Column("name", TEXT),
+        Column("device", TEXT, presence="filled", nullable=True, label=True),
+        Column("name", TEXT, label=True),
         Column("value", pa.float64(), nullable=True),
     ),
     keys=("name", "node", "rank", "device"),
@@ -119,9 +122,9 @@ EVENTS = TableSpec(
     "events",
     (
         Column("time", pa.float64()),
-        Column("node", TEXT, presence="filled", nullable=True),
+        Column("node", TEXT, presence="filled", nullable=True, label=True),
         Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
-        Column("kind", TEXT),
+        Column("kind", TEXT, label=True),
         Column("code", TEXT, presence="filled", nullable=True),
         Column("message", TEXT, presence="filled", nullable=True),
     ),
@@ -134,7 +137,7 @@ OPS = TableSpec(
         Column("dp_rank", pa.int32()),
         Column("stage", pa.int32()),
         Column("step", pa.int64()),
-        Column("optype", TEXT),
+        Column("optype", TEXT, label=True),
         Column("seq_id", pa.int64()),
         Column("mc", pa.int32()),
         Column("gmc", pa.int32()),

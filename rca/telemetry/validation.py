@@ -16,7 +16,7 @@ from rca.arrays import IntArray
 from rca.errors import InvalidWindow
 from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
 from rca.telemetry.columns import normalized
-from rca.telemetry.job import FORMAT, Job, Parallelism
+from rca.telemetry.job import FORMAT, Job, Parallelism, RankPlace
 from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
 from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
 
@@ -142,6 +142,46 @@ def _check_places(job: Job) -> None:
     first_row: dict[int, int] = {}
     repeated = [row for row, place in enumerate(job.ranks) if first_row.setdefault(place.rank, row) != row]
     _refuse_places(job, repeated, "rank", "is listed more than once", "each rank at most once")
+    _refuse_shared_places(job, job.ranks)
+
+
+def _refuse_shared_places(job: Job, ranks: tuple[RankPlace, ...]) -> None:
+    """Refuse two ranks at one place: they would hold the same part of the model and read the same data.
+
+    A place counts if every dimension that the job uses is listed. Without declared sizes, ranks may share a
+    data rank because they form groups that are not declared, but not all of them can.
+    """
+    sizes = job.parallelism
+    if sizes is None:
+        if len(ranks) < max(2, job.world_size) or len({place.data_rank for place in ranks}) > 1:
+            return
+        sizes = Parallelism(data=job.world_size)
+    used = {
+        "data_rank": sizes.data * sizes.context,
+        "tensor_rank": sizes.tensor,
+        "pipeline_rank": sizes.pipeline,
+    }
+    fields = [field for field, size in used.items() if size > 1]
+    first_row: dict[tuple[int | None, ...], int] = {}
+    bad = []
+    for row, place in enumerate(ranks):
+        coordinates = tuple(getattr(place, field) for field in fields)
+        if fields and None not in coordinates and first_row.setdefault(coordinates, row) != row:
+            bad.append(row)
+    if bad:
+        raise InvalidWindow(
+            "have ranks at one place of the model",
+            table="job",
+            column="ranks",
+            rows=[
+                {"row": row, "rank": ranks[row].rank}
+                | {field: getattr(ranks[row], field) for field in fields}
+                for row in bad[:SHOWN_ROWS]
+            ],
+            n_rows=len(bad),
+            expected=f"another {', '.join(fields)} for each rank",
+            hint="leave out coordinates that are not known; the default order then applies",
+        )
 
 
 def _refuse_places(job: Job, bad: list[int], field: str, message: str, expected: str) -> None:

@@ -13,6 +13,20 @@ from rca.errors import InvalidWindow
 from rca.telemetry import PHASES, Window
 
 START = 1_700_000_000.0
+#: Texts that name nothing, or that would break a line, a terminal or an address.
+UNUSABLE_NAMES = [
+    "",
+    " ",
+    "\t",
+    "\u3000",
+    "a\nb",
+    "a\0",
+    "\x1b[31mred",
+    "a\x7f",
+    "a\x85b",
+    "a\u2028b",
+    "a\u2029",
+]
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -83,6 +97,8 @@ def series_of(metric_table: pa.Table) -> dict[tuple[Any, ...], list[tuple[Any, .
 _seconds = st.none() | st.just(float("nan")) | st.floats(0, 50)
 _step_seconds = st.none() | st.just(float("nan")) | st.floats(1e-6, 50)
 _text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
+_printable = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"))
+_name = st.text(_printable, min_size=1, max_size=8).filter(lambda name: name.strip() != "")
 
 
 @st.composite
@@ -103,9 +119,9 @@ def windows(draw: st.DrawFn) -> Window:
     for name in draw(st.sets(st.sampled_from(PHASES[:-1]))) | {"step_seconds"}:
         drawn = st.lists(_step_seconds if name == "step_seconds" else _seconds, min_size=n, max_size=n)
         columns[name] = pa.array(draw(drawn), pa.float64())
-    fields = job(world_size=n_ranks, end=START + 100.0, window_id=draw(st.none() | _text))
+    fields = job(world_size=n_ranks, end=START + 100.0, window_id=draw(st.none() | _name))
     if draw(st.booleans()):
-        fields["ranks"] = [{"rank": rank, "node": draw(st.none() | _text)} for rank in range(n_ranks)]
+        fields["ranks"] = [{"rank": rank, "node": draw(st.none() | _name)} for rank in range(n_ranks)]
     fields["hints"] = draw(st.dictionaries(_text, st.integers(-9, 9) | _text, max_size=2))
     return Window.from_tables(
         fields,
@@ -134,10 +150,10 @@ def _metrics(n_ranks: int) -> st.SearchStrategy[pa.Table]:
     )
     fields = {
         "time": st.floats(START - 9, START + 99),
-        "node": st.none() | _text,
+        "node": st.none() | _name,
         "rank": st.none() | st.integers(0, n_ranks - 1),
-        "device": st.none() | _text,
-        "name": st.sampled_from(["DCGM_FI_DEV_SM_CLOCK", "node_load1"]) | _text,
+        "device": st.none() | _name,
+        "name": st.sampled_from(["DCGM_FI_DEV_SM_CLOCK", "node_load1"]) | _name,
         "value": st.none() | st.floats(allow_infinity=False),
     }
     return _rows(schema, fields)
@@ -156,7 +172,7 @@ def _events(n_ranks: int) -> st.SearchStrategy[pa.Table]:
     )
     fields = {
         "time": st.floats(START - 9, START + 99),
-        "node": st.none() | _text,
+        "node": st.none() | _name,
         "rank": st.none() | st.integers(0, n_ranks - 1),
         "kind": st.sampled_from(["xid", "log"]),
         "code": st.none() | _text,

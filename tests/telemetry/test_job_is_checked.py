@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from telemetry_windows import START, job, refusal, window
+from telemetry_windows import START, UNUSABLE_NAMES, job, refusal, window
 
 from rca.telemetry.job import Job
 
@@ -119,3 +119,83 @@ def test_ranks_without_a_tensor_group_work_alone_however_they_are_listed() -> No
     assert np.unique(listed.topology.worker).size == 8
     grouped = Job(job_id="j", world_size=8, parallelism={"data": 2, "tensor": 4}, start=0.0, end=1.0)
     assert grouped.topology.worker.tolist() == [0] * 4 + [1] * 4
+
+
+@pytest.mark.parametrize("bad", UNUSABLE_NAMES, ids=ascii)
+@pytest.mark.parametrize("field", ["job_id", "window_id", "ranks.0.node"])
+def test_names_are_not_blank_and_have_no_control_characters(field: str, bad: str) -> None:
+    change = {"ranks": [{"rank": 0, "node": bad}]} if field == "ranks.0.node" else {field: bad}
+    error = refusal(job(**change))
+    assert error.column == field
+    assert error.message in ("is blank", "has a control character")
+
+
+def test_a_framework_may_be_empty_but_has_one_line() -> None:
+    assert window(job=job(framework="")).job.framework == ""
+    assert refusal(job(framework="torch\n2")).column == "framework"
+
+
+@pytest.mark.parametrize("name", ["node 1", "ノード-1", "a/b:c%2F", "\u00a0x", "\U0001f600", " padded "])
+def test_other_characters_are_accepted_in_names(name: str) -> None:
+    ranks = [{"rank": 0, "node": name}]
+    assert window(job=job(job_id=name, window_id=name, ranks=ranks)).job.job_id == name
+
+
+def places(*coordinates: tuple[int, ...], **sizes: int) -> dict[str, object]:
+    """A job whose ranks are at these coordinates, in the order of `sizes`."""
+    fields = {
+        "data": "data_rank",
+        "context": "data_rank",
+        "tensor": "tensor_rank",
+        "pipeline": "pipeline_rank",
+    }
+    names = list(dict.fromkeys(fields[size] for size in sizes))
+    ranks = [{"rank": rank, **dict(zip(names, place, strict=True))} for rank, place in enumerate(coordinates)]
+    return job(world_size=len(ranks), parallelism=sizes, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    "shared",
+    [
+        places((0,), (0,), data=2),
+        places((0,), (1,), (1,), (2,), data=4),
+        places((0, 0), (0, 1), (1, 1), (1, 1), data=2, tensor=2),
+        places((0, 0), (0, 0), (0, 0), (0, 0), tensor=2, pipeline=2),
+    ],
+)
+def test_two_ranks_cannot_be_at_one_place(shared: dict[str, object]) -> None:
+    error = refusal(shared)
+    assert (error.table, error.column) == ("job", "ranks")
+    assert {"row", "rank"} < set(error.rows[0])
+    assert "default order" in str(error.hint)
+
+
+@pytest.mark.parametrize(
+    "apart",
+    [
+        # Tensor parallel alone: the one data rank is shared, as it has to be.
+        places((0, 0), (0, 1), data=1, tensor=2),
+        places((0, 0), (1, 0), (0, 1), (1, 1), context=2, pipeline=2),
+        # The tensor ranks are not listed, so the ranks may be apart.
+        job(
+            world_size=4,
+            parallelism={"data": 2, "tensor": 2},
+            ranks=[{"rank": rank, "data_rank": rank // 2} for rank in range(4)],
+        ),
+        # Groups that are not declared.
+        job(world_size=4, ranks=[{"rank": rank, "data_rank": rank // 2} for rank in range(4)]),
+        job(world_size=4, ranks=[{"rank": rank, "data_rank": 0} for rank in range(2)]),
+        job(world_size=1, ranks=[{"rank": 0, "data_rank": 0}]),
+        job(ranks=[{"rank": 0}, {"rank": 1}]),
+    ],
+)
+def test_ranks_that_may_be_at_different_places_are_accepted(apart: dict[str, object]) -> None:
+    steps = pa.table({"rank": [0], "step": [1], "start_time": [START], "step_seconds": [0.5]})
+    assert window(job=apart, steps=steps).job.world_size == apart["world_size"]
+
+
+def test_not_all_ranks_can_be_at_one_data_rank_of_undeclared_sizes() -> None:
+    everywhere = job(world_size=4, ranks=[{"rank": rank, "data_rank": 0} for rank in range(4)])
+    error = refusal(everywhere)
+    assert (error.column, error.n_rows) == ("ranks", 3)
+    assert error.rows[0] == {"row": 1, "rank": 1, "data_rank": 0}

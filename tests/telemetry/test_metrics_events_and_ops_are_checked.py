@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from telemetry_windows import START, metrics, refusal, window
+from telemetry_windows import START, UNUSABLE_NAMES, metrics, refusal, steps, window
 
 
 def events(**changes: Any) -> pa.Table:
@@ -125,3 +125,43 @@ def test_ops_are_checked(column: str, value: list[Any] | None) -> None:
 
 def test_ops_keep_their_own_clock() -> None:
     assert window(ops=ops(start_ts=[12.5])).ops["start_ts"].to_pylist() == [12.5]
+
+
+def with_name(place: str, name: str) -> dict[str, pa.Table]:
+    """A table in whose last row the name at `place` is `name`."""
+    table, _, column = place.partition(".")
+    if table == "metrics":
+        fields = {"name": "node_load1", "node": "node-a", "device": "eth0"} | {column: name}
+        good = (1, "node_load1", 1.0, "node-a", 0, "eth0")
+        bad = (2, fields["name"], 1.0, fields["node"], 0, fields["device"])
+        return {"metrics": metrics(good, bad)}
+    if table == "events":
+        return {"events": events(**{column: [name]})}
+    return {"ops": ops(**{column: [name]})}
+
+
+@pytest.mark.parametrize("bad", UNUSABLE_NAMES, ids=ascii)
+@pytest.mark.parametrize(
+    "place", ["metrics.name", "metrics.node", "metrics.device", "events.kind", "events.node", "ops.optype"]
+)
+def test_names_are_not_blank_and_have_no_control_characters(place: str, bad: str) -> None:
+    error = refusal(**with_name(place, bad))
+    assert f"{error.table}.{error.column}" == place
+    assert error.message in ("is blank", "has a control character")
+    assert error.n_rows == 1
+
+
+def test_a_message_is_free_text() -> None:
+    table = events(message=["Traceback:\n\tline 1\x1b[0m"], code=[""])
+    assert window(events=table).events["message"][0].as_py().startswith("Traceback:\n")
+
+
+def test_a_name_that_no_row_has_does_not_matter() -> None:
+    named = pa.DictionaryArray.from_arrays(pa.array([1]), pa.array(["", "xid"]))
+    assert window(events=events(kind=named)).events["kind"].to_pylist() == ["xid"]
+
+
+def test_column_names_have_no_control_characters() -> None:
+    error = refusal(table=steps().append_column("idle\nseconds", pa.array([0.0] * 4)))
+    assert error.table == "steps"
+    assert "idle\\nseconds" in error.message

@@ -16,6 +16,7 @@ from pydantic.config import JsonDict
 from rca.diagnosis.result import Diagnosis
 from rca.telemetry.causes import FailureMode
 from rca.telemetry.job import Job
+from rca.telemetry.names import Name
 from rca_api.diagnoses.tables import DiagnosisRow
 
 Seconds = Annotated[float, Field(ge=0)]
@@ -87,12 +88,10 @@ class StepsColumns(BaseModel):
 class MetricSeries(BaseModel):
     """Samples of one exporter metric, of a rank, or of a node if `rank` is null."""
 
-    name: str = Field(
-        min_length=1, description="The exporter's own name, unchanged; counters stay cumulative."
-    )
-    node: str | None = None
+    name: Name = Field(description="The exporter's own name, unchanged; counters stay cumulative.")
+    node: Name | None = None
     rank: Annotated[int, Field(ge=0)] | None = None
-    device: str | None = None
+    device: Name | None = None
     times: list[float] = Field(description="Unix seconds.")
     values: list[float | None]
 
@@ -101,9 +100,9 @@ class WindowEvent(BaseModel):
     """An event on a node or rank."""
 
     time: float
-    node: str | None = None
+    node: Name | None = None
     rank: Annotated[int, Field(ge=0)] | None = None
-    kind: str
+    kind: Name
     code: str | None = None
     message: str | None = None
 
@@ -117,7 +116,7 @@ class OperationColumns(BaseModel):
     dp_rank: list[int] | None = None
     stage: list[int] | None = None
     step: list[int] | None = None
-    optype: list[str] | None = None
+    optype: list[Name] | None = None
     start_ts: list[float] | None = None
     duration: list[Seconds] | None = None
 

@@ -278,17 +278,16 @@ def _described(window: Window, stored: Stored) -> StoredWindow:
 
 
 def _refuse_unstorable_names(window: Window) -> None:
-    """Refuse names that are too long for a database column or that no URL can hold."""
+    """Refuse names that are too long for a database column."""
     job = window.job
     named = [("job_id", job.job_id), ("window_id", job.window_id or "")]
     for field, name in [*named, *(("ranks.node", node) for node in job.topology.node_names)]:
-        # Addresses of incidents and nodes contain these names, so control characters are refused.
-        if len(name) > LONGEST_NAME or any(character < " " for character in name):
+        if len(name) > LONGEST_NAME:
             raise InvalidWindow(
                 "cannot be stored",
                 table="job",
                 column=field,
-                expected=f"at most {LONGEST_NAME} characters, none of them a control character",
+                expected=f"at most {LONGEST_NAME} characters",
             )
 
 
