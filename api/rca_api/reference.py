@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from rca.cli import app as command_line
 from rca.telemetry import catalogue
 from rca.telemetry.causes import CAUSES
+from rca.telemetry.sources.registry import SOURCES
 from rca_api import configuration
 from rca_api.app import create_app
 from rca_api.metrics import Metrics
@@ -56,6 +57,16 @@ def signals() -> str:
         "Signals",
         "Exporter metrics that a diagnosis understands. `rca signals PATTERN` searches them.",
         catalogue.to_markdown(),
+    )
+
+
+def sources() -> str:
+    """List what can be diagnosed in place of a window."""
+    rows = ((f"`{each.name}`", each.title, each.tells, each.lacks) for each in SOURCES)
+    return _page(
+        "Sources",
+        "Files that `rca diagnose` reads in place of a window. `rca sources` lists them; content decides.",
+        _table(("source", "files", "can tell", "cannot tell"), rows),
     )
 
 
@@ -135,6 +146,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "rest.md": rest,
     "settings.md": settings,
     "signals.md": signals,
+    "sources.md": sources,
 }
 
 

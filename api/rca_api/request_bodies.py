@@ -44,7 +44,7 @@ WINDOW_BODY: dict[str, Any] = {
                     "job": {"contentType": "application/json"},
                     **{
                         table: {"contentType": "application/vnd.apache.arrow.stream"}
-                        for table in ("steps", "metrics", "events", "ops")
+                        for table in ("steps", "metrics", "events", "ops", "collectives")
                     },
                 },
             },

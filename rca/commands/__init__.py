@@ -21,6 +21,7 @@ COMMANDS: tuple[str, ...] = (
     "tune",
     "models",
     "signals",
+    "sources",
     "version",
 )
 #: Groups that work on the service's own data; their modules are in `rca_api.commands`.

@@ -21,6 +21,7 @@ EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node
 rca diagnose window.json --format json | jq '.causes[0]'
 rca diagnose - --output incident.html < window.json
+rca diagnose dumps/                                who stopped the job, by flight recorder dumps
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
 """
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
@@ -44,7 +45,11 @@ _BY_SUFFIX = {".json": Format.json, ".md": Format.markdown, ".html": Format.html
 def command(
     path: Annotated[
         str,
-        typer.Argument(metavar="PATH", help="A window: its directory, a JSON or Arrow file, or - for stdin."),
+        typer.Argument(
+            metavar="PATH",
+            help="A window: its directory, a JSON or Arrow file, or - for stdin. "
+            "Or files of a source, such as a folder of flight recorder dumps (rca sources).",
+        ),
     ],
     format_: Annotated[
         Format | None,

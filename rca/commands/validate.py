@@ -45,5 +45,6 @@ def _summary(window: Window) -> list[str]:
         f"  metrics  {count(window.metrics.num_rows, 'sample')} of {count(names, 'metric')}",
         f"  events   {count(window.events.num_rows, 'row')}",
         f"  ops      {count(window.ops.num_rows, 'row')}",
+        f"  collectives  {count(window.collectives.num_rows, 'row')}",
     ]
     return [*lines, *(f"  note     {clean(note)}" for note in window.notes)]

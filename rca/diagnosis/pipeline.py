@@ -39,6 +39,7 @@ from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, S
 from rca.diagnosis.segment_rediagnosis import with_segment_diagnoses
 from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
+from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
@@ -94,6 +95,8 @@ def diagnose(
     odds = None if node_odds is None else checked_node_odds(node_odds)
     if earlier is not None:
         refuse_incomparable(window, earlier)
+    if window.steps.num_rows == 0:
+        return diagnose_collectives(window, bundle.model)
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, Pricing]:

@@ -21,7 +21,7 @@ from rca.simulation.scenario import Scenario
 from rca.simulation.scraping import MetricsScraper
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.job import Job, RankPlace
-from rca.telemetry.schema import METRICS, OPS
+from rca.telemetry.schema import COLLECTIVES, METRICS, OPS
 from rca.telemetry.window import Window
 
 METRIC_TYPES = pa.schema([(column.name, column.type) for column in METRICS.columns])
@@ -63,6 +63,7 @@ def simulate(scenario: Scenario) -> LabelledWindow:
         metrics=collector.table(METRIC_TYPES, scenario.start),
         events=events_table(scenario, resources, run_end, node_names, events_rng),
         ops=ops_table(scenario, timing, run_end.n_run, errors) if scenario.telemetry.ops else OPS.empty(),
+        collectives=COLLECTIVES.empty(),
     )
     return LabelledWindow(window, label_of(scenario, noise, timing, node_names), scenario)
 

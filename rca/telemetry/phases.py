@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.errors import InvalidWindow
 from rca.telemetry.schema import LOAD_COLUMNS, PHASES
 from rca.telemetry.window import Window
 
@@ -20,7 +21,14 @@ def distinct_steps(step: IntArray) -> tuple[IntArray, IntArray]:
     """Sorted distinct step numbers, and every row's position among them.
 
     Step numbers are nearly always dense, and counting is faster than sorting.
+
+    Raises
+    ------
+    InvalidWindow
+        If there is no step: a window may hold collectives alone.
     """
+    if step.size == 0:
+        raise InvalidWindow("is empty, and this analysis needs steps", table="steps", expected="step rows")
     low, high = int(step.min()), int(step.max())
     if high - low >= 4 * step.size + 1024:
         steps, column = np.unique(step, return_inverse=True)

@@ -9,6 +9,8 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from rca.errors import InvalidWindow, SourceError, TooLarge
+from rca.telemetry.encodings.directory import JOB_FILE
+from rca.telemetry.sources.registry import read_files
 from rca.telemetry.window import Window
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -24,8 +26,9 @@ def read_window(
     Parameters
     ----------
     source : path, bytes-like or binary file
-        A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its
-        content. The content decides the encoding, not the name.
+        A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its content. The
+        content decides the encoding, not the name. A path may also be a file or a folder of a source in
+        `rca.telemetry.sources`.
     max_bytes : int, optional
         Limit on the size after decompression.
 
@@ -41,9 +44,18 @@ def read_window(
     if isinstance(source, bytes | bytearray | memoryview):
         return _from_bytes(source, max_bytes)
     if isinstance(source, str | PathLike):
-        path = Path(source)
-        return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+        return _from_path(Path(source), max_bytes)
     return _from_bytes(source.read(), max_bytes)
+
+
+def _from_path(path: Path, max_bytes: int | None) -> Window:
+    if not path.exists():
+        raise SourceError(f"{path}: no such file or directory")
+    if not (path.is_dir() and (path / JOB_FILE).exists()):
+        window = read_files(path)
+        if window is not None:
+            return window
+    return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
 
 
 def _content(path: Path) -> bytes:

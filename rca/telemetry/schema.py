@@ -147,4 +147,20 @@ OPS = TableSpec(
     ),
     keys=("rank", "step", "optype", "seq_id"),
 )
-SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS)}
+#: States of a member of a communication group: it waits in a collective, has finished all that it enqueued,
+#: has a record without a collective of this group, or left no record.
+MEMBER_STATES = ("waiting", "finished", "idle", "unrecorded")
+#: Progress of each member of each communication group; only waiting and finished members have numbers.
+COLLECTIVES = TableSpec(
+    "collectives",
+    (
+        Column("rank", pa.int32(), rank=True),
+        Column("group", TEXT, label=True),
+        Column("state", TEXT),
+        Column("sequence", pa.int64(), presence="filled", nullable=True),
+        Column("waiting_since", pa.float64(), presence="filled", nullable=True),
+        Column("operation", TEXT, presence="filled", nullable=True, label=True),
+    ),
+    keys=("rank", "group"),
+)
+SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS, COLLECTIVES)}

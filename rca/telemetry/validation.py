@@ -16,9 +16,18 @@ from rca.arrays import IntArray
 from rca.errors import InvalidWindow
 from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
 from rca.telemetry.columns import normalized
+from rca.telemetry.grouping import codes_of
 from rca.telemetry.job import FORMAT, Job, Parallelism, RankPlace
 from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
-from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS, TableSpec
+from rca.telemetry.schema import (
+    COLLECTIVES,
+    EVENTS,
+    MEMBER_STATES,
+    METRICS,
+    SPECS,
+    STEPS,
+    TableSpec,
+)
 
 MAX_WORLD_SIZE = 1_000_000
 #: Rank x step arrays are dense. Their size is limited, in all and per row: a few rows could demand terabytes.
@@ -29,10 +38,11 @@ CELLS_PER_ROW = 32
 
 def validated(
     job: Job | Mapping[str, object],
-    steps: pa.Table,
+    steps: pa.Table | None = None,
     metrics: pa.Table | None = None,
     events: pa.Table | None = None,
     ops: pa.Table | None = None,
+    collectives: pa.Table | None = None,
 ) -> tuple[Job, dict[str, pa.Table], tuple[str, ...]]:
     """Check tables against the format and convert them to its types and column order.
 
@@ -40,14 +50,14 @@ def validated(
     ----------
     job : Job or mapping
         Metadata, as a model or as the decoded JSON object.
-    steps, metrics, events, ops : pyarrow.Table
+    steps, metrics, events, ops, collectives : pyarrow.Table
         In any column order.
 
     Returns
     -------
     job : Job
     tables : dict of str to pyarrow.Table
-        All four tables by name.
+        All tables by name.
     notes : tuple of str
         What was dropped, such as unknown columns.
 
@@ -59,12 +69,15 @@ def validated(
     checked = validated_job(job)
     notes: list[str] = []
     tables: dict[str, pa.Table] = {}
-    for spec, table in ((STEPS, steps), (METRICS, metrics), (EVENTS, events), (OPS, ops)):
+    given = (steps, metrics, events, ops, collectives)
+    for spec, table in zip(SPECS.values(), given, strict=True):
         clean, remarks = (spec.empty(), []) if table is None else normalized(spec, table)
         _refuse_foreign_ranks(spec, clean, checked.world_size)
         tables[spec.name] = clean
         notes += remarks
-    _check_steps(tables["steps"], checked)
+    if tables["steps"].num_rows > 0 or tables["collectives"].num_rows == 0:
+        _check_steps(tables["steps"], checked)
+    _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
     refuse_foreign_clock(EVENTS, "time", tables["events"], checked, only_units=True)
     return checked, tables, tuple(notes)
@@ -205,6 +218,32 @@ def _refuse_foreign_ranks(spec: TableSpec, table: pa.Table, world_size: int) -> 
         bad = (rank < 0) | (rank >= world_size)
         expected = f"0..{world_size - 1} (world_size {world_size})"
         raise refused_rows(spec, "rank", "is not one of the job's ranks", bad, table, expected=expected)
+
+
+def _check_collectives(collectives: pa.Table) -> None:
+    codes, states = codes_of(collectives.column("state"))
+    unknown = ~np.isin(states, MEMBER_STATES)
+    if unknown.any():
+        bad = unknown[codes]
+        message, expected = "is no state of a member", "one of " + ", ".join(MEMBER_STATES)
+        raise refused_rows(COLLECTIVES, "state", message, bad, collectives, expected=expected)
+    sequence = collectives.column("sequence")
+    numbered = np.isin(states, ("waiting", "finished"))
+    bad = numbered[codes] & sequence.is_null().to_numpy()
+    if bad.any():
+        message, expected = "is missing", "the number of the last collective of a waiting or finished member"
+        raise refused_rows(COLLECTIVES, "sequence", message, bad, collectives, expected=expected)
+    codes, _ = codes_of(collectives.column("group"))
+    key = codes.astype(np.int64) * MAX_WORLD_SIZE + collectives.column("rank").to_numpy()
+    order = np.argsort(key, kind="stable")
+    bad = np.zeros(key.size, dtype=bool)
+    bad[order[1:]] = key[order][1:] == key[order][:-1]
+    if bad.any():
+        message, expected = (
+            "is repeated: the rank is listed twice in this group",
+            "one row per group and rank",
+        )
+        raise refused_rows(COLLECTIVES, "rank", message, bad, collectives, expected=expected)
 
 
 def _check_steps(steps: pa.Table, job: Job) -> None:

@@ -33,6 +33,11 @@ class Window:
         (null = not a rank's), ``value`` float64. Empty if there were none.
     events, ops : pyarrow.Table
         As in the format; empty if there were none.
+    collectives : pyarrow.Table
+        One row per member of a communication group: ``rank`` int32, ``group`` dictionary<string>,
+        ``state`` dictionary<string> (one of `rca.telemetry.schema.MEMBER_STATES`),
+        ``sequence`` int64 (number of the last collective that it enqueued; null without one),
+        ``waiting_since`` float64 (Unix seconds; NaN = does not wait), ``operation`` dictionary<string>.
     notes : tuple of str
         What the reader tolerated (unknown columns that it dropped, ...), for the quality report.
     """
@@ -42,16 +47,18 @@ class Window:
     metrics: pa.Table
     events: pa.Table
     ops: pa.Table
+    collectives: pa.Table
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def from_tables(
         cls,
         job: Job | Mapping[str, object],
-        steps: pa.Table,
+        steps: pa.Table | None = None,
         metrics: pa.Table | None = None,
         events: pa.Table | None = None,
         ops: pa.Table | None = None,
+        collectives: pa.Table | None = None,
     ) -> Window:
         """Validate tables against the format and build a window.
 
@@ -59,15 +66,16 @@ class Window:
         ----------
         job : Job or mapping
             Metadata, as a model or as the decoded JSON object.
-        steps, metrics, events, ops : pyarrow.Table
-            In any column order. Unknown columns are dropped and listed in `notes`.
+        steps, metrics, events, ops, collectives : pyarrow.Table
+            In any column order. Unknown columns are dropped and listed in `notes`. Steps or collectives have
+            to be there.
 
         Raises
         ------
         InvalidWindow
             It names the table, the column, the first bad rows and what was expected.
         """
-        checked, tables, notes = validated(job, steps, metrics, events, ops)
+        checked, tables, notes = validated(job, steps, metrics, events, ops, collectives)
         return cls(job=checked, notes=notes, **tables)
 
     @classmethod

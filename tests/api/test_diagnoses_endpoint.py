@@ -51,6 +51,28 @@ def assert_close(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
+@pytest.mark.parametrize("encoding", ["json", "arrow"])
+def test_records_of_collectives_without_steps_are_diagnosed(client: TestClient, encoding: str) -> None:
+    rows = [(rank, "finished", 48) if rank == 3 else (rank, "waiting", 50) for rank in range(4)]
+    columns = zip(*rows, strict=True)
+    table = pa.table(dict(zip(("rank", "state", "sequence"), map(list, columns), strict=True)))
+    table = table.append_column("group", pa.array(["world"] * 4))
+    job = {"job_id": "stuck", "world_size": 4, "start": 1e9, "end": 1e9 + 60}
+    window = rca.Window.from_tables(job, collectives=table)
+    body, kind = (
+        (window.to_json(), "application/json")
+        if encoding == "json"
+        else (window.to_arrow(), arrow.CONTENT_TYPE)
+    )
+    answer = client.post("/v1/diagnoses", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 200
+    assert answer.json()["failure_mode"] == "fail_stop"
+    assert [each["ranks"] for each in answer.json()["stragglers"]] == [[3]]
+    kept = client.get(answer.headers["Location"])
+    assert kept.json() == answer.json()
+    assert client.post("/v1/what-if", content=body, headers={"Content-Type": kind}).status_code == 422
+
+
 def test_arrow_gets_the_same_answer_as_json(client: TestClient) -> None:
     window = rca.read_window(WHOLE)
     by_json = client.post("/v1/diagnoses", content=WHOLE, headers=JSON)

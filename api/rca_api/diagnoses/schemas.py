@@ -121,30 +121,47 @@ class OperationColumns(BaseModel):
     duration: list[Seconds] | None = None
 
 
+class CollectiveColumns(BaseModel):
+    """Progress of each member of each communication group, by column."""
+
+    rank: list[Annotated[int, Field(ge=0)]]
+    group: list[str]
+    state: list[Literal["waiting", "finished", "idle", "unrecorded"]]
+    sequence: list[int | None] | None = Field(
+        None, description="Number of the last collective that the member enqueued in the group."
+    )
+    waiting_since: list[float | None] | None = Field(None, description="Unix seconds.")
+    operation: list[str | None] | None = None
+
+
 class TelemetryWindow(BaseModel):
     """A telemetry window, format 1: timings of one job's ranks and metrics of their machines.
 
     ``null`` means "not measured". A step needs only `rank`, `step`, `start_time` and `step_seconds`. A
-    diagnosis lists the missing signals.
+    diagnosis lists the missing signals. Without `steps`, `collectives` show who stopped a job.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     job: Job
-    steps: StepsColumns
+    steps: StepsColumns | None = None
     metrics: list[MetricSeries] | None = None
     events: list[WindowEvent] | None = None
     ops: OperationColumns | None = None
+    collectives: CollectiveColumns | None = None
 
 
 class ArrowWindow(BaseModel):
     """The Arrow encoding: one part per table, each an Arrow IPC stream, and the job as JSON."""
 
     job: Job = Field(description="Part of type application/json.")
-    steps: bytes = Field(json_schema_extra={"contentMediaType": "application/vnd.apache.arrow.stream"})
+    steps: bytes | None = Field(
+        None, json_schema_extra={"contentMediaType": "application/vnd.apache.arrow.stream"}
+    )
     metrics: bytes | None = None
     events: bytes | None = None
     ops: bytes | None = None
+    collectives: bytes | None = None
 
 
 class WindowBatch(BaseModel):

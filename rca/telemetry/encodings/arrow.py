@@ -3,8 +3,8 @@ r"""A window as a multipart body with one Arrow IPC stream per table, for large 
 The body is ``multipart/form-data`` with these parts:
 
 - ``job`` (``application/json``);
-- ``steps``, ``metrics``, ``events``, ``ops`` (``application/vnd.apache.arrow.stream``). Their buffers may be
-  LZ4 or zstd compressed. Arrow files are accepted as well.
+- ``steps``, ``metrics``, ``events``, ``ops``, ``collectives`` (``application/vnd.apache.arrow.stream``).
+  Their buffers may be LZ4 or zstd compressed. Arrow files are accepted as well.
 
 The ``name`` in a part's ``Content-Disposition`` identifies it, so a shell can send a window::
 
@@ -93,12 +93,15 @@ def decode(
                 f"has {'two parts' if name in parts else 'an unknown part'} named {name!r}",
                 table="window",
                 column=name,
-                expected="parts job, steps and any of metrics, events, ops",
+                expected="parts job, steps and any of metrics, events, ops, collectives",
             )
         parts[name] = content
-    for name in ("job", "steps"):
-        if name not in parts:
-            raise InvalidWindow("is missing from the body", table=name, expected="the parts job and steps")
+    if "job" not in parts:
+        raise InvalidWindow("is missing from the body", table="job", expected="the part job")
+    if "steps" not in parts and "collectives" not in parts:
+        raise InvalidWindow(
+            "is missing from the body", table="steps", expected="the part steps, or collectives"
+        )
     job = parsed_job(parts.pop("job"))
     left = max_bytes
     tables: dict[str, pa.Table] = {}

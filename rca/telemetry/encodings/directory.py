@@ -39,7 +39,7 @@ def read(path: str | os.PathLike[str]) -> Decoded:
     job = parsed_job(_bytes(folder / JOB_FILE))
     found = {name: _table(folder, spec) for name, spec in SPECS.items()}
     tables = {name: table for name, table in found.items() if table is not None}
-    if "steps" not in tables:
+    if not tables.keys() & {"steps", "collectives"}:
         expected = f"steps.parquet in the directory of {JOB_FILE}"
         raise InvalidWindow("steps.parquet is missing", table="steps", expected=expected)
     return Decoded(job, tables)
@@ -117,7 +117,10 @@ def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise SourceError(f"{path}: no such file", hint="give the path of a window's directory") from None
+        raise SourceError(
+            f"{path}: no such file",
+            hint="give the path of a window's directory, or files of a source (rca sources)",
+        ) from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 

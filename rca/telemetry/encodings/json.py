@@ -14,7 +14,7 @@ from rca.telemetry.encodings.document import Decoded, job_fields, json_kind, par
 from rca.telemetry.encodings.json_tables import table_from_columns, table_from_rows, table_from_series
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.job import Job
-from rca.telemetry.schema import EVENTS, METRICS, OPS, STEPS
+from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
 
 Reader = Callable[[Any], tuple[pa.Table, list[str]]]
 _READERS: Mapping[str, Reader] = {
@@ -22,6 +22,7 @@ _READERS: Mapping[str, Reader] = {
     "metrics": lambda value: table_from_series(METRICS, value),
     "events": lambda value: table_from_rows(EVENTS, value),
     "ops": lambda value: table_from_columns(OPS, value),
+    "collectives": lambda value: table_from_columns(COLLECTIVES, value),
 }
 
 
@@ -43,13 +44,14 @@ def decode(body: bytes | bytearray | memoryview) -> Decoded:
             f"has an unknown member {unknown[0]!r}",
             table="window",
             column=unknown[0],
-            expected="job, steps and any of metrics, events, ops",
+            expected="job, steps and any of metrics, events, ops, collectives",
         )
-    for name in ("job", "steps"):
-        if document.get(name) is None:
-            raise InvalidWindow(
-                "is missing from the document", table=name, expected="the members job and steps"
-            )
+    if document.get("job") is None:
+        raise InvalidWindow("is missing from the document", table="job", expected="the member job")
+    if document.get("steps") is None and document.get("collectives") is None:
+        raise InvalidWindow(
+            "is missing from the document", table="steps", expected="the member steps, or collectives"
+        )
     tables: dict[str, pa.Table] = {}
     notes: list[str] = []
     for name, reader in _READERS.items():
@@ -65,7 +67,9 @@ def encode(job: Job, tables: Mapping[str, pa.Table]) -> bytes:
     Metric samples are grouped by series, in the order in which the series first appear. Samples keep their
     order within a series.
     """
-    document: dict[str, Any] = {"job": job_fields(job), "steps": _columns(tables["steps"])}
+    document: dict[str, Any] = {"job": job_fields(job)}
+    if tables["steps"].num_rows:
+        document["steps"] = _columns(tables["steps"])
     if tables["metrics"].num_rows:
         document["metrics"] = _series(tables["metrics"])
     if tables["events"].num_rows:
@@ -75,6 +79,8 @@ def encode(job: Job, tables: Mapping[str, pa.Table]) -> bytes:
         ]
     if tables["ops"].num_rows:
         document["ops"] = _columns(tables["ops"])
+    if tables["collectives"].num_rows:
+        document["collectives"] = _columns(tables["collectives"])
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 

@@ -1,0 +1,51 @@
+"""`rca sources`: what can be diagnosed besides a window."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from rca.commands.output import rendered, write
+from rca.commands.process import forgo_pandas
+
+EXAMPLES = """
+rca sources
+rca diagnose /tmp/nccl_trace_rank_      a folder with one flight recorder dump per rank
+rca sources --format json | jq '.[].name'
+"""
+
+
+class Format(StrEnum):
+    """How the list is written."""
+
+    table = "table"
+    json = "json"
+
+
+def command(
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+) -> None:
+    """List the files that `rca diagnose` reads, and what each kind can tell.
+
+    Give such a file, or a folder of them, in place of a window. The content decides what it is.
+    """
+    forgo_pandas()
+    from rca.telemetry.sources.registry import SOURCES
+
+    if format_ is Format.json:
+        import orjson
+
+        rows = [
+            {"name": each.name, "title": each.title, "tells": each.tells, "lacks": each.lacks}
+            for each in SOURCES
+        ]
+        write(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode() + "\n")
+        return
+    from rich.table import Table
+
+    table = Table("source", "files", "can tell", "cannot tell", box=None, pad_edge=False)
+    for each in SOURCES:
+        table.add_row(each.name, each.title, each.tells, each.lacks)
+    write(rendered(table))

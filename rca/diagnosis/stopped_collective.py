@@ -1,0 +1,197 @@
+"""Diagnosis from records of collectives alone: a stopped job without step rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+
+from rca.diagnosis.advice import LEFT_CHECK, actions
+from rca.diagnosis.causes import by_expected_cost
+from rca.diagnosis.data_quality import listed
+from rca.diagnosis.result import (
+    AbstentionCode,
+    AbstentionReason,
+    Cause,
+    Diagnosis,
+    Evidence,
+    ModelVersion,
+    Quality,
+    Slowdown,
+    Straggler,
+)
+from rca.features.collective_progress import CollectiveProgress
+from rca.telemetry.causes import CAUSES, FailureMode
+from rca.telemetry.window import Window
+
+#: Probability that the ranks that did not join are at fault. The rule is right on four of four public sets
+#: of dumps, which Laplace's rule of succession makes 5 / 6.
+RIGHT_RANKS = 5 / 6
+#: Probability of a stop if members of a group wait for a missing one. A running job may show the same for a
+#: moment, so it is not 1.
+STOPPED = 0.95
+#: Probability of each cause, given the ranks: a process that wrote its dump is alive and does not join; one
+#: without a dump may have ended, or its dump was not collected.
+CAUSE_WITH_DUMP = {"hang": 0.9, "process_crash": 0.1}
+CAUSE_WITHOUT_DUMP = {"process_crash": 0.6, "hang": 0.4}
+#: Least probability of the first cause for a verdict.
+NAMED = 0.7
+_NOBODY = "ranks wait in collectives that all members joined: no rank is missing"
+_NO_WAIT = "no rank waits in a collective, so the records do not show whether the job stopped"
+_NO_DUMP = "{ranks} left no record: the process ended, or its record was not collected"
+_DUMPS_CHECK = "take a second dump after a minute: in a running job the sequence numbers have grown"
+_STACK_CHECK = (
+    "look at {ranks}: the stack of the process (py-spy dump), the kernel log and the GPU (nvidia-smi)"
+)
+_NO_COST = Slowdown(
+    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
+)
+
+
+def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
+    """Diagnose a window with the table ``collectives`` and without steps.
+
+    Parameters
+    ----------
+    window : Window
+    model : ModelVersion
+        Version of the bundle; it has no part in this answer.
+
+    Returns
+    -------
+    Diagnosis
+        Fail-stop with the ranks that did not join, or abstained. It claims no seconds per step.
+    """
+    progress = CollectiveProgress.from_window(window)
+    missing = [int(rank) for rank in np.flatnonzero(progress.missing)]
+    groups = _components(window, missing)
+    causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
+    mode, probability = _mode(progress)
+    reason = _reason(progress, missing, causes)
+    return Diagnosis(
+        diagnosis_id=uuid4().hex,
+        window_id=window.job.window_id,
+        job_id=window.job.job_id,
+        created_at=datetime.now(UTC),
+        model=model,
+        failure_mode=mode,
+        failure_mode_probability=probability,
+        slowdown=_NO_COST,
+        stragglers=[_straggler(window, ranks) for ranks in groups],
+        causes=causes,
+        unexplained_seconds_per_step=0.0,
+        abstained=reason is not None,
+        next_check=_next_check(progress, missing),
+        actions=actions(causes[:1], {}),
+        missing_signals=["steps"],
+        quality=_quality(window, progress),
+        failure_mode_set=["fail_stop"] if missing else ["healthy", "fail_stop"],
+        abstention_reason=reason,
+    )
+
+
+def _components(window: Window, missing: Sequence[int]) -> list[list[int]]:
+    """Missing ranks by node if all ranks of a node are missing, else each on its own."""
+    topology = window.job.topology
+    left, found = list(missing), []
+    for index in sorted({int(topology.node[rank]) for rank in missing} - {-1}):
+        members = np.flatnonzero(topology.node == index)
+        if members.size > 1 and set(members.tolist()) <= set(left):
+            found.append(members.tolist())
+            left = [rank for rank in left if rank not in members]
+    return sorted([*found, *([rank] for rank in left)])
+
+
+def _mode(progress: CollectiveProgress) -> tuple[FailureMode, dict[FailureMode, float]]:
+    stopped = STOPPED if progress.missing.any() else 0.5
+    other = (1.0 - stopped) / 2
+    mode: FailureMode = "fail_stop" if progress.waiting.any() else "healthy"
+    return mode, {"healthy": other, "fail_slow": other, "fail_stop": stopped}
+
+
+def _reason(
+    progress: CollectiveProgress, missing: Sequence[int], causes: Sequence[Cause]
+) -> AbstentionReason | None:
+    found: tuple[AbstentionCode, str] | None = None
+    if not progress.waiting.any():
+        found = "undecided_mode", _NO_WAIT
+    elif not missing:
+        found = "nobody_stands_out", _NOBODY
+    elif causes[0].probability < NAMED * RIGHT_RANKS:
+        without = [rank for rank in missing if not progress.recorded[rank]]
+        found = "cause_not_certain", _NO_DUMP.format(ranks=listed(without))
+    return None if found is None else AbstentionReason(code=found[0], sentence=found[1])
+
+
+def _causes(window: Window, progress: CollectiveProgress, ranks: list[int]) -> list[Cause]:
+    recorded = bool(progress.recorded[ranks].any())
+    chances = CAUSE_WITH_DUMP if recorded else CAUSE_WITHOUT_DUMP
+    return [
+        Cause(
+            cause=name,
+            ranks=ranks,
+            nodes=window.job.topology.nodes_of(ranks),
+            probability=RIGHT_RANKS * chance,
+            seconds_per_step=0.0,
+            interval=(0.0, 0.0),
+            share=0.0,
+            owner=CAUSES[name].owner,
+            evidence=_evidence(progress, ranks),
+        )
+        for name, chance in chances.items()
+    ]
+
+
+def _evidence(progress: CollectiveProgress, ranks: list[int]) -> list[Evidence]:
+    wait = min((progress.waits[rank] for rank in ranks), key=lambda each: each.since)
+    note = (
+        f"{wait.waiting} members of {wait.group} wait in {wait.operation} for {listed(ranks)}; "
+        "collectives behind the group"
+    )
+    value = None if wait.behind is None else float(wait.behind)
+    return [Evidence(signal="collectives_behind", value=value, reference=0.0, unit="", note=note)]
+
+
+def _straggler(window: Window, ranks: list[int]) -> Straggler:
+    return Straggler(
+        ranks=ranks,
+        nodes=window.job.topology.nodes_of(ranks),
+        scope="rank" if len(ranks) == 1 else "node",
+        straggler_type=None,
+        pattern=None,
+        probability=RIGHT_RANKS,
+        first_step=None,
+        last_step=None,
+    )
+
+
+def _next_check(progress: CollectiveProgress, missing: Sequence[int]) -> str:
+    if missing:
+        return _STACK_CHECK.format(ranks=listed(missing))
+    return _DUMPS_CHECK if progress.waiting.any() else LEFT_CHECK
+
+
+def _quality(window: Window, progress: CollectiveProgress) -> Quality:
+    notes = [*window.notes, "the window has no steps: the answer follows from records of collectives alone"]
+    waiting = int(progress.waiting.sum())
+    since = min((wait.since for wait in progress.waits.values() if np.isfinite(wait.since)), default=None)
+    if waiting and since is not None:
+        began = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        notes.append(f"{waiting} of {window.job.world_size} ranks wait, for the missing ones since {began}")
+    absent = np.flatnonzero(~progress.recorded)
+    if absent.size:
+        notes.append(f"no record: {listed(absent.tolist())}")
+    return Quality(
+        rows_used=window.collectives.num_rows,
+        rows_unused=0,
+        steps_used=0,
+        warmup_steps=0,
+        metric_samples_used=0,
+        metric_samples_unused=window.metrics.num_rows,
+        events_used=0,
+        events_unused=window.events.num_rows,
+        unknown_metrics=[],
+        notes=notes,
+    )
