@@ -287,7 +287,12 @@ def _no_comparison(objections: Iterable[str]) -> Verdict:
 
 def facts_of(registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
     """Data facts of a version's run."""
-    facts: dict[str, Any] = json.loads(registry.document(found, FACTS_FILE) or "{}")
+    text = registry.document(found, FACTS_FILE)
+    try:
+        facts: dict[str, Any] = json.loads(text or "{}")
+        tested_on(facts), learned_from(facts)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise BundleError(f"version {found.number}: the artifact {FACTS_FILE} cannot be read") from None
     return facts
 
 

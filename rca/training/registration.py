@@ -9,7 +9,7 @@ from typing import Any
 
 from rca.training.registry import CHALLENGER, MODEL, ORDER, RegisteredVersion, Registry
 from rca.training.served_model import INPUT, OUTPUTS
-from rca.training.tracking import EXPERIMENT, import_pyfunc, store_errors, without_remarks
+from rca.training.tracking import EXPERIMENT, import_pyfunc, open_store, without_remarks
 
 
 def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, str], description: str) -> int:
@@ -31,7 +31,7 @@ def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, s
         Number of the version.
     """
     mlflow = import_pyfunc()
-    with store_errors(registry.uri):
+    with open_store(registry.uri):
         mlflow.set_tracking_uri(registry.uri)
         with mlflow.start_run(run_id=run_id), without_remarks():
             logged = mlflow.pyfunc.log_model(
@@ -66,7 +66,7 @@ def withdraw_unfinished(registry: Registry, order: str) -> RegisteredVersion | N
         logged of runs is deleted (MLflow keeps deleted runs restorable).
     """
     found = registry.ordered(order)
-    with store_errors(registry.uri):
+    with open_store(registry.uri):
         client = registry.client()
         if found is not None:
             if not found.aliases and found.number == registry.versions()[0].number:

@@ -6,8 +6,8 @@ champion or the new one.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training.tracking import SQLITE, import_mlflow, import_pyfunc, store_errors
+from rca.training.store_file import store_file
+from rca.training.tracking import import_mlflow, open_store
+from rca.training.version_files import download, read_text
 
 MODEL = "straggler-rca"
 CHALLENGER, CHAMPION, PREVIOUS = "challenger", "champion", "previous"
@@ -81,16 +83,17 @@ class Registry:
         SourceError
             If the URI names a file that does not exist.
         """
-        if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).exists():
+        file = store_file(uri)
+        if file is not None and not file.exists():
             raise SourceError(
-                f"there is no MLflow store at {uri}",
+                "there is no MLflow store at this URI",
                 hint="`rca train` makes one; --tracking-uri or MLFLOW_TRACKING_URI names another",
             )
         return cls(uri)
 
     def versions(self) -> list[RegisteredVersion]:
         """Every version, the newest first, without scores; deleted runs do not matter."""
-        with store_errors(self.uri):
+        with open_store(self.uri):
             client = self.client()
             aliases = self._aliases(client)
             found = client.search_model_versions(f"name = '{MODEL}'") if aliases is not None else []
@@ -102,7 +105,7 @@ class Registry:
         from mlflow.entities import ViewType
 
         scores: dict[str, dict[str, float]] = {}
-        with store_errors(self.uri):
+        with open_store(self.uri):
             client = self.client()
             experiments = [each.experiment_id for each in client.search_experiments(view_type=ViewType.ALL)]
             for begin in range(0, len(found) if experiments else 0, _AT_ONCE):
@@ -147,34 +150,26 @@ class Registry:
         Raises
         ------
         BundleError
-            If the store holds another bundle.
+            If the store holds another bundle, or files that cannot be used.
         """
-        mlflow = import_pyfunc()
-        with store_errors(self.uri):
-            client = self.client()
-            source = client.get_model_version_download_uri(MODEL, str(found.number))
-            place = mlflow.artifacts.download_artifacts(
-                artifact_uri=source, dst_path=str(folder), tracking_uri=self.uri
-            )
-            flavor = mlflow.models.Model.load(place).flavors["python_function"]
-        bundle = Path(place, flavor["data"])
-        manifest = bundle / "manifest.json"
-        if not manifest.exists() or hashlib.sha256(manifest.read_bytes()).hexdigest() != found.sha256:
-            raise BundleError(f"version {found.number} in the store is not the bundle that was registered")
-        return bundle
+        with open_store(self.uri), _naming(found):
+            source = self.client().get_model_version_download_uri(MODEL, str(found.number))
+            return download(source, self.uri, folder, found.sha256)
 
     def document(self, found: RegisteredVersion, name: str) -> str:
-        """Text of an artifact of the version's run; "" if the run has no such artifact."""
-        with store_errors(self.uri):
-            client = self.client()
-            folder = name.rsplit("/", 1)[0] if "/" in name else None
-            if name not in {each.path for each in client.list_artifacts(found.run_id, folder)}:
-                return ""
-            return Path(client.download_artifacts(found.run_id, name)).read_text(encoding="utf-8")
+        """Text of an artifact of the version's run; "" if the run has no such artifact.
+
+        Raises
+        ------
+        BundleError
+            If it cannot be read.
+        """
+        with open_store(self.uri), _naming(found):
+            return read_text(self.client(), found.run_id, name)
 
     def tag(self, found: RegisteredVersion, tags: Mapping[str, str | None]) -> None:
         """Set tags of a version; None removes a tag."""
-        with store_errors(self.uri):
+        with open_store(self.uri):
             client = self.client()
             for key, value in tags.items():
                 if value is not None:
@@ -184,7 +179,7 @@ class Registry:
 
     def attach(self, found: RegisteredVersion, name: str, document: dict[str, Any]) -> None:
         """Keep a document as an artifact of the version's run."""
-        with store_errors(self.uri):
+        with open_store(self.uri):
             self.client().log_dict(found.run_id, document, name)
 
     def promote(self, found: RegisteredVersion, expected: RegisteredVersion | None) -> None:
@@ -210,7 +205,7 @@ class Registry:
         before = None if champion is None else str(champion.number)
         # The predecessor is stored before the champion moves, for a rollback.
         self.tag(found, {PREDECESSOR: before, REQUESTED: datetime.now(UTC).isoformat()})
-        with store_errors(self.uri):
+        with open_store(self.uri):
             client = self.client()
             if before is not None:
                 client.set_registered_model_alias(MODEL, PREVIOUS, before)
@@ -253,7 +248,7 @@ class Registry:
             raise InvalidInput(f"version {expected} is not the champion; version {champion.number} is")
         target = _named(held, champion.tags.get(PREDECESSOR, ""))
         self.tag(champion, {ROLLED_BACK: reason or "no reason given"})
-        with store_errors(self.uri):
+        with open_store(self.uri):
             client = self.client()
             if target is None:
                 client.delete_registered_model_alias(MODEL, CHAMPION)
@@ -279,6 +274,15 @@ class Registry:
         for alias, number in sorted(client.get_registered_model(MODEL).aliases.items()):
             held.setdefault(str(number), []).append(alias)
         return held
+
+
+@contextmanager
+def _naming(found: RegisteredVersion) -> Iterator[None]:
+    """Name the version whose files cannot be used."""
+    try:
+        yield
+    except BundleError as error:
+        raise BundleError(f"version {found.number}: {error.message}") from error
 
 
 def _named(held: Iterable[RegisteredVersion], name: str) -> RegisteredVersion | None:

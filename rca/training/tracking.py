@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from rca.errors import MissingExtra, SourceError
+from rca.training.store_file import complete_file, store_file
 
 #: Default tracking URI: one file, no server.
 DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "straggler-rca"
-SQLITE = "sqlite:///"
 #: Largest length of a data set's digest in MLflow; the whole digests are in ``data.json`` and in the tags.
 _DIGEST_LENGTH = 32
 _REMARKS = ("Any type hint is inferred as AnyType", "An input example was not provided")
@@ -34,6 +35,8 @@ def import_mlflow() -> Any:
     os.environ.setdefault("DO_NOT_TRACK", "true")
     # Otherwise MLflow copies the lock file of the current folder's project into every model.
     os.environ.setdefault("MLFLOW_UV_AUTO_DETECT", "false")
+    # Standard error has lines of JSON in the service.
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     try:
         import mlflow
     except ImportError as error:
@@ -61,14 +64,51 @@ def without_remarks() -> Iterator[None]:
 
 
 @contextmanager
-def store_errors(uri: str) -> Iterator[None]:
-    """Turn MLflow's errors about its store into `SourceError`."""
+def open_store(uri: str) -> Iterator[None]:
+    """Make the file of a SQLite store complete, then turn errors about the store into `SourceError`.
+
+    They do not hold the URI, which may hold a password.
+    """
     mlflow = import_mlflow()
+    if not is_uri(uri):
+        raise SourceError("the URI of the MLflow store cannot be read")
+    file = store_file(uri)
     try:
+        if file is not None:
+            complete_file(file)
         yield
     except mlflow.exceptions.MlflowException as error:
-        text = str(error.message).splitlines()
-        raise SourceError(f"MLflow at {uri}: {text[0] if text else error!r}") from error
+        lines = _without_secrets(str(error.message), uri).strip().splitlines()
+        reason = lines[0] if lines else "MLflow gives no reason"
+        raise SourceError(f"the MLflow store cannot be used: {reason}") from error
+    except _driver_errors() as error:
+        raise SourceError(f"the MLflow store cannot be used: {type(error).__name__}") from error
+
+
+def is_uri(text: str) -> bool:
+    """Whether a URI has parts that libraries can read; they show the others in their errors."""
+    try:
+        return urlsplit(text).port != 0
+    except ValueError:
+        return False
+
+
+def _driver_errors() -> tuple[type[Exception], ...]:
+    """Errors of a database, of its missing driver, and of the system, which MLflow does not translate."""
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+    except ImportError:
+        return OSError, ImportError
+    return OSError, ImportError, SQLAlchemyError
+
+
+def _without_secrets(text: str, uri: str) -> str:
+    """Replace the URI of the store, its password and its parameters."""
+    rest = uri.partition("://")[2]
+    password = rest.rpartition("@")[0].partition(":")[2]
+    for part in (uri, uri.rstrip("/"), password, unquote(password), rest.partition("?")[2]):
+        text = text.replace(part, "***") if part else text
+    return text
 
 
 def check_store(uri: str) -> None:
@@ -81,7 +121,7 @@ def check_store(uri: str) -> None:
     SourceError
         If the store does not answer, or if MLflow does not know the kind of URI.
     """
-    with store_errors(uri):
+    with open_store(uri):
         import_mlflow().MlflowClient(tracking_uri=uri, registry_uri=uri).search_experiments(max_results=1)
 
 
@@ -115,7 +155,7 @@ def log_run(
         Set when the run starts.
     """
     mlflow = import_mlflow()
-    with store_errors(uri):
+    with open_store(uri):
         mlflow.set_tracking_uri(uri)
         if mlflow.get_experiment_by_name(EXPERIMENT) is None:
             _create_experiment(mlflow, uri)
@@ -157,9 +197,6 @@ def metric_name(text: str) -> str:
 
 def _create_experiment(mlflow: Any, uri: str) -> None:
     """Create the experiment; a local store has its artifacts in its own folder."""
-    location = None
-    if uri.startswith(SQLITE):
-        store = Path(uri.removeprefix(SQLITE)).resolve()
-        store.parent.mkdir(parents=True, exist_ok=True)
-        location = (store.parent / "mlartifacts").as_uri()
+    file = store_file(uri)
+    location = None if file is None else (file.resolve().parent / "mlartifacts").as_uri()
     mlflow.create_experiment(EXPERIMENT, artifact_location=location)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rca_api.child_process import REPORT, Parent
 from rca_api.models.bundle_check import Hindered
@@ -30,20 +31,35 @@ def echo(parent: Parent, _: Path) -> None:
     """Give every call back as its result; the jobs ``hang`` and ``die`` do what they say."""
     parent.send({"ready": True})
     while True:
+        act(parent, parent.receive())
+
+
+def act(parent: Parent, message: dict[str, Any]) -> None:
+    if message["job"] == "hang":
+        time.sleep(60)
+    if message["job"] == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    parent.send({"result": message})
+
+
+def echo_after_setup(parent: Parent, _: Path) -> None:
+    """As `echo`, after a first message, which the job ``setup`` gives back together with the command line."""
+    setup = parent.receive()
+    parent.send({"ready": True})
+    while True:
         message = parent.receive()
-        if message["job"] == "hang":
-            time.sleep(60)
-        if message["job"] == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-        parent.send({"result": message})
+        if message["job"] != "setup":
+            act(parent, message)
+        else:
+            parent.send({"result": {"setup": setup, "command": Path("/proc/self/cmdline").read_text()}})
 
 
 def echo_late(parent: Parent, _: Path) -> None:
-    """As `echo`, after a start that takes longer than most calls wait; logs that it starts."""
+    """As `echo_after_setup`, after a start that takes longer than most calls wait; logs that it starts."""
     logging.basicConfig(stream=sys.stderr)
     logging.getLogger("child").warning("the child starts")
     time.sleep(1.5)
-    echo(parent, Path())
+    echo_after_setup(parent, Path())
 
 
 def stall(_: Parent, __: Path) -> None:
@@ -118,6 +134,7 @@ def _serve_trials(parent: Parent, act: Callable[[], object]) -> None:
 
 BEHAVIOURS = (
     echo,
+    echo_after_setup,
     echo_late,
     stall,
     succeed,
@@ -136,7 +153,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("behaviour")
     parser.add_argument("folder", nargs="?", type=Path, default=Path())
-    parser.add_argument("--log-level")
     parser.add_argument(REPORT, type=int, required=True)
     given = parser.parse_args()
     behave = {each.__name__: each for each in BEHAVIOURS}[given.behaviour.replace("-", "_")]

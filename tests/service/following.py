@@ -48,6 +48,8 @@ class FakeRegistry:
         self.bundles: dict[int, tuple[Path, str]] = {}
         self.away: Exception | None = None
         self.fetched: list[int] = []
+        #: Raised by `fetch`, by version.
+        self.unreadable: dict[int, Exception] = {}
         self.asked = "at first"
 
     def add(self, number: int, **thresholds: float) -> str:
@@ -75,6 +77,8 @@ class FakeRegistry:
 
     def fetch(self, number: int, output: Path) -> None:
         self.fetched.append(number)
+        if number in self.unreadable:
+            raise self.unreadable[number]
         shutil.copytree(self.bundles[number][0], output)
 
     def rest(self) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import orjson
 import pytest
-from following import FakeRegistry, Serve, damage, diagnose_here, serving_from
+from following import FakeRegistry, Serve, damage, diagnose_here, followed, serving_from
 
 from rca.diagnosis.result import Diagnosis
-from rca.errors import RcaError, SourceError
+from rca.errors import BundleError, RcaError, SourceError
 from rca.telemetry.window import Window
 from rca_api.compute.bundles import BundleRef
 from rca_api.models.bundle_check import TryLater, Unfinished, WindowUnreadable
@@ -67,6 +67,25 @@ def test_a_damaged_bundle_never_answers_and_is_not_tried_again(
     registry.aliases_of = {"champion": 3}
     service.follower.poll()
     assert service.answers == 3
+
+
+def test_a_version_whose_files_cannot_be_read_is_rejected_once(
+    serve: Serve, registry: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = serve()
+    for number in (1, 2):
+        registry.add(number)
+    registry.unreadable[2] = BundleError("version 2: its MLmodel cannot be read: TypeError")
+    followed(service, registry, 1)
+    caplog.clear()
+    followed(service, registry, 2, 2, 2)
+    assert service.answers == 1
+    assert (registry.fetched, service.count("rca_models_rejected_total")) == ([1, 2], 1)
+    assert list(service.current.choice.rejected.values()) == [registry.unreadable[2].message]
+    assert service.count("rca_registry_failures_total") == 0
+    assert service.current.choice.failure is None
+    assert ["is not used" in each.getMessage() for each in caplog.records] == [True]
+    assert caplog.records[0].exc_info is None
 
 
 def test_a_manifest_cannot_name_files_elsewhere(serve: Serve, registry: FakeRegistry) -> None:

@@ -15,7 +15,7 @@ from rca_api.models.registry import RegistryAway, RegistryClient
 
 @pytest.fixture
 def client() -> Iterator[RegistryClient]:
-    made = RegistryClient("somewhere", 20.0, command=command("echo"))
+    made = RegistryClient("somewhere", 20.0, command=command("echo-after-setup"))
     yield made
     made.close()
 
@@ -28,6 +28,17 @@ def test_calls_of_many_threads_get_their_own_results(client: RegistryClient) -> 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(client.version, map(str, range(40))))
     assert found == [{"job": "version", "arguments": {"name": str(number)}} for number in range(40)]
+
+
+def test_the_uri_and_its_password_are_not_on_the_command_line() -> None:
+    uri = "http://user:s3cretpw@registry"
+    client = RegistryClient(uri, 20.0, "debug", command=command("echo-after-setup"))
+    found = call(client, "setup")
+    client.close()
+    assert isinstance(found, dict)
+    assert found["setup"] == {"uri": uri, "log_level": "debug"}
+    assert "echo-after-setup" in found["command"]
+    assert "registry" not in found["command"]
 
 
 def test_a_child_that_dies_is_replaced(client: RegistryClient) -> None:
@@ -64,7 +75,7 @@ def test_closing_ends_a_call_that_waits(client: RegistryClient) -> None:
 
 def test_an_idle_child_is_ended() -> None:
     moment = 0.0
-    client = RegistryClient("somewhere", 20.0, command=command("echo"), clock=lambda: moment)
+    client = RegistryClient("somewhere", 20.0, command=command("echo-after-setup"), clock=lambda: moment)
     first = client.version("1")
     assert client._child is not None
     client.rest()

@@ -210,8 +210,25 @@ def test_mlflow_loads_a_version_without_pickle_and_it_answers_windows(registry: 
 def test_a_store_that_holds_something_else_is_found_out(registry: Registry, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    with pytest.raises(BundleError, match="not the bundle that was registered"):
+    with pytest.raises(BundleError, match="not the one that was registered"):
         registry.fetch(replace(registry.get("1"), sha256="0" * 64), tmp_path)
+
+
+def test_a_version_with_a_garbage_description_is_rejected_and_not_an_unexpected_failure(
+    registry: Registry, models: Any, tmp_path: Path
+) -> None:
+    source = registry.client().get_model_version_download_uri("straggler-rca", "1")
+    description = Path(source.removeprefix("file://")) / "MLmodel"
+    before = description.read_bytes()
+    description.write_bytes(b"\xff garbage")
+    try:
+        with pytest.raises(BundleError, match="version 1: its MLmodel cannot be read"):
+            registry_process.fetch(registry.uri, "1", str(tmp_path / "fetched"))
+        refused = models("fetch", "1", "--output", tmp_path / "fetched")
+        assert (refused.code, refused.err.count("\n")) == (1, 1)
+    finally:
+        description.write_bytes(before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_list_and_show_in_text_and_json(

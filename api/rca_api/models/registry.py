@@ -52,7 +52,8 @@ class RegistryClient:
     ) -> None:
         self.uri = uri
         self._timeout = timeout_seconds
-        self._command = (*command, uri, "--log-level", log_level)
+        self._command = command
+        self._log_level = log_level
         self._clock = clock
         self._turn = threading.Lock()
         self._child: ChildProcess | None = None
@@ -132,6 +133,8 @@ class RegistryClient:
     def _ready_child(self, deadline: float) -> ChildProcess:
         if self._child is None:
             self._child = ChildProcess(self._command)
+            # Not on the command line, where other users see it: the URI may hold a password.
+            self._child.send({"uri": self.uri, "log_level": self._log_level})
             self._started = self._clock()
         try:
             self._child.await_ready(self._left(deadline))

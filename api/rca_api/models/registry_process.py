@@ -1,8 +1,8 @@
-"""The child process that calls the model registry: ``python -m rca_api.models.registry_process URI``.
+"""The child process that calls the model registry: ``python -m rca_api.models.registry_process``.
 
 MLflow takes seconds and hundreds of megabytes to import, and its calls may hang. In a child process neither
-affects the process that answers requests. The functions named in `JOBS` are its jobs, see
-`rca_api.child_process`.
+affects the process that answers requests. Its first message has the URI of the registry and the log level.
+The functions named in `JOBS` are its jobs, see `rca_api.child_process`.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def card(uri: str, name: str) -> str | None:
 def aliases(uri: str) -> dict[str, dict[str, Any]]:
     """Version, digest and last retry request behind each alias; cheap enough to call every few seconds."""
     from rca.training.registry import MODEL, REQUESTED, SHA256
-    from rca.training.tracking import store_errors
+    from rca.training.tracking import open_store
 
     registry = _registry(uri)
-    with store_errors(uri):
+    with open_store(uri):
         client = registry.client()
         if not client.search_registered_models(f"name = '{MODEL}'"):
             return {}
@@ -176,16 +176,15 @@ def gate_of(tags: Mapping[str, str]) -> dict[str, Any] | None:
 def main(arguments: list[str] | None = None) -> None:
     """Serve calls until the parent ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("uri")
-    parser.add_argument("--log-level", default="info")
     parser.add_argument(REPORT, type=int, required=True)
     given = parser.parse_args(arguments)
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-    logs.configure(given.log_level)
     parent = Parent(given.report)
+    setup = parent.receive()
+    logs.configure(setup["log_level"])
     _import()
-    parent.serve({name: partial(job, given.uri) for name, job in JOBS.items()})
+    parent.serve({name: partial(job, setup["uri"]) for name, job in JOBS.items()})
 
 
 def _import() -> None:
