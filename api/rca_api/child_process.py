@@ -232,7 +232,7 @@ class Parent:
         except RcaError as error:
             self.send({"problem": {"code": error.code, "detail": error.message, "hint": error.hint}})
         except Exception as error:
-            _log.exception("a job of a child process failed")
+            _log.exception("a job of a child process failed", job=message.get("job"))
             detail = f"unexpected {type(error).__name__}"
             reason = str(error).encode(errors="replace").decode()
             self.send({"problem": {"code": UNEXPECTED, "detail": detail, "reason": reason}})

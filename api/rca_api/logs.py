@@ -39,6 +39,14 @@ def hidden(text: str) -> str:
     return _SECRETS.sub(_shown, text)
 
 
+class HidingFormatter(logging.Formatter):
+    """Formats records as lines of text, without keys, tokens and passwords."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record, its traceback included."""
+        return hidden(super().format(record))
+
+
 def _clean(key: str, value: Any) -> Any:
     if key.lower() in _NAMES and value:
         return _HIDDEN

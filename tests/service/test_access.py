@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -244,6 +245,18 @@ def test_addresses_are_shown_without_what_opens_them(address: str) -> None:
     assert "SECRET" not in shown
     assert shown.startswith(f"cannot reach {address.partition('://')[0]}://")
     assert hidden(address) == hidden(hidden(address))
+
+
+def test_a_log_of_text_hides_passwords_in_tracebacks() -> None:
+    try:
+        raise ConnectionError("API request to http://user:s3cretpw@mlflow:5000/api failed")
+    except ConnectionError:
+        record = logging.LogRecord(
+            "rca", logging.ERROR, "", 0, "failed at %s", ("http://u:s3cretpw@h",), sys.exc_info()
+        )
+    text = logs.HidingFormatter(logging.BASIC_FORMAT).format(record)
+    assert "ConnectionError" in text
+    assert "s3cretpw" not in text
 
 
 @pytest.mark.parametrize("piece", ["a", "http://a:", "eyJ", "?key", "bearer ", "a://"])

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import structlog
 from child_processes import command
 
-from rca.diagnosis.result import ModelVersion
+from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
+from rca.telemetry.window import Window
+from rca_api import logs
+from rca_api.child_process import UNEXPECTED, Parent
 from rca_api.compute import bundles
 from rca_api.compute.bundles import BundleRef, LoadedBundles, small_window
 from rca_api.compute.process import Context, Setup
+from rca_api.models import bundle_trial
 from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
 from rca_api.models.bundle_trial import BundleTrial, attempt
 from rca_api.store.window_store import WindowStore
@@ -114,3 +121,53 @@ def test_what_is_wrong_with_the_machine_does_not(
         if isinstance(error, OSError):
             with pytest.raises(Hindered, match="Input/output error"):
                 attempt(context, BundleRef(SHIPPED, version=8), small_window())
+
+
+DOCUMENT = small_window().to_json().decode()
+MESSAGE = {"folder": str(SHIPPED), "sha256": "", "version": 9}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
+@pytest.mark.parametrize(("kind", "method"), [(Window, "from_json"), (Diagnosis, "to_json")])
+def test_a_full_memory_or_disk_around_a_diagnosis_is_not_the_bundles_fault(
+    context: Context, monkeypatch: pytest.MonkeyPatch, kind: type, method: str, error: Exception
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    assert bundle_trial.diagnose(context, MESSAGE, document=DOCUMENT)
+    monkeypatch.setattr(kind, method, fail)
+    with pytest.raises(Hindered, match=type(error).__name__):
+        bundle_trial.diagnose(context, MESSAGE, document=DOCUMENT)
+
+
+def test_the_log_of_a_failure_names_the_bundle(
+    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(bundle_trial, "attempt", fail)
+    logs.configure("info")
+    message = {
+        "job": "diagnose",
+        "arguments": {"bundle": {**MESSAGE, "sha256": "e" * 64}, "document": DOCUMENT},
+    }
+    sent: list[dict[str, object]] = []
+    parent = object.__new__(Parent)
+    monkeypatch.setattr(parent, "send", sent.append, raising=False)
+    with structlog.contextvars.bound_contextvars():
+        parent._answer({"diagnose": partial(bundle_trial.diagnose, context)}, message)
+        structlog.contextvars.clear_contextvars()
+    logged = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (logged["sha256"], logged["version"], logged["job"]) == ("e" * 64, 9, "diagnose")
+    assert "IndexError" in logged["exception"]
+    assert sent == [
+        {
+            "problem": {
+                "code": UNEXPECTED,
+                "detail": "unexpected IndexError",
+                "reason": "list index out of range",
+            }
+        }
+    ]

@@ -101,6 +101,22 @@ def test_files_of_killed_workers_are_deleted_and_logs_of_failures_are_kept(
     assert (left.exists(), log.exists()) == (False, True)
 
 
+def test_other_users_cannot_read_the_task_of_a_run(installation: Installation) -> None:
+    """It holds the password of the registry."""
+    installation.settings.data_dir.chmod(0o755)
+    run = installation.order()
+    assert installation.worker("fail").work_once() == "failed"
+    for folder in (installation.folder(run), installation.folder(run).parent):
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_cannot_be_made_fails_the_run_not_the_worker(installation: Installation) -> None:
+    run = installation.order()
+    (installation.settings.data_dir / "training").write_text("a file")
+    assert installation.worker("succeed").work_once() == "failed"
+    assert "cannot write" in installation.row(run).problem["detail"]
+
+
 def test_a_failed_run_leaves_only_its_log(installation: Installation) -> None:
     run = installation.order()
     assert installation.worker("fail").work_once() == "failed"

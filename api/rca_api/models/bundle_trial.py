@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
 from rca.telemetry.window import Window
@@ -140,9 +142,16 @@ def attempt(context: Context, ref: BundleRef, window: Window | str) -> Diagnosis
         held = context.windows.get(window) if isinstance(window, str) else window
     except (RcaError, OSError, MemoryError) as error:
         raise WindowUnreadable(f"the window {window} cannot be read: {error}") from error
-    try:
+    with _hindrances():
         _prepare(context, ref)
         return context.bundles.diagnose(ref, held)
+
+
+@contextmanager
+def _hindrances() -> Iterator[None]:
+    """Failures of the disk and the memory do not count against the bundle."""
+    try:
+        yield
     except (OSError, MemoryError) as error:
         raise Hindered(f"{type(error).__name__}: {error}") from error
 
@@ -188,18 +197,29 @@ def _read_bundle(message: Message) -> BundleRef:
     return BundleRef(None if folder is None else Path(folder), message["sha256"], message["version"])
 
 
+def diagnose(context: Context, bundle: Message, digest: str = "", document: str = "") -> Any:
+    """The job of the child: diagnose a window as JSON, or a stored one by its digest; gives JSON.
+
+    Raises
+    ------
+    RcaError
+        As `attempt` does.
+    """
+    ref = _read_bundle(bundle)
+    # Until the next job, so that the log of an unexpected failure names the bundle.
+    structlog.contextvars.bind_contextvars(sha256=ref.sha256, version=ref.version)
+    with _hindrances():
+        window = digest or Window.from_json(document.encode())
+        return attempt(context, ref, window).to_json()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Serve trials until the parent ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(REPORT, type=int, required=True)
     parent = Parent(parser.parse_args(arguments).report)
     context = process.initialize(_read_setup(parent.receive()))
-
-    def diagnose(bundle: Message, digest: str = "", document: str = "") -> Any:
-        window = digest or Window.from_json(document.encode())
-        return attempt(context, _read_bundle(bundle), window).to_json()
-
-    parent.serve({"diagnose": diagnose})
+    parent.serve({"diagnose": partial(diagnose, context)})
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rca.errors import RcaError
 from rca_api.child_process import REPORT, Parent
+from rca_api.logs import HidingFormatter
 from rca_api.training_runs.task import Task
 
 #: Lets the service on the same machine go first.
@@ -55,7 +56,9 @@ def main(arguments: list[str] | None = None) -> None:
     # By default MLflow retries a call for minutes; a cancelled run must end sooner.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(HidingFormatter(logging.BASIC_FORMAT))
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
     try:
         from rca_api.training_runs.work import work
 

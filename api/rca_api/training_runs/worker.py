@@ -99,10 +99,11 @@ class Worker:
 
     def _work(self, row: TrainingRunRow) -> Outcome:
         folder = self._settings.data_dir / "training" / row.id
-        private_folder(self._settings.data_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        _delete_unfinished(folder)
         try:
+            # The task may hold the password of the registry.
+            for each in (self._settings.data_dir, folder.parent, folder):
+                private_folder(each)
+            _delete_unfinished(folder)
             self._task(row, folder).write()
             outcome = self._supervisor.run(row.id, folder)
         except (RcaError, OSError) as error:
@@ -181,7 +182,7 @@ def _delete_unfinished(own: Path) -> None:
 
 def _keep_only_the_log(folder: Path) -> None:
     """Delete the files of a failed run except its log."""
-    for each in folder.iterdir():
+    for each in folder.iterdir() if folder.is_dir() else ():
         if each.is_dir():
             shutil.rmtree(each, ignore_errors=True)
         elif each.name != LOG:
