@@ -5,6 +5,7 @@ Missing data is normal and passes. Data that breaks the format is refused with `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,8 +162,9 @@ def _check_places(job: Job) -> None:
 def _refuse_shared_places(job: Job, ranks: tuple[RankPlace, ...]) -> None:
     """Refuse two ranks at one place: they would hold the same part of the model and read the same data.
 
-    A place counts if every dimension that the job uses is listed. Without declared sizes, ranks may share a
-    data rank because they form groups that are not declared, but not all of them can.
+    A place counts if every dimension that the job uses is listed. Ranks of one context group may be listed at
+    one place, because some frameworks number data ranks without them. Without declared sizes, ranks may share
+    a data rank because they form groups that are not declared, but not all of them can.
     """
     sizes = job.parallelism
     if sizes is None:
@@ -175,11 +177,12 @@ def _refuse_shared_places(job: Job, ranks: tuple[RankPlace, ...]) -> None:
         "pipeline_rank": sizes.pipeline,
     }
     fields = [field for field, size in used.items() if size > 1]
-    first_row: dict[tuple[int | None, ...], int] = {}
+    listed: Counter[tuple[int | None, ...]] = Counter()
     bad = []
     for row, place in enumerate(ranks):
         coordinates = tuple(getattr(place, field) for field in fields)
-        if fields and None not in coordinates and first_row.setdefault(coordinates, row) != row:
+        listed[coordinates] += 1
+        if fields and None not in coordinates and listed[coordinates] > sizes.context:
             bad.append(row)
     if bad:
         raise InvalidWindow(

@@ -161,6 +161,7 @@ def places(*coordinates: tuple[int, ...], **sizes: int) -> dict[str, object]:
         places((0,), (1,), (1,), (2,), data=4),
         places((0, 0), (0, 1), (1, 1), (1, 1), data=2, tensor=2),
         places((0, 0), (0, 0), (0, 0), (0, 0), tensor=2, pipeline=2),
+        places((0, 0), (0, 0), (0, 0), (0, 1), context=2, tensor=2),
     ],
 )
 def test_two_ranks_cannot_be_at_one_place(shared: dict[str, object]) -> None:
@@ -176,6 +177,7 @@ def test_two_ranks_cannot_be_at_one_place(shared: dict[str, object]) -> None:
         # Tensor parallel alone: the one data rank is shared, as it has to be.
         places((0, 0), (0, 1), data=1, tensor=2),
         places((0, 0), (1, 0), (0, 1), (1, 1), context=2, pipeline=2),
+        places((0, 0), (0, 1), (0, 0), (0, 1), context=2, tensor=2),
         # The tensor ranks are not listed, so the ranks may be apart.
         job(
             world_size=4,
