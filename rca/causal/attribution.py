@@ -22,6 +22,8 @@ MAX_CELLS = 2.5e7
 BOOTSTRAP_ROUNDS = 400
 #: Neighbouring steps are similar, so they are resampled in blocks of this length.
 BLOCK_STEPS = 5
+#: Rounds are drawn together up to this many blocks of steps, so that memory does not grow with the window.
+MAX_DRAWN = 100_000
 #: Two-sided level of the intervals.
 COST_LEVEL = 0.95
 
@@ -205,6 +207,12 @@ def _resampled(values: FloatArray, seed: int) -> FloatArray:
     starts = np.random.default_rng(seed).integers(0, n, (BOOTSTRAP_ROUNDS, n_blocks))
     cumulative = np.cumsum(np.concatenate([values, values[:, :block]], axis=1), axis=1)
     cumulative = np.concatenate([np.zeros((values.shape[0], 1)), cumulative], axis=1)
-    sums = cumulative[:, starts + block] - cumulative[:, starts]
-    result: FloatArray = sums.sum(axis=2) / (n_blocks * block)
+    together = max(MAX_DRAWN // n_blocks, 1)
+    summed = np.empty((values.shape[0], BOOTSTRAP_ROUNDS))
+    for first in range(0, BOOTSTRAP_ROUNDS, together):
+        rounds = slice(first, first + together)
+        summed[:, rounds] = (cumulative[:, starts[rounds] + block] - cumulative[:, starts[rounds]]).sum(
+            axis=2
+        )
+    result: FloatArray = summed / (n_blocks * block)
     return result

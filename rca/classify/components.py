@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.robust import group_members
 from rca.telemetry.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
@@ -169,14 +170,12 @@ def is_whole_stage(component: Component, topology: Topology) -> bool:
 def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
     """Nodes, then stages over several nodes: the inner component comes first."""
     if len(topology.node_names) > 1:
-        for node in range(len(topology.node_names)):
-            members = np.flatnonzero(topology.node == node)
+        for members in topology.ranks_of_node.values():
             if members.size > 1:
                 yield "node", members
     if topology.n_stages > 1:
         width = topology.n_ranks // topology.n_stages
-        for stage in range(topology.n_stages):
-            members = np.flatnonzero(topology.stage == stage)
+        for members in group_members(topology.stage):
             spans_nodes = np.unique(topology.node[members]).size > 1 or (topology.node[members] < 0).any()
             if members.size == width > 1 and spans_nodes:
                 yield "stage", members

@@ -119,7 +119,7 @@ def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Comp
         return whole_job
     if (alone := isolated_link_fault(ports, topology)) is not None:
         return alone.component
-    chance = [float(per_rank[topology.node == node].max()) for node in range(len(topology.node_names))]
+    chance = [float(per_rank[ranks].max()) for _, ranks in sorted(topology.ranks_of_node.items())]
     for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
         alike = np.flatnonzero(scores >= max(enough, 0.95 * scores.max()))
         if alike.size and alike.size < FABRIC_SHARE * len(chance) + 1:

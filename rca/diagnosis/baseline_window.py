@@ -13,6 +13,7 @@ import numpy as np
 
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
+from rca.diagnosis.segment_rediagnosis import Outline
 from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
 from rca.features import FeatureSet
 from rca.robust import nan_median
@@ -43,7 +44,7 @@ JointDiagnosis = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
 
 
 def with_earlier(
-    alone: Diagnosis, window: Window, features: FeatureSet, earlier: Window, diagnose_both: JointDiagnosis
+    alone: Diagnosis, window: Window, outline: Outline, earlier: Window, diagnose_both: JointDiagnosis
 ) -> Diagnosis:
     """Add to a diagnosis what a comparison with an earlier window of the job shows.
 
@@ -52,7 +53,7 @@ def with_earlier(
     alone : Diagnosis
         Of the window alone.
     window : Window
-    features : FeatureSet
+    outline : Outline
         Of the window.
     earlier : Window
     diagnose_both : callable
@@ -69,22 +70,22 @@ def with_earlier(
     InvalidInput
         If the windows cannot be compared.
     """
-    first, part = int(features.work.steps[0]), window
-    if features.work.warmup:
+    first, part = int(outline.steps[0]), window
+    if outline.warmup:
         # Warm-up steps between two windows would look like a fault.
-        part = StepClock.of(window).between(first, int(features.work.steps[-1]) + 1)
+        part = StepClock.of(window).between(first, int(outline.steps[-1]) + 1)
     both = after_earlier(part, earlier)
     before = _compared(window, earlier, both, first)
     with_past = _with_past(alone, before)
     ratio = before.ratio or 0.0
-    if not _is_open(alone, features) or not ratio >= SLOWER:
+    if not _is_open(alone, whole=outline.whole) or not ratio >= SLOWER:
         return with_past
     compared, both_features = diagnose_both(both, first)
     if not _is_all_along(both_features, first):
         return with_past
     if _says_more(compared, alone, before):
         return _adopt_comparison(with_past, compared, before, both_features, first)
-    unchanged = features.comparison.segment.whole and _is_healthy(with_past) and _is_healthy(compared)
+    unchanged = outline.whole and _is_healthy(with_past) and _is_healthy(compared)
     if unchanged and job_wide_check(both_features) is not None:
         slower = f"usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks alike"
         return with_past.model_copy(update={"next_check": f"{slower}: {WHAT_CHANGED}"})
@@ -92,7 +93,7 @@ def with_earlier(
 
 
 def _compared(window: Window, earlier: Window, both: Window, first: int) -> EarlierWindow:
-    phases = PhaseArrays.from_window(both)
+    phases = PhaseArrays.from_window(both, only=("step_seconds",))
     job_step, now = nan_median(phases.phase("step_seconds")), phases.steps >= first
     then_usual, now_usual = (float(nan_median(job_step[part, None])[0]) for part in (~now, now))
     known = then_usual > 0 and np.isfinite(now_usual)
@@ -114,12 +115,12 @@ def _with_past(alone: Diagnosis, before: EarlierWindow) -> Diagnosis:
     return alone.model_copy(update={"earlier": before, "slowdown": slowdown})
 
 
-def _is_open(alone: Diagnosis, features: FeatureSet) -> bool:
+def _is_open(alone: Diagnosis, *, whole: bool) -> bool:
     """Whether a comparison may add to the answer: healthy, or slow without a change within the window."""
     reason = alone.abstention_reason
     if alone.failure_mode == "fail_stop" or (reason is not None and reason.code not in _OPEN):
         return False
-    return alone.failure_mode == "healthy" or features.comparison.segment.whole
+    return alone.failure_mode == "healthy" or whole
 
 
 def _is_healthy(diagnosis: Diagnosis) -> bool:

@@ -90,7 +90,9 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
             for name, seconds in work.phases.items()
         }
     total = _positive(own - reference)
-    positive = {name.removesuffix("_seconds"): _positive(values) for name, values in phases.items()}
+    del own, reference
+    # One at a time: the arrays of a whole job's phases are most of what a diagnosis holds.
+    positive = {name.removesuffix("_seconds"): _positive(phases.pop(name)) for name in list(phases)}
     parts, lag = split(total, positive), _lag(rows, features)
     return Excess(suspect.component.ranks, total, parts, lag, _above_peers(suspect, features))
 
@@ -157,6 +159,7 @@ def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatAr
     ----------
     total : ndarray of shape (n_ranks, n_steps), seconds
     phases : dict of str to ndarray of shape (n_ranks, n_steps), seconds
+        Emptied: its arrays are taken.
 
     Notes
     -----
@@ -168,10 +171,10 @@ def split(total: FloatArray, phases: dict[str, FloatArray]) -> dict[str, FloatAr
     if "gc" in phases:
         parts["gc"] = np.minimum(phases["gc"], total)
         left = total - parts["gc"]
-    others = {name: values for name, values in phases.items() if name != "gc"}
-    covered = sum(others.values(), np.zeros(total.shape))
+        del phases["gc"]
+    covered = sum(phases.values(), np.zeros(total.shape))
     scale = np.where(covered > 0, np.minimum(left / np.maximum(covered, 1e-12), 1.0), 0.0)
-    parts |= {name: values * scale for name, values in others.items()}
+    parts |= {name: phases.pop(name) * scale for name in list(phases)}
     parts[UNMEASURED] = np.maximum(left - covered * scale, 0.0)
     return parts
 
@@ -243,9 +246,12 @@ def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatA
         return waits
     held_up = np.minimum(sum(compute, waits), _positive(features.comparison.excess))
     worker = topology.worker
-    for group in np.unique(worker[named]):
-        members = np.flatnonzero(worker == group)
-        late = np.isin(members, named)
+    is_named = np.zeros(topology.n_ranks, dtype=bool)
+    is_named[named] = True
+    for members in group_members(worker):
+        late = is_named[members]
+        if not late.any():
+            continue
         waits[members[~late]] = np.minimum(held_up[members[~late]], held_up[members[late]].max(axis=0))
     return waits
 

@@ -36,7 +36,7 @@ from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference,
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
-from rca.diagnosis.segment_rediagnosis import with_segment_diagnoses
+from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
 from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
@@ -99,17 +99,18 @@ def diagnose(
         return diagnose_collectives(window, bundle.model)
     loaded = bundle
 
-    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, Pricing]:
+    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
         features, classification, pricing = analyse(part, loaded, priors, odds, since=since)
-        return _assemble(part, loaded, features, classification, pricing, since), features, pricing
+        diagnosis = _assemble(part, loaded, features, classification, pricing, since)
+        return diagnosis, features, pricing.measured
 
-    diagnosis, features, pricing = once(window)
-    diagnosis = with_segment_diagnoses(
-        diagnosis, window, features, pricing.measured, lambda part: once(part)[0]
-    )
+    diagnosis, features, measured = once(window)
+    outline = Outline.of(features)
+    del features
+    diagnosis = with_segment_diagnoses(diagnosis, window, outline, measured, lambda part: once(part)[0])
     if earlier is not None:
         diagnosis = with_earlier(
-            diagnosis, window, features, earlier, lambda both, since: once(both, since)[:2]
+            diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
     return diagnosis if odds is None else with_history_notes(diagnosis, odds)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import FloatArray, IntArray
 from rca.classify.preconditions import MIN_STEPS
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.merge_diagnoses import (
@@ -59,23 +59,57 @@ class Answer(NamedTuple):
     diagnosis: Diagnosis
 
 
-def _parts(diagnosis: Diagnosis, features: FeatureSet) -> list[Part]:
+class Outline(NamedTuple):
+    """The steps of a diagnosed window. It stays while further windows are diagnosed; features are too large.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_steps,), int64
+        Step numbers, without warm-up.
+    warmup : int
+    whole : bool
+        Whether the slow segment is the whole window.
+    long, slow, before_end : list of Part
+        From `long_parts`, `slow_parts` and `before_the_end`.
+    """
+
+    steps: IntArray
+    warmup: int
+    whole: bool
+    long: list[Part]
+    slow: list[Part]
+    before_end: list[Part]
+
+    @classmethod
+    def of(cls, features: FeatureSet) -> Outline:
+        """The outline of a window with these features."""
+        return cls(
+            features.work.steps,
+            features.work.warmup,
+            features.comparison.segment.whole,
+            long_parts(features),
+            slow_parts(features),
+            before_the_end(features),
+        )
+
+
+def _parts(diagnosis: Diagnosis, outline: Outline) -> list[Part]:
     """The parts to diagnose on their own."""
     if diagnosis.failure_mode == "healthy":
         # Other steps do not resolve how the job ended, or what a single event was.
         reason = diagnosis.abstention_reason
-        return slow_parts(features) if reason is None or reason.code == UNDECIDED else []
+        return outline.slow if reason is None or reason.code == UNDECIDED else []
     if diagnosis.failure_mode == "fail_slow":
-        return slow_parts(features)
+        return outline.slow
     # Without a cause of the stop, a cause of slowness would be read as one.
     answered = diagnosis.causes and not diagnosis.abstained
-    return before_the_end(features) if answered else []
+    return outline.before_end if answered else []
 
 
 def with_segment_diagnoses(
     diagnosis: Diagnosis,
     window: Window,
-    features: FeatureSet,
+    outline: Outline,
     measured: float,
     diagnose_part: Callable[[Window], Diagnosis],
 ) -> Diagnosis:
@@ -85,7 +119,7 @@ def with_segment_diagnoses(
     ----------
     diagnosis : Diagnosis
     window : Window
-    features : FeatureSet
+    outline : Outline
         Of the window.
     measured : float
         Its mean step, seconds.
@@ -99,15 +133,15 @@ def with_segment_diagnoses(
         actions, or, for a window that looked healthy, with a part's verdict. Their seconds are means over all
         steps of the window.
     """
-    parts = _parts(diagnosis, features)
+    parts = _parts(diagnosis, outline)
     if not parts:
         return diagnosis
-    clock, rank_steps = StepClock.of(window), features.work.steps.size * float(window.job.world_size)
+    clock, rank_steps = StepClock.of(window), outline.steps.size * float(window.job.world_size)
     answers = [Answer(part, diagnose_part(clock.between(part.first, part.end))) for part in parts]
     if diagnosis.failure_mode == "healthy":
         if not any(_is_sure(answer.diagnosis) for answer in answers):
             return diagnosis
-        diagnosis = _alarmed(diagnosis, answers, features, measured, rank_steps)
+        diagnosis = _alarmed(diagnosis, answers, outline, measured, rank_steps)
     for part, of_part in answers:
         if new := _certain(of_part, diagnosis):
             diagnosis = merge_diagnoses(
@@ -127,7 +161,7 @@ def _is_sure(of_part: Diagnosis) -> bool:
 
 
 def _alarmed(
-    healthy: Diagnosis, answers: Sequence[Answer], features: FeatureSet, measured: float, rank_steps: float
+    healthy: Diagnosis, answers: Sequence[Answer], outline: Outline, measured: float, rank_steps: float
 ) -> Diagnosis:
     """The verdict of the longest part that is certain of a fault, which a harmless slow segment had hidden.
 
@@ -141,8 +175,8 @@ def _alarmed(
     covered, lost = sum(part.share for part, _ in agreeing), longest.slowdown.seconds_per_step
     seconds = sum(part.share * other.slowdown.seconds_per_step for part, other in agreeing)
     share, past = seconds / lost if lost > 0 else covered, longest.slowdown.versus_own_past
-    if len(agreeing) == len(long_parts(features)) and all(_is_throughout(each) for each in agreeing):
-        steps = {"first_step": int(features.work.steps[0]), "last_step": int(features.work.steps[-1])}
+    if len(agreeing) == len(outline.long) and all(_is_throughout(each) for each in agreeing):
+        steps = {"first_step": int(outline.steps[0]), "last_step": int(outline.steps[-1])}
         stragglers = [each.model_copy(update=steps) for each in stragglers]
         share, past = share / covered, None
     slowdown = longest.slowdown.model_copy(update={"versus_own_past": past})

@@ -94,13 +94,12 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
 
 def _components(window: Window, missing: Sequence[int]) -> list[list[int]]:
     """Missing ranks by node if all ranks of a node are missing, else each on its own."""
-    topology = window.job.topology
-    left, found = list(missing), []
-    for index in sorted({int(topology.node[rank]) for rank in missing} - {-1}):
-        members = np.flatnonzero(topology.node == index)
-        if members.size > 1 and set(members.tolist()) <= set(left):
-            found.append(members.tolist())
-            left = [rank for rank in left if rank not in members]
+    left, found = set(missing), []
+    for ranks in window.job.topology.ranks_of_node.values():
+        members = ranks.tolist()
+        if len(members) > 1 and left.issuperset(members):
+            found.append(members)
+            left.difference_update(members)
     return sorted([*found, *([rank] for rank in left)])
 
 

@@ -15,7 +15,7 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.late_episodes import LateEpisodes, healthy_spread
 from rca.features.slow_segment import Segment, find_slow_segment
 from rca.features.work import Work
-from rca.robust import leader_and_runner_up, nan_median, nan_quantile, peer_reference
+from rca.robust import group_members, leader_and_runner_up, nan_median, nan_quantile, peer_reference
 from rca.telemetry.job import Topology
 
 #: Quantile of its own work that is the reference of a rank without peers.
@@ -75,10 +75,6 @@ class Comparison:
         """Compare every rank with its stage peers at the same step, or with its past if most became slow."""
         reference = _with_own_reference(peer_reference(work.own, topology.stage), work.own)
         excess = work.own - reference
-        references = {
-            name: _with_own_reference(peer_reference(seconds, topology.stage), seconds)
-            for name, seconds in work.phases.items()
-        }
         gains = Gains.of(excess, work, topology)
         noise = healthy_spread(excess)
         episodes = LateEpisodes.of(excess, work.step_reference, noise)
@@ -88,19 +84,21 @@ class Comparison:
         slowed = most_slowed(work.own, segment) if communication_timed else None
         if slowed is not None:
             reference = past_reference(work.own, slowed, segment)
-            references = {
-                name: past_reference(seconds, slowed, segment) for name, seconds in work.phases.items()
-            }
             excess = work.own - reference
             gains = Gains.of(excess, work, topology)
             noise = healthy_spread(excess)
             episodes = LateEpisodes.of(excess, work.step_reference, noise)
-        phase_excess = {name: seconds - references[name] for name, seconds in work.phases.items()}
+
+        def usual(seconds: FloatArray) -> FloatArray:
+            if slowed is None:
+                return _with_own_reference(peer_reference(seconds, topology.stage), seconds)
+            return past_reference(seconds, slowed, segment)
+
         _, last, _ = leader_and_runner_up(excess)
         return cls(
             reference=reference,
             excess=excess,
-            phase_excess=phase_excess,
+            phase_excess={name: seconds - usual(seconds) for name, seconds in work.phases.items()},
             gain_rank=gains.rank,
             gain_node=gains.node,
             gain_stage=gains.stage,
@@ -244,6 +242,8 @@ def _node_gain(lateness: FloatArray, topology: Topology) -> FloatArray:
 def _stage_gain(own: FloatArray, topology: Topology) -> FloatArray:
     if topology.n_stages < 2:
         return np.zeros((1, own.shape[1]))
-    stages = np.stack([nan_median(own[topology.stage == stage]) for stage in range(topology.n_stages)])
+    stages = np.full((topology.n_stages, own.shape[1]), np.nan)
+    for members in group_members(topology.stage):
+        stages[topology.stage[members[0]]] = nan_median(own[members])
     usual = nan_median(stages)
     return _gain(stages - usual, np.arange(topology.n_stages), topology.n_stages)

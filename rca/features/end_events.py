@@ -76,6 +76,8 @@ NON_COLLECTIVE_PORTS = re.compile(
 #: bounds in seconds, because launchers poll and logs round times.
 DEATH_STEPS, DEATH_SECONDS = 5.0, (5.0, 60.0)
 
+_NO_RANK = np.empty(0, dtype=np.int64)
+
 
 class Event(NamedTuple):
     """One row of the events table; `node` is the index in the topology, -1 if none or unknown."""
@@ -254,7 +256,7 @@ def ranks_named(event: Event, topology: Topology) -> IntArray:
     """Ranks of an event: its rank, or all ranks of its node."""
     if event.rank is not None:
         return np.array([event.rank])
-    return np.flatnonzero((topology.node == event.node) & (event.node >= 0))
+    return topology.ranks_of_node.get(event.node, _NO_RANK)
 
 
 def ranks_that_failed(events: Sequence[Event], topology: Topology, since: float) -> BoolArray:

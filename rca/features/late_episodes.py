@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import MAD_TO_SIGMA, nan_max, nan_median
+from rca.robust import MAD_TO_SIGMA, nan_max, nan_median, nan_min
 
 #: A rank is late in a step when its excess is above both: this share of the usual step, this many times the
 #: noise.
@@ -24,6 +24,8 @@ MAX_STEP_LATENESS = 0.3
 #: Excess that every step of an episode must exceed on average: the larger of a share of the usual step and a
 #: multiple of the noise.
 EPISODE_MIN_SHARE, EPISODE_MIN_NOISE = 0.015, 2.0
+#: Pairs of an episode and a member that are compared at once.
+MAX_COMPARED = 1_000_000
 
 
 def healthy_spread(excess: FloatArray) -> float:
@@ -135,21 +137,28 @@ class LateEpisodes:
         """Marked steps of each row within its episode, shape (n_ranks,)."""
         return self._per_rank(marked[self._cells].astype(float))
 
-    def of_peers(self, values: FloatArray, members: IntArray) -> FloatArray:
-        """Mean of every member's values over every member's episode.
+    def smallest_of_peers(self, values: FloatArray, members: IntArray) -> FloatArray:
+        """Smallest mean of another member's values over each member's episode, shape (n_members,).
 
-        Returns
-        -------
-        ndarray of shape (n_members, n_members)
-            Row: whose episode. Column: whose values.
+        NaN without an episode, or if no other member's values are known in it.
         """
         known = np.isfinite(values[members])
         summed = _cumulated(np.where(known, values[members], 0.0))
         count = _cumulated(known.astype(float))
         first, past = self.first[members], self.past[members]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            result: FloatArray = (summed[:, past] - summed[:, first]) / (count[:, past] - count[:, first])
-        return result.T
+        least = np.empty(members.size)
+        # In blocks of episodes: all at once would take the square of a large node's ranks.
+        together = max(MAX_COMPARED // members.size, 1)
+        for begin in range(0, members.size, together):
+            block = slice(begin, begin + together)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                means: FloatArray = (summed[:, past[block]] - summed[:, first[block]]) / (
+                    count[:, past[block]] - count[:, first[block]]
+                )
+            own = np.arange(members.size)[block]
+            means[own, own - begin] = np.nan
+            least[block] = nan_min(means)
+        return least
 
     @cached_property
     def _cells(self) -> tuple[IntArray, IntArray]:

@@ -16,7 +16,6 @@ from rca.robust import (
     group_members,
     nan_mean,
     nan_median,
-    nan_min,
     nan_quantile,
     peer_reference,
     row_correlation,
@@ -269,7 +268,5 @@ def _smallest_peer_excess(episodes: LateEpisodes, excess: FloatArray, group: Int
     for members in group_members(group):
         if members.size < 2:
             continue
-        peers = episodes.of_peers(excess, members)
-        peers[np.diag_indices(members.size)] = np.nan
-        least[members] = nan_min(peers.T)
+        least[members] = episodes.smallest_of_peers(excess, members)
     return least

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.arrays import IntArray
+from rca.robust import group_members
 from rca.telemetry.names import Line, Name
 
 FORMAT = 1
@@ -117,6 +118,11 @@ class Topology:
     def n_workers(self) -> int:
         """Number of tensor groups; the number of ranks without tensor parallelism."""
         return int(np.unique(self.worker).size)
+
+    @cached_property
+    def ranks_of_node(self) -> Mapping[int, IntArray]:
+        """Node index -> its ranks, ascending; without ranks of an unknown node."""
+        return {int(self.node[ranks[0]]): ranks for ranks in group_members(self.node)}
 
     def nodes_of(self, ranks: npt.ArrayLike) -> list[str]:
         """Sorted names of the known nodes that host `ranks`."""

@@ -55,7 +55,8 @@ def placed(window: Window) -> Window:
     if not node_of:
         return window
     given = {place.rank: place for place in window.job.ranks or ()}
-    known = [given.get(rank, RankPlace(rank=rank)) for rank in range(window.job.world_size)]
+    # Only ranks that are listed or named: a rank in neither has the default place either way.
+    known = [given.get(rank, RankPlace(rank=rank)) for rank in sorted(given.keys() | node_of.keys())]
     ranks = tuple(
         place if place.node is not None else place.model_copy(update={"node": node_of.get(place.rank)})
         for place in known

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,8 +94,15 @@ class PhaseArrays:
         )
 
     @classmethod
-    def from_window(cls, window: Window) -> PhaseArrays:
-        """Scatter the long `steps` table into dense arrays."""
+    def from_window(cls, window: Window, only: Collection[str] | None = None) -> PhaseArrays:
+        """Scatter the long `steps` table into dense arrays.
+
+        Parameters
+        ----------
+        window : Window
+        only : collection of str, optional
+            The phase and load columns that are needed; all if absent.
+        """
         table = window.steps
         rank = table.column("rank").to_numpy()
         steps, column = distinct_steps(table.column("step").to_numpy())
@@ -109,7 +116,8 @@ class PhaseArrays:
 
         present = np.zeros(shape, dtype=bool)
         present.ravel()[flat] = True
-        held = [name for name in table.column_names if name in PHASES or name in LOAD_COLUMNS]
+        wanted = (*PHASES, *LOAD_COLUMNS) if only is None else only
+        held = [name for name in table.column_names if name in wanted]
         arrays = {name: dense(name) for name in held}
         for name in OCCASIONAL_PHASES & arrays.keys():
             arrays[name] = _with_zeros(name, arrays)

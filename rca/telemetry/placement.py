@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.robust import group_members
 from rca.telemetry.catalogue.signal import Combine
 from rca.telemetry.job import Job
 from rca.telemetry.node_names import same_nodes
@@ -83,9 +84,10 @@ def _gpus_in_order(job: Job, node: IntArray, gpu: IntArray) -> dict[tuple[int, i
     A node counts only if it shows as many GPUs as it has ranks: four ranks may use any of eight GPUs.
     """
     found: dict[tuple[int, int], int] = {}
-    for number in np.unique(node[node >= 0]).tolist():
-        ranks = np.flatnonzero(job.topology.node == number)
-        if np.array_equal(np.unique(gpu[(node == number) & (gpu >= 0)]), np.arange(ranks.size)):
+    for series in group_members(node):
+        number, shown = int(node[series[0]]), np.unique(gpu[series])
+        ranks = job.topology.ranks_of_node[number]
+        if np.array_equal(shown[shown >= 0], np.arange(ranks.size)):
             found |= {(number, local): rank for local, rank in enumerate(ranks.tolist())}
     return found
 

@@ -33,7 +33,7 @@ class StepClock:
     @classmethod
     def of(cls, window: Window) -> StepClock:
         """Read the clock from a window's steps."""
-        phases = PhaseArrays.from_window(window)
+        phases = PhaseArrays.from_window(window, only=("step_seconds",))
         usual = nan_median(nan_median(phases.phase("step_seconds"))[None, :], axis=1)[0]
         begin = nan_median(phases.start_time)
         known = np.isfinite(begin)

@@ -18,6 +18,9 @@ LEVEL = 0.9
 MOST_UNITS = 1000
 """Largest number of resampled units. In longer traces a unit is a run of steps, which keeps correlations."""
 
+TOGETHER = 1024
+"""Numerators that are resampled together: each takes `RESAMPLES` numbers."""
+
 SMALLEST_LOSS = 1e-3
 """Share of the step time. A smaller loss is within the error of any replay."""
 
@@ -78,9 +81,13 @@ class StepBootstrap:
 
     def ratios(self, above: FloatArray, below: FloatArray) -> list[Interval]:
         """Intervals of many numerators of shape (n, n_steps) over one positive denominator."""
-        drawn = self.sums(above) / self.sums(below)[:, None]
-        lower, upper = np.quantile(drawn, _BOUNDS, axis=0)
-        return list(zip(lower.tolist(), upper.tolist(), strict=True))
+        denominator = self.sums(below)[:, None]
+        found: list[Interval] = []
+        for first in range(0, len(above), TOGETHER):
+            drawn = self.sums(above[first : first + TOGETHER]) / denominator
+            lower, upper = np.quantile(drawn, _BOUNDS, axis=0)
+            found += zip(lower.tolist(), upper.tolist(), strict=True)
+        return found
 
 
 _BOUNDS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.causal import Mechanisms, attribute
+from rca.causal import Mechanisms, attribute, attribution
 from rca.causal.attribution import JobWork, Removal, shapley
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
@@ -178,3 +179,17 @@ def test_a_busy_bus_is_evidence_for_untimed_copies() -> None:
     timed = responsibilities(beliefs, bus, scores, {"forward": 0.2}, every)
     assert untimed["pcie_degradation"]["forward"] > 2 * untimed["gpu_throttling"]["forward"]
     assert "forward" not in timed["pcie_degradation"]
+
+
+def test_resampled_means_are_the_same_in_blocks_and_take_little_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = np.random.default_rng(0).random((3, 40_000))
+    tracemalloc.start()
+    in_blocks = attribution._resampled(values, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # The starts of all blocks, and the draws of a few rounds.
+    assert peak < 64 << 20
+    monkeypatch.setattr(attribution, "MAX_DRAWN", 10**9)
+    assert np.array_equal(attribution._resampled(values, 1), in_blocks)

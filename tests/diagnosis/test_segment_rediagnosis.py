@@ -8,7 +8,13 @@ import simulated_jobs
 import rca
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import AbstentionReason, Slowdown
-from rca.diagnosis.segment_rediagnosis import Part, before_the_end, slow_parts, with_segment_diagnoses
+from rca.diagnosis.segment_rediagnosis import (
+    Outline,
+    Part,
+    before_the_end,
+    slow_parts,
+    with_segment_diagnoses,
+)
 from rca.features import extract
 from rca.simulation import Fault, Scenario, simulate
 
@@ -109,7 +115,7 @@ def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -
     features, healthy, alone = hidden
     (part,) = slow_parts(features)
     sure = shown(alone, "fail_slow", 0.995)
-    found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: sure)
+    found = with_segment_diagnoses(healthy, both.window, Outline.of(features), 1.0, lambda _part: sure)
     assert found.diagnosis_id == healthy.diagnosis_id
     for what in ("failure_mode", "failure_mode_probability", "failure_mode_set", "failure_mode_evidence"):
         assert getattr(found, what) == getattr(sure, what)
@@ -135,7 +141,7 @@ def test_no_more_is_lost_than_the_steps_took(both, hidden) -> None:
     features, healthy, alone = hidden
     lost, short = alone.slowdown.seconds_per_step, 0.1 * alone.slowdown.seconds_per_step
     found = with_segment_diagnoses(
-        healthy, both.window, features, short, lambda _part: shown(alone, "fail_slow", 0.995)
+        healthy, both.window, Outline.of(features), short, lambda _part: shown(alone, "fail_slow", 0.995)
     )
     assert found.slowdown.seconds_per_step == pytest.approx(0.95 * short)
     assert found.slowdown.ratio == pytest.approx(20)
@@ -151,7 +157,7 @@ def doubt(code: str) -> dict[str, object]:
 def test_a_part_that_doubts_more_than_causes_raises_no_alarm(both, hidden, reason: str) -> None:
     features, healthy, alone = hidden
     doubtful = shown(alone, "fail_slow", 0.995).model_copy(update=doubt(reason))
-    found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part: doubtful)
+    found = with_segment_diagnoses(healthy, both.window, Outline.of(features), 1.0, lambda _part: doubtful)
     assert (found is healthy) is (reason == "out_of_distribution")
     if found is not healthy:
         assert found.abstention_reason == doubtful.abstention_reason
@@ -162,7 +168,9 @@ def test_a_part_that_is_not_sure_or_unfamiliar_raises_no_alarm(both, hidden) -> 
     quality = alone.quality.model_copy(update={"out_of_distribution": True})
     unfamiliar = shown(alone, "fail_slow", 0.995).model_copy(update={"quality": quality})
     for part in (unfamiliar, shown(alone, "fail_slow", 0.985), shown(alone, "fail_stop", 0.0)):
-        found = with_segment_diagnoses(healthy, both.window, features, 1.0, lambda _part, said=part: said)
+        found = with_segment_diagnoses(
+            healthy, both.window, Outline.of(features), 1.0, lambda _part, said=part: said
+        )
         assert found is healthy
 
 
@@ -172,14 +180,17 @@ def test_a_healthy_verdict_that_abstains_is_not_overruled(both, hidden) -> None:
     sure = shown(alone, "fail_slow", 0.995)
     for code in ("fell_silent", "left_at_once", "single_event", "out_of_distribution"):
         doubtful = healthy.model_copy(update=doubt(code))
-        assert with_segment_diagnoses(doubtful, both.window, features, 1.0, lambda _part: sure) is doubtful
+        assert (
+            with_segment_diagnoses(doubtful, both.window, Outline.of(features), 1.0, lambda _part: sure)
+            is doubtful
+        )
 
 
 def test_whether_it_is_slow_at_all_is_a_question_that_a_part_answers(both, hidden) -> None:
     features, healthy, alone = hidden
     undecided = healthy.model_copy(update=doubt("undecided_mode"))
     sure = shown(alone, "fail_slow", 0.995)
-    found = with_segment_diagnoses(undecided, both.window, features, 1.0, lambda _part: sure)
+    found = with_segment_diagnoses(undecided, both.window, Outline.of(features), 1.0, lambda _part: sure)
     assert found.failure_mode == "fail_slow"
     assert not found.abstained
 
@@ -223,7 +234,7 @@ def test_parts_that_agree_throughout_count_for_the_whole_window(amid, hidden) ->
     window, features, before, after = amid
     _, healthy, alone = hidden
     answers = {before: said(alone, before, 0, 0), after: said(alone, after, 0, 0, slowdown=halved(alone))}
-    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
     mean = (before.share + after.share / 2) / (before.share + after.share)
     assert found.causes[0].seconds_per_step == pytest.approx(mean * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
@@ -241,7 +252,7 @@ def test_parts_that_agree_but_for_an_end_cost_what_each_of_them_lost(
         before: said(alone, before, late, 0, slowdown=halved(alone)),
         after: said(alone, after, 0, early),
     }
-    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
     lost = alone.slowdown.seconds_per_step * (before.share / 2 + after.share)
     assert found.slowdown.seconds_per_step == pytest.approx(lost)
     (one,) = found.stragglers
@@ -260,7 +271,7 @@ def test_a_part_that_agrees_without_being_sure_adds_its_steps_and_not_its_patter
         for each in (sure, likely)
     )
     answers = {before: shown(likely, "fail_slow", 0.95), after: sure}
-    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
     (one,) = found.stragglers
     assert (one.first_step, one.pattern) == (before.first + 20, "persistent")
     assert found.failure_mode_probability == sure.failure_mode_probability
@@ -276,7 +287,7 @@ def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None
         (one,) = likely.stragglers
         other = one if kind is None else one.model_copy(update={"straggler_type": kind})
         answers[before] = likely.model_copy(update={"stragglers": [other]})
-        found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+        found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
         assert found.stragglers[0].first_step == first + 1
 
 
@@ -286,7 +297,7 @@ def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden
     _, healthy, alone = hidden
     end = shown(said(alone, before, 0, 0), "fail_stop", 0.0)
     answers = {before: end if stopped else healthy, after: said(alone, after, 0, 0)}
-    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
     assert found.causes[0].seconds_per_step == pytest.approx(after.share * alone.causes[0].seconds_per_step)
     (one,) = found.stragglers
     assert (one.first_step, one.last_step) == (after.first, after.end - 1)
@@ -297,7 +308,7 @@ def test_parts_with_different_faults_add_both(amid, hidden, both) -> None:
     _, healthy, alone = hidden
     other = rca.diagnose(simulate(job(STARVED)).window)
     answers = {before: said(alone, before, 0, 0), after: shown(said(other, after, 0, 0), "fail_slow", 0.999)}
-    found = with_segment_diagnoses(healthy, window, features, 1.0, asked_of(answers))
+    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
     assert found.failure_mode_probability == answers[before].failure_mode_probability
     assert {each.cause: each.seconds_per_step for each in found.causes} == {
         "gpu_throttling": pytest.approx(before.share * alone.causes[0].seconds_per_step),
@@ -315,7 +326,7 @@ def test_a_healthy_job_without_a_slow_part_is_not_diagnosed_again(hidden) -> Non
 
     _, healthy, _ = hidden
     window = simulate(in_the_midst_of_noise()).window
-    assert with_segment_diagnoses(healthy, window, extract(window), 1.0, ask) is healthy
+    assert with_segment_diagnoses(healthy, window, Outline.of(extract(window)), 1.0, ask) is healthy
 
 
 @pytest.mark.parametrize(
@@ -331,10 +342,12 @@ def test_only_what_a_part_says_for_certain_is_added(both, diagnosis: rca.Diagnos
     alone = rca.diagnose(simulate(job(THROTTLED)).window)
     features = extract(both.window)
     assert slow_parts(features)
-    certain = with_segment_diagnoses(alone, both.window, features, 1.0, lambda _part: diagnosis)
+    certain = with_segment_diagnoses(alone, both.window, Outline.of(features), 1.0, lambda _part: diagnosis)
     assert len(certain.causes) == 2
     doubtful = diagnosis.model_copy(update=change)
-    assert with_segment_diagnoses(alone, both.window, features, 1.0, lambda _part: doubtful) is alone
+    assert (
+        with_segment_diagnoses(alone, both.window, Outline.of(features), 1.0, lambda _part: doubtful) is alone
+    )
 
 
 def test_the_same_cause_on_ranks_that_overlap_gives_way(diagnosis: rca.Diagnosis) -> None:
@@ -397,7 +410,7 @@ def test_parts_are_cut_as_their_steps_say(both) -> None:
         wanted.append((int(steps.min()), int(steps.max()) + 1))
         return rca.diagnose(part)
 
-    with_segment_diagnoses(rca.diagnose(both.window), both.window, features, 1.0, ask)
+    with_segment_diagnoses(rca.diagnose(both.window), both.window, Outline.of(features), 1.0, ask)
     assert wanted == [(first, end) for first, end, _ in slow_parts(features)]
 
 
@@ -450,4 +463,4 @@ def test_a_doubtful_stop_gets_no_second_look(stopped) -> None:
     features = extract(stopped.window)
     for change in ({"abstained": True, "abstention_reason": doubt}, {"causes": []}):
         doubtful = certain.model_copy(update=change)
-        assert with_segment_diagnoses(doubtful, stopped.window, features, 1.0, ask) is doubtful
+        assert with_segment_diagnoses(doubtful, stopped.window, Outline.of(features), 1.0, ask) is doubtful

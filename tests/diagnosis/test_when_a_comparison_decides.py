@@ -12,6 +12,7 @@ from fabrics import STEPS
 import rca
 from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.result import AbstentionReason
+from rca.diagnosis.segment_rediagnosis import Outline
 from rca.features import extract
 from rca.features.slow_segment import Segment
 from rca.telemetry import Window
@@ -25,7 +26,7 @@ def told_of(
     return baseline_window.with_earlier(
         rca.diagnose(window) if alone is None else alone,
         window,
-        extract(window),
+        Outline.of(extract(window)),
         before,
         lambda both, _: (compared, replace(extract(both), **seen)),
     )

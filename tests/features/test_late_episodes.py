@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract, late_episodes
 from rca.features.late_episodes import EPISODE_MIN_SHARE, MAX_STEP_LATENESS, LateEpisodes
 
 UNIT = 1.0
@@ -55,13 +55,20 @@ def test_unmeasured_steps_do_not_end_an_episode() -> None:
     assert episodes.mean(np.array([[9, 0.2, np.nan, np.nan, 0.4, 9]]))[0] == pytest.approx(0.3)
 
 
-def test_means_of_peers_during_each_members_episode() -> None:
-    excess = np.array([[0, 0.2, 0.2, 0], [0.1, 0.1, 0.3, np.nan], [0, 0, 0.1, 0.2]])
+@pytest.mark.parametrize("pairs_at_once", [1, 4, 1_000_000])
+def test_smallest_mean_of_the_peers_during_each_members_episode(
+    monkeypatch: pytest.MonkeyPatch, pairs_at_once: int
+) -> None:
+    monkeypatch.setattr(late_episodes, "MAX_COMPARED", pairs_at_once)
+    excess = np.array([[0, 0.2, 0.2, 0], [0.1, 0.1, 0.3, np.nan], [0, 0, 0.1, 0.2], [0, -0.1, 0, 0]])
     episodes = LateEpisodes.of(excess, UNIT, 0.0)
-    means = episodes.of_peers(excess, np.array([0, 1, 2]))
+    least = episodes.smallest_of_peers(excess, np.arange(4))
     for member in range(3):
         inside = slice(episodes.first[member], episodes.past[member])
-        np.testing.assert_allclose(means[member], np.nanmean(excess[:, inside], axis=1))
+        means = np.nanmean(np.delete(excess, member, axis=0)[:, inside], axis=1)
+        assert least[member] == pytest.approx(means.min())
+    # The last rank was never late.
+    assert np.isnan(least[3])
 
 
 @pytest.mark.parametrize("every", [1, 3])

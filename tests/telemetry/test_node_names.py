@@ -94,6 +94,14 @@ def test_places_that_the_job_lists_are_not_overruled() -> None:
     assert placed(unplaced) is unplaced
 
 
+def test_only_ranks_that_are_listed_or_measured_get_a_place() -> None:
+    original = without_places(window())
+    many = replace(original, job=original.job.model_copy(update={"world_size": 100_000}))
+    ranks = placed(many).job.ranks
+    assert ranks is not None
+    assert len(ranks) == original.job.world_size
+
+
 def test_unlisted_gpus_belong_to_a_nodes_ranks_in_order() -> None:
     ranks = tuple(RankPlace(rank=rank, node=("a", "b")[rank // 2]) for rank in range(4))
     job = Job(job_id="j", world_size=4, ranks=ranks, start=0.0, end=100.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 import rca.cli
 from rca.errors import InvalidInput
 from rca.telemetry.window import Window
+from rca.whatif import bootstrap
 from rca.whatif.analysis import what_if
 from rca.whatif.bootstrap import StepBootstrap, loses
 from rca.whatif.decompose import share_of_loss
@@ -139,3 +141,21 @@ def test_the_published_layout_is_for_operation_traces(tmp_path: Path) -> None:
         ]
         == "phases"
     )
+
+
+def test_intervals_of_many_components_are_those_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = 1.0 + np.random.default_rng(0).random((7, 30))
+    drawn, ideal = StepBootstrap.of(30, 0), np.ones(30)
+    whole = drawn.ratios(seconds, ideal)
+    monkeypatch.setattr(bootstrap, "TOGETHER", 3)
+    assert drawn.ratios(seconds, ideal) == [pytest.approx(each) for each in whole]
+
+
+def test_memory_of_intervals_does_not_grow_with_the_components() -> None:
+    seconds = np.ones((20_000, 2))
+    drawn = StepBootstrap.of(2, 0)
+    tracemalloc.start()
+    drawn.ratios(seconds, np.ones(2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
