@@ -48,6 +48,16 @@ from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
 from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
 
+_DESCRIPTION = """Every error is a problem document (RFC 9457) with a `code`.
+
+Besides the answers of an operation there are these:
+
+- 404 `not-found` for an address that is not listed here.
+- 405 `method-not-allowed` for a method that is not listed; `Allow` names the others of the address.
+- 400 `http-error`, 408 `head-timeout`, 414 `url-too-long` and 431 `head-too-large` for a request whose head
+  is malformed, late or too large.
+"""
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the service.
@@ -78,6 +88,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "models", "description": models.__doc__},
             {"name": "operations", "description": health.__doc__},
         ],
+        description=_DESCRIPTION,
+        # A redirect would be an answer that the document does not have.
+        redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
     )
@@ -113,6 +126,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
         built = get_openapi(
             title=app.title,
             summary=app.summary,
+            description=app.description,
             version=app.version,
             openapi_version="3.1.0",
             routes=app.routes,

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from pydantic import BaseModel, Field
 
 from rca.diagnosis.result import ModelVersion
 from rca_api import metrics
 from rca_api.compute.pool import ComputePool
+from rca_api.parameters import only_known
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Scope
 from rca_api.state import State
 from rca_api.store.database import Database, StoreError
 
-router = APIRouter(tags=["operations"])
+router = APIRouter(tags=["operations"], dependencies=[Depends(only_known)])
 read_access = requires(Scope.read)
 
 
@@ -43,7 +44,11 @@ class Ready(BaseModel):
     checks: list[Check]
 
 
-@router.get("/healthz", summary="Is the process alive?")
+@router.get(
+    "/healthz",
+    summary="Is the process alive?",
+    responses=problem_responses("invalid-parameters", public=True),
+)
 async def healthz() -> Alive:
     """Answer as long as the event loop runs; the model may still be loading."""
     return Alive()
@@ -52,7 +57,9 @@ async def healthz() -> Alive:
 @router.get(
     "/readyz",
     summary="Is the service ready to diagnose?",
-    responses=problem_responses("bundle-error", "not-ready", "store-unavailable", public=True),
+    responses=problem_responses(
+        "bundle-error", "not-ready", "store-unavailable", "invalid-parameters", public=True
+    ),
 )
 def readyz(request: Request) -> Ready:
     """Name the model bundle in use, or list the checks that fail and why."""
@@ -76,7 +83,7 @@ def readyz(request: Request) -> Ready:
     response_class=Response,
     responses={
         200: {"description": "Prometheus text format", "content": {"text/plain": {}}},
-        **problem_responses(),
+        **problem_responses("invalid-parameters"),
     },
 )
 def exposition(request: Request) -> Response:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import Request
 
@@ -52,19 +54,35 @@ def _quality(media_type: str, ranges: Sequence[tuple[str, float]]) -> float:
     return 0.0
 
 
-PREFER_PARAMETER = {
-    "name": "Prefer",
-    "in": "header",
-    "required": False,
-    "description": "`respond-async`: answer 202 at once and diagnose later. `wait=5`: answer within 5 "
-    "seconds or fail with 504. Both: 200 within that time, else 202.",
-    "schema": {"type": "string"},
-    "examples": {
-        "at once": {"value": "respond-async"},
-        "within 5 s": {"value": "wait=5"},
-        "either": {"value": "respond-async, wait=5"},
-    },
-}
+def _prefer(description: str, **examples: str) -> dict[str, Any]:
+    """OpenAPI declaration of the header."""
+    return {
+        "name": "Prefer",
+        "in": "header",
+        "required": False,
+        "description": f"{description} Other preferences, and other values of these, are ignored (RFC 7240).",
+        "schema": {"type": "string"},
+        "examples": {name.replace("_", " "): {"value": value} for name, value in examples.items()},
+    }
+
+
+WAIT_PARAMETER = _prefer("`wait=5`: answer within 5 seconds or fail with 504.", within_5_s="wait=5")
+PREFER_PARAMETER = _prefer(
+    "`respond-async`: answer 202 at once and diagnose later. `wait=5`: answer within 5 seconds or fail with "
+    "504. Both: 200 within that time, else 202.",
+    at_once="respond-async",
+    within_5_s="wait=5",
+    either="respond-async, wait=5",
+)
+_WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+# All repetitions are possessive: a header of any form is read in one pass.
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+#: A quoted text, also one that does not end; a comma; anything else.
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?$)|,|[^",]++', re.DOTALL)
+_PREFERENCE = re.compile(
+    rf"\s*+(?P<name>{_WORD})\s*+(?:=\s*+(?P<value>{_WORD}|{_QUOTED})?\s*+)?(?:;.*+)?", re.DOTALL
+)
+_MOST_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -79,11 +97,29 @@ class Preferences:
         """Read all ``Prefer`` headers; the first mention of a preference counts."""
         held: dict[str, str] = {}
         for header in request.headers.getlist("prefer"):
-            for item in header.split(","):
-                name, _, value = item.partition(";")[0].partition("=")
-                held.setdefault(name.strip().lower(), value.strip().strip('"'))
+            for element in _elements(header):
+                found = _PREFERENCE.fullmatch(element)
+                if found is not None:
+                    held.setdefault(found["name"].lower(), _unquoted(found["value"] or ""))
         wait = held.get("wait", "")
         # A wait of 0 is useful with `respond-async` only: no answer takes no time.
-        seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 7 else None
-        asynchronous = "respond-async" in held
+        seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) <= _MOST_DIGITS else None
+        # It is defined without a value, and an empty value means none: `respond-async=false` is another wish.
+        asynchronous = held.get("respond-async") == ""
         return cls(asynchronous, None if seconds == 0 and not asynchronous else seconds)
+
+
+def _elements(header: str) -> Iterator[str]:
+    """The members of a list; commas in quotes separate nothing."""
+    element = ""
+    for piece in _PIECE.findall(header):
+        if piece == ",":
+            yield element
+            element = ""
+        else:
+            element += piece
+    yield element
+
+
+def _unquoted(word: str) -> str:
+    return re.sub(r"\\(.)", r"\1", word[1:-1], flags=re.DOTALL) if word.startswith('"') else word

@@ -11,38 +11,25 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
 from fastapi import Query, Request, Response
-from pydantic import AfterValidator
+from pydantic import Field
 from sqlalchemy import Select, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from rca_api.parameters import WHOLE
 from rca_api.problems import ProblemError
 from rca_api.store.base import UtcDateTime
-
-
-def _utc(moment: datetime) -> datetime:
-    if moment.tzinfo is None:
-        raise ValueError("needs a time zone, for example Z")
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        raise ValueError("is out of range") from None
-
-
-#: A moment with a time zone, converted to UTC; the first and last day of the calendar may be out of range.
-Moment = Annotated[datetime, AfterValidator(_utc)]
-
 
 Row = TypeVar("Row")
 Item = TypeVar("Item")
 
-Limit = Annotated[int, Query(ge=1, le=200, description="Most items in one page.")]
+Limit = Annotated[int, Field(ge=1, le=200), WHOLE, Query(description="Most items in one page.")]
 Cursor = Annotated[
     str | None,
     Query(max_length=1024, description="`next` of the previous page. Repeat the other parameters unchanged."),
@@ -102,7 +89,7 @@ def page(
     # One more than `limit` shows whether there is another page.
     rows = session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     more = len(rows) > limit
-    after = _cursor([getattr(rows[limit - 1], key.key) for key in keys]) if more else None
+    after = written([getattr(rows[limit - 1], key.key) for key in keys]) if more else None
     return Page([read(row) for row in rows[:limit]], after)
 
 
@@ -113,18 +100,29 @@ def link_next(request: Request, response: Response, cursor: str | None) -> None:
         response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'
 
 
-def _cursor(values: list[Any]) -> str:
+def written(values: Sequence[Any]) -> str:
+    """Write the place of an item in a list as a cursor."""
     return base64.urlsafe_b64encode(orjson.dumps(values)).decode().rstrip("=")
+
+
+def content_of(cursor: str) -> Any:
+    """Read what was written into a cursor, or raise ValueError."""
+    return orjson.loads(base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True))
+
+
+def no_cursor() -> ProblemError:
+    """Build the refusal of a text that is no cursor of a list."""
+    return ProblemError("invalid-parameters", "query.cursor: is not a cursor of this list")
 
 
 def _read_cursor(cursor: str, keys: tuple[InstrumentedAttribute[Any], ...]) -> list[Any]:
     try:
-        values = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        values = content_of(cursor)
         if not isinstance(values, list) or len(values) != len(keys):
             raise ValueError("wrong number of keys")
         return [_key_value(key, value) for key, value in zip(keys, values, strict=True)]
     except (ValueError, TypeError, OverflowError):
-        raise ProblemError("invalid-parameters", "cursor: is not a cursor of this list") from None
+        raise no_cursor() from None
 
 
 def _key_value(key: InstrumentedAttribute[Any], value: Any) -> Any:

@@ -16,10 +16,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from rca.errors import InvalidWindow, RcaError
 
 MEDIA_TYPE = "application/problem+json"
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 TYPE_PREFIX = "urn:straggler-rca:problem:"
 
 
@@ -188,7 +190,19 @@ def _from_http_error(error: HTTPException, request: Request) -> ProblemError:
         "method-not-allowed": f"{request.url.path} does not allow {request.method}.",
         "http-error": str(error.detail),
     }.get(code, HTTPStatus.INTERNAL_SERVER_ERROR.phrase)
-    return ProblemError(code, detail, headers=error.headers)
+    headers = {"Allow": ", ".join(_allowed(request))} if error.status_code == 405 else error.headers
+    return ProblemError(code, detail, headers=headers)
+
+
+def _allowed(request: Request) -> list[str]:
+    """All methods of an address; each of its routes knows only its own."""
+    app: FastAPI = request.app
+    asked = {"type": "http", "path": request.scope["path"], "root_path": request.scope.get("root_path", "")}
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches(asked | {"method": method})[0] is Match.FULL for route in app.routes)
+    ]
 
 
 def _from_validation(error: RequestValidationError) -> ProblemError:

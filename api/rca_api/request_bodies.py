@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.types import Message
 
 from rca.errors import TooLarge
-from rca_api.admission import Ticket, chunks_of
+from rca_api.admission import Ticket, chunks_of, content_encoding
 from rca_api.compute.body import Received
 from rca_api.decoding import JSON, MULTIPART, media_type
 from rca_api.problems import ProblemError
@@ -118,8 +118,10 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
 SMALL_BODY_BYTES = 1 << 20
 _SMALL_BODY_SECONDS = 30.0
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-#: Problem codes of endpoints with small bodies, besides their own.
-BODY_PROBLEMS = ("too-large", "body-timeout", "busy", "http-error")
+#: Problem codes of endpoints whose body is read here but has no meaning, besides their own.
+READ_PROBLEMS = ("too-large", "body-timeout", "busy")
+#: Problem codes of endpoints with small JSON bodies, besides their own.
+BODY_PROBLEMS = (*READ_PROBLEMS, "http-error", "unsupported-media-type", "unsupported-encoding")
 
 
 class SmallBodies(APIRoute):
@@ -136,6 +138,8 @@ class SmallBodies(APIRoute):
             caller = await run_in_threadpool(state.authority.identify, request)
             with state.admission.body(caller.id) as ticket:
                 body = await _read(request, ticket)
+                if body and self.body_field is not None:
+                    _check_headers(request)
 
                 async def replay() -> Message:
                     return {"type": "http.request", "body": body, "more_body": False}
@@ -143,6 +147,18 @@ class SmallBodies(APIRoute):
                 return await handle(Request(request.scope, replay))
 
         return limited
+
+
+def _check_headers(request: Request) -> None:
+    """Refuse a body that is not plain JSON; else the framework would name its first byte as the error."""
+    content_type_of(request, (JSON,))
+    if content_encoding(request) != "identity":
+        raise ProblemError(
+            "unsupported-encoding",
+            "short bodies are not compressed",
+            headers={"Accept-Encoding": "identity"},
+            expected="identity",
+        )
 
 
 async def _read(request: Request, ticket: Ticket) -> bytes:

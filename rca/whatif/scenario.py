@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from rca.arrays import BoolArray
 from rca.errors import InvalidInput
@@ -33,6 +34,17 @@ LISTED = 16
 """Available values listed in an error."""
 
 _NEEDS_VALUE = ("scale", "seconds", "less", "move_to_stage")
+
+
+def _no_coercion(value: Any) -> Any:
+    """Refuse what pydantic would take for a number although it is none in JSON."""
+    if isinstance(value, bool | str | bytes):
+        raise PydanticCustomError("number", "needs a number")
+    return value
+
+
+_NO_COERCION = BeforeValidator(_no_coercion)
+Whole = Annotated[int, _NO_COERCION]
 
 
 class _Frozen(BaseModel):
@@ -58,11 +70,11 @@ class Selection(_Frozen):
 
     types: tuple[str, ...] | None = None
     kind: Kind | None = None
-    ranks: tuple[int, ...] | None = None
-    data_ranks: tuple[int, ...] | None = None
-    stages: tuple[int, ...] | None = None
+    ranks: tuple[Whole, ...] | None = None
+    data_ranks: tuple[Whole, ...] | None = None
+    stages: tuple[Whole, ...] | None = None
     nodes: tuple[str, ...] | None = None
-    steps: tuple[int, int] | None = None
+    steps: tuple[Whole, Whole] | None = None
 
     @model_validator(mode="after")
     def _known_types(self) -> Selection:
@@ -97,8 +109,8 @@ class Change(_Frozen):
 
     select: Selection = Field(default_factory=Selection)
     to: Target
-    value: float | None = Field(default=None, allow_inf_nan=False)
-    stage: int | None = Field(default=None, ge=0)
+    value: Annotated[float, Field(allow_inf_nan=False), _NO_COERCION] | None = None
+    stage: Annotated[int, Field(ge=0), _NO_COERCION] | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> Change:

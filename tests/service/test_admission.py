@@ -139,7 +139,7 @@ def test_small_bodies_count_as_bytes_in_memory(tmp_path: Path) -> None:
 def test_a_request_is_counted_once(tmp_path: Path) -> None:
     app = create_app(Settings(data_dir=tmp_path, auth="keys", rate_limit="2/minute"))
     app.state.parts.database.upgrade()
-    client, admin = TestClient(app), key(app, Scope.admin)
+    client, admin = TestClient(app), key(app, Scope.admin) | {"Content-Type": "application/json"}
     statuses = [client.post("/v1/webhooks", content=b"no json", headers=admin).status_code for _ in range(3)]
     assert statuses == [422, 422, 429]
     app.state.parts.database.close()

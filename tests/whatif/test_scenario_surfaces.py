@@ -154,6 +154,22 @@ def test_lists_of_scenarios_are_checked_by_position(scenarios: Any, text: str) -
         described_all(scenarios)
 
 
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"select": {"ranks": ["1"]}, "to": "peers"}, "changes.0.select.ranks.0"),
+        ({"select": {"stages": [True]}, "to": "peers"}, "changes.0.select.stages.0"),
+        ({"select": {"steps": [1, "2"]}, "to": "peers"}, "changes.0.select.steps.1"),
+        ({"to": "scale", "value": "0.5"}, "changes.0.value"),
+        ({"to": "scale", "value": True}, "changes.0.value"),
+        ({"select": {"stages": [0]}, "to": "move_to_stage", "value": 0.5, "stage": "1"}, "changes.0.stage"),
+    ],
+)
+def test_texts_and_booleans_are_no_numbers_of_a_scenario(change: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{place}: needs a number"):
+        described_all([{"changes": [change]}])
+
+
 def parts(**held: tuple[str, bytes, str]) -> Any:
     return {"files": held}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
-from pydantic import AfterValidator
 
 from rca.diagnosis.result import Diagnosis
 from rca.telemetry.causes import FailureMode
@@ -19,7 +18,8 @@ from rca_api.diagnoses.schemas import (
 )
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.negotiation import PREFER_PARAMETER, choose
-from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, Moment, link_next, page
+from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.parameters import Flag, Moment, Name
 from rca_api.problems import problem_responses
 from rca_api.request_bodies import WINDOW_BODY
 from rca_api.security.access import requires
@@ -77,15 +77,6 @@ Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
 #: Callers that create or judge a diagnosis know its id, and ids cannot be guessed.
 ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
-
-
-def _searchable(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("contains a NUL character, which names cannot have")
-    return text
-
-
-Name = Annotated[str, Query(max_length=256), AfterValidator(_searchable)]
 
 
 @router.post(
@@ -151,7 +142,7 @@ def list_diagnoses(
         Name | None, Query(description="A cause of the catalogue; with `node`, on that node.")
     ] = None,
     failure_mode: FailureMode | None = None,
-    abstained: bool | None = None,
+    abstained: Flag | None = None,
     state: State | None = None,
     since: Annotated[Moment | None, Query(description="Created at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Created before this time.")] = None,
@@ -177,7 +168,7 @@ def list_diagnoses(
 
 
 @router.get(
-    "/{diagnosis_id}",
+    "/{diagnosis_id:id}",
     summary="Get a diagnosis",
     response_class=Response,
     responses={

@@ -125,13 +125,13 @@ class CollectiveColumns(BaseModel):
     """Progress of each member of each communication group, by column."""
 
     rank: list[Annotated[int, Field(ge=0)]]
-    group: list[str]
+    group: list[Name]
     state: list[Literal["waiting", "finished", "idle", "unrecorded"]]
     sequence: list[int | None] | None = Field(
         None, description="Number of the last collective that the member enqueued in the group."
     )
     waiting_since: list[float | None] | None = Field(None, description="Unix seconds.")
-    operation: list[str | None] | None = None
+    operation: list[Name | None] | None = None
 
 
 class TelemetryWindow(BaseModel):

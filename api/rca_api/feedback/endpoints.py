@@ -20,7 +20,8 @@ from rca_api.feedback.schemas import (
     read_side,
 )
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.pagination import Cursor, Limit, Moment, Page, link_next, page
+from rca_api.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.parameters import Flag, Moment
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
@@ -120,7 +121,7 @@ def list_feedback(
     _: Giver,
     verdict: Annotated[Verdict | None, Query()] = None,
     conflict: Annotated[
-        bool | None, Query(description="true: only on diagnoses with a conflict; false: only on the others.")
+        Flag | None, Query(description="true: only on diagnoses with a conflict; false: only on the others.")
     ] = None,
     since: Annotated[Moment | None, Query(description="Only feedback from this time or later.")] = None,
     limit: Limit = 50,

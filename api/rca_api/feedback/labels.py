@@ -6,28 +6,27 @@ from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field
 
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
 from rca.telemetry.job import Job
 from rca.telemetry.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.parameters import Name
 from rca_api.problems import ProblemError
 
 _LONGEST_LIST = 100_000
-#: PostgreSQL cannot store NUL or half of a surrogate pair.
-Text = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Step = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class GivenCause(BaseModel):
     """A true cause."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     cause: str = Field(description="Id from the cause catalogue.", json_schema_extra={"enum": list(SPECS)})
     ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_LONGEST_LIST)
-    nodes: list[Text] = Field([], max_length=_LONGEST_LIST)
+    nodes: list[Name] = Field([], max_length=_LONGEST_LIST)
     first_step: Step | None = None
     last_step: Step | None = None
     severity: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -38,6 +37,7 @@ class GivenLabel(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [
                 {

@@ -11,10 +11,13 @@ from rca.telemetry.causes import FailureMode
 from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
+from rca_api.parameters import Line
 
 Verdict = Literal["confirmed", "corrected"]
-Note = Annotated[str, StringConstraints(max_length=4000, pattern=r"^[^\x00]*$")]
-Reporter = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
+#: Of any number of lines, without other control characters than tabs.
+Note = Annotated[
+    str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$")
+]
 
 
 class NewFeedback(BaseModel):
@@ -22,6 +25,7 @@ class NewFeedback(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [
                 {"verdict": "confirmed", "reported_by": "on-call", "note": "cable replaced, fast again"},
@@ -39,7 +43,7 @@ class NewFeedback(BaseModel):
 
     verdict: Verdict = Field(description="`confirmed`: the diagnosis is right; `corrected`: `label` is.")
     label: GivenLabel | None = Field(None, description="The true label; only with the verdict `corrected`.")
-    reported_by: Reporter | None = Field(
+    reported_by: Line | None = Field(
         None, description="Source of the feedback, as free text: a person, a ticket."
     )
     note: Note = ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
-from pydantic import StringConstraints
 from sqlalchemy.orm import Session
 
 from rca_api.incidents import repository
@@ -25,7 +24,8 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
-from rca_api.pagination import Cursor, Limit, Moment, link_next, page
+from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.parameters import Moment, Name
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
@@ -34,8 +34,6 @@ from rca_api.state import State
 router = APIRouter(prefix="/v1", tags=["incidents"])
 
 Reader = Annotated[Principal, Security(requires(Scope.read))]
-#: Without NUL, which PostgreSQL does not accept.
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 Status = Annotated[IncidentState | None, Query(description="List only open or only resolved incidents.")]
 Since = Annotated[
     Moment | None, Query(description="List only incidents that were open at this time or later.")
@@ -65,7 +63,7 @@ def list_incidents(
 
 
 @router.get(
-    "/jobs/{job_id:path}/incidents",
+    "/jobs/{job_id:name}/incidents",
     summary="List the incidents of a job",
     responses=problem_responses(*_COMMON),
 )

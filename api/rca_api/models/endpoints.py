@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Path, Request, Response, Security
+from pydantic import Field
 
 from rca_api.models import schemas, service
 from rca_api.negotiation import choose
+from rca_api.parameters import WHOLE
 from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -39,7 +41,7 @@ _REGISTRY = (
     "",
     summary="List the versions of the model",
     dependencies=[Security(requires(Scope.read))],
-    responses=problem_responses(*_REGISTRY),
+    responses=problem_responses(*_REGISTRY, "invalid-parameters"),
 )
 def list_models(request: Request) -> schemas.Models:
     """List the versions with scores, intervals and gate verdict, and the one that answers now."""
@@ -61,7 +63,7 @@ def rollback(
 
 
 @router.get(
-    "/{version}",
+    "/{version:id}",
     summary="Show a version",
     dependencies=[Security(requires(Scope.read))],
     response_class=Response,
@@ -123,7 +125,7 @@ def promote(
     "/{version}/retry",
     summary="Request another trial of a rejected version",
     dependencies=[Security(requires(Scope.promote))],
-    responses=problem_responses(*_REGISTRY, "not-found", "invalid-parameters"),
+    responses=problem_responses(*_REGISTRY, *READ_PROBLEMS, "not-found", "invalid-parameters"),
 )
 def retry(request: Request, version: Version) -> schemas.RegisteredModel:
     """Request another trial after the cause of a rejection is fixed. Replicas try it at the next poll."""
@@ -138,6 +140,8 @@ def retry(request: Request, version: Version) -> schemas.RegisteredModel:
         "unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters"
     ),
 )
-def get_shadow(request: Request, version: Annotated[int, Path(ge=1, le=2**31 - 1)]) -> schemas.ShadowSummary:
+def get_shadow(
+    request: Request, version: Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE, Path()]
+) -> schemas.ShadowSummary:
     """Show on how many windows this version agrees with the champion, and where it does not."""
     return service.shadow(State.of(request), version)

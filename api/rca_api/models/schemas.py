@@ -8,8 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.telemetry.causes import FailureMode
+from rca.telemetry.names import Line
 
-Reason = Annotated[str, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
+Reason = Annotated[Line, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
 Sha256 = Annotated[str, Field(description="SHA-256 of the bundle's manifest.")]
 
 
@@ -74,7 +75,7 @@ class Models(BaseModel):
 class PromotionRequest(BaseModel):
     """How to promote."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     force: Reason | None = Field(
         None, description="Promote without passing the gate, for this reason. The reason is stored."
@@ -87,7 +88,7 @@ class PromotionRequest(BaseModel):
 class RollbackRequest(BaseModel):
     """What to roll back from, and why."""
 
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     from_version: int = Field(
         alias="from",

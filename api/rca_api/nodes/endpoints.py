@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Path, Query, Request, Response, Security
-from pydantic import StringConstraints
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
@@ -18,7 +15,8 @@ from rca_api.nodes import repository
 from rca_api.nodes.corrections import corrections
 from rca_api.nodes.schemas import Node, NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
-from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
+from rca_api.parameters import Flag, Name
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
@@ -28,7 +26,6 @@ from rca_api.store.base import now
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
 Reader = Annotated[Principal, Security(requires(Scope.read))]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 
 
@@ -37,7 +34,7 @@ def list_nodes(
     request: Request,
     response: Response,
     _: Reader,
-    lemons: Annotated[bool, Query(description="List only lemons.")] = False,
+    lemons: Annotated[Flag, Query(description="List only lemons.")] = False,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> NodePage:
@@ -57,7 +54,7 @@ def list_nodes(
 
 
 @router.get(
-    "/{node:path}/history",
+    "/{node:name}/history",
     summary="Show the blames of a node",
     responses=problem_responses(*_COMMON, "not-found"),
 )
@@ -121,22 +118,18 @@ def ranked_page(nodes: Iterable[Node], limit: int, cursor: str | None) -> tuple[
         last = _read_cursor(cursor)
         ordered = [node for node in ordered if _key(node) > last]
     more = len(ordered) > limit
-    return ordered[:limit], _cursor(ordered[limit - 1]) if more else None
+    return ordered[:limit], written(_key(ordered[limit - 1])) if more else None
 
 
 def _key(node: Node) -> tuple[float, str]:
     return -node.lemon_probability, node.node
 
 
-def _cursor(node: Node) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(_key(node))).decode().rstrip("=")
-
-
 def _read_cursor(cursor: str) -> tuple[float, str]:
     try:
-        probability, name = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        probability, name = content_of(cursor)
         if not isinstance(probability, float) or not isinstance(name, str):
             raise TypeError
     except (ValueError, TypeError):
-        raise ProblemError("invalid-parameters", "cursor: is not a cursor of this list") from None
+        raise no_cursor() from None
     return probability, name

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import Request, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 
+from rca_api.parameters import refuse_unknown
 from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -21,6 +22,8 @@ _HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API k
 
 def requires(*scopes: Scope) -> Callable[..., Principal]:
     """Make a dependency that gives the caller if it holds one of `scopes`; else it raises 401, 403 or 429.
+
+    It raises 422 for a query parameter that the operation does not have.
 
     The dependency is a plain function, so that FastAPI runs it in a thread: it reads the database.
     """
@@ -40,6 +43,7 @@ def requires(*scopes: Scope) -> Callable[..., Principal]:
                 headers={"Connection": "close"},
             )
         request.state.caller = found.id
+        refuse_unknown(request)
         return found
 
     return caller

@@ -17,9 +17,12 @@ from sqlalchemy import String, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca.errors import InvalidInput
+from rca.telemetry.names import flaw_of
 from rca_api.security.principal import Principal, Scope
 from rca_api.store.base import Base, UtcDateTime, now
 from rca_api.store.database import Database
+
+LONGEST_NAME = 128
 
 
 class ApiKeyRow(Base):
@@ -28,7 +31,7 @@ class ApiKeyRow(Base):
     __tablename__ = "api_keys"
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(String(128))
+    name: Mapped[str] = mapped_column(String(LONGEST_NAME))
     secret_sha256: Mapped[str] = mapped_column(String(64))
     #: Scopes, separated by spaces.
     scopes: Mapped[str] = mapped_column(String(256))
@@ -50,6 +53,12 @@ def create(
     """Create a key; gives its row and the key, which cannot be shown again."""
     if not scopes:
         raise InvalidInput("a key needs a scope", hint="--scope diagnose, for example")
+    flaw = flaw_of(name) or ("is too long" if len(name) > LONGEST_NAME else None)
+    if flaw is not None:
+        raise InvalidInput(
+            f"the name of the key {flaw}",
+            hint=f"use up to {LONGEST_NAME} characters, none a control character",
+        )
     secret = secrets.token_urlsafe(32)
     row = ApiKeyRow(
         id=secrets.token_hex(8),

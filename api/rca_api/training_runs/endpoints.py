@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response, Security
 
 from rca_api.pagination import Cursor, Limit, link_next
 from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -78,7 +78,7 @@ def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
     status_code=202,
     summary="Cancel a training run",
     dependencies=[Security(requires(Scope.train))],
-    responses=problem_responses(*_ANY, "not-found", "conflict"),
+    responses=problem_responses(*_ANY, *READ_PROBLEMS, "not-found", "conflict"),
 )
 def cancel_training_run(request: Request, run_id: RunId) -> TrainingRun:
     """End a run within seconds. A run whose version is being registered may still succeed."""

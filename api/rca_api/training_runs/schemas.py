@@ -20,6 +20,7 @@ class TrainingOrder(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [{"windows": 96000, "collections": ["my-incidents"], "include_feedback": True}]
         },

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from rca_api.incidents.schemas import IncidentNotification
 from rca_api.pagination import Cursor, Limit, link_next, page
 from rca_api.problems import ProblemError, problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -172,7 +172,7 @@ def list_deliveries(
     "/{webhook_id}/deliveries/{delivery_id}/retry",
     status_code=status.HTTP_202_ACCEPTED,
     summary="Send a dead delivery again",
-    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+    responses=problem_responses(*_COMMON, *READ_PROBLEMS, "not-found", "conflict"),
 )
 def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) -> Delivery:
     """Queue a dead delivery again, before later deliveries of its incident."""

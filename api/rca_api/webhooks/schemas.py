@@ -9,18 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from rca.telemetry.causes import SPECS
 from rca_api.incidents.schemas import EventType
+from rca_api.parameters import Line, Name
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
-#: PostgreSQL cannot store NUL.
-JobId = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00]*$")]
-Description = Annotated[str, StringConstraints(max_length=256, pattern=r"^[^\x00]*$")]
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
 CauseId = Annotated[str, Field(json_schema_extra={"enum": list(SPECS)})]
 
 
 class _Given(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     @field_validator("causes", check_fields=False)
     @classmethod
@@ -39,11 +37,11 @@ class NewWebhook(_Given):
         examples=["https://hooks.example.org/rca"],
     )
     events: list[EventType] = Field(list(EVENT_TYPES), min_length=1, max_length=len(EVENT_TYPES))
-    job_id: JobId | None = Field(None, description="Only incidents of this job.")
+    job_id: Name | None = Field(None, description="Only incidents of this job.")
     causes: list[CauseId] = Field(
         [], max_length=32, description="Only incidents with these causes; empty: all."
     )
-    description: Description = ""
+    description: Line = ""
 
 
 class WebhookChange(_Given):
@@ -51,9 +49,9 @@ class WebhookChange(_Given):
 
     url: Url | None = None
     events: list[EventType] | None = Field(None, min_length=1, max_length=len(EVENT_TYPES))
-    job_id: JobId | None = Field(None, description="null: incidents of all jobs.")
+    job_id: Name | None = Field(None, description="null: incidents of all jobs.")
     causes: list[CauseId] | None = Field(None, max_length=32)
-    description: Description | None = None
+    description: Line | None = None
     active: bool | None = Field(
         None, description="While false, nothing is sent or queued; pending deliveries stay pending."
     )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, Security
+from pydantic import Field
 
 from rca_api.admission import content_encoding
 from rca_api.compute.deadline import Deadline
 from rca_api.decoding import JSON, MULTIPART, Sent
-from rca_api.negotiation import PREFER_PARAMETER, Preferences, choose
+from rca_api.negotiation import WAIT_PARAMETER, Preferences, choose
+from rca_api.parameters import WHOLE, Flag
 from rca_api.problems import problem_responses
 from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, Limits, content_type_of, received
 from rca_api.security.access import requires
@@ -23,7 +25,8 @@ from rca_api.what_if.work import Form, Wanted
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
 Size = Annotated[
-    int | None, Query(ge=1, description="Size of the job in this dimension; for bare traces only.")
+    Annotated[int, Field(ge=1), WHOLE] | None,
+    Query(description="Size of the job in this dimension; for bare traces only."),
 ]
 
 _WINDOW_CONTENT: dict[str, Any] = WINDOW_BODY["requestBody"]["content"]
@@ -36,7 +39,7 @@ def _with_scenarios(media_type: str) -> dict[str, Any]:
 
 
 _BODY: dict[str, Any] = {
-    "parameters": [*WINDOW_BODY["parameters"], PREFER_PARAMETER],
+    "parameters": [*WINDOW_BODY["parameters"], WAIT_PARAMETER],
     "requestBody": {
         "required": True,
         "description": "A telemetry window, or a bare operation trace as Parquet. The operations of a "
@@ -94,9 +97,9 @@ async def create_what_if(
     request: Request,
     caller: Annotated[Principal, Security(requires(Scope.diagnose))],
     form: Annotated[Form, Query(description="Layout of the answer.")] = "full",
-    per_step: Annotated[bool, Query(description="Whether to list every step.")] = True,
+    per_step: Annotated[Flag, Query(description="Whether to list every step.")] = True,
     worker_steps: Annotated[
-        bool, Query(description="Whether to list the slowdown of every worker in every step.")
+        Flag, Query(description="Whether to list the slowdown of every worker in every step.")
     ] = False,
     dp_size: Size = None,
     pp_size: Size = None,
