@@ -12,9 +12,10 @@ from fastapi.concurrency import run_in_threadpool
 from rca_api import lifespan
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.pool import ComputePool
+from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, WorkerLost
+from rca_api.diagnoses import dispatcher
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Claimed
 from rca_api.metrics import Metrics
@@ -136,3 +137,35 @@ def test_a_queued_diagnosis_waits_for_a_process_that_starts_slowly() -> None:
     # Others may take it while none is warm here.
     assert released == ["promised"]
     assert set(claims) == {(1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("warm", "others", "claimed"), [(1, 0, 1), (1, 3, 1), (1, 4, 2), (1, 32, 9), (1, 100, 26), (0, 100, 0)]
+)
+def test_queued_diagnoses_keep_their_share_of_a_pool_that_others_keep_busy(
+    warm: int, others: int, claimed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "SHUTDOWN_SECONDS", 0.01)
+    running: list[str] = []
+    numbers = iter(range(1000))
+
+    async def never(*_: Any, deadline: Deadline) -> None:
+        running.append("diagnosis")
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        # Those that are claimed wait as well, and are no reason to claim more.
+        load = lambda: Load(size=1, warm=warm, busy=1, waiting=others + len(running))  # noqa: E731
+        journal = SimpleNamespace(
+            claim=lambda _, __, room: [Claimed(str(next(numbers)), "digest", None) for _ in range(room)],
+            give_back=lambda *_: None,
+        )
+        held = dispatcher_of(journal, SimpleNamespace(load=load, run=never))  # type: ignore[arg-type]
+        held.start()
+        for _ in range(5):
+            held.wake()
+            await asyncio.sleep(0.05)
+        await held.stop()
+
+    asyncio.run(run())
+    assert len(running) == claimed

@@ -24,6 +24,8 @@ from rca_api.store.database import StoreError
 
 _log = structlog.stdlib.get_logger("rca_api")
 _POLL_SECONDS = 1.0
+#: Waiting tasks of other kinds for each diagnosis that is claimed beyond the number of processes.
+_OTHERS_PER_CLAIM = 4
 #: Problems that pass: the diagnosis stays queued.
 _PASSING = frozenset({"store-unavailable", "bundle-error", "busy"})
 #: At shutdown, seconds for running diagnoses to finish; the others are given back.
@@ -104,8 +106,7 @@ class Dispatcher:
         while True:
             self._woken.clear()
             claimed: list[Claimed] = []
-            # A replica without a warm process leaves the queue to the others.
-            room = min(self._most, self._pool.load().warm) - len(self._running)
+            room = self._room()
             if room > 0:
                 try:
                     # Shielded, so that a claim during shutdown can be given back.
@@ -128,6 +129,19 @@ class Dispatcher:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
                         await self._woken.wait()
+
+    def _room(self) -> int:
+        """How many more diagnoses to claim: one per warm process, and more while other tasks wait.
+
+        The pool works in the order of arrival. With one per process, what is queued would fall behind without
+        end under overload. One for four other tasks keeps up with what is accepted.
+        """
+        load = self._pool.load()
+        # A replica without a warm process leaves the queue to the others.
+        if not load.warm:
+            return 0
+        others = max(0, load.waiting - len(self._running))
+        return min(self._most, load.warm) + others // _OTHERS_PER_CLAIM - len(self._running)
 
     async def _renew_on(self) -> None:
         while True:
