@@ -60,6 +60,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     finally:
         await state.shadow.close()
         state.wakeup.close()
+        state.authority.close()
         await state.pool.close()
         state.database.close()
         await run_in_threadpool(tracing.stop)

@@ -67,7 +67,8 @@ class Settings(BaseSettings):
     rate_limit: str = "600/minute"
     """Most requests of one caller, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
-    """Where requests are counted: in this process, or in a Redis that replicas share."""
+    """Where requests are counted: in this process, or in a Redis that replicas share (`redis://`, `rediss://`
+    or `unix://`, with the extra `redis`)."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies, as JSON (`["10.0.3.4", "10.1.0.0/16"]`). `rca serve` trusts
     `X-Forwarded-For` and `X-Forwarded-Proto` of these only; other clients could forge them."""
@@ -172,8 +173,8 @@ class Settings(BaseSettings):
     shadow_share: float = Field(0.0, ge=0, le=1)
     """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
     queue_url: str = ""
-    """Queue that wakes the worker: `sqlite:///`, `redis://` or `postgresql://`. Default: a file in the data
-    folder, or the PostgreSQL database."""
+    """Queue that wakes the worker: `sqlite:///`, `postgresql://`, or a Redis as above. Default: a file in the
+    data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
     """Folder of labelled collections for training runs."""
     cache_dir: Path = Path()

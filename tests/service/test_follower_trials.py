@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+import structlog
 from following import FakeRegistry, Serve, damage, diagnose_here, followed, serving_from
 
 from rca.diagnosis.result import Diagnosis
@@ -69,23 +70,21 @@ def test_a_damaged_bundle_never_answers_and_is_not_tried_again(
     assert service.answers == 3
 
 
-def test_a_version_whose_files_cannot_be_read_is_rejected_once(
-    serve: Serve, registry: FakeRegistry, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_version_whose_files_cannot_be_read_is_rejected_once(serve: Serve, registry: FakeRegistry) -> None:
     service = serve()
     for number in (1, 2):
         registry.add(number)
     registry.unreadable[2] = BundleError("version 2: its MLmodel cannot be read: TypeError")
     followed(service, registry, 1)
-    caplog.clear()
-    followed(service, registry, 2, 2, 2)
+    with structlog.testing.capture_logs() as logged:
+        followed(service, registry, 2, 2, 2)
     assert service.answers == 1
     assert (registry.fetched, service.count("rca_models_rejected_total")) == ([1, 2], 1)
     assert list(service.current.choice.rejected.values()) == [registry.unreadable[2].message]
     assert service.count("rca_registry_failures_total") == 0
     assert service.current.choice.failure is None
-    assert ["is not used" in each.getMessage() for each in caplog.records] == [True]
-    assert caplog.records[0].exc_info is None
+    assert [each["event"] for each in logged] == ["a model of the registry is not used"]
+    assert "exc_info" not in logged[0]
 
 
 def test_a_manifest_cannot_name_files_elsewhere(serve: Serve, registry: FakeRegistry) -> None:

@@ -54,6 +54,10 @@ class Authority:
             # The service starts without its database as well; /readyz reports it.
             return
 
+    def close(self) -> None:
+        """Close the connections to the shared counts of requests."""
+        self._rates.close()
+
     def identify(self, request: Request) -> Principal:
         """Identify the caller; a request is looked up and counted once.
 

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import structlog
-from limits import parse
-from limits.storage import storage_from_string
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import MovingWindowRateLimiter
 
 from rca_api.problems import ProblemError
+from rca_api.redis_pool import is_redis, redis_pool
 
+MEMORY = "memory://"
+#: Time limit of an answer of Redis; every request waits for it.
+_REDIS_SECONDS = 0.5
+#: How long this process counts itself after Redis has failed.
+_AWAY_SECONDS = 5.0
 _log = structlog.stdlib.get_logger("rca_api.security")
 
 
@@ -23,17 +31,35 @@ class Rates:
     rate : str
         Such as ``600/minute``; "" for no limit.
     storage : str
-        ``memory://`` counts within this process; a Redis or Memcached URL is shared by replicas.
+        ``memory://`` counts within this process; the URL of a Redis is shared by replicas.
     of : str
         What is counted, for the error message.
+    clock : callable
+        Seconds, monotonic.
+
+    Raises
+    ------
+    MissingExtra
+        If the driver of Redis is not installed.
+    InvalidInput
+        If the driver does not understand the URL.
     """
 
-    def __init__(self, rate: str, storage: str = "memory://", of: str = "requests") -> None:
+    def __init__(
+        self,
+        rate: str,
+        storage: str = MEMORY,
+        of: str = "requests",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._rate = parse(rate) if rate else None
         self._of = of
+        self._clock = clock
         # Used while the shared storage is away: a limit must not take the service down.
-        self._fallback = MovingWindowRateLimiter(storage_from_string("memory://"))
-        self._limiter = MovingWindowRateLimiter(storage_from_string(storage))
+        self._fallback = MovingWindowRateLimiter(MemoryStorage())
+        self._pool = redis_pool(storage, _REDIS_SECONDS) if is_redis(storage) else None
+        self._limiter = MovingWindowRateLimiter(_storage(self._pool))
+        self._away_until = float("-inf")
 
     def hit(self, caller: str, n: int = 1) -> None:
         """Count `n` requests of `caller`, or refuse all of them.
@@ -45,18 +71,36 @@ class Rates:
         """
         if self._rate is None:
             return
-        limiter = self._limiter
+        if self._clock() < self._away_until:
+            self._count(self._fallback, self._rate, caller, n)
+            return
         try:
-            allowed = limiter.hit(self._rate, caller, cost=n)
-        except Exception:
+            self._count(self._limiter, self._rate, caller, n)
+        except ProblemError:
+            raise
+        except Exception as error:
+            # The next requests do not wait for a storage that does not answer.
+            self._away_until = self._clock() + _AWAY_SECONDS
             _log.warning(
-                "the shared rate counts are not available, this process counts itself", exc_info=True
+                "the shared rate counts are not available, this process counts itself",
+                reason=type(error).__name__,
             )
-            limiter = self._fallback
-            allowed = limiter.hit(self._rate, caller, cost=n)
-        if not allowed:
-            reset = limiter.get_window_stats(self._rate, caller).reset_time
-            raise _rate_exceeded(f"{self._rate} ({self._of})", reset - time.time())
+            self._count(self._fallback, self._rate, caller, n)
+
+    def close(self) -> None:
+        """Close the connections to the shared storage."""
+        if self._pool is not None:
+            self._pool.disconnect()
+
+    def _count(self, limiter: MovingWindowRateLimiter, rate: RateLimitItem, caller: str, n: int) -> None:
+        if not limiter.hit(rate, caller, cost=n):
+            reset = limiter.get_window_stats(rate, caller).reset_time
+            raise _rate_exceeded(f"{rate} ({self._of})", reset - time.time())
+
+
+def _storage(pool: Any) -> MemoryStorage | RedisStorage:
+    # The pool has the address.
+    return MemoryStorage() if pool is None else RedisStorage("redis://", connection_pool=pool)
 
 
 def _rate_exceeded(rate: str, wait_seconds: float) -> ProblemError:

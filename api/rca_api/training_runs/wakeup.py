@@ -14,11 +14,13 @@ from typing import Any
 
 import structlog
 
-from rca.errors import MissingExtra
+from rca_api.redis_pool import is_redis, redis_pool
 
 _NAME = "rca-training"
 #: Seconds between two reads of a storage that cannot block.
 _READ_SECONDS = 0.25
+#: Time limit of an answer of Redis, longer than it waits for an id.
+_REDIS_SECONDS = 2.0
 _log = structlog.stdlib.get_logger("rca_api.training")
 
 
@@ -29,10 +31,18 @@ class WakeupQueue:
     ----------
     url : str
         ``sqlite://``, ``redis://``, ``rediss://``, ``unix://`` or ``postgresql://``.
+
+    Raises
+    ------
+    MissingExtra
+        If its driver is not installed.
+    InvalidInput
+        If the driver does not understand the URL.
     """
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._pool = redis_pool(url, _REDIS_SECONDS) if is_redis(url) else None
         self._storage: Any = None
 
     def notify(self, run_id: str) -> None:
@@ -59,35 +69,29 @@ class WakeupQueue:
         if storage is not None:
             with suppress(Exception):
                 storage.close()
+        if self._pool is not None:
+            self._pool.disconnect()
 
     def _use(self, work: Callable[[Any], Any]) -> Any:
         try:
             if self._storage is None:
-                self._storage = _storage(self._url)
+                self._storage = _storage(self._url, self._pool)
             return work(self._storage)
         except Exception as error:
             # Each driver raises its own errors, and none of them matters: the row has the state.
-            reason = error.message if isinstance(error, MissingExtra) else type(error).__name__
-            _log.warning("the queue cannot be used", reason=reason)
+            _log.warning("the queue cannot be used", reason=type(error).__name__)
             self.close()
             return None
 
 
-def _storage(url: str) -> Any:
+def _storage(url: str, pool: Any) -> Any:
     from huey import storage
-    from huey.exceptions import ConfigurationError
 
+    if pool is not None:
+        return storage.RedisStorage(_NAME, connection_pool=pool, read_timeout=1)
     kind, _, rest = url.partition("://")
-    try:
-        if kind == "sqlite":
-            place = Path(rest.removeprefix("/"))
-            place.parent.mkdir(parents=True, exist_ok=True)
-            return storage.SqliteStorage(_NAME, filename=str(place))
-        if kind in ("redis", "rediss", "unix"):
-            return storage.RedisStorage(_NAME, url=url, read_timeout=1)
-        return storage.PostgresStorage(_NAME, dsn=f"postgresql://{rest}", read_timeout=1)
-    except ConfigurationError as error:
-        driver = "redis" if kind.startswith(("redis", "unix")) else "psycopg[binary]"
-        raise MissingExtra(
-            f"the queue at {kind}:// needs a driver", hint=f"pip install '{driver}'"
-        ) from error
+    if kind == "sqlite":
+        place = Path(rest.removeprefix("/"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return storage.SqliteStorage(_NAME, filename=str(place))
+    return storage.PostgresStorage(_NAME, dsn=f"postgresql://{rest}", read_timeout=1)
