@@ -50,10 +50,13 @@ def status(database_url: Url = None) -> None:
 def prune() -> None:
     """Delete windows over the limits RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES now."""
     require_service()
-    from rca_api import environment
+    from rca_api import environment, logs, start_checks
     from rca_api.state import State
 
-    state = State.build(environment.read())
+    settings = environment.read()
+    logs.configure(settings.log_level)
+    start_checks.check(settings, start_checks.SERVE)
+    state = State.build(settings)
     pruned = state.retention.prune()
     state.database.close()
     typer.echo(

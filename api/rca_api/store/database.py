@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from rca.errors import SourceError
+from rca.errors import MissingExtra, SourceError
 from rca_api.store.private import private_file, private_folder
 
 #: Longest wait of a SQLite writer for the transaction of another writer.
@@ -202,11 +202,11 @@ def _sqlite_engine(url: Any) -> Engine:
     engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
     if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         path = Path(url.database)
-        private_folder(path.parent)
         # Before the first connection, because closing the file would drop the locks of SQLite. SQLite would
         # create it readable for all users; its journals get the rights of the database file. Where this
         # fails, the driver reports the reason.
         with suppress(OSError):
+            private_folder(path.parent)
             private_file(path)
     event.listen(engine, "connect", _on_sqlite_connect)
     event.listen(engine, "begin", _on_sqlite_begin)
@@ -249,8 +249,17 @@ def _on_sqlite_begin(connection: Connection) -> None:
 
 
 def _server_engine(url: Any) -> Engine:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        raise no_postgres_driver() from None
     # Each connection is checked before use: a restarted server has dropped it.
     return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
+
+
+def no_postgres_driver() -> MissingExtra:
+    """The error of an installation without a driver of PostgreSQL."""
+    return MissingExtra("PostgreSQL needs its driver", hint="pip install 'straggler-rca[postgres]'")
 
 
 def _reason(error: Exception) -> str:
