@@ -18,6 +18,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import StatementError
 from structlog.testing import capture_logs
 
+from rca.cli import run as run_command_line
 from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.lifespan import upgraded
@@ -131,6 +132,19 @@ def test_a_time_without_a_zone_is_refused(database: Database) -> None:
 
     with pytest.raises(StatementError, match="no time zone"):
         store()
+
+
+def test_the_status_shows_no_password_however_it_is_given(
+    postgres: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with postgres.temporary_database() as url:
+        given = f"{url}&password=s3cretpw".replace("rca@", "rca:s3cretpw@")
+        with pytest.raises(SystemExit) as left:
+            run_command_line(["db", "status", "--database-url", given])
+    assert left.value.code == 1
+    shown = capsys.readouterr().out
+    assert "schema none" in shown
+    assert "s3cretpw" not in shown
 
 
 def test_the_error_of_a_missing_server_has_no_password() -> None:

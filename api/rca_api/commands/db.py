@@ -39,8 +39,11 @@ def upgrade(database_url: Url = None) -> None:
 def status(database_url: Url = None) -> None:
     """Show the revision of the schema; exit code 1 if this version needs a newer one."""
     with any_database(database_url) as database:
+        from rca_api.logs import hidden
+
         schema = database.schema()
-        place = database.url.render_as_string(hide_password=True)
+        # A password may also be a parameter of the URL.
+        place = hidden(database.url.render_as_string(hide_password=True))
     typer.echo(f"{place}: schema {schema.current or 'none'}, newest {schema.newest}")
     if schema.current != schema.newest and not schema.is_newer:
         raise typer.Exit(1)
