@@ -96,7 +96,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     app.state.parts = state
     problems.install(app, settings.retry_after_seconds)
-    app.add_middleware(RequestContext, metrics=state.metrics)
+    app.add_middleware(RequestContext, metrics=state.metrics, deadline_seconds=settings.deadline_seconds)
     app.add_middleware(
         Shedding, admission=state.admission, metrics=state.metrics, at_most=int(settings.max_body_bytes)
     )

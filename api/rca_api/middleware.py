@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from rca_api import tracing
 from rca_api.metrics import Metrics
 from rca_api.problems import internal_error, problem_response
+from rca_api.store import time_limits
 
 HEADER = "X-Request-ID"
 CALLER_DISCONNECTED = 499
@@ -26,9 +27,10 @@ _log = structlog.stdlib.get_logger("rca_api.requests")
 class RequestContext:
     """Plain ASGI middleware, because wrapping the response would cost time and prevent streaming."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, deadline_seconds: float) -> None:
         self.app = app
         self.metrics = metrics
+        self.deadline_seconds = deadline_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection; only HTTP requests get an id and a log line."""
@@ -37,6 +39,8 @@ class RequestContext:
             return
         request_id = request_id_of(Headers(scope=scope))
         scope.setdefault("state", {})["request_id"] = request_id
+        # Set again where a body has arrived.
+        time_limits.answer_within(self.deadline_seconds)
         began = time.perf_counter()
         status = 0
 

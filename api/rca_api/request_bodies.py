@@ -19,6 +19,7 @@ from rca_api.decoding import JSON, MULTIPART, media_type
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.state import State
+from rca_api.store import time_limits
 from rca_api.tracing import Watch
 
 WINDOW_TYPES = (JSON, MULTIPART)
@@ -111,6 +112,7 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
         timeout = state.settings.body_timeout_seconds
         async with state.spool.receive(request, ticket, max_bytes, timeout) as body:
             metrics.staged("receive", watch.read())
+            time_limits.answer_within(state.settings.deadline_seconds)
             with admission.work():
                 yield body
 
@@ -140,6 +142,7 @@ class SmallBodies(APIRoute):
                 body = await _read(request, ticket)
                 if body and self.body_field is not None:
                     _check_headers(request)
+                time_limits.answer_within(state.settings.deadline_seconds)
 
                 async def replay() -> Message:
                     return {"type": "http.request", "body": body, "more_body": False}

@@ -2,51 +2,31 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import orjson
-from pydantic import (
-    AliasChoices,
-    BeforeValidator,
-    ByteSize,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+import limits
+from pydantic import AliasChoices, ByteSize, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
 
 from rca.commands.process import usable_cores
-from rca.errors import InvalidInput
-from rca_api import setting_forms
 
-#: Most processes or threads of one kind.
-_MOST_PROCESSES = 1024
+_DRIVERS = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
+_QUEUE = re.compile(r"(sqlite|rediss?|unix|postgres(ql)?)://")
 #: Time to store and send an answer that is ready at the deadline.
 _STORE_AND_SEND_SECONDS = 5
-
-
-def _from_json(value: object) -> object:
-    """Read a list from a variable, here rather than by a library whose errors do not name the variable."""
-    try:
-        return orjson.loads(value) if isinstance(value, str) else value
-    except orjson.JSONDecodeError:
-        raise ValueError("needs a list of texts as JSON") from None
-
-
-JsonList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_json)]
 
 
 def default_data_dir() -> Path:
     """Folder for a user's data: in ``$XDG_DATA_HOME``, by default ``~/.local/share``."""
     base = os.environ.get("XDG_DATA_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
-    except RuntimeError:
-        raise InvalidInput("RCA_DATA_DIR: needs a folder, because this user has no home folder") from None
+    return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
 
 
 class Settings(BaseSettings):
@@ -70,6 +50,12 @@ class Settings(BaseSettings):
     """
     database_url: str = ""
     """SQLAlchemy URL of the database, such as `postgresql://...`. Default: `sqlite:///<data_dir>/rca.db`."""
+    database_timeout_seconds: float = Field(10.0, gt=0)
+    """Longest time of a transaction, waits for connections and locks included; longer ones get 503. A
+    transaction of a request ends with its deadline at the latest."""
+    pack_documents: bool = True
+    """Store diagnoses compressed, at a fifth of their size. Switch it off while replicas of version 0.2.0 use
+    the same database: they cannot read these."""
     window_store_url: str = ""
     """Folder or fsspec URL of the windows. Default: `<data_dir>/windows`."""
     migrate: bool = True
@@ -80,16 +66,16 @@ class Settings(BaseSettings):
     oidc_issuer: str = ""
     """URL of the token issuer, exactly as in its tokens. The service accepts these tokens as well as keys. ""
     for none."""
-    oidc_audience: str = Field("straggler-rca", min_length=1)
+    oidc_audience: str = "straggler-rca"
     """Audience that the claim `aud` of a token must contain."""
-    oidc_scope_claim: str = Field("scope", min_length=1)
+    oidc_scope_claim: str = "scope"
     """Claim that holds the scopes: `scope`, or a list such as `roles` or `groups`."""
     rate_limit: str = "600/minute"
     """Most requests of one caller, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
     """Where requests are counted: in this process, or in a Redis that replicas share (`redis://`, `rediss://`
     or `unix://`, with the extra `redis`)."""
-    trusted_proxies: JsonList = ()
+    trusted_proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies, as JSON (`["10.0.3.4", "10.1.0.0/16"]`). `rca serve` trusts
     `X-Forwarded-For` and `X-Forwarded-Proto` of these only; other clients could forge them."""
     public_metrics: bool = True
@@ -107,7 +93,7 @@ class Settings(BaseSettings):
     """Largest JSON body, before and after decompression. Parsed, it takes about eight times as much."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Most bytes of all bodies that are being received or wait. Further requests get 503."""
-    processes: int = Field(default_factory=usable_cores, ge=1, le=_MOST_PROCESSES)
+    processes: int = Field(default_factory=usable_cores, ge=1)
     """Processes that compute, so diagnoses at once (`rca serve --processes`). Default: one per core."""
     tasks_per_process: int = Field(5000, ge=0)
     """Tasks after which a process is replaced by a new one; 0 for never."""
@@ -130,12 +116,21 @@ class Settings(BaseSettings):
     """How long an `Idempotency-Key` is kept."""
     batch_limit: int = Field(64, ge=1)
     """Most windows in one batch."""
+    diagnosis_days: float = Field(365.0, ge=0)
+    """Age at which diagnoses are deleted; 0 for never. Those of a kept incident or with feedback stay."""
+    incident_days: float = Field(365.0, ge=0)
+    """Time after its resolution when an incident is deleted with its events; 0 for never."""
+    feedback_days: float = Field(0.0, ge=0)
+    """How long feedback keeps its diagnosis; 0 for ever, because both are training data. Withdrawn feedback
+    keeps nothing."""
+    training_run_days: float = Field(365.0, ge=0)
+    """Age at which the records of ended training runs are deleted; 0 for never."""
     window_days: float = Field(90.0, gt=0)
     """Windows that are not used for so long are deleted, unless feedback refers to them."""
     max_window_store_bytes: ByteSize = Field(ByteSize(50 * 1024**3), gt=0)
     """Most bytes of the window store. Beyond it the least recently used windows are deleted."""
     retention_interval_seconds: float = Field(3600.0, gt=0)
-    """Time between two searches for windows to delete."""
+    """Time between two searches for windows and rows to delete."""
     body_timeout_seconds: float = Field(60.0, gt=0)
     """Longest time for a caller to send its body."""
     retry_after_seconds: int = Field(1, ge=1)
@@ -162,7 +157,7 @@ class Settings(BaseSettings):
     """Time without a window after which an open incident of the job is resolved."""
     webhook_http: bool = False
     """Allow webhooks to http:// URLs."""
-    webhook_hosts: JsonList = ()
+    webhook_hosts: tuple[str, ...] = ()
     """The only hosts for webhooks, as JSON (`["hooks.example.org", ".corp.example"]`). They may have private
     addresses. Empty: all hosts with public addresses."""
     webhook_private: bool = False
@@ -173,10 +168,12 @@ class Settings(BaseSettings):
     """Failed attempts after which a delivery is dead."""
     webhook_pause_seconds: float = Field(5.0, gt=0)
     """Pause before the second attempt. Each later pause is four times longer, up to six hours."""
-    webhook_threads: int = Field(4, ge=1, le=_MOST_PROCESSES)
+    webhook_threads: int = Field(4, ge=1)
     """Most webhooks sent at once."""
-    webhook_keep_days: float = Field(30.0, gt=0)
-    """How long delivered webhooks are listed. Dead ones stay."""
+    webhook_keep_days: float = Field(30.0, ge=0)
+    """How long delivered webhooks are listed; 0 for ever."""
+    webhook_dead_days: float = Field(90.0, ge=0)
+    """How long webhooks that were given up are listed; 0 for ever."""
     node_lemon_prior: float = Field(0.01, gt=0, lt=1)
     """Share of lemons (nodes with a fault of their own) among all nodes, before any diagnosis."""
     node_priors: Literal["off", "on"] = "off"
@@ -193,15 +190,13 @@ class Settings(BaseSettings):
     shadow_share: float = Field(0.0, ge=0, le=1)
     """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
     queue_url: str = ""
-    """Queue that wakes the worker: `sqlite:///`, `redis://` (extra `redis`) or `postgresql://`. Default: a
-    file in the data folder, or the PostgreSQL database."""
+    """Queue that wakes the worker: `sqlite:///`, `postgresql://`, or a Redis as above. Default: a file in the
+    data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
     """Folder of labelled collections for training runs."""
     cache_dir: Path = Path()
     """Folder of computed features that training runs share. Default: `<data_dir>/examples`."""
-    training_processes: int = Field(
-        default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1, le=_MOST_PROCESSES
-    )
+    training_processes: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1)
     """Processes of one training run. Default: one per core, less one."""
     training_attempts: int = Field(3, ge=1)
     """Workers that may die during one run before it fails."""
@@ -218,17 +213,44 @@ class Settings(BaseSettings):
     `OTEL_*` variables set its address and the sampling.
     """
 
-    @field_validator("bundle", "priors", "collections_dir", mode="before")
+    @field_validator("rate_limit")
     @classmethod
-    def _is_given(cls, value: object) -> object:
-        """An empty variable is no path, as one that `--print-config` shows for an unset path."""
-        return None if value == "" else value
+    def _is_a_rate(cls, value: str) -> str:
+        """Refuse an invalid rate at start, not at the first request."""
+        try:
+            if value:
+                limits.parse(value)
+        except ValueError:
+            raise ValueError("needs a rate such as 600/minute") from None
+        return value
 
-    @field_validator("*")
+    @field_validator("database_url")
     @classmethod
-    def _has_its_form(cls, value: object, info: ValidationInfo) -> object:
-        """Refuse what no part of the service can use at start, not at the first request."""
-        setting_forms.check(str(info.field_name), value)
+    def _is_a_database(cls, value: str) -> str:
+        try:
+            known = not value or make_url(value).drivername in _DRIVERS
+        except (ArgumentError, ValueError):
+            known = False
+        if not known:
+            # Not chained: SQLAlchemy's error holds parts of the URL.
+            raise ValueError(
+                "needs a URL of SQLite (sqlite:///FILE) or PostgreSQL (postgresql://...)"
+            ) from None
+        return value
+
+    @field_validator("queue_url")
+    @classmethod
+    def _is_a_queue(cls, value: str) -> str:
+        if value and not _QUEUE.match(value):
+            raise ValueError("needs a URL that begins with sqlite:///, redis:// or postgresql://")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Refuse names and `*`: only addresses and networks say what is trusted."""
+        for each in value:
+            ipaddress.ip_network(each)
         return value
 
     @model_validator(mode="after")

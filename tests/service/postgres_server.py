@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,6 +51,24 @@ class Server:
     def stop(self) -> None:
         """At once, as in a crash."""
         self._run(*self._control, "-m", "immediate", "stop")
+
+    @contextmanager
+    def hanging(self, *, new_connections: bool = True) -> Iterator[None]:
+        """Stop its processes as a hung machine does: connections stay open, and nothing is answered.
+
+        Without `new_connections` only those that serve a connection now are stopped.
+        """
+        first = int(Path(f"{self._folder}/cluster/postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        stopped = [*([first] if new_connections else []), *map(int, children)]
+        for process in stopped:
+            os.kill(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)
 
     def new_database(self) -> str:
         """Make an empty database; its URL."""

@@ -24,7 +24,8 @@ from rca_api.diagnoses.tables import WindowRow
 from rca_api.lifespan import upgraded
 from rca_api.settings import Settings
 from rca_api.state import State
-from rca_api.store.database import Database, StoreError, _on_sqlite_connect
+from rca_api.store.database import Database, StoreError
+from rca_api.store.sqlite_engine import _on_connect
 from rca_api.store.tables import Base
 
 
@@ -82,7 +83,7 @@ def test_the_write_ahead_log_is_retried_when_sqlite_is_busy() -> None:
                 error.sqlite_errorcode = sqlite3.SQLITE_BUSY
                 raise error
 
-    _on_sqlite_connect(Connection(), None)
+    _on_connect(Connection(), None)
     assert asked[:3] == ["PRAGMA journal_mode=WAL"] * 3
     assert "PRAGMA foreign_keys=ON" in asked
 
@@ -198,6 +199,7 @@ def test_a_new_database_is_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "rca.db"
     database = Database(f"sqlite:///{path}")
     database.upgrade()
+    database.check()
     rights = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     database.close()
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

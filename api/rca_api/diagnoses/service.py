@@ -24,6 +24,7 @@ from rca_api.negotiation import Preferences, choose
 from rca_api.problems import ProblemError
 from rca_api.security.principal import Principal
 from rca_api.state import State
+from rca_api.store import time_limits
 from rca_api.store.database import StoreError
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
@@ -117,12 +118,14 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
     limits = request_bodies.Limits.of(state.settings, content_type)
     async with request_bodies.received(request, principal.id, limits.sent) as body:
         granted = state.settings.deadline_seconds
+        seconds = min(granted, preferences.wait_seconds or granted)
+        time_limits.answer_within(seconds)
         yield Posted(
             sent=Sent(body.body, content_type, encoding, limits.decoded),
             accept=accept,
             preferences=preferences,
             key=_bound(key, principal, request, body),
-            deadline=Deadline.after(min(granted, preferences.wait_seconds or granted)),
+            deadline=Deadline.after(seconds),
             asked_by=principal.id,
             request_id=request.state.request_id,
         )

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import BoundedSemaphore, Lock
+from typing import NamedTuple, cast
 
 import structlog
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from rca.errors import MissingExtra, SourceError
-from rca_api.store.private import private_file, private_folder
+from rca.errors import SourceError
+from rca_api.store import time_limits
+from rca_api.store.sqlite_engine import sqlite_engine
 
-#: Longest wait of a SQLite writer for the transaction of another writer.
-_BUSY_SECONDS = 10.0
-#: Seconds between two tries of a statement that SQLite refuses without waiting.
-_BUSY_PAUSE_SECONDS = 0.01
-#: Longest wait for a connection to PostgreSQL.
-_CONNECT_SECONDS = 5
+#: Transactions of a process at once: the connections of its pool.
+_AT_ONCE = 15
+#: Default of the setting `database_timeout_seconds`.
+LONGEST_SECONDS = 10.0
+#: Longest wait of a migration for a lock. While it waits, every later statement on the table waits as well.
+_MIGRATION_LOCK_SECONDS = 10
+#: Rows of each index that `Database.analyze` looks at.
+_ANALYSED_ROWS = 400
 _MIGRATION_LOCK = 7_221_001
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _log = structlog.stdlib.get_logger("rca_api")
@@ -61,43 +64,70 @@ class Database:
         SQLAlchemy URL; ``postgresql://`` means psycopg 3.
     on_failure : callable, optional
         Called for every transaction that fails because the database cannot be used.
+    longest_seconds : float
+        Longest time of a transaction, waits included. A transaction of a request also ends at the deadline
+        of the request (`rca_api.store.time_limits`).
+
+    Notes
+    -----
+    While a server hangs, each transaction would wait for its whole time, and later ones for a connection. So
+    after the first that got no answer, one at a time tries, and the others are refused at once.
     """
 
-    def __init__(self, url: str, on_failure: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        on_failure: Callable[[], None] | None = None,
+        longest_seconds: float = LONGEST_SECONDS,
+    ) -> None:
         self._on_failure = on_failure
+        self._longest = longest_seconds
+        self._slots = BoundedSemaphore(_AT_ONCE)
+        self._hangs = False
+        self._trying = Lock()
+        self._unanswered: tuple[type[Exception], ...] = ()
         self.url = make_url(url)
         if self.url.drivername in ("postgresql", "postgres"):
             self.url = self.url.set(drivername="postgresql+psycopg")
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self.engine = _sqlite_engine(self.url) if self.is_sqlite else _server_engine(self.url)
+        if self.is_sqlite:
+            self.engine = sqlite_engine(self.url)
+        else:
+            # The driver is in an extra.
+            from rca_api.store.postgresql_engine import UNANSWERED, postgresql_engine
+
+            self.engine = postgresql_engine(self.url, _AT_ONCE, longest_seconds)
+            self._unanswered = UNANSWERED
         self._writers = sessionmaker(self.engine.execution_options(begin="IMMEDIATE"), expire_on_commit=False)
         self._readers = sessionmaker(self.engine, expire_on_commit=False)
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self, longest_seconds: float | None = None) -> Iterator[Session]:
         """Open a transaction that writes: committed when the context ends, rolled back on any error.
 
         In SQLite it takes the write lock at once, so rows that it reads do not change before it writes. In
         PostgreSQL that needs row locks (``with_for_update``) and unique constraints.
 
+        Parameters
+        ----------
+        longest_seconds : float, optional
+            Instead of the limit of this database.
+
         Raises
         ------
         StoreError
-            If the database is out of reach, full or locked for too long.
+            If the database is out of reach, full, or takes too long.
         """
-        with self._translated(), self._writers.begin() as session:
+        with self._used(longest_seconds), self._writers.begin() as session:
             yield session
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
+    def reading(self, longest_seconds: float | None = None) -> Iterator[Session]:
         """Open a transaction that only reads; in SQLite readers and writers do not wait for each other.
 
-        Raises
-        ------
-        StoreError
-            If the database cannot be reached.
+        Parameters and errors are those of `session`.
         """
-        with self._translated(), self._readers.begin() as session:
+        with self._used(longest_seconds), self._readers.begin() as session:
             yield session
 
     def check(self) -> None:
@@ -113,14 +143,11 @@ class Database:
 
     def schema(self) -> Schema:
         """The schema of the database."""
-        try:
-            with self.engine.connect() as connection:
-                return _schema_of(connection)
-        except DBAPIError as error:
-            raise StoreError(f"the database cannot be used: {_reason(error)}") from error
+        with self._used(), self.engine.connect() as connection:
+            return _schema_of(connection)
 
-    def upgrade(self) -> Schema:
-        """Bring the schema to the newest revision, unless it is there already or newer.
+    def upgrade(self, revision: str = "head") -> Schema:
+        """Bring the schema to a revision, by default the newest, unless it is there already or newer.
 
         Returns
         -------
@@ -132,33 +159,129 @@ class Database:
         StoreError
             If the database cannot be used, or if this user may not change its tables.
         """
+        # With a time limit: the migration itself has none, and would wait for a server that hangs.
+        schema = self.schema()
+        if schema.is_newer or schema.current == schema.newest:
+            return schema
         try:
             with self.engine.execution_options(begin="IMMEDIATE").begin() as connection:
                 if not self.is_sqlite:
                     # Replicas that start together must not migrate at the same time.
                     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+                    connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_LOCK_SECONDS}s'"))
                 before = _schema_of(connection)
                 # This version may be older than the one that has migrated, and not know its revisions.
                 if not before.is_newer:
                     config = _config()
                     config.attributes["connection"] = connection
-                    command.upgrade(config, "head")
-                return before
+                    command.upgrade(config, revision)
         except DBAPIError as error:
             raise StoreError(f"the database cannot be migrated: {_reason(error)}") from error
+        # New indexes have not been measured.
+        self.analyze()
+        return before
+
+    def analyze(self) -> None:
+        """Measure how selective the indexes are, so that queries choose the right one.
+
+        PostgreSQL does it by itself. SQLite needs a few milliseconds.
+
+        Raises
+        ------
+        StoreError
+        """
+        if not self.is_sqlite:
+            return
+        with self.session() as session:
+            session.execute(text(f"PRAGMA analysis_limit={_ANALYSED_ROWS}"))
+            session.execute(text("ANALYZE"))
+        # Connections read the result when they are opened.
+        self.engine.dispose()
+
+    def free_bytes(self) -> int | None:
+        """Free space in a SQLite file, which new rows use; None for a server.
+
+        Raises
+        ------
+        StoreError
+        """
+        if not self.is_sqlite:
+            return None
+        with self.reading() as session:
+            pages, size = (
+                int(session.scalar(text(f"PRAGMA {name}")) or 0) for name in ("freelist_count", "page_size")
+            )
+        return pages * size
+
+    def vacuum(self) -> None:
+        """Return free space of a SQLite file to the disk; writers wait meanwhile. A server does it itself.
+
+        Raises
+        ------
+        StoreError
+        """
+        if not self.is_sqlite:
+            return
+        try:
+            with self.engine.connect() as connection:
+                driver = cast("sqlite3.Connection", connection.connection.driver_connection)
+                # The time limit of an earlier transaction.
+                driver.set_progress_handler(None, 0)
+                driver.execute("VACUUM")
+        except (DBAPIError, sqlite3.Error) as error:
+            raise StoreError(f"the file cannot be shrunk: {_reason(error)}") from error
 
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _used(self, longest_seconds: float | None = None) -> Iterator[None]:
+        """Limit the time of a transaction, and translate the errors of a database that cannot be used."""
         try:
-            yield
-        except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+            with time_limits.transaction(longest_seconds or self._longest), self._slot(), self._tried():
+                yield
+        except (DBAPIError, PoolTimeoutError, _Refused) as error:
+            if not (isinstance(error, _UNUSABLE) or getattr(error, "connection_invalidated", False)):
+                raise
             if self._on_failure is not None:
                 self._on_failure()
             raise StoreError(f"the database cannot be used: {_reason(error)}") from error
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Wait for a connection to be free."""
+        if not self._slots.acquire(timeout=time_limits.left()):
+            raise _Refused(f"all {_AT_ONCE} connections are in use")
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    @contextmanager
+    def _tried(self) -> Iterator[None]:
+        """Refuse a transaction while the server hangs and another transaction tries already."""
+        tries = self._hangs
+        if tries and not self._trying.acquire(blocking=False):
+            raise _Refused("the server gives no answer")
+        try:
+            yield
+        except DBAPIError as error:
+            self._hangs = isinstance(error.orig, self._unanswered)
+            raise
+        else:
+            self._hangs = False
+        finally:
+            if tries:
+                self._trying.release()
+
+
+class _Refused(Exception):
+    """A transaction was not begun."""
+
+
+#: Errors of a database that is away, full or busy; others are mistakes of a statement.
+_UNUSABLE = (OperationalError, InterfaceError, PoolTimeoutError, _Refused)
 
 
 def migrate(database: Database) -> None:
@@ -198,71 +321,9 @@ def _config() -> Config:
     return config
 
 
-def _sqlite_engine(url: Any) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS})
-    if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
-        path = Path(url.database)
-        # Before the first connection, because closing the file would drop the locks of SQLite. SQLite would
-        # create it readable for all users; its journals get the rights of the database file. Where this
-        # fails, the driver reports the reason.
-        with suppress(OSError):
-            private_folder(path.parent)
-            private_file(path)
-    event.listen(engine, "connect", _on_sqlite_connect)
-    event.listen(engine, "begin", _on_sqlite_begin)
-    return engine
-
-
-def _on_sqlite_connect(connection: Any, _: object) -> None:
-    # The driver begins transactions late and not before every statement; `_on_sqlite_begin` does it instead.
-    connection.isolation_level = None
-    _enable_write_ahead_log(connection)
-    for pragma in (
-        # An acknowledged diagnosis survives a power cut, not only a crash.
-        "synchronous=FULL",
-        "foreign_keys=ON",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _enable_write_ahead_log(connection: Any) -> None:
-    """Use a write-ahead log, so that readers do not wait for writers.
-
-    SQLite refuses this without waiting while another connection changes the mode of a new file, so it is
-    retried.
-    """
-    until = time.monotonic() + _BUSY_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            # The low byte is the primary code.
-            busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-            if not busy or time.monotonic() >= until:
-                raise
-        time.sleep(_BUSY_PAUSE_SECONDS)
-
-
-def _on_sqlite_begin(connection: Connection) -> None:
-    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
-
-
-def _server_engine(url: Any) -> Engine:
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        raise no_postgres_driver() from None
-    # Each connection is checked before use: a restarted server has dropped it.
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS})
-
-
-def no_postgres_driver() -> MissingExtra:
-    """The error of an installation without a driver of PostgreSQL."""
-    return MissingExtra("PostgreSQL needs its driver", hint="pip install 'straggler-rca[postgres]'")
-
-
 def _reason(error: Exception) -> str:
     """First line of the driver's message; the message of SQLAlchemy would show statements and values."""
     lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    reason = lines[0] if lines else type(error).__name__
+    # What SQLite says when the time of a transaction is up.
+    return "it took too long" if reason == "interrupted" else reason

@@ -9,14 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from rca_api.redis_pool import is_redis, redis_pool
+from rca_api.store import time_limits
 
 _NAME = "rca-training"
+#: Longest use of a queue in PostgreSQL; a wait for an id is shorter.
+_LONGEST_SECONDS = 5.0
 #: Seconds between two reads of a storage that cannot block.
 _READ_SECONDS = 0.25
 #: Time limit of an answer of Redis, longer than it waits for an id.
@@ -76,7 +80,9 @@ class WakeupQueue:
         try:
             if self._storage is None:
                 self._storage = _storage(self._url, self._pool)
-            return work(self._storage)
+            # It saves waiting, so it must not make anybody wait.
+            with time_limits.transaction(_LONGEST_SECONDS):
+                return work(self._storage)
         except Exception as error:
             # Each driver raises its own errors, and none of them matters: the row has the state.
             _log.warning("the queue cannot be used", reason=type(error).__name__)
@@ -94,4 +100,7 @@ def _storage(url: str, pool: Any) -> Any:
         place = Path(rest.removeprefix("/"))
         place.parent.mkdir(parents=True, exist_ok=True)
         return storage.SqliteStorage(_NAME, filename=str(place))
-    return storage.PostgresStorage(_NAME, dsn=f"postgresql://{rest}", read_timeout=1)
+    from rca_api.store.postgresql_engine import LimitedConnection
+
+    connect = partial(LimitedConnection.connect, f"postgresql://{rest}")
+    return storage.PostgresStorage(_NAME, connection=connect, read_timeout=1)
