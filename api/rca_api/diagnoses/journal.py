@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -18,6 +18,7 @@ from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError, problem_document
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database
+from rca_api.store.packed import PlainDocument
 
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 OnDiagnosed = Callable[[Session, DiagnosisRow], None]
@@ -47,6 +48,8 @@ class Journal:
     has_window : callable
         Whether the window store has the window of a digest.
     clock : callable
+    packed : bool
+        Whether to compress documents.
     """
 
     def __init__(
@@ -56,11 +59,14 @@ class Journal:
         on_diagnosed: tuple[OnDiagnosed, ...],
         has_window: Callable[[str], bool],
         clock: Callable[[], datetime] = now,
+        *,
+        packed: bool = True,
     ) -> None:
         self._database = database
         self._metrics = metrics
         self._on_diagnosed = on_diagnosed
         self._has_window = has_window
+        self._packed = packed
         self._clock = clock
 
     def record(
@@ -75,7 +81,12 @@ class Journal:
         """Store a finished diagnosis; durable when this returns."""
         with self._metrics.stage("commit"), self._database.session() as session:
             row = repository.add_done(
-                session, window, answer, asked_by=asked_by, request_id=request_id, at=self._clock()
+                session,
+                window,
+                self._as_stored(answer),
+                asked_by=asked_by,
+                request_id=request_id,
+                at=self._clock(),
             )
             self._refuse_a_deleted(window)
             if hold is not None:
@@ -148,7 +159,7 @@ class Journal:
     def complete(self, owner: str, answer: Answer) -> bool:
         """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
         with self._metrics.stage("commit"), self._database.session() as session:
-            row = repository.complete(session, owner, answer, self._clock())
+            row = repository.complete(session, owner, self._as_stored(answer), self._clock())
             if row is None:
                 return False
             self._notify(session, row)
@@ -162,6 +173,9 @@ class Journal:
         """Store the problem of a queued diagnosis that failed."""
         with self._database.session() as session:
             repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
+
+    def _as_stored(self, answer: Answer) -> Answer:
+        return answer if self._packed else replace(answer, document=PlainDocument(answer.document))
 
     def _give_up(self, row: DiagnosisRow, why: str, at: datetime) -> None:
         problem = ProblemError("internal-error", why)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import cast
 
 from sqlalchemy import ColumnElement, Select, Table, and_, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from rca_api.diagnoses.history import HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
@@ -128,8 +128,8 @@ def give_up(row: DiagnosisRow, problem: bytes, at: datetime) -> None:
 
 
 def find(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
-    """Look a diagnosis up."""
-    return session.get(DiagnosisRow, diagnosis_id)
+    """Look a diagnosis up, with its document."""
+    return session.get(DiagnosisRow, diagnosis_id, options=[undefer(DiagnosisRow.document)])
 
 
 def n_queued(session: Session) -> int:
@@ -159,13 +159,14 @@ def matching(
         )
         if value is not None
     ]
-    blamed: list[ColumnElement[bool]] = []
-    if node is not None:
-        blamed.append(BlameRow.node == node)
-    if cause is not None:
-        blamed.append(BlameRow.cause == cause)
+    blamed = [
+        column == value
+        for column, value in ((BlameRow.node, node), (BlameRow.cause, cause))
+        if value is not None
+    ]
     if blamed:
-        wanted.append(DiagnosisRow.blames.any(and_(*blamed)))
+        # Not EXISTS: SQLite would look for a blame of every diagnosis.
+        wanted.append(DiagnosisRow.id.in_(select(BlameRow.diagnosis_id).where(*blamed)))
     if since is not None:
         wanted.append(DiagnosisRow.created_at >= since)
     if until is not None:

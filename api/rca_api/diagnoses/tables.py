@@ -8,6 +8,7 @@ from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
+from rca_api.store.packed import PackedDocument
 
 
 class WindowRow(Base):
@@ -30,13 +31,16 @@ class DiagnosisRow(Base):
     __table_args__ = (
         Index("ix_diagnoses_newest", "created_at", "id"),
         Index("ix_diagnoses_job_newest", "job_id", "created_at", "id"),
+        Index("ix_diagnoses_state_newest", "state", "created_at", "id"),
+        Index("ix_diagnoses_failure_mode_newest", "failure_mode", "created_at", "id"),
+        Index("ix_diagnoses_abstained_newest", "abstained", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: queued, running, done, failed
-    state: Mapped[str] = mapped_column(String(16), default="done", index=True)
+    state: Mapped[str] = mapped_column(String(16), default="done")
     #: Null once retention has deleted the window.
     window_digest: Mapped[str | None] = mapped_column(
         ForeignKey("windows.digest", ondelete="SET NULL"), index=True
@@ -50,17 +54,17 @@ class DiagnosisRow(Base):
     asked_by: Mapped[str | None] = mapped_column(String(128))
     #: Id of the request in the log; a queued diagnosis runs after its request has ended.
     request_id: Mapped[str | None] = mapped_column(String(128))
-    failure_mode: Mapped[str | None] = mapped_column(String(16), index=True)
+    failure_mode: Mapped[str | None] = mapped_column(String(16))
     abstained: Mapped[bool | None]
     #: First cause, the one that costs most.
-    cause: Mapped[str | None] = mapped_column(String(64), index=True)
+    cause: Mapped[str | None] = mapped_column(String(64))
     seconds_per_step: Mapped[float | None]
     model_sha256: Mapped[str | None] = mapped_column(String(64))
     #: Number of ranks of the job, and the names of its nodes if the window has them.
     world_size: Mapped[int | None]
     nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
-    #: JSON of `rca.diagnosis.result.Diagnosis`.
-    document: Mapped[bytes | None] = mapped_column(LargeBinary)
+    #: JSON of `rca.diagnosis.result.Diagnosis`. A query reads it only if it asks for it (`undefer`).
+    document: Mapped[bytes | None] = mapped_column(PackedDocument, deferred=True, deferred_raiseload=True)
     #: Problem document (JSON) of a failed one.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
@@ -78,13 +82,16 @@ class BlameRow(Base):
     """A node of a cause of a diagnosis; a cause without nodes has one row without a node."""
 
     __tablename__ = "blames"
-    __table_args__ = (Index("ix_blames_node_cause", "node", "cause"),)
+    __table_args__ = (
+        Index("ix_blames_node_cause_diagnosis", "node", "cause", "diagnosis_id"),
+        Index("ix_blames_cause_diagnosis", "cause", "diagnosis_id"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id", ondelete="CASCADE"), index=True)
     #: 1 for the first cause.
     place: Mapped[int]
-    cause: Mapped[str] = mapped_column(String(64), index=True)
+    cause: Mapped[str] = mapped_column(String(64))
     node: Mapped[str | None] = mapped_column(String(256))
     #: infrastructure, workload or either
     owner: Mapped[str] = mapped_column(String(16))

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security, status
 from sqlalchemy import Select, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from rca_api.diagnoses.repository import DONE, find
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.schemas import (
@@ -50,24 +52,30 @@ def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedbac
     All feedback is kept with its author. Of each author the newest counts. If authors disagree, all sides are
     shown and none is used in training.
     """
-    with State.of(request).database.session() as session:
-        diagnosis = _done(session, diagnosis_id)
-        label = (
-            labels.checked(given.label, diagnosis) if given.label is not None else labels.confirmed(diagnosis)
-        )
-        row = FeedbackRow(
-            diagnosis_id=diagnosis_id,
-            verdict=given.verdict,
-            label=label.model_dump(mode="json"),
-            meaning=labels.meaning(label),
-            given_by=caller.id,
-            given_by_name=caller.name,
-            reported_by=given.reported_by,
-            note=given.note,
-        )
-        session.add(row)
-        session.flush()
-        return read_feedback(row, conflict=bool(repository.disputed(session, [diagnosis_id])))
+    try:
+        with State.of(request).database.session() as session:
+            return _given(session, diagnosis_id, given, caller)
+    except IntegrityError:
+        # It was deleted meanwhile.
+        raise _unknown(diagnosis_id) from None
+
+
+def _given(session: Session, diagnosis_id: str, given: NewFeedback, caller: Principal) -> Feedback:
+    diagnosis = _done(find(session, diagnosis_id), diagnosis_id)
+    label = labels.checked(given.label, diagnosis) if given.label is not None else labels.confirmed(diagnosis)
+    row = FeedbackRow(
+        diagnosis_id=diagnosis_id,
+        verdict=given.verdict,
+        label=label.model_dump(mode="json"),
+        meaning=labels.meaning(label),
+        given_by=caller.id,
+        given_by_name=caller.name,
+        reported_by=given.reported_by,
+        note=given.note,
+    )
+    session.add(row)
+    session.flush()
+    return read_feedback(row, conflict=bool(repository.disputed(session, [diagnosis_id])))
 
 
 @router.get("/diagnoses/{diagnosis_id}/feedback", summary="List feedback on a diagnosis", responses=_JUDGED)
@@ -81,7 +89,7 @@ def list_diagnosis_feedback(
 ) -> DiagnosisFeedback:
     """List all feedback on a diagnosis, withdrawn feedback included, and the sides of a conflict."""
     with State.of(request).database.reading() as session:
-        _done(session, diagnosis_id)
+        _done(session.get(DiagnosisRow, diagnosis_id), diagnosis_id)
         statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id)
         found = _page(session, statement, limit, cursor)
         sides = repository.sides(repository.current_feedback(session, diagnosis_id))
@@ -152,10 +160,13 @@ def _page(session: Session, statement: Select[FeedbackRow], limit: int, cursor: 
     return Page(items, found.next)
 
 
-def _done(session: Session, diagnosis_id: str) -> DiagnosisRow:
-    row = session.get(DiagnosisRow, diagnosis_id)
+def _done(row: DiagnosisRow | None, diagnosis_id: str) -> DiagnosisRow:
     if row is None:
-        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
-    if row.document is None:
+        raise _unknown(diagnosis_id)
+    if row.state != DONE:
         raise ProblemError("conflict", f"the diagnosis is {row.state}; feedback needs a finished one")
     return row
+
+
+def _unknown(diagnosis_id: str) -> ProblemError:
+    return ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")

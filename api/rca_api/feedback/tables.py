@@ -12,14 +12,14 @@ from rca_api.store.base import Base, UtcDateTime, new_id, now
 
 
 class FeedbackRow(Base):
-    """Feedback on a diagnosis; it may be withdrawn, but it is never deleted."""
+    """Feedback on a diagnosis; it may be withdrawn, and goes only with its diagnosis."""
 
     __tablename__ = "feedback"
     __table_args__ = (Index("ix_feedback_newest", "created_at", "id"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
-    #: Without cascade, so a diagnosis with feedback cannot be deleted.
+    #: Without cascade, so a diagnosis with feedback is not deleted by mistake.
     diagnosis_id: Mapped[str] = mapped_column(ForeignKey("diagnoses.id"), index=True)
     #: confirmed or corrected
     verdict: Mapped[str] = mapped_column(String(16))

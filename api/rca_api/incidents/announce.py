@@ -41,7 +41,7 @@ class Announcer:
         )
         session.add(row)
         session.flush()
-        nodes = repository.nodes_of(session, incident.id)
+        nodes = repository.nodes_of(session, [incident.id])[incident.id]
         notification = IncidentNotification(
             type=f"incident.{event.kind}",
             timestamp=at,

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from rca_api.incidents import repository
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
-    Incident,
     IncidentDetail,
     IncidentPage,
     Lemon,
@@ -24,7 +23,7 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
-from rca_api.pagination import Cursor, Limit, link_next, page
+from rca_api.pagination import Cursor, Limit, Page, link_next, page
 from rca_api.parameters import Moment, Name
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
@@ -114,19 +113,23 @@ def show_incident(
 def _listed(
     request: Request, response: Response, filters: dict[str, Any], limit: int, cursor: str | None
 ) -> IncidentPage:
+    keys = (IncidentRow.opened_at, IncidentRow.id)
     with State.of(request).database.reading() as session:
-
-        def read(row: IncidentRow) -> Incident:
-            return read_incident(row, repository.nodes_of(session, row.id))
-
-        keys = (IncidentRow.opened_at, IncidentRow.id)
-        found = page(session, repository.found(**filters), keys=keys, limit=limit, cursor=cursor, read=read)
+        found: Page[IncidentRow] = page(
+            session,
+            repository.found(**filters),
+            keys=keys,
+            limit=limit,
+            cursor=cursor,
+            read=lambda row: row,
+        )
+        nodes = repository.nodes_of(session, [row.id for row in found.items])
     link_next(request, response, found.next)
-    return IncidentPage(items=found.items, next=found.next)
+    return IncidentPage(items=[read_incident(row, nodes[row.id]) for row in found.items], next=found.next)
 
 
 def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -> IncidentDetail:
-    nodes = repository.nodes_of(session, row.id)
+    nodes = repository.nodes_of(session, [row.id])[row.id]
     newest = page(
         session,
         repository.observed(row.id),

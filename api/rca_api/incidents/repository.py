@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Select, and_, exists, func, or_, select, tuple_
+from sqlalchemy import Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow
@@ -54,9 +54,14 @@ HORIZON = 64
 
 def follow(session: Session, job_id: str, at: datetime) -> FollowedJobRow:
     """Get the row of the job, and lock it until the transaction ends."""
-    insert_if_absent(session, FollowedJobRow, job_id=job_id, advanced_at=at)
     statement = select(FollowedJobRow).where(FollowedJobRow.job_id == job_id)
-    return session.scalars(statement.with_for_update().execution_options(populate_existing=True)).one()
+    locked = statement.with_for_update().execution_options(populate_existing=True)
+    while True:
+        insert_if_absent(session, FollowedJobRow, job_id=job_id, advanced_at=at)
+        row = session.scalars(locked).one_or_none()
+        # Retention may delete an old row in between.
+        if row is not None:
+            return row
 
 
 def open_incident(session: Session, job_id: str) -> IncidentRow | None:
@@ -208,8 +213,8 @@ def found(
     if job_id is not None:
         statement = statement.where(IncidentRow.job_id == job_id)
     if cause is not None:
-        had = and_(IncidentEventRow.incident_id == IncidentRow.id, IncidentEventRow.cause == cause)
-        statement = statement.where(exists().where(had))
+        had = select(IncidentEventRow.incident_id).where(IncidentEventRow.cause == cause)
+        statement = statement.where(IncidentRow.id.in_(had))
     if node is not None:
         blamed = (
             select(ObservationRow.incident_id)
@@ -241,18 +246,22 @@ def observed(incident_id: str) -> Select[ObservationRow]:
     return select(ObservationRow).where(ObservationRow.incident_id == incident_id)
 
 
-def nodes_of(session: Session, incident_id: str) -> list[tuple[str, float]]:
-    """Nodes blamed by confident diagnoses of an incident with their highest probability, in that order."""
+def nodes_of(session: Session, incident_ids: Iterable[str]) -> dict[str, list[tuple[str, float]]]:
+    """Nodes blamed by confident diagnoses of each incident with their highest probability, in that order."""
     highest = func.max(BlameRow.probability)
+    found: dict[str, list[tuple[str, float]]] = {incident_id: [] for incident_id in incident_ids}
     statement = (
-        select(BlameRow.node, highest)
-        .join(ObservationRow, ObservationRow.diagnosis_id == BlameRow.diagnosis_id)
+        select(ObservationRow.incident_id, BlameRow.node, highest)
+        .join(BlameRow, BlameRow.diagnosis_id == ObservationRow.diagnosis_id)
         .where(
-            ObservationRow.incident_id == incident_id,
+            ObservationRow.incident_id.in_(found),
             ObservationRow.verdict == "sick",
             BlameRow.node.is_not(None),
         )
-        .group_by(BlameRow.node)
+        .group_by(ObservationRow.incident_id, BlameRow.node)
         .order_by(highest.desc(), BlameRow.node)
     )
-    return [(node, each) for node, each in session.execute(statement) if node is not None]
+    for incident_id, node, probability in session.execute(statement):
+        if incident_id is not None and node is not None:
+            found[incident_id].append((node, probability))
+    return found

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import JSON, ForeignKey, Index, String, false
+from sqlalchemy import JSON, ForeignKey, Index, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
+
+#: Conditions of indexes that hold few of the rows.
+_IS_OPEN, _IS_SICK = text("open_job_id IS NOT NULL"), text("verdict = 'sick'")
 
 
 class FollowedJobRow(Base):
@@ -29,7 +32,12 @@ class IncidentRow(Base):
     """One incident; while it is open, its state at the last event."""
 
     __tablename__ = "incidents"
-    __table_args__ = (Index("ix_incidents_newest", "opened_at", "id"),)
+    __table_args__ = (
+        Index("ix_incidents_newest", "opened_at", "id"),
+        Index(
+            "ix_incidents_open_newest", "opened_at", "id", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN
+        ),
+    )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True, default=new_id)
     job_id: Mapped[str] = mapped_column(String(256), index=True)
@@ -60,6 +68,7 @@ class IncidentEventRow(Base):
     """An event of an incident, as announced."""
 
     __tablename__ = "incident_events"
+    __table_args__ = (Index("ix_incident_events_cause_incident", "cause", "incident_id"),)
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id", ondelete="CASCADE"), index=True)
@@ -68,7 +77,9 @@ class IncidentEventRow(Base):
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: End of the window that caused the event, Unix seconds.
     window_end: Mapped[float]
-    diagnosis_id: Mapped[str | None] = mapped_column(ForeignKey("diagnoses.id", ondelete="SET NULL"))
+    diagnosis_id: Mapped[str | None] = mapped_column(
+        ForeignKey("diagnoses.id", ondelete="SET NULL"), index=True
+    )
     failure_mode: Mapped[str] = mapped_column(String(16))
     cause: Mapped[str | None] = mapped_column(String(64))
     previous_cause: Mapped[str | None] = mapped_column(String(64))
@@ -81,6 +92,14 @@ class ObservationRow(Base):
     """The verdict of a window: of its first diagnosis, or of one with precedence and other content."""
 
     __tablename__ = "observations"
+    __table_args__ = (
+        Index(
+            "ix_observations_sick_observed_at",
+            "observed_at",
+            sqlite_where=_IS_SICK,
+            postgresql_where=_IS_SICK,
+        ),
+    )
 
     job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
     window_end: Mapped[float] = mapped_column(primary_key=True)

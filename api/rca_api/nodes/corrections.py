@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -11,6 +12,7 @@ from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from rca.telemetry.causes import SPECS
+from rca.telemetry.labels import LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow
@@ -46,7 +48,7 @@ def corrections(session: Session, since: datetime, exclude_job: str | None = Non
         ObservationRow.window_start == DiagnosisRow.window_start,
     )
     statement = (
-        select(ObservationRow, FeedbackRow, DiagnosisRow.document)
+        select(ObservationRow, FeedbackRow)
         .join(DiagnosisRow, about)
         .join(FeedbackRow, FeedbackRow.diagnosis_id == DiagnosisRow.id)
         .where(repository.is_current(), ObservationRow.observed_at >= since)
@@ -57,18 +59,24 @@ def corrections(session: Session, since: datetime, exclude_job: str | None = Non
     found: list[Correction] = []
     for _, rows in groupby(session.execute(statement), key=lambda row: row[0].diagnosis_id):
         held = list(rows)
-        documents = {feedback.id: document for _, feedback, document in held}
-        words = repository.newest_by_author(feedback for _, feedback, _ in held)
+        words = repository.newest_by_author(feedback for _, feedback in held)
         if len({word.meaning for word in words}) == 1:
-            found.append(_correction(held[0][0], words[-1], documents[words[-1].id]))
+            found.append(_correction(session, held[0][0], words[-1]))
     return found
 
 
-def _correction(seen: ObservationRow, word: FeedbackRow, document: bytes | None) -> Correction:
-    diagnosis = orjson.loads(document or b'{"causes": [], "stragglers": []}')
+def _correction(session: Session, seen: ObservationRow, word: FeedbackRow) -> Correction:
     blamed: dict[str, float] = {}
     for cause in labels.read(word.label).causes:
         weight = WEIGHTS[SPECS[cause.cause].owner]
-        for node in labels.nodes_of(cause, diagnosis) if weight else ():
+        for node in _nodes_of(session, cause, word.diagnosis_id) if weight else ():
             blamed[node] = max(weight, blamed.get(node, 0.0))
     return Correction(seen.diagnosis_id, seen.job_id, seen.window_start, seen.window_end, blamed)
+
+
+def _nodes_of(session: Session, cause: LabelledCause, diagnosis_id: str) -> Iterable[str]:
+    if cause.nodes or not cause.ranks:
+        return cause.nodes
+    # One document at a time: they may be large. Labels mostly name nodes.
+    document = session.scalar(select(DiagnosisRow.document).where(DiagnosisRow.id == diagnosis_id))
+    return () if document is None else labels.nodes_of(cause, orjson.loads(document))

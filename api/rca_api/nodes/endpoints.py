@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
 from sqlalchemy.orm import Session
@@ -13,7 +13,9 @@ from rca_api.incidents.schemas import moment
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
 from rca_api.nodes.corrections import corrections
-from rca_api.nodes.schemas import Node, NodeBlame, NodeHistory, NodePage, read_node
+from rca_api.nodes.fault_prior import THRESHOLD
+from rca_api.nodes.repository import Record
+from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
 from rca_api.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
 from rca_api.parameters import Flag, Name
@@ -46,11 +48,12 @@ def list_nodes(
     state = State.of(request)
     with state.database.reading() as session:
         found = repository.records(session, since=now() - RECORD_AGE)
-    ranked = [read_node(record, judged(record, state.settings.node_lemon_prior)) for record in found]
-    kept = [node for node in ranked if node.is_lemon or not lemons]
+    prior = state.settings.node_lemon_prior
+    ranked = [Ranked(record, judged(record, prior)) for record in found]
+    kept = [each for each in ranked if each.probability >= THRESHOLD or not lemons]
     items, following = ranked_page(kept, limit, cursor)
     link_next(request, response, following)
-    return NodePage(items=items, next=following)
+    return NodePage(items=[read_node(*each) for each in items], next=following)
 
 
 @router.get(
@@ -105,7 +108,14 @@ def _read(session: Session, row: BlameRow, overruled: set[str]) -> NodeBlame:
     )
 
 
-def ranked_page(nodes: Iterable[Node], limit: int, cursor: str | None) -> tuple[list[Node], str | None]:
+class Ranked(NamedTuple):
+    """A node and its lemon probability."""
+
+    record: Record
+    probability: float
+
+
+def ranked_page(nodes: Iterable[Ranked], limit: int, cursor: str | None) -> tuple[list[Ranked], str | None]:
     """Sort nodes by lemon probability, highest first; gives one page and the cursor of the next.
 
     Raises
@@ -121,8 +131,8 @@ def ranked_page(nodes: Iterable[Node], limit: int, cursor: str | None) -> tuple[
     return ordered[:limit], written(_key(ordered[limit - 1])) if more else None
 
 
-def _key(node: Node) -> tuple[float, str]:
-    return -node.lemon_probability, node.node
+def _key(node: Ranked) -> tuple[float, str]:
+    return -node.probability, node.record.node
 
 
 def _read_cursor(cursor: str) -> tuple[float, str]:

@@ -30,6 +30,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -81,8 +82,14 @@ def lemon_probability(blames: Sequence[Blame], n_jobs: int, prior: float) -> flo
     """
     # A blaming job that is not independent is no job without a blame either.
     clean = max(n_jobs - len(blaming_jobs(blames)), 0)
+    return _probability(clean, tuple(independent_blames(blames)), prior)
+
+
+@lru_cache(maxsize=16_384)
+def _probability(clean: int, blames: tuple[float, ...], prior: float) -> float:
+    """The formula above; many nodes of a cluster have the same few numbers."""
     log_ratio = clean * np.log((1 - _RATES) / (1 - ORDINARY))
-    for probability in independent_blames(blames):
+    for probability in blames:
         share = _RATES / ORDINARY * probability
         log_ratio = log_ratio + np.log(share + (1 - _RATES) / (1 - ORDINARY) * (1 - probability))
     # In logarithms, because the ratio may overflow.

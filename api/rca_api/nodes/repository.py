@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import Select, String, Table, case, func, select
+from sqlalchemy import Index, Select, String, Table, and_, case, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
@@ -22,6 +22,10 @@ class NodeExposureRow(Base):
     """A node with a verdict in the diagnosed windows of a job."""
 
     __tablename__ = "node_exposures"
+    #: Holds all that the list of nodes needs, so that it does not read the rows themselves.
+    __table_args__ = (
+        Index("ix_node_exposures_summary", "node", "updated_at", "windows", "first_seen", "last_seen"),
+    )
 
     node: Mapped[str] = mapped_column(String(256), primary_key=True)
     job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
@@ -61,6 +65,23 @@ def expose(session: Session, nodes: Sequence[str], row: DiagnosisRow, at: dateti
     rows = [{"node": node, "job_id": row.job_id, **window} for node in nodes]
     if rows:
         session.execute(insert.on_conflict_do_update(index_elements=["node", "job_id"], set_=changed), rows)
+
+
+def unexpose(session: Session, nodes: Sequence[str], job_id: str) -> None:
+    """Take back what `expose` has recorded for one window, which is no longer observed."""
+    row = NodeExposureRow
+    mine = and_(row.node.in_(nodes), row.job_id == job_id)
+    session.execute(delete(row).where(mine, row.windows <= 1))
+    seen = ObservationRow
+    rest = select(func.min(seen.window_start), func.max(seen.window_end)).where(
+        seen.job_id == job_id, seen.verdict != "unsure"
+    )
+    first, last = session.execute(rest).one()
+    changed: dict[str, Any] = {"windows": row.windows - 1}
+    if first is not None:
+        changed["first_seen"] = case((row.first_seen < first, first), else_=row.first_seen)
+        changed["last_seen"] = case((row.last_seen > last, last), else_=row.last_seen)
+    session.execute(update(row).where(mine).values(changed))
 
 
 def records(
@@ -139,10 +160,15 @@ def _correct(
     session: Session, found: dict[str, Record], words: Sequence[Correction], wanted: set[str] | None
 ) -> None:
     """Add the blames by people, also for nodes without a verdict in that job."""
-    judged = select(NodeExposureRow.node, NodeExposureRow.job_id)
-    judged = judged.where(NodeExposureRow.job_id.in_({word.job_id for word in words if word.blamed}))
+    blaming = [word for word in words if word.blamed]
+    if not blaming:
+        return
+    judged = select(NodeExposureRow.node, NodeExposureRow.job_id).where(
+        NodeExposureRow.node.in_({node for word in blaming for node in word.blamed}),
+        NodeExposureRow.job_id.in_({word.job_id for word in blaming}),
+    )
     jobs = {(node, job) for node, job in session.execute(judged)}
-    for word in words:
+    for word in blaming:
         for node in set(word.blamed) if wanted is None else wanted.intersection(word.blamed):
             record = found.setdefault(node, Record(node, 0, 0, word.start, word.end))
             record.jobs += (node, word.job_id) not in jobs

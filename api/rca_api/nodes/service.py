@@ -37,13 +37,15 @@ class Exposures:
         seen = session.get(ObservationRow, (row.job_id, row.window_end, row.window_start))
         if seen is None or seen.diagnosis_id != row.id:
             return
-        nodes = _judged_nodes(row)
-        # Always in the same order, so that two replicas cannot deadlock.
-        named = sorted(node for node in nodes if 0 < len(node) <= _LONGEST_NAME and "\0" not in node)
-        repository.expose(session, named, row, self._clock())
+        repository.expose(session, judged_nodes(row), row, self._clock())
 
 
-def _judged_nodes(row: DiagnosisRow) -> set[str]:
+def judged_nodes(row: DiagnosisRow) -> list[str]:
+    """The nodes that a diagnosis has a verdict about, in an order in which two replicas cannot deadlock."""
+    return sorted(node for node in _judged(row) if 0 < len(node) <= _LONGEST_NAME and "\0" not in node)
+
+
+def _judged(row: DiagnosisRow) -> set[str]:
     if row.abstained:
         return set()
     named = {blame.node: blame.owner for blame in row.blames if blame.node is not None}

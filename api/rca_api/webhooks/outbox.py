@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, undefer
 
 from rca_api.store.base import new_id
 from rca_api.store.leases import Leases
@@ -106,7 +106,8 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
     order = (ranked.c.next_attempt_at, ranked.c.number)
     due = select(ranked.c.number).where(ranked.c.place == 1).order_by(*order).limit(limit)
     oldest = DeliveryRow.next_attempt_at, DeliveryRow.number
-    wanted = select(DeliveryRow).where(DeliveryRow.number.in_(due)).order_by(*oldest)
+    wanted = select(DeliveryRow).options(undefer(DeliveryRow.body))
+    wanted = wanted.where(DeliveryRow.number.in_(due)).order_by(*oldest)
     # A name per claim, not per process: a sender that lost a delivery cannot finish its own next attempt.
     owner = new_id()
     return [_claimed(session, row, owner) for row in LEASES.claim(session, wanted, owner, at, length).rows]

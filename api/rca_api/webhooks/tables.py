@@ -45,14 +45,14 @@ class DeliveryRow(Base):
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"), index=True)
     event: Mapped[str] = mapped_column(String(32))
     incident_id: Mapped[str] = mapped_column(String(32))
-    #: The bytes of the body, the same in each attempt.
-    body: Mapped[bytes] = mapped_column(LargeBinary)
+    #: The bytes of the body, the same in each attempt. A query reads them only if it asks for them.
+    body: Mapped[bytes] = mapped_column(LargeBinary, deferred=True, deferred_raiseload=True)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: pending, delivered, dead
     state: Mapped[str] = mapped_column(String(16), default="pending")
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
-    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
     #: Owner and end of the lease; see `rca_api.store.leases`.
     lease: Mapped[str | None] = mapped_column(String(32))
     leased_until: Mapped[datetime | None] = mapped_column(UtcDateTime)

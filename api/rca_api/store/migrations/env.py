@@ -7,6 +7,7 @@ from typing import Any, Literal
 from alembic import context
 
 from rca_api.store.base import UtcDateTime
+from rca_api.store.packed import PackedDocument
 from rca_api.store.tables import Base
 
 
@@ -14,6 +15,8 @@ def render_item(kind: str, item: Any, autogen_context: Any) -> str | Literal[Fal
     """Write plain column types into migrations: they must go on working when our classes have moved."""
     if kind == "type" and isinstance(item, UtcDateTime):
         return "sa.DateTime(timezone=True)"
+    if kind == "type" and isinstance(item, PackedDocument):
+        return "sa.LargeBinary()"
     return False
 
 
