@@ -15,7 +15,8 @@ from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Scope
 from rca_api.state import State
-from rca_api.store.database import Database, StoreError
+from rca_api.store.database import StoreError
+from rca_api.store.schema_check import SchemaCheck
 
 router = APIRouter(tags=["operations"], dependencies=[Depends(only_known)])
 read_access = requires(Scope.read)
@@ -64,7 +65,7 @@ async def healthz() -> Alive:
 def readyz(request: Request) -> Ready:
     """Name the model bundle in use, or list the checks that fail and why."""
     state = State.of(request)
-    held = [check_model(state.pool), check_processes(state.pool), check_database(state.database)]
+    held = [check_model(state.pool), check_processes(state.pool), check_database(state.schema_check)]
     model, failed = state.pool.model, [check for check in held if not check.ready]
     if model is None or failed:
         detail = "; ".join(f"{check.name}: {check.detail}" for check in failed)
@@ -113,10 +114,10 @@ def check_processes(pool: ComputePool) -> Check:
     return Check(name="pool", ready=True, detail=detail)
 
 
-def check_database(held: Database) -> Check:
-    """Check that the database answers and has the schema that this version needs."""
+def check_database(held: SchemaCheck) -> Check:
+    """Check that the database answers and has the tables that this version needs."""
     try:
-        held.check()
+        held.require()
     except StoreError as error:
         detail = error.message if error.hint is None else f"{error.message} ({error.hint})"
         return Check(name="database", ready=False, detail=detail, code="store-unavailable")

@@ -29,6 +29,7 @@ from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
 from rca_api.store.database import Database, StoreError
+from rca_api.store.schema_check import SchemaCheck
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 
@@ -199,7 +200,7 @@ def test_not_ready_names_every_reason(tmp_path: Path) -> None:
 
 def test_an_old_schema_is_a_reason_and_says_what_to_do(database_url: str) -> None:
     empty = Database(database_url)
-    check = health.check_database(empty)
+    check = health.check_database(SchemaCheck(empty))
     empty.close()
     assert (check.ready, check.code) == (False, "store-unavailable")
     assert "rca db upgrade" in check.detail
