@@ -40,13 +40,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(state.spool.clean)
         await run_in_threadpool(state.follower.resume)
         state.dispatcher.start()
-        works = (
+        works: tuple[Work, ...] = (
             state.webhook_dispatcher.run,
             state.sweeper.run,
             state.follower.follow,
             state.memory.nodes.follow,
             state.memory.windows.follow,
-            partial(tidy_up, state),
+            *tidying(state),
             partial(count_rows, state.database, state.metrics),
         )
         async with running(*works):
@@ -104,15 +104,25 @@ async def upgrade_later(state: State) -> None:
         await asyncio.sleep(_MIGRATION_SECONDS)
 
 
-async def tidy_up(state: State) -> None:
-    """Delete windows over the limits and expired idempotency keys, until cancelled."""
+def tidying(state: State) -> tuple[Work, ...]:
+    """What deletes the old, each on its own: none waits for another one or fails with it."""
+    pause = state.settings.retention_interval_seconds
+    return (
+        partial(repeated, "expired idempotency keys", state.keys.forget_expired, pause),
+        partial(repeated, "old rows", state.old_rows.delete, pause),
+        partial(repeated, "old windows", state.retention.prune, pause),
+        partial(repeated, "statistics of indexes", state.database.analyze, pause),
+    )
+
+
+async def repeated(what: str, work: Callable[[], object], pause_seconds: float) -> None:
+    """Do some work again and again, until cancelled."""
     while True:
-        # The first deletion waits as well: it must not slow down the start.
-        await asyncio.sleep(state.settings.retention_interval_seconds)
+        # The first time waits as well: it must not slow down the start.
+        await asyncio.sleep(pause_seconds)
         try:
-            pruned = await run_in_threadpool(state.retention.prune)
-            keys = await run_in_threadpool(state.keys.forget_expired)
+            done = await run_in_threadpool(work)
         except RcaError as error:
-            _log.warning("deletion of old windows is postponed", reason=error.message)
+            _log.warning("tidying up is postponed", what=what, reason=error.message)
         else:
-            _log.info("old windows deleted", windows=pruned.windows, n_bytes=pruned.n_bytes, keys=keys)
+            _log.info("tidied up", what=what, done=done if isinstance(done, dict | int) else str(done))

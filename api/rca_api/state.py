@@ -33,9 +33,11 @@ from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
 from rca_api.nodes.service import Exposures
+from rca_api.old_rows import Ages, OldRows
 from rca_api.security.authority import Authority
 from rca_api.settings import Settings
 from rca_api.store.database import Database
+from rca_api.store.schema_check import SchemaCheck
 from rca_api.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
 from rca_api.training_runs.wakeup import WakeupQueue
@@ -54,6 +56,7 @@ class State:
 
     settings: Settings
     database: Database
+    schema_check: SchemaCheck
     metrics: Metrics
     authority: Authority
     admission: Admission
@@ -66,6 +69,7 @@ class State:
     keys: Keys
     dispatcher: Dispatcher
     retention: Retention
+    old_rows: OldRows
     webhook_policy: Policy
     webhook_dispatcher: WebhookDispatcher
     sweeper: Sweeper
@@ -81,7 +85,9 @@ class State:
     def build(cls, settings: Settings) -> State:
         """Build the parts; nothing is loaded yet."""
         metrics = Metrics()
-        database = Database(settings.database_url, metrics.database_failures.inc)
+        database = Database(
+            settings.database_url, metrics.database_failures.inc, settings.database_timeout_seconds
+        )
         models = CurrentModels(BundleRef(settings.bundle))
         setup = partial(_setup, settings, models)
         pool = ComputePool(
@@ -94,7 +100,7 @@ class State:
         incidents = _incidents(settings, metrics)
         # Incidents first: nodes need to know whether the window is new.
         on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
-        journal = Journal(database, metrics, on_diagnosed, windows.has)
+        journal = Journal(database, metrics, on_diagnosed, windows.has, packed=settings.pack_documents)
         policy = _policy(settings)
         registry = RegistryClient(
             settings.registry_uri, settings.registry_timeout_seconds, settings.log_level
@@ -110,6 +116,7 @@ class State:
         return cls(
             settings=settings,
             database=database,
+            schema_check=SchemaCheck(database),
             authority=Authority(settings, database),
             metrics=metrics,
             admission=admission,
@@ -125,12 +132,11 @@ class State:
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
             dispatcher=Dispatcher(journal, pool, models, memory, settings, shadow.answered),
+            old_rows=OldRows(database, Ages.of(settings)),
             retention=Retention(database, windows, settings, (has_feedback(),)),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
-            sweeper=Sweeper(
-                database, incidents, settings.incident_silence_seconds, settings.webhook_keep_days
-            ),
+            sweeper=Sweeper(database, incidents, settings.incident_silence_seconds),
             on_diagnosed=on_diagnosed,
             registry=registry,
             trial=trial,

@@ -282,7 +282,7 @@ def test_what_fails_later_in_the_transaction_leaves_no_incident(
 
 
 def sweeper_of(database: Database, follower: IncidentTracker, clock: Clock) -> Sweeper:
-    return Sweeper(database, follower, SETTINGS.silence_seconds, 30.0, clock=clock, ticks=lambda: clock.ticks)
+    return Sweeper(database, follower, SETTINGS.silence_seconds, clock=clock, ticks=lambda: clock.ticks)
 
 
 def test_silence_resolves(database: Database, follower: IncidentTracker, clock: Clock) -> None:

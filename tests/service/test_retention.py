@@ -54,7 +54,9 @@ def add(database: Database, store: WindowStore, make_window):
 
 def prune(database: Database, store: WindowStore, *keepers: Keeper, **settings: float) -> tuple[int, int]:
     retention = Retention(database, store, Settings(**settings), keepers)  # type: ignore[arg-type]
+    announced = retention.count(NOW)
     done = retention.prune(NOW, NO_GRACE)
+    assert (announced.windows, announced.n_bytes) == (done.windows, done.n_bytes)
     return done.windows, done.orphans
 
 

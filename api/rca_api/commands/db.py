@@ -1,19 +1,29 @@
-"""`rca db`: the schema of the service's database."""
+"""`rca db`: the schema of the service's database, and the age of its rows."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from rca_api.commands.database import Url, any_database, require_service
+from rca_api.commands.database import Url, any_database, ready_database, require_service
+from rca_api.commands.keys import duration
+
+if TYPE_CHECKING:
+    from rca_api.settings import Settings
+    from rca_api.store.database import Database
+    from rca_api.stored_windows.retention import Retention
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show and upgrade the schema of the service's database.",
+    help="Show, check and upgrade the schema of the service's database, and delete what is old.",
     epilog="\b\nExamples:\n"
     "  rca db status\n"
-    "  RCA_DATABASE_URL=postgresql://rca@db/rca rca db upgrade     before a rollout",
+    "  RCA_DATABASE_URL=postgresql://rca@db/rca rca db upgrade     before a rollout\n"
+    "  rca db prune --older-than 90d --dry-run",
 )
 
 
@@ -50,18 +60,105 @@ def status(database_url: Url = None) -> None:
 
 
 @app.command()
-def prune() -> None:
-    """Delete windows over the limits RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES now."""
-    require_service()
-    from rca_api import environment, logs, start_checks
-    from rca_api.state import State
+def check(database_url: Url = None) -> None:
+    """Compare the tables with those of their revision; exit code 1 if they differ.
 
-    settings = environment.read()
-    logs.configure(settings.log_level)
-    start_checks.check(settings, start_checks.SERVE)
-    state = State.build(settings)
-    pruned = state.retention.prune()
-    state.database.close()
-    typer.echo(
-        f"deleted {pruned.windows} windows ({pruned.n_bytes:,} bytes), {pruned.orphans} files without a row"
+    They differ if a migration was edited after it ran, or if somebody changed a table by hand.
+    """
+    with any_database(database_url) as database:
+        from rca_api.store.schema_check import SchemaCheck
+
+        found = SchemaCheck(database).read()
+    if not found.is_comparable:
+        typer.echo(
+            f"schema {found.schema.current or 'none'}, newest {found.schema.newest}: cannot be compared"
+        )
+        typer.echo("Run `rca db upgrade` first." if not found.schema.is_newer else "Use the newer version.")
+        raise typer.Exit(1)
+    typer.echo(f"schema {found.schema.current}, fingerprint {found.fingerprint}, expected {found.expected}")
+    if not found.differ:
+        return
+    for each in (*found.missing, *found.unknown):
+        typer.echo(f"- {each}")
+    if found.statements:
+        typer.echo("\nMake a backup, then add what is missing:\n")
+        typer.echo(";\n".join(found.statements) + ";")
+    if len(found.statements) < len(found.missing) + len(found.unknown):
+        typer.echo("\nWhat no statement above mends: restore a backup, or ask for help with this list.")
+    raise typer.Exit(1)
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only; delete nothing.")] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE",
+            help="Age such as 12h, 90d or 52w, in place of all settings. Feedback keeps its own setting.",
+        ),
+    ] = None,
+    vacuum: Annotated[
+        bool,
+        typer.Option("--vacuum", help="Return free space of a SQLite file to the disk; writers wait."),
+    ] = False,
+) -> None:
+    """Delete now what is older than the settings allow, as the running service does every hour.
+
+    These are RCA_DIAGNOSIS_DAYS, RCA_INCIDENT_DAYS, RCA_FEEDBACK_DAYS, RCA_TRAINING_RUN_DAYS,
+    RCA_WEBHOOK_KEEP_DAYS, RCA_WEBHOOK_DEAD_DAYS, RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES.
+    """
+    require_service()
+    from rca_api import environment
+    from rca_api.old_rows import Ages, OldRows
+    from rca_api.store.base import now
+
+    settings, age, at = environment.read(), None if older_than is None else duration(older_than), now()
+    ages = Ages.of(settings) if age is None else Ages.of(settings).all(age)
+    with ready_database(settings.database_url) as database:
+        rows = OldRows(database, ages)
+        windows = _retention(settings, database, age)
+        kept = {kind.name: kind.age for kind in rows.kinds(at)}
+        counted = rows.count(at) if dry_run else rows.delete(at)
+        pruned = windows.count(at) if dry_run else windows.prune(at)
+        if vacuum and not dry_run:
+            database.vacuum()
+        free = database.free_bytes()
+    typer.echo(f"{'kind':<20} {'older than':>12} {'to delete' if dry_run else 'deleted':>10}")
+    for name, number in counted.items():
+        typer.echo(f"{name:<20} {_shown(kept[name]):>12} {number:>10,}")
+    typer.echo(f"{'windows':<20} {_shown(windows.age):>12} {pruned.windows:>10,} ({pruned.n_bytes:,} bytes)")
+    if not dry_run:
+        typer.echo(f"{'files without a row':<20} {'1 h':>12} {pruned.orphans:>10,}")
+    if missing := [name for name in kept if name not in counted]:
+        typer.echo(f"not deleted, because the database could not be used: {', '.join(missing)}")
+    typer.echo(_space(free))
+    if missing:
+        raise typer.Exit(1)
+
+
+def _retention(settings: Settings, database: Database, age: timedelta | None) -> Retention:
+    from rca_api.feedback.repository import has_feedback
+    from rca_api.store.window_store import WindowStore
+    from rca_api.stored_windows.retention import Retention
+
+    if age is not None:
+        settings = settings.model_copy(update={"window_days": age / timedelta(days=1)})
+    return Retention(database, WindowStore(settings.window_store_url), settings, (has_feedback(),))
+
+
+def _shown(age: timedelta | None) -> str:
+    return "never" if age is None else f"{age / timedelta(days=1):g} days"
+
+
+def _space(free: int | None) -> str:
+    if free is None:
+        return (
+            "PostgreSQL uses the space for new rows. VACUUM FULL returns it to the disk and locks the tables."
+        )
+    if not free:
+        return "The file has no free space."
+    return (
+        f"{free:,} bytes of the file are free. SQLite uses them for new rows; "
+        "`rca db prune --vacuum` returns them to the disk."
     )

@@ -51,7 +51,7 @@ def create(
     from rca_api.store.base import now
 
     scopes = _scopes(scope)
-    until = None if expires is None else now() + _lifetime(expires)
+    until = None if expires is None else now() + duration(expires)
     with ready_database(database_url) as database, database.session() as session:
         row, key = keys.create(session, name, scopes, until)
     if quiet:
@@ -106,10 +106,16 @@ def _scopes(names: list[str]) -> list[Any]:
     return [Scope(name) for name in names]
 
 
-def _lifetime(text: str) -> timedelta:
+def duration(text: str) -> timedelta:
+    """Read a number of hours, days or weeks, such as 90d.
+
+    Raises
+    ------
+    InvalidInput
+    """
     form = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text)
     if form is None:
-        raise InvalidInput(f"{text!r} is not a lifetime", hint="a number and h, d or w, such as 90d")
+        raise InvalidInput(f"{text!r} is not a duration", hint="a number and h, d or w, such as 90d")
     return int(form[1]) * _UNITS[form[2]]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Path, Query, Request, Response, Security, status
 
 from rca.diagnosis.result import Diagnosis
 from rca.telemetry.causes import FailureMode
-from rca_api.diagnoses import answers, batch, repository, service
+from rca_api.diagnoses import answers, batch, deletion, repository, service
 from rca_api.diagnoses.schemas import (
     BatchAnswer,
     DiagnosisList,
@@ -25,6 +25,7 @@ from rca_api.request_bodies import WINDOW_BODY
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State as Parts
+from rca_api.store.base import now
 
 router = APIRouter(prefix="/v1/diagnoses", tags=["diagnoses"])
 
@@ -77,6 +78,7 @@ Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
 #: Callers that create or judge a diagnosis know its id, and ids cannot be guessed.
 ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
 @router.post(
@@ -182,12 +184,28 @@ def list_diagnoses(
         ),
     },
 )
-def get_diagnosis(
-    request: Request, _: ReaderOfOne, diagnosis_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-) -> Response:
+def get_diagnosis(request: Request, _: ReaderOfOne, diagnosis_id: DiagnosisId) -> Response:
     """Get a stored diagnosis, in the media type of `Accept`.
 
     The scope `diagnose` or `feedback` is enough for one diagnosis. Lists need `read`.
     """
     accept = choose(request.headers.get("accept"), answers.OFFERED)
     return answers.current(Parts.of(request), diagnosis_id, accept)
+
+
+@router.delete(
+    "/{diagnosis_id}",
+    status_code=status.HTTP_204_NO_CONTENT,
+    summary="Delete a diagnosis",
+    responses=problem_responses("invalid-parameters", "not-found", "store-unavailable"),
+)
+def delete_diagnosis(
+    request: Request, _: Annotated[Principal, Security(requires(Scope.admin))], diagnosis_id: DiagnosisId
+) -> None:
+    """Delete a diagnosis with its feedback, and its window unless another diagnosis uses it.
+
+    An incident that counted the window is recounted. Its events stay, without the id of the diagnosis.
+    """
+    parts = Parts.of(request)
+    with parts.database.session() as session:
+        deletion.delete(session, diagnosis_id, parts.retention, now())

@@ -35,9 +35,9 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
     held = session.get_one(ObservationRow, tuple(key.values()), populate_existing=True)
-    before = session.get_one(DiagnosisRow, held.diagnosis_id)
+    before = session.get(DiagnosisRow, held.diagnosis_id)
     more = _PRECEDENCE.index(values["verdict"]) > _PRECEDENCE.index(held.verdict)
-    if before.window_digest == row.window_digest or not more:
+    if before is None or before.window_digest == row.window_digest or not more:
         return None
     for name, value in values.items():
         setattr(held, name, value)

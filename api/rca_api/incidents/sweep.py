@@ -1,4 +1,4 @@
-"""Resolves incidents of silent jobs, and deletes old deliveries, once a minute."""
+"""Resolves incidents of silent jobs, once a minute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
-from sqlalchemy import delete
 from starlette.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
@@ -16,7 +15,6 @@ from rca_api.incidents import repository
 from rca_api.incidents.service import IncidentTracker
 from rca_api.store.base import now
 from rca_api.store.database import Database
-from rca_api.webhooks.tables import DeliveryRow
 
 #: A larger difference of the two clocks between sweeps means that the wall clock was set.
 _CLOCK_STEP_SECONDS = 60.0
@@ -32,8 +30,6 @@ class Sweeper:
     Parameters
     ----------
     silence_seconds : float
-    keep_days : float
-        How long delivered webhooks are kept.
     clock, ticks : callable
         Wall clock of the service; monotonic clock, seconds.
     """
@@ -43,7 +39,6 @@ class Sweeper:
         database: Database,
         tracker: IncidentTracker,
         silence_seconds: float,
-        keep_days: float,
         *,
         every_seconds: float = 60.0,
         clock: Callable[[], datetime] = now,
@@ -52,7 +47,6 @@ class Sweeper:
         self._database = database
         self._tracker = tracker
         self._silence = timedelta(seconds=silence_seconds)
-        self._keep = timedelta(days=keep_days)
         self._every_seconds = every_seconds
         self._clock = clock
         self._ticks = ticks
@@ -73,9 +67,6 @@ class Sweeper:
             self._counted_from = at
         self._last_time, self._last_ticks = at, ticks
         try:
-            with self._database.session() as session:
-                old = DeliveryRow.finished_at < at - self._keep
-                session.execute(delete(DeliveryRow).where(DeliveryRow.state == "delivered", old))
             return self._resolve(at) if at - self._counted_from >= self._silence else 0
         except RcaError as error:
             _log.warning("the search for silent jobs is postponed", reason=error.message)

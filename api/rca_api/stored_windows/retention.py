@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import cast
 
-from sqlalchemy import ColumnElement, CursorResult, delete, func, or_, select
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import QUEUED, RUNNING
@@ -58,7 +59,7 @@ class Retention:
     ) -> None:
         self._database = database
         self._windows = windows
-        self._age = timedelta(days=settings.window_days)
+        self.age = timedelta(days=settings.window_days)
         self._max_bytes = int(settings.max_window_store_bytes)
         self._keepers = keepers
 
@@ -73,6 +74,31 @@ class Retention:
                 # All of them are in use again.
                 break
         return Pruned(len(gone), sum(row.n_bytes for row in gone), self._sweep(young_seconds))
+
+    def count(self, at: datetime | None = None) -> Pruned:
+        """Numbers of the windows that `prune` would delete now; files without a row are not looked for."""
+        at = at or now()
+        old = select(func.count(), func.coalesce(func.sum(WindowRow.n_bytes), 0)).select_from(WindowRow)
+        with self._database.reading() as session:
+            windows, n_bytes = session.execute(old.where(self._is_old(at))).one()
+            # Those that are too old go first, and make room.
+            excess = self._excess(session) - n_bytes
+            rest = select(WindowRow.n_bytes).where(self._deletable(), WindowRow.used_at >= at - self.age)
+            for size in session.scalars(rest.order_by(WindowRow.used_at)):
+                if excess <= 0:
+                    break
+                windows, n_bytes, excess = windows + 1, n_bytes + size, excess - size
+        return Pruned(windows, int(n_bytes), 0)
+
+    def forget_unused(self, session: Session, row: WindowRow) -> None:
+        """Delete a window that the caller has locked, unless a diagnosis uses it.
+
+        The file is deleted before the transaction of the caller ends, as in `prune`.
+        """
+        used = select(DiagnosisRow.id).where(DiagnosisRow.window_digest == row.digest).limit(1)
+        if session.scalar(used) is None:
+            session.execute(delete(WindowRow).where(WindowRow.digest == row.digest))
+            self._windows.delete(row.digest)
 
     def _doomed(self, at: datetime) -> Sequence[WindowRow]:
         with self._database.reading() as session:
@@ -99,11 +125,16 @@ class Retention:
         return ~or_(waiting.exists(), *self._keepers)
 
     def _too_old(self, session: Session, at: datetime) -> Sequence[WindowRow]:
-        old = select(WindowRow).where(WindowRow.used_at < at - self._age, self._deletable())
-        return session.scalars(old.limit(_WINDOWS_PER_READ)).all()
+        return session.scalars(select(WindowRow).where(self._is_old(at)).limit(_WINDOWS_PER_READ)).all()
+
+    def _is_old(self, at: datetime) -> ColumnElement[bool]:
+        return and_(WindowRow.used_at < at - self.age, self._deletable())
+
+    def _excess(self, session: Session) -> int:
+        return int(session.scalar(select(func.sum(WindowRow.n_bytes))) or 0) - self._max_bytes
 
     def _too_many(self, session: Session) -> Sequence[WindowRow]:
-        excess = (session.scalar(select(func.sum(WindowRow.n_bytes))) or 0) - self._max_bytes
+        excess = self._excess(session)
         if excess <= 0:
             return []
         oldest = (
@@ -113,12 +144,11 @@ class Retention:
 
     def _sweep(self, young_seconds: float) -> int:
         """Delete files without a row."""
-        count = 0
-        for digest in self._windows.digests():
+        digests, count = self._windows.digests(), 0
+        while some := list(islice(digests, _WINDOWS_PER_READ)):
             with self._database.reading() as session:
-                known = session.get(WindowRow, digest)
-            if known is None:
-                count += self._delete_orphan(digest, young_seconds)
+                known = set(session.scalars(select(WindowRow.digest).where(WindowRow.digest.in_(some))))
+            count += sum(self._delete_orphan(each, young_seconds) for each in some if each not in known)
         return count
 
     def _delete_orphan(self, digest: str, young_seconds: float) -> bool:
