@@ -26,8 +26,8 @@ class Benchmark:
 BENCHMARKS = {
     "answers": Benchmark("benchmarks.answers", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
-    "exporters": Benchmark("benchmarks.exporters", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
+    "store": Benchmark("benchmarks.store", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }

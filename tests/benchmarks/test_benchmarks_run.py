@@ -85,6 +85,19 @@ def test_every_registered_benchmark_exists(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_the_store_benchmark_reports_size_lists_and_deletion(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "benchmarks", "store", "--diagnoses", "400", "--json", str(figures)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(figures.read_text())
+    assert found["bytes"] > 100_000
+    assert all(taken["alone"] > 0 for taken in found["lists"].values())
+    assert 150 < found["prune"]["deleted"]["diagnoses"] < 250
+    assert "bytes per diagnosis" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     options = ["--seconds", "6", "--steps", "20", "--processes", "1", "--json", str(figures)]
