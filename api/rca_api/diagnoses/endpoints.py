@@ -194,7 +194,7 @@ def get_diagnosis(request: Request, _: ReaderOfOne, diagnosis_id: DiagnosisId) -
 
 
 @router.delete(
-    "/{diagnosis_id}",
+    "/{diagnosis_id:id}",
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Delete a diagnosis",
     responses=problem_responses("invalid-parameters", "not-found", "store-unavailable"),
