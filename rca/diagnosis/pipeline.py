@@ -33,6 +33,7 @@ from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, s
 from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
+from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
@@ -96,7 +97,8 @@ def diagnose(
     if earlier is not None:
         refuse_incomparable(window, earlier)
     if window.steps.num_rows == 0:
-        return diagnose_collectives(window, bundle.model)
+        alone = diagnose_collectives if window.collectives.num_rows else diagnose_exporters
+        return alone(window, bundle.model)
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:

@@ -165,7 +165,7 @@ def collect_evidence(
     signals = SignalArrays.from_window(window, edges)
     duration = np.diff(edges)
     levels: dict[str, str] = dict(signals.level)
-    channels = _with_derived_channels(signals, levels)
+    channels = with_derived_channels(signals, levels)
     means_inside = _weighted_means(channels, duration, np.flatnonzero(inside))
     means_outside = _weighted_means(channels, duration, np.flatnonzero(~inside))
     evidence = gather_evidence(means_inside, means_outside, levels, topology)
@@ -209,7 +209,7 @@ def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[F
     return (edges, inside) if inside.any() else (np.array([start, end]), np.array([True]))
 
 
-def _with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
+def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
     """Channels as exported, plus channels that combine several.
 
     Levels of the new channels are added to `levels`.

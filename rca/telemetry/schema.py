@@ -163,4 +163,6 @@ COLLECTIVES = TableSpec(
     ),
     keys=("rank", "group"),
 )
+#: A window has rows in at least one of these tables.
+SUFFICIENT = ("steps", "metrics", "collectives")
 SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS, COLLECTIVES)}

@@ -27,6 +27,7 @@ from rca.telemetry.schema import (
     METRICS,
     SPECS,
     STEPS,
+    SUFFICIENT,
     TableSpec,
 )
 
@@ -76,7 +77,7 @@ def validated(
         _refuse_foreign_ranks(spec, clean, checked.world_size)
         tables[spec.name] = clean
         notes += remarks
-    if tables["steps"].num_rows > 0 or tables["collectives"].num_rows == 0:
+    if tables["steps"].num_rows or not any(tables[name].num_rows for name in SUFFICIENT):
         _check_steps(tables["steps"], checked)
     _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
@@ -252,7 +253,9 @@ def _check_collectives(collectives: pa.Table) -> None:
 def _check_steps(steps: pa.Table, job: Job) -> None:
     if steps.num_rows == 0:
         raise InvalidWindow(
-            "is an empty window: no rank reported a step", table="steps", expected="at least one row"
+            "is an empty window: no rank reported a step",
+            table="steps",
+            expected=f"at least one row of {', '.join(SUFFICIENT)}",
         )
     rank = steps.column("rank").to_numpy().astype(np.int64)
     code, width = _step_codes(steps.column("step").to_numpy())

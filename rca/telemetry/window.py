@@ -67,8 +67,8 @@ class Window:
         job : Job or mapping
             Metadata, as a model or as the decoded JSON object.
         steps, metrics, events, ops, collectives : pyarrow.Table
-            In any column order. Unknown columns are dropped and listed in `notes`. Steps or collectives have
-            to be there.
+            In any column order. Unknown columns are dropped and listed in `notes`. Steps, metrics or
+            collectives have to be there.
 
         Raises
         ------

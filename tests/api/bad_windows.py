@@ -101,7 +101,7 @@ REFUSED = {
     "an array": Refused(b"[1, 2]", "window", None),
     "not utf-8": Refused(b'{"job": "\xff\xfe"}', "window", None),
     "deep nesting": Refused(b'{"job":' + b"[" * 100_000, "window", None),
-    "no steps": Refused(changed(lambda d: d.pop("steps")), "steps", None),
+    "no steps and no metrics": Refused(changed(lambda d: (d.pop("steps"), d.pop("metrics"))), "steps", None),
     "steps as rows": Refused(changed(lambda d: d.update(steps=[{"rank": 0}])), "steps", None),
     "rank as text": Refused(column("rank", 0, "zero"), "steps", "rank"),
     "rank as fraction": Refused(column("rank", 0, 0.5), "steps", "rank"),
@@ -124,7 +124,9 @@ REFUSED = {
     "world size against parallelism": Refused(
         changed(lambda d: d["job"].update(parallelism={"data": 3})), "job", "world_size"
     ),
-    "no rows": Refused(changed(lambda d: d.update(steps={name: [] for name in d["steps"]})), "steps", None),
+    "no rows": Refused(
+        changed(lambda d: d.update(steps={name: [] for name in d["steps"]}, metrics=[])), "steps", None
+    ),
     "world size of a billion": Refused(
         changed(lambda d: d["job"].update(world_size=10**9)), "job", "world_size"
     ),

@@ -115,9 +115,9 @@ def test_a_misspelt_table_is_not_overlooked() -> None:
     assert (error.table, error.column) == ("window", "metric")
 
 
-@pytest.mark.parametrize("name", ["job", "steps"])
-def test_two_members_are_required(name: str) -> None:
-    assert refused(document(**{name: None})).table == name
+@pytest.mark.parametrize("absent", [("job",), ("steps", "metrics")])
+def test_the_job_and_a_table_are_required(absent: tuple[str, ...]) -> None:
+    assert refused(document(**dict.fromkeys(absent))).table == absent[0]
 
 
 @pytest.mark.parametrize(

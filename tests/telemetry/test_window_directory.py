@@ -96,8 +96,10 @@ def test_a_folder_that_is_no_window(tmp_path: Path) -> None:
         read_window(tmp_path)
 
 
-def test_steps_are_needed(folder: Path) -> None:
+def test_steps_or_metrics_are_needed(folder: Path) -> None:
     (folder / "steps.parquet").unlink()
+    assert read_window(folder).steps.num_rows == 0
+    (folder / "metrics.parquet").unlink()
     with pytest.raises(InvalidWindow, match=r"steps\.parquet is missing"):
         read_window(folder)
 

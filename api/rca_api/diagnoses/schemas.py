@@ -138,7 +138,8 @@ class TelemetryWindow(BaseModel):
     """A telemetry window, format 1: timings of one job's ranks and metrics of their machines.
 
     ``null`` means "not measured". A step needs only `rank`, `step`, `start_time` and `step_seconds`. A
-    diagnosis lists the missing signals. Without `steps`, `collectives` show who stopped a job.
+    diagnosis lists the missing signals. Without `steps`, `collectives` show who stopped a job, and `metrics`
+    which machine stands out.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})

@@ -29,7 +29,7 @@ from rca.telemetry.encodings.document import Decoded, job_fields, parsed_job
 from rca.telemetry.encodings.ipc_size import decoded_size
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.job import Job
-from rca.telemetry.schema import SPECS
+from rca.telemetry.schema import SPECS, SUFFICIENT
 
 BOUNDARY = "straggler-rca-window-6f1d3a52c84e4b0b9d7e"
 CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -98,9 +98,9 @@ def decode(
         parts[name] = content
     if "job" not in parts:
         raise InvalidWindow("is missing from the body", table="job", expected="the part job")
-    if "steps" not in parts and "collectives" not in parts:
+    if not parts.keys() & set(SUFFICIENT):
         raise InvalidWindow(
-            "is missing from the body", table="steps", expected="the part steps, or collectives"
+            "is missing from the body", table="steps", expected=f"a part of {', '.join(SUFFICIENT)}"
         )
     job = parsed_job(parts.pop("job"))
     left = max_bytes

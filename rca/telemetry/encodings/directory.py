@@ -16,7 +16,7 @@ from rca.errors import InvalidWindow, SourceError
 from rca.telemetry.encodings.document import Decoded, job_fields, parsed_job
 from rca.telemetry.files import replace_folder
 from rca.telemetry.job import Job
-from rca.telemetry.schema import METRICS, SPECS, TableSpec
+from rca.telemetry.schema import METRICS, SPECS, SUFFICIENT, TableSpec
 
 JOB_FILE = "window.json"
 LABEL_FILE = "label.json"
@@ -39,7 +39,7 @@ def read(path: str | os.PathLike[str]) -> Decoded:
     job = parsed_job(_bytes(folder / JOB_FILE))
     found = {name: _table(folder, spec) for name, spec in SPECS.items()}
     tables = {name: table for name, table in found.items() if table is not None}
-    if not tables.keys() & {"steps", "collectives"}:
+    if not tables.keys() & set(SUFFICIENT):
         expected = f"steps.parquet in the directory of {JOB_FILE}"
         raise InvalidWindow("steps.parquet is missing", table="steps", expected=expected)
     return Decoded(job, tables)

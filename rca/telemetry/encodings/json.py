@@ -14,7 +14,7 @@ from rca.telemetry.encodings.document import Decoded, job_fields, json_kind, par
 from rca.telemetry.encodings.json_tables import table_from_columns, table_from_rows, table_from_series
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.job import Job
-from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
+from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS, SUFFICIENT
 
 Reader = Callable[[Any], tuple[pa.Table, list[str]]]
 _READERS: Mapping[str, Reader] = {
@@ -48,9 +48,9 @@ def decode(body: bytes | bytearray | memoryview) -> Decoded:
         )
     if document.get("job") is None:
         raise InvalidWindow("is missing from the document", table="job", expected="the member job")
-    if document.get("steps") is None and document.get("collectives") is None:
+    if all(document.get(name) is None for name in SUFFICIENT):
         raise InvalidWindow(
-            "is missing from the document", table="steps", expected="the member steps, or collectives"
+            "is missing from the document", table="steps", expected=f"a member of {', '.join(SUFFICIENT)}"
         )
     tables: dict[str, pa.Table] = {}
     notes: list[str] = []

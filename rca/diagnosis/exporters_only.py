@@ -1,0 +1,224 @@
+"""Diagnosis from exporters alone: which machine stands out, where no step was timed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+
+from rca.diagnosis.advice import actions
+from rca.diagnosis.data_quality import listed
+from rca.diagnosis.result import (
+    PRICE,
+    AbstentionReason,
+    Cause,
+    Diagnosis,
+    Evidence,
+    ModelVersion,
+    Quality,
+    Slowdown,
+    Straggler,
+)
+from rca.features.machine_outliers import MachineComparison, Outlier
+from rca.features.resource_evidence import missing_resources
+from rca.telemetry.catalogue import unit_of_channel
+from rca.telemetry.causes import DECIDING, SPECS, FailureMode
+from rca.telemetry.window import Window
+
+#: From this score on an outlier is very loud, in units.
+VERY_LOUD = 4.5
+#: Probability that a loud resource (from `LOUD_SCORE` on), and a very loud one, belongs to a rank at fault:
+#: the share among 400 simulated and 520 captured windows without their steps, by Laplace's rule
+#: (``python -m benchmarks exporters``).
+RIGHT: dict[str, tuple[float, float]] = {
+    "gpu_clock": (0.39, 0.86),
+    "gpu_activity": (0.5, 0.5),
+    "gpu_memory": (0.33, 0.57),
+    "pcie": (0.33, 0.67),
+    "nvlink": (0.2, 0.85),
+    "nic": (0.53, 0.57),
+    "cpu_wait": (0.74, 0.89),
+    "cpu_quota": (0.83, 0.88),
+    "cpu_load": (0.45, 0.45),
+    "memory": (0.4, 0.94),
+    "storage": (0.22, 0.86),
+    "loader_cpu": (0.71, 0.71),
+    "collector": (0.64, 0.83),
+}
+#: Probability that a device which is released, or whose series end, belongs to a rank that ended. It is not
+#: measured: no labelled window without steps shows it.
+GONE = 0.5
+#: The first cause with the resource, if it can be on single machines.
+_CAUSE_OF = {
+    resource: cause
+    for cause, resources in reversed(DECIDING.items())
+    if cause != "network_congestion"
+    for resource in resources
+} | {"loader_cpu": "data_loader_stall"}
+_NO_STEPS = "no step was timed: whether the job is slow, and what a fault costs, are unknown"
+_ENDED_CHECK = (
+    "look for {ranks}: is the GPU still there (nvidia-smi -L, kernel log: Xid 79), does the exporter run?"
+)
+_RELEASED_CHECK = "look at {ranks}: its device is empty while others are in use; did its process end?"
+_TIME_STEPS = "time the steps of each rank: they show whether {ranks} holds the job back"
+_NOTHING = "time the steps of each rank: no machine stands out"
+_UNKNOWN_COST = Evidence(
+    signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
+)
+
+
+def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
+    """Diagnose a window with metrics and without steps.
+
+    Parameters
+    ----------
+    window : Window
+    model : ModelVersion
+        Version of the bundle; it has no part in this answer.
+
+    Returns
+    -------
+    Diagnosis
+        It names the machines that stand out. It always abstains, and claims no seconds per step.
+    """
+    compared = MachineComparison.from_window(window)
+    outliers = sorted(compared.outliers, key=lambda each: -_probability(each))
+    causes = [cause for each in outliers if (cause := _cause(each, compared)) is not None]
+    mode, probability = _mode(outliers)
+    return Diagnosis(
+        diagnosis_id=uuid4().hex,
+        window_id=window.job.window_id,
+        job_id=window.job.job_id,
+        created_at=datetime.now(UTC),
+        model=model,
+        failure_mode=mode,
+        failure_mode_probability=probability,
+        slowdown=Slowdown(
+            ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
+        ),
+        stragglers=_stragglers(outliers, compared),
+        causes=causes,
+        unexplained_seconds_per_step=0.0,
+        abstained=True,
+        next_check=_next_check(outliers),
+        actions=actions(causes[:1], {}),
+        missing_signals=["steps", *missing_resources(compared.evidence)],
+        quality=_quality(window, compared, outliers),
+        failure_mode_set=["healthy", "fail_slow", "fail_stop"],
+        abstention_reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
+    )
+
+
+def _probability(outlier: Outlier) -> float:
+    if outlier.kind != "loud":
+        return GONE
+    return RIGHT[outlier.resource][outlier.score >= VERY_LOUD]
+
+
+def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float]]:
+    """The likeliest failure mode: that of the likeliest outlier, if it is as likely as not."""
+    slow = max((_probability(each) for each in outliers if each.kind == "loud"), default=0.0)
+    stop = max((_probability(each) for each in outliers if each.kind != "loud"), default=0.0)
+    chances: dict[FailureMode, float] = {
+        "healthy": (1 - slow) * (1 - stop),
+        "fail_slow": slow * (1 - stop),
+        "fail_stop": stop,
+    }
+    return max(chances, key=lambda mode: chances[mode]), chances
+
+
+def _stragglers(outliers: list[Outlier], compared: MachineComparison) -> list[Straggler]:
+    found: dict[tuple[int, ...], Straggler] = {}
+    for each in outliers:
+        cause = _cause_name(each)
+        kind = SPECS[cause].type if cause is not None else None
+        found.setdefault(
+            each.ranks,
+            Straggler(
+                ranks=list(each.ranks),
+                nodes=compared.topology.nodes_of(list(each.ranks)),
+                scope="rank" if len(each.ranks) == 1 else "node",
+                straggler_type=None if kind in (None, "fail_stop", "unknown") else kind,
+                pattern=None,
+                probability=_probability(each),
+                first_step=None,
+                last_step=None,
+            ),
+        )
+    return list(found.values())
+
+
+def cause_of_resource(resource: str) -> str | None:
+    """The cause that a loud resource of one machine shows; None if it shows none."""
+    return _CAUSE_OF.get(resource)
+
+
+def _cause_name(outlier: Outlier) -> str | None:
+    return "process_crash" if outlier.kind != "loud" else cause_of_resource(outlier.resource)
+
+
+def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
+    name = _cause_name(outlier)
+    if name is None:
+        return None
+    ranks = list(outlier.ranks)
+    return Cause(
+        cause=name,
+        ranks=ranks,
+        nodes=compared.topology.nodes_of(ranks),
+        probability=_probability(outlier),
+        seconds_per_step=0.0,
+        interval=(0.0, 0.0),
+        share=0.0,
+        owner=SPECS[name].owner,
+        evidence=[_UNKNOWN_COST, _evidence(outlier)],
+    )
+
+
+def _evidence(outlier: Outlier) -> Evidence:
+    if outlier.kind == "ended":
+        note = "no sample for so long before the end of the window"
+        return Evidence(
+            signal="series_ended", value=outlier.value, reference=outlier.reference, unit="s", note=note
+        )
+    note = "memory of the device at the end" if outlier.kind == "released" else "mean over the window"
+    known = np.isfinite(outlier.reference)
+    return Evidence(
+        signal=outlier.channel,
+        value=outlier.value,
+        reference=outlier.reference if known else None,
+        unit=unit_of_channel(outlier.channel),
+        note=note,
+    )
+
+
+def _next_check(outliers: list[Outlier]) -> str:
+    if not outliers:
+        return _NOTHING
+    first = outliers[0]
+    checks = {"ended": _ENDED_CHECK, "released": _RELEASED_CHECK, "loud": _TIME_STEPS}
+    check = checks[first.kind].format(ranks=listed(list(first.ranks)))
+    cause = _cause_name(first)
+    if first.kind == "loud" and cause is not None:
+        return f"{SPECS[cause].next_check}; then {check}"
+    return check
+
+
+def _quality(window: Window, compared: MachineComparison, outliers: list[Outlier]) -> Quality:
+    notes = [*window.notes, "the window has no steps: only machines were compared"]
+    if any(each.kind == "ended" for each in outliers):
+        notes.append("series that end may also mean that their exporter ended")
+    signals = compared.signals
+    return Quality(
+        rows_used=0,
+        rows_unused=0,
+        steps_used=0,
+        warmup_steps=0,
+        metric_samples_used=signals.samples_used,
+        metric_samples_unused=window.metrics.num_rows - signals.samples_used,
+        events_used=0,
+        events_unused=window.events.num_rows,
+        unknown_metrics=sorted(signals.unknown_names),
+        notes=notes,
+    )

@@ -1,0 +1,197 @@
+"""Machines that stand out among their peers, by exporter and kernel signals alone.
+
+Without step timers only the machines can be compared. A rank stands out if one of its resources is loud
+against the other ranks and most of these are not. Its device stands out as well if it is released while those
+of the peers stay in use, or if its series end while those of the peers go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.features.extract import with_derived_channels
+from rca.features.post_stop_signals import MEMORY_CHANNEL
+from rca.features.resource_evidence import RESOURCES, Evidence, gather_evidence, resource_names
+from rca.robust import nan_mean, nan_median
+from rca.telemetry.job import Topology
+from rca.telemetry.node_names import placed
+from rca.telemetry.placement import RANK, place_series
+from rca.telemetry.series import SeriesSet
+from rca.telemetry.signal_arrays import SignalArrays
+from rca.telemetry.window import Window
+
+#: Score from which a resource is loud, in units (1 is remarkable).
+LOUD_SCORE = 2.5
+#: Ranks are outliers together if they have this share of the loudest score.
+ALSO_LOUD = 0.5
+#: Resources that change with many faults, or without one.
+UNSPECIFIC = frozenset({"gpu_heat", "stopped", "tcp", "fabric"})
+#: Time bins of a window.
+N_BINS = 8
+#: A device is released if its memory falls below this share of before, while those of half of the ranks keep
+#: the other share.
+RELEASED, KEPT = 0.5, 0.9
+#: Series have ended if nothing was sampled for so many of their usual intervals and this share of the window.
+ENDED_INTERVALS, ENDED_SHARE = 4.0, 0.1
+
+Kind = Literal["loud", "released", "ended"]
+
+
+@dataclass(frozen=True)
+class Outlier:
+    """Ranks that stand out by one resource.
+
+    Attributes
+    ----------
+    kind : {"loud", "released", "ended"}
+        A loud resource, a device that was released, or series that end.
+    resource : str
+        Of `rca.features.resource_evidence.RESOURCES`; "" if series end.
+    ranks : tuple of int
+    channel : str
+        The resource's loudest channel.
+    score : float, units
+        0 if not loud.
+    value, reference : float
+        Of the channel, in its own unit, and what it was compared with. If series end: seconds before the end
+        of the window at which they end, and those of the peers.
+    """
+
+    kind: Kind
+    resource: str
+    ranks: tuple[int, ...]
+    channel: str
+    score: float
+    value: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class MachineComparison:
+    """Signals of a window without steps, compared among its ranks.
+
+    Attributes
+    ----------
+    outliers : tuple of Outlier
+        The loudest first.
+    evidence : Evidence
+    signals : SignalArrays
+    topology : Topology
+    """
+
+    outliers: tuple[Outlier, ...]
+    evidence: Evidence
+    signals: SignalArrays
+    topology: Topology
+
+    @classmethod
+    def from_window(cls, window: Window) -> MachineComparison:
+        """Compare the ranks' signals over the whole window, and their devices at its end."""
+        window = placed(window)
+        topology = window.job.topology
+        signals = SignalArrays.from_window(window, np.linspace(window.job.start, window.job.end, N_BINS + 1))
+        levels: dict[str, str] = dict(signals.level)
+        binned = with_derived_channels(signals, levels)
+        means = {name: nan_mean(values, axis=1) for name, values in binned.items()}
+        unknown = {name: np.full(topology.n_ranks, np.nan) for name in means}
+        evidence = gather_evidence(means, unknown, levels, topology)
+        gone = [*_released(binned, topology), *_ended(window, topology)]
+        # What a rank's signals show after its end is no evidence of its slowness.
+        left = {rank for each in gone for rank in each.ranks}
+        loud = [each for each in _loud(evidence, topology) if not left & set(each.ranks)]
+        return cls((*gone, *sorted(loud, key=lambda each: -each.score)), evidence, signals, topology)
+
+
+def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
+    found = []
+    for column, resource in enumerate(resource_names()):
+        score = np.nan_to_num(evidence.versus_peers[:, column])
+        loudest = float(score.max(initial=0.0))
+        marked = score >= max(LOUD_SCORE, ALSO_LOUD * loudest)
+        if resource in UNSPECIFIC or not marked.any() or 2 * int(marked.sum()) > marked.size:
+            continue
+        for ranks in groups_of(marked, topology):
+            rank = max(ranks, key=lambda each: score[each])
+            channel = RESOURCES[resource][int(evidence.worst_channel[rank, column])].channel
+            value, reference = evidence.values[channel][rank], evidence.references[channel][rank]
+            found.append(
+                Outlier("loud", resource, ranks, channel, float(score[rank]), float(value), float(reference))
+            )
+    return found
+
+
+def _released(binned: Mapping[str, FloatArray], topology: Topology) -> list[Outlier]:
+    """Ranks whose device lost its memory, while those of the peers kept theirs."""
+    memory = binned.get(MEMORY_CHANNEL)
+    if memory is None:
+        return []
+    before, after = nan_median(memory[:, : N_BINS // 2], axis=1), memory[:, -1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = after / before
+    # A device that was released before the window began is compared with its peers.
+    usual = float(nan_median(before[None, :], axis=1)[0])
+    low = (ratio < RELEASED) | (after < RELEASED * usual)
+    if 2 * int((ratio >= KEPT).sum()) < memory.shape[0]:
+        return []
+    return [
+        Outlier("released", "gpu_memory", ranks, MEMORY_CHANNEL, 0.0, float(after[ranks[0]]), usual)
+        for ranks in groups_of(low, topology)
+    ]
+
+
+def _ended(window: Window, topology: Topology) -> list[Outlier]:
+    """Ranks whose series end, while those of the peers go on."""
+    series = SeriesSet.from_window(window)
+    placement = place_series(series, window.job)
+    mine = (placement.level == RANK) & (placement.owner >= 0) & (np.diff(series.offsets) > 0)
+    if not mine.any():
+        return []
+    ends = series.time[np.maximum(series.offsets[1:] - 1, 0)][mine]
+    owner = placement.owner[mine]
+    last = np.full(topology.n_ranks, -np.inf)
+    np.maximum.at(last, owner, ends)
+    sampled = np.isfinite(last)
+    latest = float(np.median(last[sampled]))
+    interval = _usual_interval(series, np.flatnonzero(mine))
+    missing = latest - last
+    longest = max(ENDED_INTERVALS * interval, ENDED_SHARE * (window.job.end - window.job.start))
+    ended = sampled & (missing > longest)
+    if 2 * int(ended.sum()) > int(sampled.sum()):
+        return []
+    end = window.job.end
+    return [
+        Outlier("ended", "", ranks, "", 0.0, end - float(last[list(ranks)].max()), end - latest)
+        for ranks in groups_of(ended, topology)
+    ]
+
+
+def _usual_interval(series: SeriesSet, chosen: IntArray) -> float:
+    """Median time between two samples of a series, seconds."""
+    between = np.diff(series.time)
+    inside = np.ones(between.size, dtype=bool)
+    inside[series.offsets[1:-1] - 1] = False
+    inside &= np.isin(np.repeat(np.arange(series.n_series), np.diff(series.offsets))[:-1], chosen)
+    return float(np.median(between[inside])) if inside.any() else 0.0
+
+
+def groups_of(marked: BoolArray, topology: Topology) -> list[tuple[int, ...]]:
+    """Marked ranks by node if all ranks of a node are marked, else each on its own.
+
+    Parameters
+    ----------
+    marked : ndarray of shape (n_ranks,), bool
+    topology : Topology
+    """
+    left: Sequence[int] = np.flatnonzero(marked).tolist()
+    found: list[tuple[int, ...]] = []
+    for node in sorted(set(topology.node[left].tolist()) - {-1}):
+        members = np.flatnonzero(topology.node == node)
+        if members.size > 1 and marked[members].all():
+            found.append(tuple(members.tolist()))
+    joined = {rank for ranks in found for rank in ranks}
+    return sorted([*found, *((rank,) for rank in left if rank not in joined)])

@@ -1,0 +1,176 @@
+"""Without steps the machines are compared: the one that stands out is named, and nothing is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import rca
+from rca.cli import app
+from rca.diagnosis.exporters_only import RIGHT, cause_of_resource
+from rca.features.machine_outliers import UNSPECIFIC
+from rca.features.resource_evidence import resource_names
+
+START, SECONDS, INTERVAL = 1_760_000_000.0, 1800.0, 15.0
+TIMES = np.arange(START, START + SECONDS, INTERVAL)
+GPUS = 8
+Change = Callable[[str, int, np.ndarray], np.ndarray | None]
+
+
+def fleet(change: Change | None = None, n_nodes: int = 8, seed: int = 3) -> rca.Window:
+    """A job of 8 GPUs a node with a DCGM exporter and InfiniBand counters, sampled every 15 s.
+
+    `change` gets the name of a metric, the rank (of a node: its first rank) and the usual values, and returns
+    other values: a shorter array ends early, None leaves the series out.
+    """
+    random = np.random.default_rng(seed)
+    usual: dict[str, Callable[[], np.ndarray]] = {
+        "DCGM_FI_DEV_SM_CLOCK": lambda: random.normal(1960, 12, TIMES.size),
+        "DCGM_FI_DEV_GPU_UTIL": lambda: random.normal(97, 1.5, TIMES.size),
+        "DCGM_FI_DEV_GPU_TEMP": lambda: random.normal(62, 2, TIMES.size),
+        "DCGM_FI_DEV_FB_USED": lambda: np.full(TIMES.size, 70_000.0),
+        "DCGM_FI_DEV_PCIE_LINK_GEN": lambda: np.full(TIMES.size, 5.0),
+        "node_infiniband_port_errors_received_total": lambda: (
+            np.cumsum(random.random(TIMES.size) < 0.01) * 1.0
+        ),
+    }
+    rows: list[dict[str, object]] = []
+    for rank in range(n_nodes * GPUS):
+        for name, values in usual.items():
+            of_node = name.startswith("node_")
+            if of_node and rank % GPUS:
+                continue
+            found: np.ndarray | None = values()
+            found = found if change is None else change(name, rank, found)
+            if found is None:
+                continue
+            device = "mlx5_0/1" if of_node else str(rank % GPUS)
+            labels = {"node": f"node-{rank // GPUS}", "device": device, "name": name}
+            rows += [
+                {"time": time, "value": value, **labels}
+                for time, value in zip(TIMES.tolist(), found.tolist(), strict=False)
+            ]
+    ranks = [
+        {"rank": rank, "node": f"node-{rank // GPUS}", "gpu": rank % GPUS} for rank in range(n_nodes * GPUS)
+    ]
+    job = {"job_id": "bare", "world_size": len(ranks), "start": START, "end": START + SECONDS, "ranks": ranks}
+    return rca.Window.from_tables(job, metrics=pa.Table.from_pylist(rows))
+
+
+def only(metric: str, rank: int, to: Callable[[np.ndarray], np.ndarray | None]) -> Change:
+    """Change one metric of one rank."""
+    return lambda name, of, values: to(values) if (name, of) == (metric, rank) else values
+
+
+def first(diagnosis: rca.Diagnosis) -> tuple[list[int], str]:
+    return diagnosis.stragglers[0].ranks, diagnosis.causes[0].cause
+
+
+def test_a_healthy_job_has_no_suspect_and_no_alarm() -> None:
+    for seed in range(5):
+        diagnosis = rca.diagnose(fleet(seed=seed))
+        assert (diagnosis.failure_mode, diagnosis.stragglers, diagnosis.causes) == ("healthy", [], [])
+        assert diagnosis.abstention_reason is not None
+        assert diagnosis.abstention_reason.code == "no_step_times"
+
+
+def test_of_64_ranks_the_gpu_at_60_percent_clock_is_named() -> None:
+    diagnosis = rca.diagnose(fleet(only("DCGM_FI_DEV_SM_CLOCK", 37, lambda clock: 0.6 * clock)))
+    assert first(diagnosis) == ([37], "gpu_throttling")
+    assert diagnosis.stragglers[0].nodes == ["node-4"]
+    assert diagnosis.failure_mode == "fail_slow"
+    assert diagnosis.abstained
+    assert diagnosis.causes[0].without_price
+    shown = diagnosis.causes[0].evidence[1]
+    assert shown.signal == "sm_clock_mhz"
+    assert shown.value == pytest.approx(1176, rel=0.01)
+    assert shown.reference == pytest.approx(1960, rel=0.01)
+
+
+def test_a_port_whose_errors_grow_is_named_the_more_the_surer() -> None:
+    surer = []
+    for per_sample in (10.0, 100.0, 30_000.0):
+        grows = only(
+            "node_infiniband_port_errors_received_total",
+            16,
+            lambda errors, by=per_sample: errors + by * np.arange(errors.size),
+        )
+        diagnosis = rca.diagnose(fleet(grows))
+        assert first(diagnosis) == (list(range(16, 24)), "nic_degradation")
+        assert diagnosis.stragglers[0].scope == "node"
+        surer.append(diagnosis.stragglers[0].probability)
+    assert surer == sorted(surer)
+
+
+def test_a_slow_link_of_one_gpu_is_named() -> None:
+    assert first(rca.diagnose(fleet(only("DCGM_FI_DEV_PCIE_LINK_GEN", 5, lambda gen: gen - 3)))) == (
+        [5],
+        "pcie_degradation",
+    )
+
+
+def test_a_gpu_whose_series_disappear_is_named() -> None:
+    gone = rca.diagnose(fleet(lambda _, rank, values: values[: TIMES.size // 2] if rank == 12 else values))
+    assert gone.stragglers[0].ranks == [12]
+    assert gone.causes[0].evidence[1].signal == "series_ended"
+    assert gone.causes[0].evidence[1].value == pytest.approx(SECONDS / 2, abs=2 * INTERVAL)
+    assert "rank 12" in gone.next_check
+    assert "Xid 79" in gone.next_check
+
+
+def test_series_that_all_end_together_blame_no_rank() -> None:
+    ended = rca.diagnose(fleet(lambda _, rank, values: values[: TIMES.size // 2]))
+    assert ended.stragglers == []
+
+
+def test_a_device_that_is_released_while_others_are_in_use_is_named() -> None:
+    def released(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        half = np.arange(values.size) >= values.size // 2
+        emptied = name in ("DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL") and rank == 20
+        return np.where(half, 0.0, values) if emptied else values
+
+    diagnosis = rca.diagnose(fleet(released))
+    assert first(diagnosis) == ([20], "process_crash")
+    assert "did its process end" in diagnosis.next_check
+
+
+def test_two_faults_on_two_machines_are_both_named() -> None:
+    def both(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        if (name, rank) == ("DCGM_FI_DEV_SM_CLOCK", 37):
+            return 0.5 * values
+        return values - 3 if (name, rank) == ("DCGM_FI_DEV_PCIE_LINK_GEN", 5) else values
+
+    found = {each.ranks[0] for each in rca.diagnose(fleet(both)).stragglers}
+    assert found == {5, 37}
+
+
+def test_two_kinds_of_machines_are_no_outliers() -> None:
+    mixed = rca.diagnose(
+        fleet(lambda name, rank, values: 0.6 * values if "CLOCK" in name and rank >= 32 else values)
+    )
+    assert mixed.stragglers == []
+
+
+def test_the_command_is_not_certain_and_names_the_rank(tmp_path: Path) -> None:
+    fleet(only("DCGM_FI_DEV_SM_CLOCK", 37, lambda clock: 0.6 * clock)).to_directory(tmp_path / "w")
+    result = CliRunner().invoke(app, ["diagnose", str(tmp_path / "w")])
+    assert result.exit_code == 30
+    assert "rank 37" in result.stdout.splitlines()[0]
+
+
+def test_every_cause_of_a_resource_has_a_measured_probability() -> None:
+    specific = set(resource_names()) - UNSPECIFIC
+    assert set(RIGHT) == specific
+    assert all(cause_of_resource(name) is not None for name in specific)
+    assert all(0 < chance < 1 for pair in RIGHT.values() for chance in pair)
+
+
+def test_a_window_with_neither_steps_nor_metrics_is_refused() -> None:
+    job = {"job_id": "j", "world_size": 2, "start": START, "end": START + 60}
+    with pytest.raises(rca.InvalidWindow, match="empty window"):
+        rca.Window.from_tables(job)
