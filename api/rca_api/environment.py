@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from difflib import get_close_matches
 from typing import Any
 
 import structlog
 from pydantic import AliasChoices, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_settings import SettingsError
+from pydantic_core import ErrorDetails
 
 from rca.errors import InvalidInput
 from rca_api.settings import Settings
@@ -35,10 +34,8 @@ def read(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         # Not chained: the first error holds the values.
-        wrong = [_described(each["loc"], each["msg"]) for each in error.errors(include_input=False)]
+        wrong = [_described(each["loc"], _expected(each)) for each in error.errors(include_input=False)]
         raise InvalidInput("; ".join(wrong)) from None
-    except SettingsError as error:
-        raise InvalidInput(_described(re.findall(r'field "(\w+)"', str(error)), "needs JSON")) from None
 
 
 def unknown() -> list[str]:
@@ -70,12 +67,23 @@ def variables(name: str, field: FieldInfo) -> list[str]:
     return [f"{PREFIX}{name}".upper()]
 
 
+def variable_of(name: str) -> str:
+    """Environment variable that a field is read from first."""
+    return variables(name, Settings.model_fields[name])[0]
+
+
 def _described(place: Any, message: str) -> str:
     name = str(next(iter(place), ""))
     field = Settings.model_fields.get(name)
+    message = message.removeprefix("Value error, ")
     # An alias is a variable itself.
     variable = name if field is None else variables(name, field)[0]
-    return f"{variable}: {message.removeprefix('Value error, ')}"
+    return f"{variable}: {message}"
+
+
+def _expected(error: ErrorDetails) -> str:
+    # The message shows a part of the value.
+    return "needs a size such as 64MiB" if error["type"].startswith("byte_size") else error["msg"]
 
 
 def _meant(name: str, known: set[str]) -> str:

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
-import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import limits
-from pydantic import AliasChoices, ByteSize, Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
+import orjson
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    ByteSize,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from rca.commands.process import usable_cores
+from rca.errors import InvalidInput
+from rca_api import setting_forms
 
-_DRIVERS = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
-_QUEUE = re.compile(r"(sqlite|rediss?|unix|postgres(ql)?)://")
+#: Most processes or threads of one kind.
+_MOST_PROCESSES = 1024
 #: Time to store and send an answer that is ready at the deadline.
 _STORE_AND_SEND_SECONDS = 5
+
+
+def _from_json(value: object) -> object:
+    """Read a list from a variable, here rather than by a library whose errors do not name the variable."""
+    try:
+        return orjson.loads(value) if isinstance(value, str) else value
+    except orjson.JSONDecodeError:
+        raise ValueError("needs a list of texts as JSON") from None
+
+
+JsonList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_json)]
 
 
 def default_data_dir() -> Path:
     """Folder for a user's data: in ``$XDG_DATA_HOME``, by default ``~/.local/share``."""
     base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
+    try:
+        return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
+    except RuntimeError:
+        raise InvalidInput("RCA_DATA_DIR: needs a folder, because this user has no home folder") from None
 
 
 class Settings(BaseSettings):
@@ -66,16 +86,16 @@ class Settings(BaseSettings):
     oidc_issuer: str = ""
     """URL of the token issuer, exactly as in its tokens. The service accepts these tokens as well as keys. ""
     for none."""
-    oidc_audience: str = "straggler-rca"
+    oidc_audience: str = Field("straggler-rca", min_length=1)
     """Audience that the claim `aud` of a token must contain."""
-    oidc_scope_claim: str = "scope"
+    oidc_scope_claim: str = Field("scope", min_length=1)
     """Claim that holds the scopes: `scope`, or a list such as `roles` or `groups`."""
     rate_limit: str = "600/minute"
     """Most requests of one caller, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
     """Where requests are counted: in this process, or in a Redis that replicas share (`redis://`, `rediss://`
     or `unix://`, with the extra `redis`)."""
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxies: JsonList = ()
     """Addresses or networks of reverse proxies, as JSON (`["10.0.3.4", "10.1.0.0/16"]`). `rca serve` trusts
     `X-Forwarded-For` and `X-Forwarded-Proto` of these only; other clients could forge them."""
     public_metrics: bool = True
@@ -93,7 +113,7 @@ class Settings(BaseSettings):
     """Largest JSON body, before and after decompression. Parsed, it takes about eight times as much."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Most bytes of all bodies that are being received or wait. Further requests get 503."""
-    processes: int = Field(default_factory=usable_cores, ge=1)
+    processes: int = Field(default_factory=usable_cores, ge=1, le=_MOST_PROCESSES)
     """Processes that compute, so diagnoses at once (`rca serve --processes`). Default: one per core."""
     tasks_per_process: int = Field(5000, ge=0)
     """Tasks after which a process is replaced by a new one; 0 for never."""
@@ -157,7 +177,7 @@ class Settings(BaseSettings):
     """Time without a window after which an open incident of the job is resolved."""
     webhook_http: bool = False
     """Allow webhooks to http:// URLs."""
-    webhook_hosts: tuple[str, ...] = ()
+    webhook_hosts: JsonList = ()
     """The only hosts for webhooks, as JSON (`["hooks.example.org", ".corp.example"]`). They may have private
     addresses. Empty: all hosts with public addresses."""
     webhook_private: bool = False
@@ -168,7 +188,7 @@ class Settings(BaseSettings):
     """Failed attempts after which a delivery is dead."""
     webhook_pause_seconds: float = Field(5.0, gt=0)
     """Pause before the second attempt. Each later pause is four times longer, up to six hours."""
-    webhook_threads: int = Field(4, ge=1)
+    webhook_threads: int = Field(4, ge=1, le=_MOST_PROCESSES)
     """Most webhooks sent at once."""
     webhook_keep_days: float = Field(30.0, ge=0)
     """How long delivered webhooks are listed; 0 for ever."""
@@ -190,13 +210,15 @@ class Settings(BaseSettings):
     shadow_share: float = Field(0.0, ge=0, le=1)
     """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
     queue_url: str = ""
-    """Queue that wakes the worker: `sqlite:///`, `postgresql://`, or a Redis as above. Default: a file in the
-    data folder, or the PostgreSQL database."""
+    """Queue that wakes the worker: `sqlite:///`, `redis://` (extra `redis`) or `postgresql://`. Default: a
+    file in the data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
     """Folder of labelled collections for training runs."""
     cache_dir: Path = Path()
     """Folder of computed features that training runs share. Default: `<data_dir>/examples`."""
-    training_processes: int = Field(default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1)
+    training_processes: int = Field(
+        default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1, le=_MOST_PROCESSES
+    )
     """Processes of one training run. Default: one per core, less one."""
     training_attempts: int = Field(3, ge=1)
     """Workers that may die during one run before it fails."""
@@ -213,44 +235,17 @@ class Settings(BaseSettings):
     `OTEL_*` variables set its address and the sampling.
     """
 
-    @field_validator("rate_limit")
+    @field_validator("bundle", "priors", "collections_dir", mode="before")
     @classmethod
-    def _is_a_rate(cls, value: str) -> str:
-        """Refuse an invalid rate at start, not at the first request."""
-        try:
-            if value:
-                limits.parse(value)
-        except ValueError:
-            raise ValueError("needs a rate such as 600/minute") from None
-        return value
+    def _is_given(cls, value: object) -> object:
+        """An empty variable is no path, as one that `--print-config` shows for an unset path."""
+        return None if value == "" else value
 
-    @field_validator("database_url")
+    @field_validator("*")
     @classmethod
-    def _is_a_database(cls, value: str) -> str:
-        try:
-            known = not value or make_url(value).drivername in _DRIVERS
-        except (ArgumentError, ValueError):
-            known = False
-        if not known:
-            # Not chained: SQLAlchemy's error holds parts of the URL.
-            raise ValueError(
-                "needs a URL of SQLite (sqlite:///FILE) or PostgreSQL (postgresql://...)"
-            ) from None
-        return value
-
-    @field_validator("queue_url")
-    @classmethod
-    def _is_a_queue(cls, value: str) -> str:
-        if value and not _QUEUE.match(value):
-            raise ValueError("needs a URL that begins with sqlite:///, redis:// or postgresql://")
-        return value
-
-    @field_validator("trusted_proxies")
-    @classmethod
-    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """Refuse names and `*`: only addresses and networks say what is trusted."""
-        for each in value:
-            ipaddress.ip_network(each)
+    def _has_its_form(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse what no part of the service can use at start, not at the first request."""
+        setting_forms.check(str(info.field_name), value)
         return value
 
     @model_validator(mode="after")

@@ -31,9 +31,10 @@ def command(
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Require no key; on loopback only. Same as RCA_AUTH=off.")
     ] = False,
+    # Without `envvar`: its error would show the value.
     processes: Annotated[
         int | None,
-        typer.Option(min=1, envvar="RCA_PROCESSES", help="Processes that compute. [default: one per core]"),
+        typer.Option(min=1, help="Processes that compute; same as RCA_PROCESSES. [default: one per core]"),
     ] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print all settings with passwords hidden, then exit.")
@@ -62,7 +63,9 @@ def command(
         _refuse_open_host(host)
     import uvicorn
 
-    _refuse_used_port(host, port)
+    _refuse_port(host, port)
+    checks = import_module("rca_api.start_checks")
+    checks.check(settings, checks.SERVE)
     proxies = list(settings.trusted_proxies)
     uvicorn.run(
         "rca_api.app:create_app",
@@ -98,20 +101,19 @@ def _refuse_open_host(host: str) -> None:
     )
 
 
-def _refuse_used_port(host: str, port: int) -> None:
-    """Refuse a used port in one line, before the models are loaded."""
+def _refuse_port(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened on in one line, before the models are loaded."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError as error:
-            # uvicorn reports other problems of the address.
-            if error.errno != errno.EADDRINUSE:
-                return
+        except (OSError, UnicodeError) as error:
+            used = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            reason = getattr(error, "strerror", None) or "this is no name of a host"
             raise typer.BadParameter(
-                f"cannot listen on {host}:{port}: {error.strerror}. Another port: --port 8081",
-                param_hint="--port",
+                f"cannot listen on {host}:{port}: {reason}.{' Another port: --port 8081' if used else ''}",
+                param_hint="--port" if used else "--host",
             ) from None
 
 

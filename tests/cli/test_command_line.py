@@ -116,6 +116,8 @@ def test_an_open_address_needs_authentication(
     assert "rca keys create" in ran.err
     assert served == {}
     monkeypatch.setenv("RCA_AUTH", "keys")
+    # This machine has not all of these addresses.
+    monkeypatch.setattr("rca.commands.serve._refuse_port", lambda *_: None)
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
     assert served["host"] == host
 

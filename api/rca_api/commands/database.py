@@ -39,14 +39,18 @@ def any_database(url: str | None) -> Iterator[Database]:
 
     Raises
     ------
+    InvalidInput
+        If the settings of the database cannot be used.
     MissingExtra
         If the service's libraries are not installed.
     """
     require_service()
-    from rca_api import environment
+    from rca_api import environment, logs, start_checks
     from rca_api.store.database import Database
 
     settings = environment.read() if url is None else environment.read(database_url=url)
+    logs.configure(settings.log_level)
+    start_checks.check(settings, start_checks.DATABASE)
     database = Database(settings.database_url, longest_seconds=settings.database_timeout_seconds)
     try:
         yield database

@@ -109,11 +109,13 @@ def prune(
     RCA_WEBHOOK_KEEP_DAYS, RCA_WEBHOOK_DEAD_DAYS, RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES.
     """
     require_service()
-    from rca_api import environment
+    from rca_api import environment, logs, start_checks
     from rca_api.old_rows import Ages, OldRows
     from rca_api.store.base import now
 
     settings, age, at = environment.read(), None if older_than is None else duration(older_than), now()
+    logs.configure(settings.log_level)
+    start_checks.check(settings, start_checks.SERVE)
     ages = Ages.of(settings) if age is None else Ages.of(settings).all(age)
     with ready_database(settings.database_url) as database:
         rows = OldRows(database, ages)

@@ -34,7 +34,7 @@ def command(
     at once. Needs the extras [api,train].
     """
     try:
-        from rca_api import environment, logs
+        from rca_api import environment, logs, start_checks
         from rca_api.feedback.export import export_collection
         from rca_api.store.database import Database, migrate
         from rca_api.store.window_store import WindowStore
@@ -45,6 +45,7 @@ def command(
     settings = environment.read()
     logs.configure(settings.log_level)
     environment.warn_of_unknown()
+    start_checks.check(settings, start_checks.WORKER)
     database = Database(settings.database_url, longest_seconds=settings.database_timeout_seconds)
     if settings.migrate:
         migrate(database)

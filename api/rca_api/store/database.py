@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from rca.errors import SourceError
+from rca.errors import MissingExtra, SourceError
 from rca_api.store import time_limits
 from rca_api.store.sqlite_engine import sqlite_engine
 
@@ -93,9 +93,10 @@ class Database:
         if self.is_sqlite:
             self.engine = sqlite_engine(self.url)
         else:
-            # The driver is in an extra.
-            from rca_api.store.postgresql_engine import UNANSWERED, postgresql_engine
-
+            try:
+                from rca_api.store.postgresql_engine import UNANSWERED, postgresql_engine
+            except ImportError:
+                raise no_postgres_driver() from None
             self.engine = postgresql_engine(self.url, _AT_ONCE, longest_seconds)
             self._unanswered = UNANSWERED
         self._writers = sessionmaker(self.engine.execution_options(begin="IMMEDIATE"), expire_on_commit=False)
@@ -319,6 +320,11 @@ def _config() -> Config:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     return config
+
+
+def no_postgres_driver() -> MissingExtra:
+    """The error of an installation without a driver of PostgreSQL."""
+    return MissingExtra("PostgreSQL needs its driver", hint="pip install 'straggler-rca[postgres]'")
 
 
 def _reason(error: Exception) -> str:

@@ -26,11 +26,11 @@ def sqlite_engine(url: URL) -> Engine:
     engine = create_engine(url)
     if url.database and url.database != ":memory:" and not url.database.startswith("file:"):
         path = Path(url.database)
-        private_folder(path.parent)
         # Before the first connection, because closing the file would drop the locks of SQLite. SQLite would
         # create it readable for all users; its journals get the rights of the database file. Where this
         # fails, the driver reports the reason.
         with suppress(OSError):
+            private_folder(path.parent)
             private_file(path)
     event.listen(engine, "connect", _on_connect)
     event.listen(engine, "begin", _on_begin)
