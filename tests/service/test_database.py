@@ -206,6 +206,22 @@ def test_a_new_database_is_private(tmp_path: Path) -> None:
     assert rights == {"rca.db": 0o600, "rca.db-wal": 0o600, "rca.db-shm": 0o600}
 
 
+def test_a_damaged_file_is_an_error_of_the_store(tmp_path: Path) -> None:
+    path = tmp_path / "rca.db"
+    database = Database(f"sqlite:///{path}")
+    database.upgrade()
+    database.close()
+    content = bytearray(path.read_bytes())
+    content[4096:] = bytes(len(content) - 4096)
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match="malformed"), database.reading() as session:
+        session.scalars(select(WindowRow)).all()
+    path.write_bytes(b"no database" * 1000)
+    with pytest.raises(StoreError, match="not a database"):
+        database.schema()
+    database.close()
+
+
 def test_the_folder_of_a_service_is_private(tmp_path: Path) -> None:
     Spool(tmp_path / "data" / "spool").clean()
     assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700

@@ -16,7 +16,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, make_url, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -95,9 +95,10 @@ class Database:
         else:
             try:
                 from rca_api.store.postgresql_engine import UNANSWERED, postgresql_engine
+
+                self.engine = postgresql_engine(self.url, _AT_ONCE, longest_seconds)
             except ImportError:
                 raise no_postgres_driver() from None
-            self.engine = postgresql_engine(self.url, _AT_ONCE, longest_seconds)
             self._unanswered = UNANSWERED
         self._writers = sessionmaker(self.engine.execution_options(begin="IMMEDIATE"), expire_on_commit=False)
         self._readers = sessionmaker(self.engine, expire_on_commit=False)
@@ -144,8 +145,11 @@ class Database:
 
     def schema(self) -> Schema:
         """The schema of the database."""
-        with self._used(), self.engine.connect() as connection:
-            return _schema_of(connection)
+        try:
+            with self._used(), self.engine.connect() as connection:
+                return _schema_of(connection)
+        except DBAPIError as error:
+            raise StoreError(f"the database cannot be used: {_reason(error)}") from error
 
     def upgrade(self, revision: str = "head") -> Schema:
         """Bring the schema to a revision, by default the newest, unless it is there already or newer.
@@ -243,7 +247,7 @@ class Database:
             with time_limits.transaction(longest_seconds or self._longest), self._slot(), self._tried():
                 yield
         except (DBAPIError, PoolTimeoutError, _Refused) as error:
-            if not (isinstance(error, _UNUSABLE) or getattr(error, "connection_invalidated", False)):
+            if not _is_unusable(error):
                 raise
             if self._on_failure is not None:
                 self._on_failure()
@@ -281,8 +285,12 @@ class _Refused(Exception):
     """A transaction was not begun."""
 
 
-#: Errors of a database that is away, full or busy; others are mistakes of a statement.
-_UNUSABLE = (OperationalError, InterfaceError, PoolTimeoutError, _Refused)
+def _is_unusable(error: Exception) -> bool:
+    """Whether the database is away, full, busy or damaged; other errors are mistakes of a statement."""
+    if isinstance(error, OperationalError | InterfaceError | PoolTimeoutError | _Refused):
+        return True
+    # A file that is damaged, or no database; and a connection that the server has ended.
+    return type(error) is DatabaseError or getattr(error, "connection_invalidated", False)
 
 
 def migrate(database: Database) -> None:
