@@ -195,7 +195,7 @@ def test_a_transaction_that_waits_for_a_connection_gives_up(database: Database) 
 
 @pytest.mark.parametrize(
     ("deadline", "longest", "expected"),
-    [(None, 10.0, 10.0), (5.0, 10.0, 5.0), (60.0, 10.0, 10.0), (0.0, 10.0, 1.0), (5.0, None, None)],
+    [(None, 10.0, 10.0), (5.0, 10.0, 4.5), (60.0, 10.0, 10.0), (0.0, 10.0, 1.0), (5.0, None, None)],
 )
 def test_the_earlier_of_deadline_and_limit_counts(
     deadline: float | None, longest: float | None, expected: float | None

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 
 #: A transaction may take so long even shortly before its deadline: an answer that is ready has to be stored.
 LEAST_SECONDS = 1.0
+#: A transaction ends so long before the deadline, for the answer to arrive in time.
+_SPARE_SECONDS = 0.5
 #: Shares of the time after which the database itself gives up, so that its error arrives in time.
 LOCK_SHARE, STATEMENT_SHARE = 0.8, 0.9
 #: Monotonic clock. None: no request, or no limit.
@@ -58,4 +60,4 @@ def _end(longest_seconds: float | None) -> float | None:
     at, deadline = time.monotonic(), _deadline.get()
     if deadline is None:
         return at + longest_seconds
-    return min(at + longest_seconds, max(deadline, at + LEAST_SECONDS))
+    return min(at + longest_seconds, max(deadline - _SPARE_SECONDS, at + LEAST_SECONDS))
