@@ -62,6 +62,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.wakeup.close()
         state.authority.close()
         await state.pool.close()
+        await run_in_threadpool(state.spool.close)
         state.database.close()
         await run_in_threadpool(tracing.stop)
 
@@ -111,6 +112,7 @@ def tidying(state: State) -> tuple[Work, ...]:
         partial(repeated, "expired idempotency keys", state.keys.forget_expired, pause),
         partial(repeated, "old rows", state.old_rows.delete, pause),
         partial(repeated, "old windows", state.retention.prune, pause),
+        partial(repeated, "bodies of ended processes", state.spool.clean, pause),
         partial(repeated, "statistics of indexes", state.database.analyze, pause),
     )
 

@@ -7,7 +7,11 @@ diagnosis.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
+import os
+import shutil
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -43,25 +47,65 @@ class SpoolError(SourceError):
 
 
 class Spool:
-    """A folder of bodies that are being processed.
+    """A folder of bodies that are being processed; each process has its own in it.
+
+    A lock on its folder tells that the process lives. The system releases it however the process ends, so
+    what a killed one left is deleted at the next start of any, while those that live keep their bodies.
 
     Parameters
     ----------
     folder : Path
-        On this machine. Files that a killed process left there are deleted at start.
+        On this machine; several processes may share it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        #: The folder of this process, and the descriptor that holds its lock.
+        self._own: tuple[Path, int] | None = None
+        self._making = threading.Lock()
+        #: Files of requests in progress.
+        self._held: set[Path] = set()
 
-    def clean(self) -> None:
-        """Create the folder, and delete abandoned files in it."""
+    def clean(self) -> int:
+        """Create a folder for this process, and delete what no request in progress and no process owns.
+
+        Returns
+        -------
+        int
+            Number of deleted files and folders.
+        """
         # Creates the data folder as well if the database is elsewhere.
         private_folder(self._folder.parent)
-        private_folder(self._folder)
-        for path in self._folder.iterdir():
-            if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
-                path.unlink(missing_ok=True)
+        own = self._own_folder()
+        # A request that is cancelled while its file is opened leaves the file.
+        left = [path for path in own.iterdir() if path not in self._held and _is_older(path, 60)]
+        for path in left:
+            path.unlink(missing_ok=True)
+        others = [path for path in self._folder.iterdir() if path != own]
+        return len(left) + sum(map(_deleted, others))
+
+    def close(self) -> None:
+        """Delete the folder of this process."""
+        if self._own is not None:
+            shutil.rmtree(self._own[0], ignore_errors=True)
+            os.close(self._own[1])
+            self._own = None
+
+    def _own_folder(self) -> Path:
+        """The folder of this process, made anew if it was deleted."""
+        with self._making:
+            if self._own is None or not self._own[0].exists():
+                self.close()
+                private_folder(self._folder)
+                self._own = _claimed(self._folder)
+            return self._own[0]
+
+    def _opened(self) -> tuple[Path, IO[bytes]]:
+        try:
+            path = self._own_folder() / f"body-{uuid4().hex}"
+            return path, path.open("wb")
+        except OSError as error:
+            raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error
 
     @asynccontextmanager
     async def receive(
@@ -87,9 +131,10 @@ class Spool:
                 held.append(chunk)
                 size += len(chunk)
                 if size > IN_MEMORY_BYTES:
-                    if file is None or path is None:
-                        path = self._folder / f"body-{uuid4().hex}"
-                        file = await asyncio.to_thread(_opened, path)
+                    if file is None:
+                        opened = await asyncio.to_thread(self._opened)
+                        path, file = opened[0], opened[1]
+                        self._held.add(path)
                     await asyncio.to_thread(_write, file, held)
                     held, size = [], 0
             if file is None or path is None:
@@ -104,14 +149,60 @@ class Spool:
                     file.close()
             if path is not None:
                 path.unlink(missing_ok=True)
+                self._held.discard(path)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _claimed(folder: Path) -> tuple[Path, int]:
+    """Make a folder in `folder` and lock it; gives the descriptor that holds the lock."""
+    while True:
+        own = folder / f"process-{uuid4().hex}"
+        private_folder(own)
+        # Before it is locked, another process may take it for that of a dead one.
+        with suppress(FileNotFoundError):
+            descriptor = os.open(own, os.O_RDONLY)
+            if _locks(descriptor) is not False and own.exists():
+                return own, descriptor
+            os.close(descriptor)
+
+
+def _locks(descriptor: int) -> bool | None:
+    """Lock what is open; False if another process has the lock, None if the file system has no locks."""
     try:
-        private_folder(path.parent)
-        return path.open("wb")
-    except OSError as error:
-        raise SpoolError(f"a large body cannot be kept: {error.strerror}") from error
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _deleted(path: Path) -> bool:
+    """Delete what a process left that has ended; whether something was deleted.
+
+    Where a lock tells nothing, the age does: no request takes so long.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        locked = _locks(descriptor) if path.is_dir() else None
+        if not (_is_older(path, _ABANDONED_SECONDS) if locked is None else locked):
+            return False
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def _is_older(path: Path, seconds: float) -> bool:
+    try:
+        return time.time() - path.stat().st_mtime > seconds
+    except FileNotFoundError:
+        return False
 
 
 def _write(file: IO[bytes], chunks: list[bytes]) -> None:
