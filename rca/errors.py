@@ -19,6 +19,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+#: Errors quote names and values of callers, which can have any length.
+_SHOWN_CHARACTERS = 80
+_LONGEST_MESSAGE = 2000
+
+
+def cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """The text, or its beginning if it is longer than `most` characters."""
+    return text if len(text) <= most else text[:most] + "…"
+
 
 class RcaError(Exception):
     """Base of every error this package raises on purpose."""
@@ -26,6 +35,9 @@ class RcaError(Exception):
     code = "rca-error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            # What is wrong mostly stands after the name or the value.
+            message = f"{cut(message, _LONGEST_MESSAGE // 2)}{message[-_LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -89,7 +101,7 @@ class InvalidWindow(InvalidInput):
     ) -> None:
         super().__init__(message, hint=hint)
         self.table = table
-        self.column = column
+        self.column = None if column is None else cut(column)
         self.rows = [dict(row) for row in rows]
         self.n_rows = max(n_rows, len(self.rows))
         self.expected = expected

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from fastapi import Request
 
+from rca.errors import cut
 from rca_api.decoding import DECODERS, too_large
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
@@ -143,6 +144,7 @@ class Admission:
         )
 
 
+_MOST_DIGITS = 18
 _ENCODINGS = "gzip, zstd, identity"
 
 
@@ -153,7 +155,7 @@ def content_encoding(request: Request) -> str:
     if named not in ("identity", *DECODERS):
         raise ProblemError(
             "unsupported-encoding",
-            f"content coding {named!r} is not supported",
+            f"content coding {cut(named)!r} is not supported",
             headers={"Accept-Encoding": _ENCODINGS, "Connection": "close"},
             expected=f"one of {_ENCODINGS}",
         )
@@ -162,9 +164,11 @@ def content_encoding(request: Request) -> str:
 
 def check_declared(request: Request, limit: int) -> None:
     """Refuse a body by its declared length, before a byte of it is read."""
-    declared = request.headers.get("content-length")
-    if declared is not None and declared.isdecimal() and int(declared) > limit:
-        raise too_large(f"a body of {int(declared):,} bytes is declared", limit)
+    declared = request.headers.get("content-length", "")
+    # Python refuses to read numbers of thousands of digits.
+    size = int(declared[:_MOST_DIGITS]) if declared.isascii() and declared.isdigit() else 0
+    if size > limit:
+        raise too_large(f"a body of {size:,} bytes is declared", limit)
 
 
 async def chunks_of(

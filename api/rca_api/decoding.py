@@ -28,15 +28,34 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def decode_window(body: bytes, content_type: str, max_bytes: int) -> Window:
-    """Decode and validate a window; `max_bytes` limits compressed Arrow buffers."""
+@dataclass(frozen=True)
+class Limits:
+    """Largest body of a request, bytes.
+
+    Attributes
+    ----------
+    sent : int
+        As sent, compressed or not.
+    decoded : int
+        After decompression, and after that of Arrow buffers in it.
+    json : int
+        Of JSON in it. The memory to read JSON has a limit of ten times as much.
+    """
+
+    sent: int
+    decoded: int
+    json: int
+
+
+def decode_window(body: bytes, content_type: str, limits: Limits) -> Window:
+    """Decode and validate a window."""
     if not body:
         raise InvalidInput(
             "the body is empty", hint="send a telemetry window: job, steps and, if available, metrics"
         )
     if media_type(content_type) == MULTIPART:
-        return Window.from_arrow(body, content_type, max_bytes=max_bytes)
-    return Window.from_json(body)
+        return Window.from_arrow(body, content_type, max_bytes=limits.decoded)
+    return Window.from_json(body, max_bytes=limits.json)
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:
@@ -123,8 +142,8 @@ class Sent:
     body: Body
     content_type: str
     encoding: str
-    max_decoded_bytes: int
+    limits: Limits
 
     def plain(self) -> bytes:
         """The decompressed body, within the limit."""
-        return decompress(self.body.read(), self.encoding, self.max_decoded_bytes)
+        return decompress(self.body.read(), self.encoding, self.limits.decoded)

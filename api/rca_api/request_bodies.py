@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request, Response
@@ -12,10 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
-from rca.errors import TooLarge
+from rca.errors import TooLarge, cut
+from rca.telemetry.encodings.json_text import json_memory
 from rca_api.admission import Ticket, chunks_of, content_encoding
 from rca_api.compute.body import Received
-from rca_api.decoding import JSON, MULTIPART, media_type
+from rca_api.decoding import JSON, MULTIPART, Limits, media_type
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.state import State
@@ -54,20 +54,14 @@ WINDOW_BODY: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Largest body of one media type, as sent and after decompression, bytes."""
-
-    sent: int
-    decoded: int
-
-    @classmethod
-    def of(cls, settings: Settings, content_type: str) -> Limits:
-        """Look up the limits for `content_type`."""
-        sent, decoded = int(settings.max_body_bytes), int(settings.max_decoded_bytes)
-        if media_type(content_type) == JSON:
-            return cls(min(sent, int(settings.max_json_bytes)), min(decoded, int(settings.max_json_bytes)))
-        return cls(sent, decoded)
+def limits_of(settings: Settings, content_type: str) -> Limits:
+    """Look up the limits for a body of `content_type`."""
+    limits = Limits(
+        int(settings.max_body_bytes), int(settings.max_decoded_bytes), int(settings.max_json_bytes)
+    )
+    if media_type(content_type) == JSON:
+        return Limits(min(limits.sent, limits.json), min(limits.decoded, limits.json), limits.json)
+    return limits
 
 
 def content_type_of(request: Request, taken: Sequence[str]) -> str:
@@ -81,7 +75,7 @@ def content_type_of(request: Request, taken: Sequence[str]) -> str:
     given = request.headers.get("content-type", "")
     if media_type(given) in taken:
         return given
-    what = repr(given) if given else "a body without Content-Type"
+    what = repr(cut(given)) if given else "a body without Content-Type"
     raise ProblemError(
         "unsupported-media-type",
         f"{what} is not supported",
@@ -118,6 +112,8 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
 
 
 SMALL_BODY_BYTES = 1 << 20
+#: Memory that a short document may take when it is read. A megabyte of members would hold the event loop.
+_SMALL_BODY_MEMORY = 16 << 20
 _SMALL_BODY_SECONDS = 30.0
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 #: Problem codes of endpoints whose body is read here but has no meaning, besides their own.
@@ -166,10 +162,13 @@ def _check_headers(request: Request) -> None:
 
 async def _read(request: Request, ticket: Ticket) -> bytes:
     try:
-        return b"".join(
+        body = b"".join(
             [chunk async for chunk in chunks_of(request, ticket, SMALL_BODY_BYTES, _SMALL_BODY_SECONDS)]
         )
     except TooLarge:
         # The hint of that error is for windows. The rest is not read, so the connection has to close.
         headers = {"Connection": "close"}
         raise ProblemError("too-large", f"the limit is {SMALL_BODY_BYTES:,} bytes", headers=headers) from None
+    if json_memory(body) > _SMALL_BODY_MEMORY:
+        raise ProblemError("too-large", "the body has too many members, objects or values")
+    return body

@@ -107,10 +107,12 @@ class Settings(BaseSettings):
     """JSON file of how often each slow cause occurs on this cluster. Default: as in the training data."""
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
     """Largest body as sent, compressed or not."""
-    max_decoded_bytes: ByteSize = Field(ByteSize(512 * 1024**2), gt=0)
-    """Largest body after decompression."""
-    max_json_bytes: ByteSize = Field(ByteSize(128 * 1024**2), gt=0)
-    """Largest JSON body, before and after decompression. Parsed, it takes about eight times as much."""
+    max_decoded_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
+    """Largest body after decompression, and largest content of its Arrow tables. A process takes up to three
+    times as much."""
+    max_json_bytes: ByteSize = Field(ByteSize(64 * 1024**2), gt=0)
+    """Largest JSON body, before and after decompression. A process takes up to ten times as much; a body that
+    would take more is refused with 413."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Most bytes of all bodies that are being received or wait. Further requests get 503."""
     processes: int = Field(default_factory=usable_cores, ge=1, le=_MOST_PROCESSES)

@@ -27,7 +27,7 @@ rca diagnose now.json --earlier yesterday.json    is all of it slower than it wa
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
 ABSTAINED = 30
 # One file must not be able to take all memory of the machine it is looked at on.
-MAX_BYTES = 4 * 1024**3
+MAX_BYTES = 1024**3
 
 
 class Format(StrEnum):

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.names import BLANK, CONTROL_CHARACTER, EXPECTED_NAME, UNPRINTABLE, has_control_character
-from rca.telemetry.row_errors import refused_rows, shown
-from rca.telemetry.schema import TEXT, Column, TableSpec
+from rca.telemetry.row_errors import listed, refused_rows, shown
+from rca.telemetry.schema import MOST_COLUMNS, Column, TableSpec
+from rca.telemetry.texts import as_codes, encoded
 
 EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}
 #: Floats hold every integer exactly up to here.
@@ -53,12 +54,16 @@ def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
         elif column.presence == "filled":
             held[column.name] = pa.nulls(table.num_rows, column.type)
     unknown = [name for name in table.column_names if name not in spec.by_name]
-    notes = [f"{spec.name}: dropped unknown columns: {', '.join(unknown)}"] if unknown else []
+    notes = [f"{spec.name}: dropped unknown columns: {listed(unknown)}"] if unknown else []
     return pa.table(held), notes
 
 
 def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:
     names = table.column_names
+    if len(names) > MOST_COLUMNS:
+        raise InvalidWindow(
+            f"has {len(names):,} columns", table=spec.name, expected=f"at most {MOST_COLUMNS:,} columns"
+        )
     unprintable = next((name for name in names if has_control_character(name)), None)
     if unprintable is not None:
         raise InvalidWindow(
@@ -74,32 +79,44 @@ def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:
 
 
 def _converted(spec: TableSpec, column: Column, table: pa.Table) -> pa.Array:
-    array = _one_array(table.column(column.name))
-    if pa.types.is_null(array.type):
-        array = pa.nulls(len(array), column.type)
+    chunked = table.column(column.name)
+    if pa.types.is_null(chunked.type):
+        array = pa.nulls(len(chunked), column.type)
+    elif _fits(column, chunked.type):
+        array = _one_array(chunked)
+    else:
+        # Arrow cannot even join the chunks of some types, so the type is checked first.
+        raise InvalidWindow(
+            f"has type {shown(str(chunked.type))}",
+            table=spec.name,
+            column=column.name,
+            n_rows=len(chunked),
+            expected=EXPECTED_TYPE[column.kind],
+        )
     convert = {"integer": _integers, "number": _numbers, "text": _texts}[column.kind]
     return convert(spec, column, table, array)
 
 
+def _fits(column: Column, sent: pa.DataType) -> bool:
+    if column.kind != "text":
+        return bool(pa.types.is_floating(sent) or pa.types.is_integer(sent))
+    held = sent.value_type if pa.types.is_dictionary(sent) else sent
+    return bool(pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held))
+
+
 def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
-    if pa.types.is_dictionary(chunked.type) and chunked.num_chunks > 1:
-        chunked = chunked.unify_dictionaries()
+    if pa.types.is_dictionary(chunked.type):
+        if pa.types.is_string_view(chunked.type.value_type):
+            # Arrow joins dictionaries of this type in no way.
+            chunked = pa.chunked_array(
+                [as_codes(chunk) for chunk in chunked.chunks], type=pa.dictionary(pa.int32(), pa.string())
+            )
+        if chunked.num_chunks > 1:
+            chunked = chunked.unify_dictionaries()
     return chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
 
 
-def _wrong_type(spec: TableSpec, column: Column, array: pa.Array) -> InvalidWindow:
-    return InvalidWindow(
-        f"has type {array.type}",
-        table=spec.name,
-        column=column.name,
-        n_rows=len(array),
-        expected=EXPECTED_TYPE[column.kind],
-    )
-
-
 def _numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
-    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
-        raise _wrong_type(spec, column, array)
     if array.type != pa.float64():
         array = array.cast(pa.float64(), safe=False)
     if array.null_count:
@@ -132,8 +149,6 @@ def _unusable(values: FloatArray, non_negative: bool) -> tuple[BoolArray | None,
 def _integers(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
     if pa.types.is_floating(array.type):
         array = _whole_numbers(spec, column, table, array)
-    elif not pa.types.is_integer(array.type):
-        raise _wrong_type(spec, column, array)
     if array.null_count and not column.nullable:
         bad = array.is_null().to_numpy(zero_copy_only=False)
         raise refused_rows(spec, column.name, "is missing", bad, table, expected="an integer in every row")
@@ -161,12 +176,7 @@ def _whole_numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.A
 
 
 def _texts(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
-    held = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
-        raise _wrong_type(spec, column, array)
-    if array.type != TEXT:
-        array = _dictionary(array)
-    array = _with_distinct_values(array)
+    array = encoded(spec, column, array)
     if array.null_count and not column.nullable:
         bad = array.is_null().to_numpy(zero_copy_only=False)
         raise refused_rows(spec, column.name, "is missing", bad, table, expected="a text in every row")
@@ -189,18 +199,3 @@ def _refuse_unusable_names(
         if codes.size and (bad := np.isin(array.indices.fill_null(-1).to_numpy(), codes)).any():
             hint = "write null where it is not known" if column.nullable else None
             raise refused_rows(spec, column.name, flaw, bad, table, expected=EXPECTED_NAME, hint=hint)
-
-
-def _dictionary(array: pa.Array) -> pa.DictionaryArray:
-    if not pa.types.is_dictionary(array.type):
-        array = array.dictionary_encode()
-    indices = array.indices.cast(pa.int32())
-    return pa.DictionaryArray.from_arrays(indices, array.dictionary.cast(pa.string()))
-
-
-def _with_distinct_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Merge repeated and null dictionary values: equal codes then mean equal texts."""
-    encoded = array.dictionary.dictionary_encode()
-    if len(encoded.dictionary) == len(array.dictionary):
-        return array
-    return pa.DictionaryArray.from_arrays(encoded.indices.take(array.indices), encoded.dictionary)

@@ -63,7 +63,8 @@ class Job(BaseModel):
     framework: Line | None = None
     world_size: PositiveInt
     parallelism: Parallelism | None = None
-    ranks: tuple[RankPlace, ...] | None = None
+    # The first wrong rank is enough: an error of each takes a kilobyte.
+    ranks: tuple[RankPlace, ...] | None = Field(None, fail_fast=True)
     start: float = Field(allow_inf_nan=False, strict=True)
     end: float = Field(allow_inf_nan=False, strict=True)
     hints: dict[str, Any] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rca.errors import InvalidInput, RcaError, SourceError
+from rca.errors import InvalidInput, RcaError, SourceError, cut
 from rca.telemetry.causes import FailureMode, Pattern, StragglerType
 from rca.telemetry.encodings import directory
 from rca.telemetry.files import replace_file
@@ -258,9 +258,12 @@ def _inside(folder: Path, relative: str) -> Path:
         inside = path.resolve().is_relative_to(folder.resolve())
         path.exists()  # Raises if the file system cannot have such a path.
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} cannot be a path: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidInput(
+            f"{folder / MANIFEST_FILE}: {cut(relative)!r} cannot be a path: {reason}"
+        ) from None
     if not inside:
-        raise InvalidInput(f"{folder / MANIFEST_FILE}: {relative!r} is outside the collection")
+        raise InvalidInput(f"{folder / MANIFEST_FILE}: {cut(relative)!r} is outside the collection")
     return path
 
 

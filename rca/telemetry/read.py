@@ -30,7 +30,7 @@ def read_window(
         content decides the encoding, not the name. A path may also be a file or a folder of a source in
         `rca.telemetry.sources`.
     max_bytes : int, optional
-        Limit on the size after decompression.
+        Limit on the size after decompression. The memory to read JSON has a limit of ten times as much.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> 
         raise TooLarge(f"the window has {len(body):,} bytes, the limit is {max_bytes:,}")
     start = bytes(body[:64]).lstrip()
     if start.startswith(b"{"):
-        return Window.from_json(body)
+        return Window.from_json(body, max_bytes=max_bytes)
     if start.startswith(b"--"):
         return Window.from_arrow(body, max_bytes=max_bytes)
     raise InvalidWindow(

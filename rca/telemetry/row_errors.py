@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rca.arrays import BoolArray
-from rca.errors import InvalidWindow
+from rca.errors import InvalidWindow, cut
 from rca.telemetry.schema import TableSpec
 
 SHOWN_ROWS = 5
-SHOWN_CHARACTERS = 80
+LISTED_NAMES = 20
 
 
 def shown(value: Any) -> Any:
     """A value for an error body: JSON has no infinities, and long texts are cut."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, str) and len(value) > SHOWN_CHARACTERS:
-        return value[:SHOWN_CHARACTERS] + "…"
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, str):
+        return cut(value)
+    if value is None or isinstance(value, bool | int | float):
         return value
-    return shown(repr(value))
+    # `repr` of what a caller nested a thousand times fails, and that of a large value takes its memory.
+    return cut(reprlib.repr(value))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names from a window in one line: the first ones, and how many more there are."""
+    text = ", ".join(cut(name) for name in names[:LISTED_NAMES])
+    return text if len(names) <= LISTED_NAMES else f"{text} and {len(names) - LISTED_NAMES:,} more"
 
 
 def refused_rows(

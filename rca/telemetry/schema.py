@@ -165,4 +165,6 @@ COLLECTIVES = TableSpec(
 )
 #: A window has rows in at least one of these tables.
 SUFFICIENT = ("steps", "metrics", "collectives")
+#: Columns of one table, unknown ones included.
+MOST_COLUMNS = 1000
 SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS, COLLECTIVES)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,9 @@ from rca.telemetry.schema import (
 )
 
 MAX_WORLD_SIZE = 1_000_000
+#: Levels and values in a member of the job.
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
 #: Rank x step arrays are dense. Their size is limited, in all and per row: a few rows could demand terabytes.
 MAX_CELLS = 200_000_000
 FREE_CELLS = 1_000_000
@@ -114,7 +118,33 @@ def validated_job(job: Job | Mapping[str, object]) -> Job:
         )
     refuse_absurd_bounds(model)
     _check_places(model)
+    for name, value in {"hints": model.hints, **(model.model_extra or {})}.items():
+        _refuse_unwieldy(name, value)
     return model
+
+
+def _refuse_unwieldy(name: str, value: object) -> None:
+    """Refuse what no encoder can write again, because it calls itself for each level, and what is no hint."""
+    level = [value]
+    values = 0
+    for _ in range(MAX_DEPTH):
+        inner = [
+            list(one.values()) if isinstance(one, dict) else one
+            for one in level
+            if isinstance(one, dict | list)
+        ]
+        values += sum(map(len, inner))
+        if not inner:
+            return
+        if values > MAX_VALUES:
+            break
+        level = list(chain.from_iterable(inner))
+    raise InvalidWindow(
+        "is nested too deeply or has too many values",
+        table="job",
+        column=name,
+        expected=f"at most {MAX_DEPTH} levels and {MAX_VALUES:,} values",
+    )
 
 
 def _parsed_job(job: Mapping[str, object]) -> Job:

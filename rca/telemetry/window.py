@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from rca.telemetry.encodings import arrow, directory, json
 from rca.telemetry.encodings.document import Decoded
+from rca.telemetry.encodings.json_text import uncollected
 from rca.telemetry.job import Job
 from rca.telemetry.schema import SPECS
 from rca.telemetry.validation import validated
@@ -79,15 +80,36 @@ class Window:
         return cls(job=checked, notes=notes, **tables)
 
     @classmethod
-    def from_json(cls, body: bytes | bytearray | memoryview) -> Window:
+    def from_json(cls, body: bytes | bytearray | memoryview, *, max_bytes: int | None = None) -> Window:
         """Decode and validate the JSON encoding.
+
+        Parameters
+        ----------
+        body : bytes-like
+        max_bytes : int, optional
+            Limit on the body. The memory to read it has a limit of ten times as much.
 
         Raises
         ------
         InvalidWindow
-            If the body is not JSON, or the window breaks the format.
+            If the body is not JSON, repeats a key in an object, or the window breaks the format.
+        TooLarge
+            If a limit is exceeded.
         """
-        return cls._validated(json.decode(body))
+        with uncollected():
+            return cls._validated(json.decode(body, max_bytes=max_bytes))
+
+    @classmethod
+    def from_document(cls, document: object) -> Window:
+        """Validate the JSON encoding after it was parsed.
+
+        Raises
+        ------
+        InvalidWindow
+            If the window breaks the format.
+        """
+        with uncollected():
+            return cls._validated(json.decoded(document))
 
     @classmethod
     def from_arrow(
@@ -105,14 +127,14 @@ class Window:
         content_type : str, optional
             The request's header. Without it the body's first line gives the boundary.
         max_bytes : int, optional
-            Limit on the decoded size of all tables together, checked before anything is decompressed.
+            Limit on the decoded size of the job and all tables together, checked before anything is decoded.
 
         Raises
         ------
         InvalidWindow
             If the body is not such a multipart body, a part is damaged, or the window breaks the format.
         TooLarge
-            If the tables would exceed `max_bytes`.
+            If they would exceed `max_bytes`.
         """
         return cls._validated(arrow.decode(body, content_type, max_bytes=max_bytes))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.telemetry.grouping import run_starts
-from rca.whatif.reader import numbers, require_columns
+from rca.whatif.reader import numbers, open_trace
 
 Item = TypeVar("Item")
 
@@ -64,15 +64,11 @@ class BlockedTrace:
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        import pyarrow.parquet as pq
-
         self.path = Path(path)
         try:
-            # A dictionary column is much cheaper to compare and to convert to codes.
-            self._file = pq.ParquetFile(path, pre_buffer=False, read_dictionary=["optype"])
+            self._file, self.columns = open_trace(self.path, pre_buffer=False)
         except (OSError, pa.ArrowException) as error:
             raise InvalidTrace(f"{self.path}: not a readable Parquet trace: {error}") from error
-        self.columns = require_columns(self._file.schema_arrow.names)
         self.n_rows = int(self._file.metadata.num_rows)
         if not self.n_rows:
             raise InvalidTrace("operation trace has no rows")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from rca.whatif.trace_checks import (
     unusual_durations,
     with_own_ranks,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
@@ -62,14 +65,46 @@ def read_trace(
 
 def read_table(path: Path) -> pa.Table:
     """Read the trace columns of a Parquet file."""
-    import pyarrow.parquet as pq
-
     try:
-        # `pyarrow.dataset` takes 50 ms to import, so the file is read without it.
-        file = pq.ParquetFile(path)
-        return file.read(columns=require_columns(file.schema_arrow.names))
+        file, held = open_trace(path)
+        return file.read(columns=held)
     except (OSError, pa.ArrowException) as error:
         raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
+
+
+def open_trace(source: Path | pa.NativeFile, *, pre_buffer: bool = True) -> tuple[pq.ParquetFile, list[str]]:
+    """Open a Parquet trace, and give its trace columns; nothing that a few bytes make large is read later.
+
+    Raises
+    ------
+    InvalidTrace
+        If a column is missing, repeated or of a wrong type.
+    OSError, pyarrow.ArrowException
+        If it is no Parquet file.
+    """
+    # `pyarrow.dataset` takes 50 ms to import, so the file is read without it.
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(source, pre_buffer=pre_buffer)
+    schema = file.schema_arrow
+    held = require_columns(schema.names)
+    for name in held:
+        require_type(name, schema.field(name).type)
+    # A million rows of one long text are then one text and codes.
+    coded = pq.ParquetFile(source, metadata=file.metadata, pre_buffer=pre_buffer, read_dictionary=["optype"])
+    return coded, held
+
+
+def require_type(name: str, kind: pa.DataType) -> None:
+    """Refuse a column of a wrong type."""
+    if name == "optype":
+        held = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
+            raise InvalidTrace(f"column optype must hold names of operation types, not {held}")
+    elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+        if name in ("start_ts", "duration"):
+            raise InvalidTrace(f"column {name} must hold seconds as numbers, not {kind}")
+        raise InvalidTrace(f"column {name} holds no whole numbers ({kind})")
 
 
 def require_columns(held: list[str]) -> list[str]:
@@ -190,9 +225,8 @@ _FLOATS = ("optype", "start_ts", "duration")
 
 def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> IntArray:
     """Codes of the type names; -1 for unknown names, which are counted in a note."""
+    require_type("optype", column.type)
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
-        raise InvalidTrace(f"column optype must hold names of operation types, not {held}")
     if pa.types.is_string_view(held):
         column = column.cast(pa.large_string())
     if not pa.types.is_dictionary(column.type):
@@ -223,8 +257,7 @@ def _integers(table: pa.Table, name: str, named: IntArray | None = None) -> IntA
     if name not in table.column_names:
         return np.full(table.num_rows, -1, dtype=np.int64)
     column = table.column(name)
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise InvalidTrace(f"column {name} holds no whole numbers ({column.type})")
+    require_type(name, column.type)
     named = np.arange(table.num_rows) if named is None else named
     values = numbers(column, null=-1 if pa.types.is_integer(column.type) else np.nan)
     absent = np.isnan(values) if values.dtype.kind == "f" else _nulls(column)
@@ -258,8 +291,7 @@ def _narrow(table: pa.Table) -> frozenset[str]:
 
 def _seconds(table: pa.Table, name: str) -> npt.NDArray[np.floating[Any]]:
     column = table.column(name)
-    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
-        raise InvalidTrace(f"column {name} must hold seconds as numbers, not {column.type}")
+    require_type(name, column.type)
     values = numbers(column, null=np.nan)
     if values.dtype != np.float32:
         return np.asarray(values, dtype=np.float64)

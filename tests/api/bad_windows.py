@@ -93,6 +93,17 @@ def raw(text: str, by: str) -> bytes:
     return encoded.replace(text, by, 1).encode()
 
 
+def column_text(value: str) -> bytes:
+    """Encode the window with the first rank replaced by a JSON text."""
+    return raw('"rank":[0,', f'"rank":[{value},')
+
+
+def nested(levels: int, kind: str = "list") -> bytes:
+    """Encode the window with a hint of so many levels; a JSON encoder refuses to write it."""
+    left, right = ("[" * levels, "]" * levels) if kind == "list" else ('{"a":' * levels, "}" * levels)
+    return raw('"world_size"', f'"hints":{{"a":{left}0{right}}},"world_size"')
+
+
 PHASES = ("forward_seconds", "backward_seconds", "communication_wait_seconds", "step_seconds")
 WHOLE = orjson.dumps(window_document())
 REFUSED = {
@@ -130,5 +141,16 @@ REFUSED = {
     "world size of a billion": Refused(
         changed(lambda d: d["job"].update(world_size=10**9)), "job", "world_size"
     ),
+    "hint of 100 levels": Refused(nested(100), "job", "hints"),
+    "hint of 253 levels": Refused(nested(253), "job", "hints"),
+    "hint of 900 levels": Refused(nested(900, "object"), "job", "hints"),
+    "hint of 1,100 levels": Refused(nested(1100), "window", None),
+    "value of 900 levels": Refused(column_text("[" * 900 + "]" * 900), "steps", "rank"),
+    "job with a repeated key": Refused(raw('"job_id"', '"job_id":"x","job_id"'), "window", None),
+    "repeated column": Refused(raw('"rank":[0,', '"rank":[],"rank":[0,'), "window", None),
+    "repeated table": Refused(raw('"steps":', '"steps":{},"steps":'), "window", None),
+    "name of a megabyte": Refused(raw('"steps":', f'"{"x" * 1_000_000}":0,"steps":'), "window", None),
+    "number of 100 digits": Refused(column_text("9" * 100), "steps", "rank"),
+    "number of 5,000 digits": Refused(column_text("9" * 5000), "window", None),
     "lone surrogate in a name": Refused(raw('"job_id":"job-1"', '"job_id":"\\ud800"'), "window", None),
 }

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import gzip
+import time
+import types
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import orjson
 import pyarrow as pa
 import pytest
-from bad_windows import REFUSED, WHOLE
+from bad_windows import REFUSED, WHOLE, nested
 from httpx2 import Response
 from starlette.testclient import TestClient
 
 import rca
+from rca.errors import RcaError
 from rca.telemetry.encodings import arrow
 from rca.telemetry.window import Window
-from rca_api.problems import CATALOGUE
+from rca_api.decoding import Body, Limits, Sent
+from rca_api.diagnoses import work
+from rca_api.problems import CATALOGUE, from_rca_error
 
 JSON = {"Content-Type": "application/json"}
 GIGABYTE = 1_000_000_000
@@ -43,6 +49,7 @@ def test_a_malformed_window_is_refused_with_its_place(client: TestClient, name: 
     if case.column is not None:
         assert body["column"] == case.column
     assert body["expected"]
+    assert len(orjson.dumps(body)) < 8000
 
 
 def test_the_first_offending_rows_are_shown(client: TestClient) -> None:
@@ -160,3 +167,103 @@ def test_damaged_multipart_is_refused(client: TestClient, body: bytes) -> None:
 def test_multipart_without_a_boundary_is_refused(client: TestClient) -> None:
     answer = client.post("/v1/diagnoses", content=b"x", headers={"Content-Type": "multipart/form-data"})
     problem(answer, 422, "invalid-window")
+
+
+def packed(start: bytes, unit: bytes, end: bytes, size: int) -> bytes:
+    """Pack so many bytes of repetitions into a few kilobytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    pieces = [packer.compress(start)]
+    piece = unit * (1_000_000 // len(unit))
+    pieces += [packer.compress(piece) for _ in range(size // len(piece))]
+    return b"".join([*pieces, packer.compress(end), packer.flush()])
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "start", "unit", "end"),
+    [
+        ("/v1/diagnoses/batch", "json", b'{"windows":[', b"0,", b"0]}"),
+        ("/v1/diagnoses/batch", "json", b'{"windows":[', b"{},", b"{}]}"),
+        ("/v1/diagnoses", "json", b'{"x":[', b"{},", b"0]}"),
+        ("/v1/diagnoses", "json", b'{"x":[', b"[],", b"0]}"),
+        ("/v1/what-if", "json", b'{"scenarios":[', b"{},", b"0]}"),
+        (
+            "/v1/diagnoses/batch",
+            "form",
+            b"",
+            b'--x\r\nContent-Disposition: a; name="window"\r\n\r\n\r\n',
+            b"",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", [60_000_000, 300_000_000])
+def test_a_few_kilobytes_are_refused_within_seconds(
+    client: TestClient, path: str, kind: str, start: bytes, unit: bytes, end: bytes, size: int
+) -> None:
+    content_type = "application/json" if kind == "json" else "multipart/form-data; boundary=x"
+    body = packed(start, unit, end, size)
+    assert len(body) < 3_000_000
+    began = time.monotonic()
+    answer = client.post(
+        path, content=body, headers={"Content-Type": content_type, "Content-Encoding": "gzip"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "too-large"), answer.text
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("levels", [100, 253, 900, 1000])
+def test_one_deep_window_does_not_fail_its_batch(client: TestClient, levels: int) -> None:
+    body = b'{"windows":[' + WHOLE + b"," + nested(levels) + b"," + WHOLE + b"]}"
+    answer = client.post("/v1/diagnoses/batch", content=body, headers=JSON)
+    assert [item["status"] for item in answer.json()["items"]] == [200, 422, 200]
+    assert answer.json()["items"][1]["problem"]["column"] == "hints"
+
+
+def test_one_odd_part_does_not_fail_its_batch(client: TestClient) -> None:
+    window = rca.read_window(WHOLE).to_arrow()
+    odd = window.replace(b"Content-Length: ", b"Content-Length: " + b"9" * 5000, 1)
+    parts = [
+        b'--x\r\nContent-Disposition: form-data; name="window"\r\n\r\n' + each + b"\r\n"
+        for each in (window, odd)
+    ]
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    answer = client.post("/v1/diagnoses/batch", content=b"".join(parts) + b"--x--\r\n", headers=headers)
+    # Headers of parts are limited; numbers in them as well.
+    assert [item["status"] for item in answer.json()["items"]] == [200, 422]
+
+
+def test_a_window_that_cannot_be_read_unexpectedly_does_not_fail_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Window, "from_document", lambda _: 1 / 0)
+    context = types.SimpleNamespace(stage=lambda _: nullcontext())
+    sent = Sent(Body(b'{"windows":[{}]}', None), "application/json", "identity", Limits(10**6, 10**6, 10**6))
+    (error,) = work.accept_batch(context, sent, 4)  # type: ignore[arg-type]
+    assert isinstance(error, RcaError)
+    assert from_rca_error(error, 1).code == "internal-error"
+
+
+def test_a_batch_that_repeats_a_key_is_refused(client: TestClient) -> None:
+    body = b'{"windows":[{"job":{},"job":{}}]}'
+    answer = client.post("/v1/diagnoses/batch", content=body, headers=JSON)
+    assert (answer.status_code, answer.json()["detail"]) == (
+        400,
+        "the batch has an object that repeats the key 'job'",
+    )
+
+
+@pytest.mark.parametrize("header", ["Content-Type", "Content-Encoding"])
+def test_a_long_header_is_not_repeated_in_the_answer(client: TestClient, header: str) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={**JSON, header: "x" * 10_000})
+    assert answer.status_code == 415
+    assert len(answer.content) < 1500
+
+
+def test_a_declared_length_of_many_digits_is_refused(client: TestClient) -> None:
+    answer = client.post("/v1/diagnoses", content=WHOLE, headers={**JSON, "Content-Length": "9" * 5000})
+    problem(answer, 413, "too-large")
+
+
+def test_a_short_document_of_many_members_is_refused(client: TestClient) -> None:
+    body = b"{" + b",".join(b'"%x":0' % number for number in range(80_000)) + b"}"
+    answer = client.post("/v1/webhooks", content=body, headers=JSON)
+    assert (answer.status_code, answer.json()["code"]) == (413, "too-large")

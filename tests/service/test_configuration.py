@@ -40,7 +40,7 @@ def test_set_values_are_lines_and_defaults_are_comments(
     lines = shown([], capsys).splitlines()
     assert "RCA_QUEUE_LIMIT=7" in lines
     assert "RCA_MAX_BODY_BYTES=1000003" in lines
-    assert "# RCA_MAX_DECODED_BYTES=512MiB" in lines
+    assert "# RCA_MAX_DECODED_BYTES=256MiB" in lines
     assert all(not line or line.startswith(("#", "RCA_")) for line in lines)
 
 

@@ -165,7 +165,7 @@ def test_rows_without_bytes_count_as_well() -> None:
 def test_the_limit_holds_for_all_tables_together() -> None:
     both = window(metrics=metrics(*[(1, "node_load1", 1.0)] * 50))
     alone = window().to_arrow()
-    size = 4 * (4 + 8 * 4)
+    size = 4 * 8 * len(window().steps.column_names)
     assert Window.from_arrow(alone, max_bytes=2 * size).steps.num_rows == 4
     with pytest.raises(TooLarge, match="metrics"):
         Window.from_arrow(both.to_arrow(), max_bytes=2 * size)

@@ -115,13 +115,13 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
     encoding = content_encoding(request)
     preferences = Preferences.of(request)
     key = _key_of(request)
-    limits = request_bodies.Limits.of(state.settings, content_type)
+    limits = request_bodies.limits_of(state.settings, content_type)
     async with request_bodies.received(request, principal.id, limits.sent) as body:
         granted = state.settings.deadline_seconds
         seconds = min(granted, preferences.wait_seconds or granted)
         time_limits.answer_within(seconds)
         yield Posted(
-            sent=Sent(body.body, content_type, encoding, limits.decoded),
+            sent=Sent(body.body, content_type, encoding, limits),
             accept=accept,
             preferences=preferences,
             key=_bound(key, principal, request, body),

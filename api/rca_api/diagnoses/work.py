@@ -13,11 +13,13 @@ import structlog
 from rca.classify.answer_distribution import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
+from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
+from rca.telemetry.row_errors import shown
 from rca.telemetry.window import Window
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Context
-from rca_api.decoding import JSON, MULTIPART, Sent, decode_window, media_type
+from rca_api.decoding import JSON, Limits, Sent, decode_window, media_type
 from rca_api.diagnoses.history import History
 from rca_api.store.window_store import Stored
 
@@ -27,6 +29,8 @@ HTML = "text/html"
 LONGEST_NAME = 256
 _BATCH = "windows"
 _PART = "window"
+#: White space before JSON is searched so far, bytes.
+_START = 64
 
 
 @dataclass(frozen=True)
@@ -146,20 +150,26 @@ def accept_batch(context: Context, sent: Sent, most: int) -> list[StoredWindow |
     """
     with context.stage("decompress"):
         body = sent.plain()
-    windows = _split(body, sent)
+    with context.stage("decode"), uncollected():
+        return _accepted(context, _split(body, sent, most))
+
+
+def _accepted(context: Context, windows: list[Callable[[], Window]]) -> list[StoredWindow | RcaError]:
     if not windows:
         raise InvalidInput("the batch has no window")
-    if len(windows) > most:
-        raise TooLarge(f"the batch has {len(windows):,} windows; the limit is {most:,}")
     accepted: list[StoredWindow | RcaError] = []
-    with context.stage("decode"):
-        for read in windows:
-            try:
-                window = read()
-                _refuse_unstorable_names(window)
-                accepted.append(_store(context, window))
-            except InvalidInput as error:
-                accepted.append(error)
+    for read in windows:
+        try:
+            window = read()
+            _refuse_unstorable_names(window)
+            accepted.append(_store(context, window))
+        except InvalidInput as error:
+            accepted.append(error)
+        except RcaError:
+            raise
+        except Exception:
+            _log.exception("a window of a batch cannot be read")
+            accepted.append(RcaError("a window of a batch cannot be read"))
     return accepted
 
 
@@ -212,36 +222,40 @@ def _earlier(context: Context, window: Window, history: History) -> Window | Non
         return None
 
 
-def _split(body: bytes, sent: Sent) -> list[Callable[[], Window]]:
+def _split(body: bytes, sent: Sent, most: int) -> list[Callable[[], Window]]:
     """One reader per window of a batch: members of a JSON array, or parts of a multipart body."""
     if media_type(sent.content_type) == JSON:
-        return [partial(_member, value) for value in _members(body)]
+        members = _members(body, sent.limits)
+        _refuse_many(len(members), most)
+        return [partial(Window.from_document, member) for member in members]
     readers: list[Callable[[], Window]] = []
     for name, content in split_parts(body, boundary_of(body, sent.content_type)):
         if name != _PART:
-            raise InvalidInput(f"a batch has parts named {_PART!r}, this one has {name!r}")
-        part = bytes(content)
-        kind = JSON if part.lstrip()[:1] == b"{" else MULTIPART
-        readers.append(partial(_part, part, kind, sent.max_decoded_bytes))
+            raise InvalidInput(f"a batch has parts named {_PART!r}, this one has {shown(name)!r}")
+        readers.append(partial(_part, content, sent.limits))
+        # Millions of parts are not counted.
+        _refuse_many(len(readers), most)
     return readers
 
 
-def _member(value: object) -> Window:
-    return Window.from_json(orjson.dumps(value))
+def _refuse_many(n_windows: int, most: int) -> None:
+    if n_windows > most:
+        raise TooLarge(f"the batch has {n_windows:,} windows or more; the limit is {most:,}")
 
 
-def _part(part: bytes, kind: str, max_bytes: int) -> Window:
+def _part(content: memoryview, limits: Limits) -> Window:
     """Decode a part; the boundary of an Arrow encoding is in its first line."""
-    if kind == MULTIPART:
-        return Window.from_arrow(part, None, max_bytes=max_bytes)
-    return decode_window(part, kind, max_bytes)
+    part = bytes(content)
+    if part[:_START].lstrip()[:1] == b"{":
+        return decode_window(part, JSON, limits)
+    return Window.from_arrow(part, None, max_bytes=limits.decoded)
 
 
-def _members(body: bytes) -> list[object]:
+def _members(body: bytes, limits: Limits) -> list[object]:
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the batch is not JSON: {error.msg} (byte {error.pos})") from None
+        document = parsed_json(body, _BATCH, max_memory=MEMORY_PER_BYTE * limits.json)
+    except InvalidWindow as error:
+        raise InvalidInput(f"the batch {error.message}", hint=error.hint) from None
     windows = document.get(_BATCH) if isinstance(document, dict) and set(document) == {_BATCH} else None
     if not isinstance(windows, list):
         raise InvalidInput(f'a batch is an object with one member, "{_BATCH}", an array of windows')
@@ -252,7 +266,7 @@ def _decoded(context: Context, sent: Sent) -> Window:
     with context.stage("decompress"):
         body = sent.plain()
     with context.stage("decode"):
-        window = decode_window(body, sent.content_type, sent.max_decoded_bytes)
+        window = decode_window(body, sent.content_type, sent.limits)
     _refuse_unstorable_names(window)
     return window
 

@@ -7,23 +7,25 @@ multipart body. The other parts are those of an Arrow window, or one part ``trac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, InvalidTrace, InvalidWindow, TooLarge
+from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
+from rca.telemetry.row_errors import shown
+from rca.telemetry.schema import SPECS
 from rca.telemetry.window import Window
 from rca.whatif.analysis import described_all
-from rca.whatif.reader import require_columns
+from rca.whatif.reader import open_trace
 from rca.whatif.scenario import Scenario
-from rca_api.decoding import JSON, MULTIPART, decode_window, media_type
+from rca_api.decoding import MULTIPART, Limits, decode_window, media_type
 
 PARQUET = "application/vnd.apache.parquet"
 SCENARIOS = "scenarios"
 TRACE = "trace"
 
+_PARTS = ("job", *SPECS, SCENARIOS, TRACE)
 _REBUILT = "rca-window-without-scenarios-3b8e21c94d7f"
 
 
@@ -35,7 +37,7 @@ class WhatIfRequest:
     scenarios: list[Scenario] | None
 
 
-def decode(body: bytes, content_type: str, max_bytes: int) -> WhatIfRequest:
+def decode(body: bytes, content_type: str, limits: Limits) -> WhatIfRequest:
     """Decode and validate a body.
 
     Raises
@@ -47,73 +49,66 @@ def decode(body: bytes, content_type: str, max_bytes: int) -> WhatIfRequest:
         raise InvalidInput("the body is empty", hint="send a window, or an operation trace as Parquet")
     kind = media_type(content_type)
     if kind == PARQUET:
-        return WhatIfRequest(_parquet(body, max_bytes), None)
+        return WhatIfRequest(_parquet(body, limits.decoded), None)
     if kind == MULTIPART:
-        return _multipart(body, content_type, max_bytes)
+        return _multipart(body, content_type, limits)
     if f'"{SCENARIOS}"'.encode() in body:
-        return _json(body, max_bytes)
-    return WhatIfRequest(decode_window(body, content_type, max_bytes), None)
+        return _json(body, limits)
+    return WhatIfRequest(decode_window(body, content_type, limits), None)
 
 
-def _json(body: bytes, max_bytes: int) -> WhatIfRequest:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = None
-    if not isinstance(document, dict) or SCENARIOS not in document:
-        return WhatIfRequest(decode_window(body, JSON, max_bytes), None)
-    scenarios = described_all(document.pop(SCENARIOS))
-    return WhatIfRequest(decode_window(orjson.dumps(document), JSON, max_bytes), scenarios)
+def _json(body: bytes, limits: Limits) -> WhatIfRequest:
+    with uncollected():
+        document = parsed_json(body, "window", max_memory=MEMORY_PER_BYTE * limits.json)
+        if not isinstance(document, dict) or SCENARIOS not in document:
+            return WhatIfRequest(Window.from_document(document), None)
+        scenarios = described_all(document.pop(SCENARIOS))
+        return WhatIfRequest(Window.from_document(document), scenarios)
 
 
-def _multipart(body: bytes, content_type: str, max_bytes: int) -> WhatIfRequest:
+def _multipart(body: bytes, content_type: str, limits: Limits) -> WhatIfRequest:
     parts: dict[str, memoryview] = {}
     for name, content in split_parts(body, boundary_of(body, content_type)):
-        if name in parts:
-            raise InvalidWindow(f"has two parts named {name!r}", table="window", column=name)
+        if name in parts or name not in _PARTS:
+            raise InvalidWindow(
+                f"has {'two parts' if name in parts else 'an unknown part'} named {shown(name)!r}",
+                table="window",
+                column=name,
+                expected="parts " + ", ".join(_PARTS),
+            )
         parts[name] = content
     sent = parts.pop(SCENARIOS, None)
-    scenarios = described_all(_loaded(sent)) if sent is not None else None
+    scenarios = None
+    if sent is not None:
+        scenarios = described_all(parsed_json(sent, SCENARIOS, max_memory=limits.json))
     if TRACE in parts:
         if len(parts) > 1:
             others = ", ".join(sorted(set(parts) - {TRACE}))
             raise InvalidInput(
                 f"besides a bare trace only the part {SCENARIOS} is allowed; the body has {others}"
             )
-        return WhatIfRequest(_parquet(bytes(parts[TRACE]), max_bytes), scenarios)
+        return WhatIfRequest(_parquet(bytes(parts[TRACE]), limits.decoded), scenarios)
     if sent is None:
-        return WhatIfRequest(decode_window(body, content_type, max_bytes), None)
-    window = decode_window(_joined(parts), f"{MULTIPART}; boundary={_REBUILT}", max_bytes)
+        return WhatIfRequest(decode_window(body, content_type, limits), None)
+    window = decode_window(_joined(parts), f"{MULTIPART}; boundary={_REBUILT}", limits)
     return WhatIfRequest(window, scenarios)
-
-
-def _loaded(content: memoryview) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"the part {SCENARIOS} is not JSON: {error}") from None
 
 
 def _joined(parts: dict[str, memoryview]) -> bytes:
     """A body of the remaining parts, for the window's own decoder."""
     pieces: list[bytes | memoryview] = []
     for name, content in parts.items():
-        # A name may hold quotes, which have to be escaped again.
-        quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-        head = f'Content-Disposition: form-data; name="{quoted}"\r\nContent-Length: {len(content)}'
+        head = f'Content-Disposition: form-data; name="{name}"\r\nContent-Length: {len(content)}'
         pieces += [f"--{_REBUILT}\r\n{head}\r\n\r\n".encode(), content, b"\r\n"]
     return b"".join([*pieces, f"--{_REBUILT}--\r\n".encode()])
 
 
 def _parquet(body: bytes, max_bytes: int) -> pa.Table:
     """Read a trace, or refuse it by the decompressed size that the file declares."""
-    import pyarrow.parquet as pq
-
     try:
-        file = pq.ParquetFile(pa.BufferReader(body))
+        file, held = open_trace(pa.BufferReader(body))
         groups = range(file.metadata.num_row_groups)
         declared = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-        held = require_columns(file.schema_arrow.names)
         # Dictionary and run-length pages are far larger than declared; the number of rows bounds them.
         if max(declared, file.metadata.num_rows * 8 * len(held)) > max_bytes:
             raise TooLarge(f"the trace is larger after decompression; the limit is {max_bytes:,} bytes")

@@ -13,7 +13,7 @@ from rca_api.decoding import JSON, MULTIPART, Sent
 from rca_api.negotiation import WAIT_PARAMETER, Preferences, choose
 from rca_api.parameters import WHOLE, Flag
 from rca_api.problems import problem_responses
-from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, Limits, content_type_of, received
+from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of, received
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -131,11 +131,11 @@ async def answer(request: Request, wanted: work.Wanted, caller: Principal) -> by
     choose(request.headers.get("accept"), (JSON,))
     content_type = content_type_of(request, ACCEPTED_TYPES)
     encoding = content_encoding(request)
-    limits = Limits.of(state.settings, content_type)
+    limits = limits_of(state.settings, content_type)
     granted = state.settings.deadline_seconds
     wait = Preferences.of(request).wait_seconds
     async with received(request, caller.id, limits.sent) as body:
-        sent = Sent(body.body, content_type, encoding, limits.decoded)
+        sent = Sent(body.body, content_type, encoding, limits)
         deadline = Deadline.after(min(granted, wait or granted))
         content: bytes = await state.pool.run(work.answer, sent, wanted, deadline=deadline)
     return content

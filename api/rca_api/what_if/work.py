@@ -14,7 +14,7 @@ from rca.whatif.analysis import analysed_scenarios, what_if
 from rca.whatif.report import Extras, document
 from rca.whatif.result import finite
 from rca_api.compute.process import Context
-from rca_api.decoding import Sent
+from rca_api.decoding import Limits, Sent
 from rca_api.what_if.body import decode
 
 MOST_REPLAYED = 1_000_000_000
@@ -37,12 +37,12 @@ def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
     """Decode a window or a trace with its scenarios, and replay it."""
     with context.stage("decompress"):
         plain = sent.plain()
-    return answered(plain, sent.content_type, wanted, sent.max_decoded_bytes)
+    return answered(plain, sent.content_type, wanted, sent.limits)
 
 
-def answered(body: bytes, content_type: str, wanted: Wanted, max_bytes: int) -> bytes:
+def answered(body: bytes, content_type: str, wanted: Wanted, limits: Limits) -> bytes:
     """Answer a decompressed body."""
-    request = decode(body, content_type, max_bytes)
+    request = decode(body, content_type, limits)
     if isinstance(request.source, Window) and wanted.sizes:
         raise InvalidInput("sizes are parameters for bare traces; a window has them in job.parallelism")
     if wanted.form == "published":

@@ -20,6 +20,7 @@ RFC 7578 (multipart/form-data); Apache Arrow columnar format, "IPC Streaming For
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 
 import orjson
 import pyarrow as pa
@@ -30,6 +31,7 @@ from rca.telemetry.encodings.ipc_size import decoded_size
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.job import Job
 from rca.telemetry.schema import SPECS, SUFFICIENT
+from rca.telemetry.texts import text_lengths
 
 BOUNDARY = "straggler-rca-window-6f1d3a52c84e4b0b9d7e"
 CONTENT_TYPE = f"multipart/form-data; boundary={BOUNDARY}"
@@ -76,14 +78,14 @@ def decode(
     content_type : str, optional
         The request's header. Without it the body's first line gives the boundary.
     max_bytes : int, optional
-        Limit on the decoded size of all tables together, checked before anything is decompressed.
+        Limit on the decoded size of the job and all tables together, checked before anything is decoded.
 
     Raises
     ------
     InvalidWindow
         If the body is not such a multipart body, or a part is missing or damaged.
     TooLarge
-        If the tables would exceed `max_bytes`.
+        If they would exceed `max_bytes`.
     """
     data = body if isinstance(body, bytes) else bytes(body)
     parts: dict[str, memoryview] = {}
@@ -102,8 +104,8 @@ def decode(
         raise InvalidWindow(
             "is missing from the body", table="steps", expected=f"a part of {', '.join(SUFFICIENT)}"
         )
-    job = parsed_job(parts.pop("job"))
     left = max_bytes
+    job = parsed_job(parts.pop("job"), max_memory=left)
     tables: dict[str, pa.Table] = {}
     for name, content in parts.items():
         tables[name], size = _table(name, content, left)
@@ -128,16 +130,32 @@ def _stream(table: pa.Table, compression: str | None) -> pa.Buffer:
     return sink.getvalue()
 
 
+def _refuse_large(name: str, size: int, max_bytes: int | None) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise TooLarge(f"{name}: decodes to {size:,} bytes or more, and {max_bytes:,} are left of the limit")
+
+
+def _viewed_bytes(table: pa.Table) -> int:
+    """Bytes of the texts that views stand for; many views may show the same bytes."""
+    total = 0
+    for chunk in chain.from_iterable(column.chunks for column in table.columns):
+        texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
+        if pa.types.is_string_view(texts.type):
+            total += int(text_lengths(texts).sum())
+    return total
+
+
 def _table(name: str, content: memoryview, max_bytes: int | None) -> tuple[pa.Table, int]:
     buffer = pa.py_buffer(content)
     if content[: len(FILE_MAGIC)] == FILE_MAGIC:  # A file is a stream between two magic words.
         buffer = buffer.slice(len(FILE_MAGIC))
     try:
-        size = decoded_size(buffer)
-        if max_bytes is not None and size > max_bytes:
-            raise TooLarge(f"{name}: decodes to {size:,} bytes, and {max_bytes:,} are left of the limit")
+        size = decoded_size(buffer, max_bytes)
+        _refuse_large(name, size, max_bytes)
         with pa.ipc.open_stream(buffer) as reader:
             table = reader.read_all()
+        size += _viewed_bytes(table)
+        _refuse_large(name, size, max_bytes)
         # Offsets and codes are not trusted: without this check they could point beyond their buffers.
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:

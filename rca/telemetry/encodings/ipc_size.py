@@ -20,8 +20,14 @@ import pyarrow as pa
 from rca.arrays import IntArray
 
 DICTIONARY_BATCH, RECORD_BATCH = 2, 3
-#: Least bytes of a value of the format's types (int32, dictionary codes).
-SMALLEST_VALUE = 4
+#: Bytes of a number in a window. Narrower ones, and values that take no bytes in the stream, become such.
+VALUE_BYTES = 8
+#: What a message and each of its arrays take besides their values, in memory and in time, bytes.
+MESSAGE_BYTES, ARRAY_BYTES = 16 * 1024, 256
+#: So much of that is not counted, so that a low limit does not refuse small tables.
+FREE_BYTES = 16 << 20
+#: Limit on the names and types of a table, far above any real one.
+MAX_METADATA = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -63,24 +69,34 @@ class _Node:
         return at + int(offset)
 
 
-def decoded_size(stream: pa.Buffer) -> int:
-    """Bytes that a stream's batches and dictionaries declare to occupy in memory.
+def decoded_size(stream: pa.Buffer, most: int | None = None) -> int:
+    """Bytes that a stream's batches and dictionaries occupy in memory, by what they declare.
+
+    Each message and array counts besides its values. Beyond `most` the rest is not counted.
 
     Raises
     ------
     ValueError
         If the metadata is damaged (pyarrow raises ValueError or OSError for that, too).
     """
-    total = 0
+    values = own = 0
     try:
         for message in pa.ipc.MessageReader.open_stream(stream):
-            total += _message_size(memoryview(message.metadata), message.body)
+            metadata = memoryview(message.metadata)
+            if metadata.nbytes > MAX_METADATA:
+                raise ValueError(f"a message has {metadata.nbytes:,} bytes of metadata")
+            size, n_arrays = _message_size(metadata, message.body)
+            values += size
+            own += MESSAGE_BYTES + ARRAY_BYTES * n_arrays
+            if most is not None and max(values, own - FREE_BYTES) > most:
+                break
     except (struct.error, IndexError) as error:
         raise ValueError(f"damaged message metadata: {error}") from error
-    return total
+    return values + max(0, own - FREE_BYTES)
 
 
-def _message_size(metadata: memoryview, body: pa.Buffer | None) -> int:
+def _message_size(metadata: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
+    """Bytes of the values of a message, and the number of its arrays."""
     (root,) = struct.unpack_from("<I", metadata, 0)
     message = _Node(metadata, int(root))
     kind = message.integer(1, "<B")
@@ -88,12 +104,15 @@ def _message_size(metadata: memoryview, body: pa.Buffer | None) -> int:
     if kind == DICTIONARY_BATCH and batch is not None:
         batch = batch.child(1)
     if kind not in (DICTIONARY_BATCH, RECORD_BATCH) or batch is None:
-        return 0
+        return 0, 0
     length, nodes, buffers = batch.integer(0, "<q"), batch.pairs(1), batch.pairs(2)
-    if length < 0 or (buffers < 0).any():
+    if length < 0 or (buffers < 0).any() or (nodes < 0).any():
         raise ValueError("negative length in message metadata")
-    smallest = SMALLEST_VALUE * length * len(nodes)
-    return max(smallest, _buffers_size(buffers, body, compressed=batch.field(3) is not None))
+    # As Python integers, which do not overflow.
+    sizes: list[int] = nodes[:, 0].tolist()
+    values = sum(max(length, size) for size in sizes)
+    held = _buffers_size(buffers, body, compressed=batch.field(3) is not None)
+    return max(VALUE_BYTES * values, held), len(nodes)
 
 
 def _buffers_size(buffers: IntArray, body: pa.Buffer | None, *, compressed: bool) -> int:

@@ -9,9 +9,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from rca.errors import InvalidWindow
-from rca.telemetry.encodings.document import Decoded, job_fields, json_kind, parsed_json
+from rca.errors import InvalidWindow, TooLarge
+from rca.telemetry.encodings.document import Decoded, job_fields, json_kind
 from rca.telemetry.encodings.json_tables import table_from_columns, table_from_rows, table_from_series
+from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, Text, parsed_json
 from rca.telemetry.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
 from rca.telemetry.job import Job
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS, SUFFICIENT
@@ -26,7 +27,7 @@ _READERS: Mapping[str, Reader] = {
 }
 
 
-def decode(body: bytes | bytearray | memoryview) -> Decoded:
+def decode(body: Text, *, max_bytes: int | None = None) -> Decoded:
     """Parse a JSON window; nothing but its JSON types is checked.
 
     Raises
@@ -34,8 +35,24 @@ def decode(body: bytes | bytearray | memoryview) -> Decoded:
     InvalidWindow
         With the byte position if the body is not JSON (``table`` is ``window``). Otherwise with the
         table, column and rows that have a wrong type.
+    TooLarge
+        If the body has more than `max_bytes`, or would take `MEMORY_PER_BYTE` times as much when it is read.
     """
-    document = parsed_json(body, "window")
+    if max_bytes is None:
+        return decoded(parsed_json(body, "window"))
+    if len(body) > max_bytes:
+        raise TooLarge(f"the JSON has {len(body):,} bytes; the limit is {max_bytes:,}")
+    return decoded(parsed_json(body, "window", max_memory=MEMORY_PER_BYTE * max_bytes))
+
+
+def decoded(document: Any) -> Decoded:
+    """The tables of a parsed document.
+
+    Raises
+    ------
+    InvalidWindow
+        With the table, column and rows that have a wrong type.
+    """
     if not isinstance(document, dict):
         raise InvalidWindow(f"is a JSON {json_kind(document)}", table="window", expected="an object")
     unknown = sorted(set(document) - {"job", *_READERS})

@@ -7,15 +7,16 @@ that orjson decodes to are checked instead.
 from __future__ import annotations
 
 import struct
-from itertools import chain
+from collections.abc import Callable
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidWindow
-from rca.telemetry.row_errors import SHOWN_ROWS, shown
-from rca.telemetry.schema import Column, TableSpec
+from rca.telemetry.row_errors import SHOWN_ROWS, listed, shown
+from rca.telemetry.schema import MOST_COLUMNS, Column, TableSpec
 
 _ALLOWED: dict[str, frozenset[type]] = {
     "integer": frozenset({int, float, type(None)}),
@@ -31,6 +32,10 @@ def table_from_columns(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]
     """``{column: [values]}`` -> table; unknown columns become all null."""
     if not isinstance(value, dict):
         raise InvalidWindow("is not an object of columns", table=spec.name, expected="{column: [values]}")
+    if len(value) > MOST_COLUMNS:
+        raise InvalidWindow(
+            f"has {len(value):,} columns", table=spec.name, expected=f"at most {MOST_COLUMNS:,} columns"
+        )
     for name, values in value.items():
         if not isinstance(values, list):
             message = f"is a {type(values).__name__}, not a list"
@@ -65,17 +70,22 @@ def _objects(spec: TableSpec, value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise InvalidWindow("is not a list", table=spec.name, expected="a list of objects")
     if not set(map(type, value)) <= {dict}:
-        rows = [
-            {"row": index, "value": shown(one)} for index, one in enumerate(value) if type(one) is not dict
-        ]
+        rows, n_rows = _first(value, lambda one: type(one) is not dict)
         raise InvalidWindow(
             "contains values that are not objects",
             table=spec.name,
-            rows=rows[:SHOWN_ROWS],
-            n_rows=len(rows),
+            rows=[{"row": row, "value": shown(value[row])} for row in rows],
+            n_rows=n_rows,
             expected="a list of objects",
         )
     return value
+
+
+def _first(values: list[Any], is_bad: Callable[[Any], bool]) -> tuple[list[int], int]:
+    """Positions of the first bad values, and the number of all; millions of them take no memory."""
+    bad = (row for row, one in enumerate(values) if is_bad(one))
+    rows = list(islice(bad, SHOWN_ROWS))
+    return rows, len(rows) + sum(1 for _ in bad)
 
 
 def _lengths(spec: TableSpec, series: list[dict[str, Any]]) -> list[int]:
@@ -103,7 +113,7 @@ def _unknown_members(spec: TableSpec, rows: list[dict[str, Any]], known: set[str
     if all(map(known.issuperset, rows)):
         return []
     unknown = sorted(set().union(*map(dict.keys, rows)) - known)
-    return [f"{spec.name}: dropped unknown members: {', '.join(unknown)}"]
+    return [f"{spec.name}: dropped unknown members: {listed(unknown)}"]
 
 
 def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
@@ -160,29 +170,27 @@ def _complete(column: Column, values: list[Any]) -> pa.Array | None:
 
 
 def _too_large(spec: TableSpec, column: Column, values: list[int]) -> InvalidWindow:
-    rows = [{"row": i, column.name: v} for i, v in enumerate(values) if not -(2**63) <= v < 2**63]
+    rows, n_rows = _first(values, lambda one: not -(2**63) <= one < 2**63)
     return InvalidWindow(
         "is out of range",
         table=spec.name,
         column=column.name,
-        rows=rows[:SHOWN_ROWS],
-        n_rows=len(rows),
+        rows=[{"row": row, column.name: values[row]} for row in rows],
+        n_rows=n_rows,
         expected="integers of 64 bits",
     )
 
 
 def _wrong_values(spec: TableSpec, column: Column, values: list[Any], unit: str) -> InvalidWindow:
     allowed = _ALLOWED[column.kind]
-    rows = [
-        {unit: index, column.name: shown(one), "type": type(one).__name__}
-        for index, one in enumerate(values)
-        if type(one) not in allowed
-    ]
+    rows, n_rows = _first(values, lambda one: type(one) not in allowed)
     return InvalidWindow(
-        f"contains a {rows[0]['type']}",
+        f"contains a {type(values[rows[0]]).__name__}",
         table=spec.name,
         column=column.name,
-        rows=rows[:SHOWN_ROWS],
-        n_rows=len(rows),
+        rows=[
+            {unit: row, column.name: shown(values[row]), "type": type(values[row]).__name__} for row in rows
+        ],
+        n_rows=n_rows,
         expected="text" if column.kind == "text" else f"{column.kind}s, or null where it was not measured",
     )

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from email.message import Message
 from email.parser import HeaderParser
 
-from rca.errors import InvalidWindow
+from rca.errors import InvalidWindow, cut
 
 EXPECTED = "multipart/form-data with parts job, steps and any of metrics, events, ops"
-#: Limit on a part's header, far above any real one.
-MAX_HEADER = 16 * 1024
+#: Limit on a part's header and on a content type, far above any real one. The time to parse them grows with
+#: the square of their length.
+MAX_HEADER = 2 * 1024
 MAX_BOUNDARY = 70
+#: Digits of the length of the largest file. Python refuses to read numbers of thousands of digits.
+_MAX_DIGITS = 18
 
 
 def boundary_of(body: bytes, content_type: str | None) -> bytes:
@@ -24,12 +27,16 @@ def boundary_of(body: bytes, content_type: str | None) -> bytes:
     if content_type is None:
         first = body[: MAX_BOUNDARY + 4].partition(b"\r\n")[0]
         boundary = first[2:] if first.startswith(b"--") else b""
+    elif len(content_type) > MAX_HEADER:
+        raise _broken(f"has a content type of {len(content_type):,} characters")
     else:
         message = Message()
         message["content-type"] = content_type
         if message.get_content_maintype() != "multipart":
-            raise _broken(f"has the content type {content_type!r}, not a multipart type")
-        boundary = (message.get_boundary() or "").encode("latin-1", "replace")
+            raise _broken(f"has the content type {cut(content_type)!r}, not a multipart type")
+        named = message.get_param("boundary")
+        # Of a text in another character set (RFC 2231) the parser gives its parts; such codecs may fail.
+        boundary = named.encode("latin-1", "replace") if isinstance(named, str) else b""
     if not 0 < len(boundary) <= MAX_BOUNDARY:
         raise _broken("names no boundary")
     return boundary
@@ -79,7 +86,7 @@ def _header(body: bytes, at: int) -> tuple[Message, int]:
 
 def _content_end(body: bytes, start: int, head: Message, delimiter: bytes) -> int:
     length = head.get("content-length", "")
-    if length.isascii() and length.isdigit():
+    if length.isascii() and length.isdigit() and len(length) <= _MAX_DIGITS:
         end = start + int(length)
         if body.startswith(delimiter, end):
             return end
