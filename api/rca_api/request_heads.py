@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on request heads, trailers, waiting requests and connections.
+"""uvicorn's HTTP protocol with limits on request heads, trailers, waiting requests and slow connections.
 
 httptools has no limits of its own. Without these, a caller without a key fills the memory with one endless
 header, or with thousands of short requests that it sends before the first answer. `rca serve` uses this
@@ -23,6 +23,8 @@ MAX_URL_BYTES = 8 * 1024
 MAX_WAITING = 8
 #: Time for a complete head, seconds; also for the rest of a body that was answered before its end.
 HEAD_SECONDS = 20.0
+#: Time for a caller to read what is ready for it, about 64 KiB, seconds.
+READ_SECONDS = 60.0
 #: A refused caller gets so long to read the answer, seconds. What it sends meanwhile is discarded.
 LINGER_SECONDS = 1.0
 _SLICE = 64 * 1024
@@ -38,6 +40,7 @@ class BoundedHeads(HttpToolsProtocol):
     """One connection, with limits on all that is no body."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _read_deadline: asyncio.TimerHandle | None = None
     _refused = False
     _in_head = False
     _advanced = False
@@ -56,9 +59,22 @@ class BoundedHeads(HttpToolsProtocol):
         self._limit_time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the time limit."""
+        """Forget the time limits."""
         super().connection_lost(exc)
         self._unlimit_time()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        """Limit the time for the caller to read."""
+        super().pause_writing()
+        self._read_deadline = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on when the caller has read."""
+        super().resume_writing()
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what arrived, in slices, so that a limit is exceeded by one slice at most."""

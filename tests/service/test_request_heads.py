@@ -36,6 +36,12 @@ async def echo(scope: dict, receive: object, send: object) -> None:
         size, more = size + len(message.get("body", b"")), message.get("more_body", False)
     if scope["path"] == "/slow":
         await asyncio.sleep(SECONDS / 2)
+    if scope["path"] == "/large":
+        await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
+        for more in [True] * 400 + [False]:
+            message = {"type": "http.response.body", "body": b"x" * 100_000, "more_body": more}
+            await send(message)  # type: ignore[operator]
+        return
     names = [name.decode() for name, _ in scope["headers"]]
     content = json.dumps({"path": scope["path"], "headers": names, "body": size}).encode()
     head = [(b"content-length", str(len(content)).encode())]
@@ -48,7 +54,7 @@ def serve(descriptor: int) -> None:
 
     from rca_api import request_heads
 
-    request_heads.HEAD_SECONDS = request_heads.LINGER_SECONDS = SECONDS
+    request_heads.HEAD_SECONDS = request_heads.LINGER_SECONDS = request_heads.READ_SECONDS = SECONDS
     config = uvicorn.Config(
         echo, http=request_heads.BoundedHeads, ws="none", log_config=None, access_log=False, lifespan="off"
     )
@@ -219,6 +225,25 @@ def test_a_slow_answer_is_not_cut_off(server: Server) -> None:
 
 def slow_requests(n: int) -> list[bytes]:
     return [b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n"] * n + [HEAD + b"Connection: close\r\n\r\n"]
+
+
+def test_a_caller_that_does_not_read_is_closed_in_time(server: Server) -> None:
+    before = server.peak()
+    with server.connect() as link:
+        link.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        time.sleep(3 * SECONDS)
+        assert len(rest(link)) < 30_000_000
+    assert server.peak() - before < FLAT
+
+
+def test_a_caller_that_reads_slowly_gets_all(server: Server) -> None:
+    with server.connect() as link:
+        link.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        read = 0
+        while piece := link.recv(1 << 20):
+            read += len(piece)
+            time.sleep(SECONDS / 50)
+        assert read > 40_000_000
 
 
 def test_a_few_requests_may_wait(server: Server) -> None:
