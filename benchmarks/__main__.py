@@ -27,6 +27,7 @@ BENCHMARKS = {
     "answers": Benchmark("benchmarks.answers", long=True),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "exporters": Benchmark("benchmarks.exporters", long=True),
+    "memory": Benchmark("benchmarks.memory", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),

@@ -29,6 +29,11 @@ def cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
     return text if len(text) <= most else text[:most] + "…"
 
 
+def _shown(value: Any) -> Any:
+    # A little longer than what the values were cut to before.
+    return cut(value, 2 * _SHOWN_CHARACTERS) if isinstance(value, str) else value
+
+
 class RcaError(Exception):
     """Base of every error this package raises on purpose."""
 
@@ -40,7 +45,7 @@ class RcaError(Exception):
             message = f"{cut(message, _LONGEST_MESSAGE // 2)}{message[-_LONGEST_MESSAGE // 2 :]}"
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else cut(hint, _LONGEST_MESSAGE)
 
     def __str__(self) -> str:
         """The message, with the prefixes that callers added to it."""
@@ -102,9 +107,9 @@ class InvalidWindow(InvalidInput):
         super().__init__(message, hint=hint)
         self.table = table
         self.column = None if column is None else cut(column)
-        self.rows = [dict(row) for row in rows]
+        self.rows = [{key: _shown(value) for key, value in row.items()} for row in rows]
         self.n_rows = max(n_rows, len(self.rows))
-        self.expected = expected
+        self.expected = cut(expected, _LONGEST_MESSAGE)
 
     def __str__(self) -> str:
         place = self.table if self.column is None else f"{self.table}.{self.column}"

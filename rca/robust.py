@@ -102,6 +102,8 @@ def peer_reference(values: FloatArray, group: IntArray) -> FloatArray:
     """
     out = np.full(values.shape, np.nan)
     for members in group_members(group):
+        if members.size == 1:
+            continue
         block = values[members]
         if members.size >= SMALL_GROUP:
             out[members] = nan_quantile(block, REFERENCE_QUANTILE)

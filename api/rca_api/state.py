@@ -162,7 +162,13 @@ class State:
 
 
 def _setup(settings: Settings, models: CurrentModels) -> Setup:
-    return Setup(models.champion, settings.priors, settings.window_store_url, settings.log_level)
+    return Setup(
+        models.champion,
+        settings.priors,
+        settings.window_store_url,
+        settings.log_level,
+        int(settings.max_window_memory_bytes),
+    )
 
 
 def _bundle_cache(settings: Settings) -> BundleCache:

@@ -40,7 +40,7 @@ from rca.classify.preconditions import (
 )
 from rca.classify.priors import ratios, reweighted
 from rca.classify.stop_origin import refine_stop_cause
-from rca.classify.suspects import Suspicion, link_behind_growth
+from rca.classify.suspects import Suspicion, link_behind_growth, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -81,7 +81,7 @@ class Classification:
     """Failure mode with calibrated probabilities, and the suspected components.
 
     `decided` is False where no failure mode is probable enough to act on. `events` are the columns of single
-    long steps that alone made the job look slow.
+    long steps that alone made the job look slow. `left_out` counts suspects beyond the most probable ones.
     """
 
     mode: str
@@ -90,6 +90,7 @@ class Classification:
     suspects: list[Suspect]
     rank_probability: FloatArray
     events: tuple[int, ...] = ()
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -150,10 +151,11 @@ class Classifier:
             per_rank = with_history(per_rank, node_odds, features.topology)
         found = Suspicion(self.heads, self.thresholds["straggler"], features, per_rank)
         components = found.of_a_slow_job() if mode == "fail_slow" else found.of_a_stopped_job()
+        components, left_out = most_probable(components)
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
-        return Classification(mode, probability, decided, suspects, per_rank)
+        return Classification(mode, probability, decided, suspects, per_rank, left_out=left_out)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]

@@ -61,7 +61,7 @@ class Suspicion:
         if np.isfinite(self.features.work.own).any():
             return components
         # Whole steps are equally long on all ranks: only the job or components with machine evidence remain.
-        shown = shown_by_machines(components, self.features)
+        shown = set(shown_by_machines(components, self.features))
         return [each for each in components if each.scope == "job" or each in shown]
 
     def _whole_or_parts(self) -> list[Component]:
@@ -102,7 +102,7 @@ class Suspicion:
 
     def _timed_or_shown(self, parts: list[Component]) -> list[Component]:
         """Components with timed own work; of the others those whose machines show evidence, if any do."""
-        shown = shown_by_machines(parts, self.features)
+        shown = set(shown_by_machines(parts, self.features))
         return [
             part
             for part in parts
@@ -136,6 +136,13 @@ class Suspicion:
         if self.per_rank[best] < self.threshold / 2 or self.per_rank[best] < 2 * runner_up:
             return []
         return [Component("rank", (best,), float(self.per_rank[best]))]
+
+
+def most_probable(components: list[Component]) -> tuple[list[Component], int]:
+    """The first `MAX_COMPONENTS` components and the job as a whole, and how many others there are."""
+    parts = [each for each in components if each.scope != "job"]
+    whole = [each for each in components if each.scope == "job"]
+    return [*parts[:MAX_COMPONENTS], *whole], max(len(parts) - MAX_COMPONENTS, 0)
 
 
 def link_behind_growth(features: FeatureSet) -> Component | None:

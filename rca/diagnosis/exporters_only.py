@@ -8,6 +8,7 @@ from uuid import uuid4
 import numpy as np
 
 from rca.diagnosis.advice import actions
+from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
     PRICE,
@@ -83,7 +84,8 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         It names the machines that stand out. It always abstains, and claims no seconds per step.
     """
     compared = MachineComparison.from_window(window)
-    outliers = sorted(compared.outliers, key=lambda each: -_probability(each))
+    found = sorted(compared.outliers, key=lambda each: -_probability(each))
+    outliers = found[:MOST_STRAGGLERS]
     causes = [cause for each in outliers if (cause := _cause(each, compared)) is not None]
     mode, probability = _mode(outliers)
     return Diagnosis(
@@ -104,9 +106,10 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         next_check=_next_check(outliers),
         actions=actions(causes[:1], {}),
         missing_signals=["steps", *missing_resources(compared.evidence)],
-        quality=_quality(window, compared, outliers),
+        quality=_quality(window, compared, found),
         failure_mode_set=["healthy", "fail_slow", "fail_stop"],
         abstention_reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
+        left_out={"stragglers": len(found) - len(outliers)} if len(found) > len(outliers) else {},
     )
 
 

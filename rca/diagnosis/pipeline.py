@@ -26,6 +26,7 @@ from rca.diagnosis.advice import (
     next_check,
     swap_check,
 )
+from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
@@ -47,6 +48,7 @@ from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window
+from rca.telemetry.window_memory import MAX_MEMORY_BYTES, refuse_large
 from rca.whatif.phase_replay import PhaseReplay
 
 #: Causes that are less likely than this and cost less than `TRIFLE` are not shown.
@@ -62,6 +64,7 @@ def diagnose(
     priors: Mapping[str, float] | None = None,
     node_odds: Mapping[str, float] | None = None,
     earlier: Window | None = None,
+    max_memory_bytes: int | None = MAX_MEMORY_BYTES,
 ) -> Diagnosis:
     """Diagnose one telemetry window.
 
@@ -80,6 +83,9 @@ def diagnose(
     earlier : Window, optional
         A healthy window of the same job that ends before `window` begins. It shows a fault that acts in all
         steps of `window`; see `rca.diagnosis.baseline_window`.
+    max_memory_bytes : int, optional
+        Windows that need more memory are refused before any work; None for no limit. See
+        `rca.telemetry.window_memory`.
 
     Returns
     -------
@@ -90,7 +96,10 @@ def diagnose(
     ------
     InvalidInput
         If `earlier` has other ranks or ends after `window` begins.
+    TooLarge
+        If the windows need more than `max_memory_bytes`.
     """
+    refuse_large(window, max_memory_bytes, earlier=earlier)
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
@@ -98,7 +107,7 @@ def diagnose(
         refuse_incomparable(window, earlier)
     if window.steps.num_rows == 0:
         alone = diagnose_collectives if window.collectives.num_rows else diagnose_exporters
-        return alone(window, bundle.model)
+        return within_limits(alone(window, bundle.model))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -114,7 +123,7 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    return diagnosis if odds is None else with_history_notes(diagnosis, odds)
+    return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 
 def analyse(
@@ -187,6 +196,7 @@ def _assemble(
         if explained
         else [],
         abstention_reason=reason,
+        left_out={"stragglers": classification.left_out} if classification.left_out else {},
     )
 
 

@@ -211,6 +211,7 @@ class Diagnosis(_Frozen):
     `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to
     `slowdown.seconds_per_step`. `failure_mode_set` holds every failure mode that is not ruled out at
     `set_level`: of windows like the training windows, at least that share have their true mode in it.
+    `left_out` counts the entries that long lists of the answer leave out, such as ``causes[0].ranks``.
     """
 
     format: Literal[1] = 1
@@ -235,6 +236,7 @@ class Diagnosis(_Frozen):
     failure_mode_evidence: list[Contribution] = []
     abstention_reason: AbstentionReason | None = None
     earlier: EarlierWindow | None = None
+    left_out: dict[str, int] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

@@ -9,6 +9,7 @@ from uuid import uuid4
 import numpy as np
 
 from rca.diagnosis.advice import LEFT_CHECK, actions
+from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
@@ -66,7 +67,8 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
     """
     progress = CollectiveProgress.from_window(window)
     missing = [int(rank) for rank in np.flatnonzero(progress.missing)]
-    groups = _components(window, missing)
+    found = _components(window, missing)
+    groups = found[:MOST_STRAGGLERS]
     causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
     mode, probability = _mode(progress)
     reason = _reason(progress, missing, causes)
@@ -89,6 +91,7 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         quality=_quality(window, progress),
         failure_mode_set=["fail_stop"] if missing else ["healthy", "fail_stop"],
         abstention_reason=reason,
+        left_out={"stragglers": len(found) - len(groups)} if len(found) > len(groups) else {},
     )
 
 

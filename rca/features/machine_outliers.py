@@ -188,10 +188,10 @@ def groups_of(marked: BoolArray, topology: Topology) -> list[tuple[int, ...]]:
     topology : Topology
     """
     left: Sequence[int] = np.flatnonzero(marked).tolist()
-    found: list[tuple[int, ...]] = []
-    for node in sorted(set(topology.node[left].tolist()) - {-1}):
-        members = np.flatnonzero(topology.node == node)
-        if members.size > 1 and marked[members].all():
-            found.append(tuple(members.tolist()))
+    found = [
+        tuple(members.tolist())
+        for members in topology.ranks_of_node.values()
+        if members.size > 1 and marked[members].all()
+    ]
     joined = {rank for ranks in found for rank in ranks}
     return sorted([*found, *((rank,) for rank in left if rank not in joined)])

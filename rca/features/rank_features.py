@@ -28,6 +28,9 @@ MIN_LATE_STEPS = 4
 MAX_STEPS_BEHIND = 100.0
 MAX_NOISE_UNITS = 200.0
 
+#: Most ranks of a node or tensor group that are compared with each other.
+MOST_MATES = 4_096
+
 
 def rank_features(
     work: Work, comparison: Comparison, evidence: Evidence, job_end: JobEnd, topology: Topology
@@ -263,10 +266,13 @@ def _mean_outside(episodes: LateEpisodes, excess: FloatArray) -> FloatArray:
 
 
 def _smallest_peer_excess(episodes: LateEpisodes, excess: FloatArray, group: IntArray) -> FloatArray:
-    """Smallest mean excess of the others of each rank's group during its episode; NaN if there are none."""
+    """Smallest mean excess of the others of each rank's group during its episode.
+
+    NaN if there are none, or more than any machine has: all pairs are compared.
+    """
     least = np.full(excess.shape[0], np.nan)
     for members in group_members(group):
-        if members.size < 2:
+        if not 2 <= members.size <= MOST_MATES:
             continue
         least[members] = episodes.smallest_of_peers(excess, members)
     return least

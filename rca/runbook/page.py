@@ -321,7 +321,8 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         lines.append((f"{count(quality.events_used, 'event')} used, {quality.events_unused:,} not.",))
     if quality.unknown_metrics:
         shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MOST_UNKNOWN_METRICS])
-        rest = len(quality.unknown_metrics) - _MOST_UNKNOWN_METRICS
+        n_unknown = len(quality.unknown_metrics) + diagnosis.left_out.get("quality.unknown_metrics", 0)
+        rest = n_unknown - _MOST_UNKNOWN_METRICS
         more = f" and {rest:,} more" if rest > 0 else ""
         lines.append(("Metrics not in the signal catalogue: ", *shown, f"{more}."))
     lines.extend((clean(note),) for note in quality.notes)

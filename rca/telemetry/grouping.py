@@ -46,21 +46,21 @@ def series_numbers(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.
     for column in columns[1:]:
         width = int(column.max(initial=-1)) + 2
         if size * width >= 2**62:
-            key, size = _compressed(key)
+            number, size = _compressed(key)
+            key = number.astype(np.int64)
         key *= width
         key += column
         key += 1
         size *= width
-    number, n_series = _compressed(key)
-    return number.astype(np.int32), n_series
+    return _compressed(key)
 
 
-def _compressed(key: IntArray) -> tuple[IntArray, int]:
+def _compressed(key: IntArray) -> tuple[npt.NDArray[np.int32], int]:
     # Runs first: exporters and the JSON encoding write many samples of one series in a row.
     starts = run_starts(key)
     encoded = pa.array(key[starts]).dictionary_encode()
     number = np.repeat(encoded.indices.to_numpy(), np.diff(np.append(starts, key.size)))
-    return number.astype(np.int64), len(encoded.dictionary)
+    return number, len(encoded.dictionary)
 
 
 def run_starts(key: npt.NDArray[Any]) -> IntArray:

@@ -6,7 +6,7 @@ Missing data is normal and passes. Data that breaks the format is refused with `
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from rca.arrays import IntArray
 from rca.errors import InvalidWindow
 from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
 from rca.telemetry.columns import normalized
+from rca.telemetry.density import CELLS_PER_ROW, FREE_CELLS, refuse_empty_cells, refuse_silent_world
 from rca.telemetry.grouping import codes_of
 from rca.telemetry.job import FORMAT, Job, Parallelism, RankPlace
 from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
@@ -32,14 +33,10 @@ from rca.telemetry.schema import (
     TableSpec,
 )
 
-MAX_WORLD_SIZE = 1_000_000
+MAX_WORLD_SIZE = 262_144
 #: Levels and values in a member of the job.
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
-#: Rank x step arrays are dense. Their size is limited, in all and per row: a few rows could demand terabytes.
-MAX_CELLS = 200_000_000
-FREE_CELLS = 1_000_000
-CELLS_PER_ROW = 32
 
 
 def validated(
@@ -81,6 +78,7 @@ def validated(
         _refuse_foreign_ranks(spec, clean, checked.world_size)
         tables[spec.name] = clean
         notes += remarks
+    refuse_silent_world(tables, checked.world_size)
     if tables["steps"].num_rows or not any(tables[name].num_rows for name in SUFFICIENT):
         _check_steps(tables["steps"], checked)
     _check_collectives(tables["collectives"])
@@ -150,6 +148,15 @@ def _refuse_unwieldy(name: str, value: object) -> None:
 def _parsed_job(job: Mapping[str, object]) -> Job:
     if not isinstance(job, Mapping):
         raise InvalidWindow(f"is a {type(job).__name__}", table="job", expected="an object")
+    places = job.get("ranks")
+    if isinstance(places, Sized) and len(places) > MAX_WORLD_SIZE:
+        # Before a model of each place is made, which takes more memory than the place itself.
+        raise InvalidWindow(
+            f"lists {len(places):,} ranks",
+            table="job",
+            column="ranks",
+            expected=f"at most {MAX_WORLD_SIZE:,}, each rank once",
+        )
     try:
         return Job.model_validate(dict(job))
     except ValidationError as error:
@@ -289,7 +296,7 @@ def _check_steps(steps: pa.Table, job: Job) -> None:
         )
     rank = steps.column("rank").to_numpy().astype(np.int64)
     code, width = _step_codes(steps.column("step").to_numpy())
-    _refuse_sparse(steps.num_rows, job.world_size, int(np.count_nonzero(np.bincount(code))))
+    refuse_empty_cells(steps.num_rows, job.world_size, int(np.count_nonzero(np.bincount(code))))
     _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
     refuse_foreign_clock(STEPS, "start_time", steps, job)
     refuse_long_phases(steps, job)
@@ -319,19 +326,6 @@ def _step_codes(step: IntArray) -> tuple[IntArray, int]:
         return step - low, high - low + 1
     distinct, code = np.unique(step, return_inverse=True)
     return code, distinct.size
-
-
-def _refuse_sparse(n_rows: int, world_size: int, n_steps: int) -> None:
-    cells = world_size * n_steps
-    limit = min(MAX_CELLS, FREE_CELLS + CELLS_PER_ROW * n_rows)
-    if cells > limit:
-        raise InvalidWindow(
-            f"has {n_steps:,} distinct steps: {cells:,} cells for {world_size:,} ranks in {n_rows:,} rows",
-            table="steps",
-            column="step",
-            expected=f"at most {limit:,} cells (ranks x steps)",
-            hint="send shorter windows, or correct world_size and the step numbers",
-        )
 
 
 def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:

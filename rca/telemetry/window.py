@@ -171,7 +171,7 @@ class Window:
 
     def to_arrow(self) -> bytes:
         """The multipart Arrow encoding as one body; `arrow.CONTENT_TYPE` names its boundary."""
-        return b"".join(arrow.pieces(self.job, self.tables))
+        return b"".join(arrow.pieces(self.job, self.tables.items()))
 
     def to_directory(self, path: str | PathLike[str]) -> None:
         """Write ``window.json`` and one Parquet file per non-empty table, atomically.

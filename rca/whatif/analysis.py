@@ -13,6 +13,7 @@ import pyarrow as pa
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, TooLarge
 from rca.telemetry.window import Window
+from rca.telemetry.window_memory import MAX_MEMORY_BYTES
 from rca.whatif.attribution import Share, Workers
 from rca.whatif.decompose import (
     decompose,
@@ -21,6 +22,7 @@ from rca.whatif.decompose import (
     top_workers,
     worker_scores,
 )
+from rca.whatif.memory import refuse_large_source
 from rca.whatif.operation_scenarios import scenario_seconds
 from rca.whatif.patterns import find_patterns, unsearched_patterns
 from rca.whatif.phase_analysis import analysed_phase_scenarios, phase_scenario_seconds, phase_what_if
@@ -44,6 +46,7 @@ def what_if(
     engine: Engine = "auto",
     correct_clocks: bool = True,
     seed: int = 0,
+    max_memory_bytes: int | None = MAX_MEMORY_BYTES,
 ) -> WhatIf:
     """Replay a job without its stragglers.
 
@@ -61,6 +64,8 @@ def what_if(
         False leaves skewed clocks as traced. Use it to compare with the published tool, which does the same.
     seed : int
         Seed of the bootstrap intervals.
+    max_memory_bytes : int, optional
+        Sources that need more memory are refused before any work; None for no limit.
 
     Returns
     -------
@@ -70,10 +75,20 @@ def what_if(
     ------
     InvalidTrace
         If the trace cannot be replayed. The message names the row, column or step.
+    TooLarge
+        If the source needs more than `max_memory_bytes`.
     """
     if isinstance(source, Window) and source.ops.num_rows == 0:
+        refuse_large_source(source, max_memory_bytes)
         return phase_what_if(source, seed=seed)
-    replay = replay_of(source, meta, schedule=schedule, engine=engine, correct_clocks=correct_clocks)
+    replay = replay_of(
+        source,
+        meta,
+        schedule=schedule,
+        engine=engine,
+        correct_clocks=correct_clocks,
+        max_memory_bytes=max_memory_bytes,
+    )
     return analysed(replay, seed=seed)
 
 
@@ -84,10 +99,12 @@ def replay_of(
     schedule: Schedule = megatron,
     engine: Engine = "auto",
     correct_clocks: bool = True,
+    max_memory_bytes: int | None = MAX_MEMORY_BYTES,
 ) -> TraceReplay:
     """Read the operation trace in `source` and prepare it for replays."""
     if isinstance(source, TraceReplay):
         return source
+    refuse_large_source(source, max_memory_bytes)
     if isinstance(source, Window):
         trace = trace_from_window(source)
     elif isinstance(source, pa.Table):
@@ -96,7 +113,13 @@ def replay_of(
         trace = source
     else:
         trace = read_trace(source, meta)
-    return TraceReplay.from_trace(trace, schedule=schedule, engine=engine, correct_clocks=correct_clocks)
+    return TraceReplay.from_trace(
+        trace,
+        schedule=schedule,
+        engine=engine,
+        correct_clocks=correct_clocks,
+        max_memory_bytes=max_memory_bytes,
+    )
 
 
 def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
@@ -171,6 +194,7 @@ def scenarios_of(
     """
     described = [Scenario.of(scenario) for scenario in scenarios]
     if isinstance(source, Window) and source.ops.num_rows == 0:
+        refuse_large_source(source, MAX_MEMORY_BYTES)
         return phase_scenario_seconds(source, described)
     replay = replay_of(source, meta, schedule=schedule, engine=engine)
     return scenario_seconds(replay, described, _nodes(source, replay))
@@ -183,12 +207,13 @@ def analysed_scenarios(
     *,
     seed: int = 0,
     replay: TraceReplay | None = None,
+    max_memory_bytes: int | None = MAX_MEMORY_BYTES,
 ) -> tuple[WhatIf, FloatArray]:
     """Analyse a source, and give the step times under described scenarios for the analysed steps.
 
     Parameters
     ----------
-    source, meta, seed
+    source, meta, seed, max_memory_bytes
         As in `what_if`.
     scenarios : sequence of Scenario or mapping
     replay : TraceReplay, optional
@@ -202,9 +227,10 @@ def analysed_scenarios(
     """
     described = described_all(scenarios)
     if isinstance(source, Window) and source.ops.num_rows == 0:
+        refuse_large_source(source, max_memory_bytes)
         return analysed_phase_scenarios(source, described, seed=seed)
     if replay is None:
-        replay = replay_of(source, meta)
+        replay = replay_of(source, meta, max_memory_bytes=max_memory_bytes)
     nodes = _nodes(source, replay)
     return analysed(replay, seed=seed), scenario_seconds(replay, described, nodes)
 

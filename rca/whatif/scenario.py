@@ -134,7 +134,7 @@ class Change(_Frozen):
 class Scenario(_Frozen):
     """Named changes, applied in order to the measured job or to the ideal job."""
 
-    name: str = "scenario"
+    name: Annotated[str, Field(max_length=200)] = "scenario"
     changes: tuple[Change, ...] = ()
     base: Base = "measured"
 

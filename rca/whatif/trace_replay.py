@@ -9,9 +9,11 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
+from rca.telemetry.window_memory import MAX_MEMORY_BYTES
 from rca.whatif.clock_correction import one_clock
 from rca.whatif.derived_times import DerivedTimes, derive, ideal_durations
 from rca.whatif.graph import DependencyGraph, Program, compile_graph
+from rca.whatif.memory import refuse_large_graph
 from rca.whatif.optypes import ALL_GATHER, COMPUTE, FORWARD, NAMES, REDUCE_SCATTER, TAIL
 from rca.whatif.reference_step import reference_of
 from rca.whatif.replay import Engine, by_data_rank, each_data_rank, replay_batch, step_blocks, whole_job
@@ -109,6 +111,7 @@ class TraceReplay:
         schedule: Schedule = megatron,
         engine: Engine = "auto",
         correct_clocks: bool = True,
+        max_memory_bytes: int | None = MAX_MEMORY_BYTES,
     ) -> TraceReplay:
         """Prepare a trace: arrange its steps, correct the clocks, derive own and ideal times.
 
@@ -118,8 +121,11 @@ class TraceReplay:
         ------
         InvalidTrace
             If no step fits the schedule. The message names the first contradiction.
+        TooLarge
+            If the dependency graphs need more than `max_memory_bytes` together with the rows.
         """
         shapes, notes = shapes_of(trace)
+        refuse_large_graph(trace.n_ops, sum(shape.n_ops for shape in shapes), max_memory_bytes)
         kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
         clock = one_clock(kept, notes, correct=correct_clocks)
         times = [derive(shape, graph) for shape, graph, _ in kept]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rca.telemetry.encodings import arrow
 from rca.telemetry.schema import TEXT
 from rca.telemetry.window import Window
-from rca_api.store.canonical import canonical_pieces, canonical_table
+from rca_api.store.canonical import CanonicalPieces, canonical_table
 from rca_api.store.window_store import WindowDamaged, WindowMissing, WindowStore, WindowStoreError
 
 
@@ -147,5 +147,5 @@ def test_bytes_of_missing_integers_do_not_change_the_digest(make_window) -> None
             }
         )
 
-    one, other = (b"".join(canonical_pieces(make_window(4, 6, metrics=metrics(each)))) for each in (0, 3))
+    one, other = (b"".join(CanonicalPieces(make_window(4, 6, metrics=metrics(each)))) for each in (0, 3))
     assert one == other

@@ -70,8 +70,14 @@ class LoadedBundles:
             As `prepare` does.
         """
         bundle = self.prepare(ref)
+        # Tasks have checked the memory before they stored the window.
         return rca.diagnose(
-            window, bundle=bundle, priors=self._priors, node_odds=node_odds or None, earlier=earlier
+            window,
+            bundle=bundle,
+            priors=self._priors,
+            node_odds=node_odds or None,
+            earlier=earlier,
+            max_memory_bytes=None,
         )
 
     def usual_answers(self, sha256: str) -> AnswerShares | None:

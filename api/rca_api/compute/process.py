@@ -5,6 +5,7 @@ This module imports nothing of the web framework or the database.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import time
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import structlog
 
 from rca.commands import process as command_process
@@ -28,6 +30,11 @@ from rca_api.tracing import Timed, Watch
 
 _log = structlog.stdlib.get_logger("rca_api.compute")
 
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: Resident size up to which a process keeps its free memory for the next task.
+_KEPT_BYTES = 256 << 20
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -37,6 +44,7 @@ class Setup:
     priors: Path | None
     window_store_url: str
     log_level: str = "info"
+    max_memory_bytes: int | None = None
 
 
 @dataclass
@@ -47,12 +55,15 @@ class Context:
     ----------
     bundles : LoadedBundles
     windows : WindowStore
+    max_memory_bytes : int or None
+        Most memory of one task, beyond that of an idle process; None for no limit.
     stages : dict of str to Timed
         Stages of the present task.
     """
 
     bundles: LoadedBundles
     windows: WindowStore
+    max_memory_bytes: int | None = None
     stages: dict[str, Timed] = field(default_factory=dict)
 
     @contextmanager
@@ -101,7 +112,8 @@ def initialize(setup: Setup) -> Context:
     began = time.perf_counter()
     command_process.take_over()
     command_process.forgo_pandas()
-    _Process.context = Context(LoadedBundles(setup.priors), WindowStore(setup.window_store_url))
+    windows = WindowStore(setup.window_store_url)
+    _Process.context = Context(LoadedBundles(setup.priors), windows, setup.max_memory_bytes)
     model, failure = None, None
     try:
         model = _Process.context.bundles.warm(setup.champion)
@@ -139,6 +151,13 @@ def call(task: Callable[..., Any], arguments: tuple[Any, ...], ids: Mapping[str,
 
 
 def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
+    try:
+        return _outcome(task, arguments)
+    finally:
+        _give_memory_back()
+
+
+def _outcome(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
     context = _Process.context
     context.stages = {}
     began = time.perf_counter()
@@ -149,6 +168,17 @@ def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
     except Exception:
         return Reply(None, context.stages, time.perf_counter() - began, crash=traceback.format_exc())
     return Reply(value, context.stages, time.perf_counter() - began)
+
+
+def _give_memory_back() -> None:
+    """Return free memory to the system after a large task: its pieces may not fit the next one."""
+    with suppress(OSError):
+        if int(_STATM.read_text().split()[1]) * _PAGE_BYTES < _KEPT_BYTES:
+            return
+    pa.default_memory_pool().release_unused()
+    # Only glibc has this function.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _name_this_process() -> None:

@@ -17,6 +17,7 @@ from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, unco
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.row_errors import shown
 from rca.telemetry.window import Window
+from rca.telemetry.window_memory import WindowCounts, refuse_large
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Context
 from rca_api.decoding import JSON, Limits, Sent, decode_window, media_type
@@ -131,6 +132,7 @@ def diagnose_stored(
     """Diagnose a window of the window store; the diagnosis gets the given id."""
     with context.stage("decode"):
         window = context.windows.get(digest)
+        refuse_large(window, context.max_memory_bytes)
     found = _diagnosed(context, ref, window, history)
     return _answer(context, found.model_copy(update={"diagnosis_id": diagnosis_id}), JSON)
 
@@ -161,7 +163,7 @@ def _accepted(context: Context, windows: list[Callable[[], Window]]) -> list[Sto
     for read in windows:
         try:
             window = read()
-            _refuse_unstorable_names(window)
+            _refuse(window, context)
             accepted.append(_store(context, window))
         except InvalidInput as error:
             accepted.append(error)
@@ -215,11 +217,23 @@ def _earlier(context: Context, window: Window, history: History) -> Window | Non
     if digest is None:
         return None
     try:
-        return context.windows.get(digest)
+        earlier = context.windows.get(digest, max_bytes=_room_for_earlier(window, context))
+        refuse_large(window, context.max_memory_bytes, earlier=earlier)
+        return earlier
+    except TooLarge as error:
+        _log.info("the window is not compared with the earlier one", digest=digest, reason=error.message)
+        return None
     except SourceError as error:
         # Deleted meanwhile, damaged or out of reach; the diagnosis works without it.
         _log.warning("the earlier window cannot be read", digest=digest, reason=error.message)
         return None
+
+
+def _room_for_earlier(window: Window, context: Context) -> int | None:
+    """Bytes of an earlier window that may be read beside this one; None for no limit."""
+    if context.max_memory_bytes is None:
+        return None
+    return context.max_memory_bytes - WindowCounts.of(window).memory()
 
 
 def _split(body: bytes, sent: Sent, most: int) -> list[Callable[[], Window]]:
@@ -267,7 +281,7 @@ def _decoded(context: Context, sent: Sent) -> Window:
         body = sent.plain()
     with context.stage("decode"):
         window = decode_window(body, sent.content_type, sent.limits)
-    _refuse_unstorable_names(window)
+        _refuse(window, context)
     return window
 
 
@@ -289,6 +303,12 @@ def _described(window: Window, stored: Stored) -> StoredWindow:
         world_size=job.world_size,
         nodes=sorted(job.topology.node_names),
     )
+
+
+def _refuse(window: Window, context: Context) -> None:
+    """Refuse a window that cannot be stored, or that needs too much memory, before it is stored."""
+    refuse_large(window, context.max_memory_bytes)
+    _refuse_unstorable_names(window)
 
 
 def _refuse_unstorable_names(window: Window) -> None:

@@ -6,6 +6,9 @@ a dictionary may have any order and may be unused, and the bytes of missing inte
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -16,10 +19,19 @@ from rca.telemetry.schema import TEXT
 from rca.telemetry.window import Window
 
 
-def canonical_pieces(window: Window) -> list[bytes | memoryview]:
-    """The multipart Arrow encoding, uncompressed; two windows with equal tables give equal bytes."""
-    tables = {name: canonical_table(table) for name, table in window.tables.items()}
-    return arrow.pieces(window.job, tables, compression=None)
+@dataclass(frozen=True)
+class CanonicalPieces:
+    """The multipart Arrow encoding, uncompressed; two windows with equal tables give equal bytes.
+
+    Every iteration writes the tables anew, one after the other: all at once take the memory of a window.
+    """
+
+    window: Window
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        """Yield the pieces of the body."""
+        tables = ((name, canonical_table(table)) for name, table in self.window.tables.items())
+        return arrow.pieces(self.window.job, tables, compression=None)
 
 
 def canonical_table(table: pa.Table) -> pa.Table:

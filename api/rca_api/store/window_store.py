@@ -21,10 +21,10 @@ from typing import Any, Protocol
 import pyarrow as pa
 import structlog
 
-from rca.errors import SourceError
+from rca.errors import SourceError, TooLarge
 from rca.telemetry.encodings import arrow
 from rca.telemetry.window import Window
-from rca_api.store.canonical import canonical_pieces
+from rca_api.store.canonical import CanonicalPieces
 
 _log = structlog.stdlib.get_logger("rca_api")
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -87,8 +87,8 @@ class WindowStore:
         ------
         WindowStoreError
         """
-        pieces = canonical_pieces(window)
-        digest = _sha256(pieces)
+        pieces = CanonicalPieces(window)
+        _, digest = _size_and_sha256(pieces)
         with _translated():
             packed = self._place.read(_name(digest))
             # Reading costs a third of writing, and it finds damaged files, which are written again.
@@ -108,7 +108,7 @@ class WindowStore:
         with _translated():
             return self._place.size(_name(digest)) is not None
 
-    def read(self, digest: str) -> bytes:
+    def read(self, digest: str, max_bytes: int | None = None) -> bytes:
         """The window as a multipart Arrow body (`rca.telemetry.encodings.arrow.CONTENT_TYPE`).
 
         Raises
@@ -119,23 +119,29 @@ class WindowStore:
             If the store cannot be read.
         WindowDamaged
             If the content does not match the digest.
+        TooLarge
+            If it has more than `max_bytes` bytes.
         """
         with _translated():
             packed = self._place.read(_name(digest)) if DIGEST.fullmatch(digest) else None
         if packed is None:
             raise WindowMissing(f"there is no window {digest}")
         try:
+            # Twice: with the size known, the content is read into one piece of memory.
+            size, found = _unpacked(packed)
+            if max_bytes is not None and size > max_bytes:
+                raise TooLarge(f"the window {digest} has {size:,} bytes; the limit is {max_bytes:,}")
             with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-                content: bytes = stream.read()
+                content: bytes = stream.read(size)
         except OSError as error:
             raise WindowDamaged(f"the window {digest} is damaged: {error}") from error
-        if _sha256([content]) != digest:
+        if found != digest:
             raise WindowDamaged(f"the window {digest} is damaged: its content has another digest")
         return content
 
-    def get(self, digest: str) -> Window:
+    def get(self, digest: str, max_bytes: int | None = None) -> Window:
         """Read and validate a window; raises as `read` does."""
-        return Window.from_arrow(self.read(digest), arrow.CONTENT_TYPE)
+        return Window.from_arrow(self.read(digest, max_bytes), arrow.CONTENT_TYPE)
 
     def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
         """Delete a window; True if it is gone.
@@ -260,17 +266,23 @@ def _name(digest: str) -> str:
 
 def _is_whole(packed: bytes, digest: str) -> bool:
     try:
-        with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
-            return _sha256(iter(partial(stream.read, _CHUNK), b"")) == digest
+        return _unpacked(packed)[1] == digest
     except OSError:
         return False
 
 
-def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
-    digest = hashlib.sha256()
+def _unpacked(packed: bytes) -> tuple[int, str]:
+    """Size and SHA-256 of the content of a file."""
+    with pa.CompressedInputStream(pa.BufferReader(packed), "zstd") as stream:
+        return _size_and_sha256(iter(partial(stream.read, _CHUNK), b""))
+
+
+def _size_and_sha256(pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
+    size, digest = 0, hashlib.sha256()
     for piece in pieces:
+        size += len(piece)
         digest.update(piece)
-    return digest.hexdigest()
+    return size, digest.hexdigest()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -9,8 +9,10 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
+from rca.telemetry.phases import distinct_steps
 from rca.telemetry.window import Window
 from rca.whatif.analysis import analysed_scenarios, what_if
+from rca.whatif.memory import refuse_large_source
 from rca.whatif.report import Extras, document
 from rca.whatif.result import finite
 from rca_api.compute.process import Context
@@ -19,6 +21,8 @@ from rca_api.what_if.body import decode
 
 MOST_REPLAYED = 1_000_000_000
 """Most rows times scenarios of one request: about half a minute of one core."""
+STAGE_REPLAYS = 3
+"""Scenarios that take as long as the replay of one pipeline stage."""
 
 Form = Literal["full", "published"]
 
@@ -37,23 +41,27 @@ def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
     """Decode a window or a trace with its scenarios, and replay it."""
     with context.stage("decompress"):
         plain = sent.plain()
-    return answered(plain, sent.content_type, wanted, sent.limits)
+    return answered(plain, sent.content_type, wanted, sent.limits, context.max_memory_bytes)
 
 
-def answered(body: bytes, content_type: str, wanted: Wanted, limits: Limits) -> bytes:
-    """Answer a decompressed body."""
+def answered(
+    body: bytes, content_type: str, wanted: Wanted, limits: Limits, max_memory: int | None = None
+) -> bytes:
+    """Answer a decompressed body within `max_memory` bytes."""
     request = decode(body, content_type, limits)
+    del body
     if isinstance(request.source, Window) and wanted.sizes:
         raise InvalidInput("sizes are parameters for bare traces; a window has them in job.parallelism")
     if wanted.form == "published":
         if request.scenarios is not None or wanted.worker_steps:
             raise InvalidInput("the published layout has no scenarios and no worker_steps", hint="form=full")
         # The published tool does not correct clocks, and these numbers are compared with it.
-        result = what_if(request.source, wanted.sizes, correct_clocks=False)
+        result = what_if(request.source, wanted.sizes, correct_clocks=False, max_memory_bytes=max_memory)
         return orjson.dumps(finite(result.published()))
     described = request.scenarios or []
     refuse_long_replays(request.source, len(described))
-    result, seconds = analysed_scenarios(request.source, described, wanted.sizes)
+    refuse_large_source(request.source, max_memory, worker_steps=wanted.worker_steps)
+    result, seconds = analysed_scenarios(request.source, described, wanted.sizes, max_memory_bytes=max_memory)
     extras = Extras(
         per_step=wanted.per_step,
         worker_steps=wanted.worker_steps,
@@ -64,18 +72,26 @@ def answered(body: bytes, content_type: str, wanted: Wanted, limits: Limits) -> 
 
 
 def refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
-    """Refuse a request that replays too much: every scenario replays the job.
+    """Refuse a request that replays too much: every scenario and every pipeline stage replays the job.
 
     Raises
     ------
     TooLarge
         For more than `MOST_REPLAYED` rows altogether.
     """
-    rows = (
-        source.num_rows if isinstance(source, pa.Table) else max(source.ops.num_rows, source.steps.num_rows)
-    )
-    if n_scenarios * rows > MOST_REPLAYED:
+    n_stages = 0
+    if isinstance(source, pa.Table):
+        rows = source.num_rows
+    elif source.ops.num_rows:
+        rows = source.ops.num_rows
+    else:
+        rows = source.job.world_size * distinct_steps(source.steps.column("step").to_numpy())[0].size
+        n_stages = source.job.topology.n_stages
+    replays = n_scenarios + (STAGE_REPLAYS * n_stages if n_stages > 1 else 0)
+    if replays * rows > MOST_REPLAYED:
+        of_stages = f" and {n_stages:,} stages" if n_stages > 1 else ""
         raise TooLarge(
-            f"{n_scenarios:,} scenarios of {rows:,} rows; one request may replay {MOST_REPLAYED:,} rows",
+            f"{n_scenarios:,} scenarios{of_stages} of {rows:,} rows; one request may replay "
+            f"{MOST_REPLAYED:,} rows",
             hint="send fewer scenarios at once, or fewer steps",
         )

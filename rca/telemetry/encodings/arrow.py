@@ -19,8 +19,10 @@ RFC 7578 (multipart/form-data); Apache Arrow columnar format, "IPC Streaming For
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator
+from io import RawIOBase
 from itertools import chain
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -40,28 +42,26 @@ FILE_MAGIC = b"ARROW1\x00\x00"
 
 
 def pieces(
-    job: Job, tables: Mapping[str, pa.Table], *, compression: str | None = "lz4"
-) -> list[bytes | memoryview]:
-    """The pieces of one multipart body; its content type is `CONTENT_TYPE`.
+    job: Job, tables: Iterable[tuple[str, pa.Table]], *, compression: str | None = "lz4"
+) -> Iterator[bytes | memoryview]:
+    """Yield the pieces of one multipart body, one table at a time; its content type is `CONTENT_TYPE`.
 
     Without compression, equal tables give equal bytes with every version of a codec.
 
     Parameters
     ----------
     job : Job
-    tables : mapping of str to pyarrow.Table
-        All tables by name; empty ones are left out of the body.
+    tables : iterable of (str, pyarrow.Table)
+        All tables with their names; empty ones are left out of the body.
     compression : {"lz4", "zstd"} or None
         Of the tables' buffers.
     """
-    held: list[bytes | memoryview] = []
     fields = orjson.dumps(job_fields(job), option=orjson.OPT_SORT_KEYS)
-    _add(held, "job", "application/json", fields)
-    for name, table in tables.items():
+    yield from _part("job", "application/json", memoryview(fields))
+    for name, table in tables:
         if table.num_rows:
-            _add(held, name, TABLE_TYPE, memoryview(_stream(table, compression)))
-    held.append(f"--{BOUNDARY}--\r\n".encode())
-    return held
+            yield from _part(name, TABLE_TYPE, *_stream(table, compression))
+    yield f"--{BOUNDARY}--\r\n".encode()
 
 
 def decode(
@@ -113,21 +113,37 @@ def decode(
     return Decoded(job, tables)
 
 
-def _add(pieces: list[bytes | memoryview], name: str, content_type: str, content: bytes | memoryview) -> None:
+def _part(name: str, content_type: str, *content: memoryview) -> Iterator[bytes | memoryview]:
     # With the length, the reader can skip the content without searching it for the boundary.
     head = (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"; filename="{name}"\r\n'
-        f"Content-Type: {content_type}\r\nContent-Length: {len(content)}\r\n\r\n"
+        f"Content-Type: {content_type}\r\nContent-Length: {sum(map(len, content))}\r\n\r\n"
     )
-    pieces += [head.encode(), content, b"\r\n"]
+    yield head.encode()
+    yield from content
+    yield b"\r\n"
 
 
-def _stream(table: pa.Table, compression: str | None) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
+class _Pieces(RawIOBase):
+    """A sink that keeps what is written to it: without compression, the buffers of the table themselves."""
+
+    def __init__(self) -> None:
+        self.held: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        self.held.append(memoryview(piece))
+        return len(self.held[-1])
+
+
+def _stream(table: pa.Table, compression: str | None) -> list[memoryview]:
+    pieces = _Pieces()
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+    with pa.ipc.new_stream(pa.PythonFile(pieces, mode="w"), table.schema, options=options) as writer:
         writer.write_table(table)
-    return sink.getvalue()
+    return pieces.held
 
 
 def _refuse_large(name: str, size: int, max_bytes: int | None) -> None:

@@ -1,0 +1,182 @@
+"""``python -m benchmarks memory``: peak memory of the largest requests that the service accepts, by shape.
+
+Each request runs in a new process that is set up as those of the pool, through the pool's own tasks. A shape
+grows until its estimate is just below the limit of the service. So the peaks are the worst ones that the
+estimate lets pass. Sparse windows and those above the limit follow, with the time until they are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import machine, memory, peak_memory
+from benchmarks.window_shapes import SHAPES, SPARSE, Request, largest
+from rca_api.settings import Settings
+
+MIB = 1024**2
+#: Peak of a process that no accepted request may exceed.
+MOST_BYTES = 1024 * MIB
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One request in a process of its own; sizes in bytes.
+
+    Attributes
+    ----------
+    outcome : str
+        Failure mode, ``answered``, or the code of the error.
+    idle, peak : int
+        Resident size before the request, and the largest one.
+    estimate : int
+        Of the memory beyond the idle process; 0 for a body that is no window.
+    """
+
+    shape: str
+    route: str
+    body: int
+    outcome: str
+    seconds: float
+    idle: int
+    peak: int
+    estimate: int
+    answer: int
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the request was answered."""
+        return self.answer > 0
+
+
+def main(arguments: list[str]) -> int:
+    """Measure and print a table; 1 if an accepted request exceeds `MOST_BYTES`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
+    limit = int(Settings().max_window_memory_bytes) // MIB
+    parser.add_argument("--limit", type=int, default=limit, help="MiB; the default of the service if absent")
+    parser.add_argument("--shapes", nargs="+", default=[*SHAPES, *SPARSE], choices=[*SHAPES, *SPARSE])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    given = parser.parse_args(arguments)
+    found = list(measured(given.shapes, given.limit * MIB))
+    _print(found, given.limit)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n")
+    return int(any(each.accepted and each.peak > MOST_BYTES for each in found))
+
+
+def measured(shapes: list[str], limit: int) -> Iterator[Measured]:
+    """Measure every shape on every route that takes it; `limit` is in bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        body = Path(folder) / "body"
+        for name in shapes:
+            requests = SPARSE[name]() if name in SPARSE else largest(SHAPES[name], limit)
+            for request in requests:
+                body.write_bytes(request.body)
+                found = of_request(name, request, body, limit)
+                progress = f"{name}, {found.route}: {found.outcome}, {found.peak / MIB:,.0f} MiB"
+                sys.stderr.write(f"memory: {progress} in {found.seconds:.1f} s\n")
+                yield found
+
+
+def of_request(name: str, request: Request, body: Path, limit: int) -> Measured:
+    """One request, in a new process; its body is in a file, as the service does for large ones."""
+    command = [sys.executable, "-m", "benchmarks.memory", "--one", str(body), request.route, str(limit)]
+    earlier = [str(body.with_name("earlier"))] if request.earlier is not None else []
+    if request.earlier is not None:
+        body.with_name("earlier").write_bytes(request.earlier)
+    done = subprocess.run([*command, *earlier], check=True, capture_output=True)
+    return Measured(
+        shape=name, route=request.route, body=len(request.body), estimate=request.estimate,
+        **json.loads(done.stdout),
+    )  # fmt: skip
+
+
+def one(path: str, route: str, limit: str, earlier: str | None = None) -> None:
+    """Run one request in this process and print what it took."""
+    from rca_api.compute.bundles import BundleRef
+    from rca_api.compute.process import Setup, call, initialize
+    from rca_api.decoding import JSON
+    from rca_api.diagnoses import work
+    from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
+    from rca_api.what_if.work import Wanted, answer
+
+    settings = Settings()
+    with tempfile.TemporaryDirectory() as folder:
+        context = initialize(Setup(BundleRef(None), None, folder, "error", int(limit)))
+        history = History()
+        if earlier is not None:
+            stored = work.accept_window(context, _sent(Path(earlier), settings))
+            known = HealthyWindow(stored.digest, stored.start, stored.end)
+            history = History(windows=EarlierWindows({stored.job_id: (known,)}))
+        idle, began = memory(), time.perf_counter()
+        Path("/proc/self/clear_refs").write_text("5")
+        sent = _sent(Path(path), settings)
+        if route == "what-if":
+            reply = call(answer, (sent, Wanted("full", True, False, {})), {})
+        else:
+            reply = call(work.diagnose, (sent, BundleRef(None), JSON, history), {})
+        seconds = time.perf_counter() - began
+    if reply.crash is not None:
+        raise RuntimeError(reply.crash)
+    outcome, size = ("answered", 0) if reply.error is None else (reply.error.code, 0)
+    if reply.error is None:
+        size = len(reply.value) if route == "what-if" else len(reply.value[1].document)
+        outcome = "answered" if route == "what-if" else reply.value[1].failure_mode
+    figures = {"outcome": outcome, "seconds": seconds, "idle": idle, "peak": peak_memory(), "answer": size}
+    json.dump(figures, sys.stdout)
+
+
+def _sent(path: Path, settings: Settings) -> Any:
+    from rca.telemetry.encodings import arrow
+    from rca_api.decoding import JSON, Body, Sent
+    from rca_api.request_bodies import limits_of
+
+    with path.open("rb") as file:
+        kind = JSON if file.read(1) == b"{" else arrow.CONTENT_TYPE
+    return Sent(Body(b"", path), kind, "identity", limits_of(settings, kind))
+
+
+def _print(found: list[Measured], limit: int) -> None:
+    table = Table(title=f"Memory of one request; limit of the estimate {limit:,} MiB", title_justify="left")
+    for name in ("shape", "route", "outcome"):
+        table.add_column(name)
+    for name in ("body\nMiB", "s", "estimate\nMiB", "taken\nMiB", "estimate\n/ taken", "peak\nMiB"):
+        table.add_column(name, justify="right")
+    for name in ("taken\n/ body", "answer\nkB"):
+        table.add_column(name, justify="right")
+    for each in found:
+        taken = max(each.peak - each.idle, 1)
+        ratio = f"{each.estimate / taken:.1f}" if each.accepted and each.estimate else ""
+        table.add_row(
+            each.shape, each.route, each.outcome, f"{each.body / MIB:.3g}", f"{each.seconds:.2f}",
+            f"{each.estimate / MIB:,.0f}" if each.estimate else "", f"{taken / MIB:,.0f}", ratio,
+            f"{each.peak / MIB:,.0f}", f"{taken / each.body:,.0f}", f"{each.answer / 1000:,.0f}",
+        )  # fmt: skip
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    console.print(table)
+    worst = max((each for each in found if each.accepted), key=lambda each: each.peak, default=None)
+    if worst is not None:
+        console.print(
+            f"Worst accepted: {worst.shape}, {worst.route}: {worst.peak / MIB:,.0f} MiB of "
+            f"{MOST_BYTES / MIB:,.0f} MiB. {machine()}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        one(*sys.argv[2:])
+        sys.exit(0)
+    sys.exit(main(sys.argv[1:]))
