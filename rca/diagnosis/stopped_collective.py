@@ -24,6 +24,7 @@ from rca.diagnosis.result import (
     Straggler,
 )
 from rca.features.collective_progress import CollectiveProgress
+from rca.features.machine_outliers import groups_of
 from rca.telemetry.causes import CAUSES, FailureMode
 from rca.telemetry.window import Window
 
@@ -67,8 +68,8 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
     """
     progress = CollectiveProgress.from_window(window)
     missing = [int(rank) for rank in np.flatnonzero(progress.missing)]
-    found = _components(window, missing)
-    groups = found[:MOST_STRAGGLERS]
+    found = groups_of(progress.missing, window.job.topology)
+    groups = [list(ranks) for ranks in found[:MOST_STRAGGLERS]]
     causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
     mode, probability = _mode(progress)
     reason = _reason(progress, missing, causes)
@@ -93,17 +94,6 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         abstention_reason=reason,
         left_out={"stragglers": len(found) - len(groups)} if len(found) > len(groups) else {},
     )
-
-
-def _components(window: Window, missing: Sequence[int]) -> list[list[int]]:
-    """Missing ranks by node if all ranks of a node are missing, else each on its own."""
-    left, found = set(missing), []
-    for ranks in window.job.topology.ranks_of_node.values():
-        members = ranks.tolist()
-        if len(members) > 1 and left.issuperset(members):
-            found.append(members)
-            left.difference_update(members)
-    return sorted([*found, *([rank] for rank in left)])
 
 
 def _mode(progress: CollectiveProgress) -> tuple[FailureMode, dict[FailureMode, float]]:

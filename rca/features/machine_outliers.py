@@ -7,7 +7,7 @@ of the peers stay in use, or if its series end while those of the peers go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -187,8 +187,8 @@ def groups_of(marked: BoolArray, topology: Topology) -> list[tuple[int, ...]]:
     marked : ndarray of shape (n_ranks,), bool
     topology : Topology
     """
-    left: Sequence[int] = np.flatnonzero(marked).tolist()
-    found = [
+    left: list[int] = np.flatnonzero(marked).tolist()
+    found: list[tuple[int, ...]] = [
         tuple(members.tolist())
         for members in topology.ranks_of_node.values()
         if members.size > 1 and marked[members].all()
