@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
 from rca.diagnosis.result import ModelVersion
 from rca_api import metrics
 from rca_api.compute.pool import ComputePool
-from rca_api.parameters import only_known
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
 from rca_api.security.principal import Scope
@@ -18,7 +17,7 @@ from rca_api.state import State
 from rca_api.store.database import StoreError
 from rca_api.store.schema_check import SchemaCheck
 
-router = APIRouter(tags=["operations"], dependencies=[Depends(only_known)])
+router = APIRouter(tags=["operations"])
 read_access = requires(Scope.read)
 
 

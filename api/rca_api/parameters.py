@@ -122,8 +122,3 @@ def refuse_unknown(request: Request) -> None:
             raise ProblemError(
                 "invalid-parameters", f"query.{name}: is given {times} times", expected="each parameter once"
             )
-
-
-async def only_known(request: Request) -> None:
-    """Dependency of operations that need no credential; the others check their parameters after it."""
-    refuse_unknown(request)

@@ -47,9 +47,11 @@ RIGHT: dict[str, tuple[float, float]] = {
     "loader_cpu": (0.71, 0.71),
     "collector": (0.64, 0.83),
 }
-#: Probability that a device which is released, or whose series end, belongs to a rank that ended. It is not
-#: measured: no labelled window without steps shows it.
+#: Probability that a rank ended whose process or device failed by the events, whose device is released, or
+#: whose series end. It is not measured: no labelled window without steps shows it.
 GONE = 0.5
+#: Probability of each fault if no machine stands out: machines alone do not show whether a job is healthy.
+UNKNOWN_MODE = 0.33
 #: The first cause with the resource, if it can be on single machines.
 _CAUSE_OF = {
     resource: cause
@@ -63,6 +65,12 @@ _ENDED_CHECK = (
 )
 _RELEASED_CHECK = "look at {ranks}: its device is empty while others are in use; did its process end?"
 _TIME_STEPS = "time the steps of each rank: they show whether {ranks} holds the job back"
+_FAILED_CHECK = (
+    "look at {ranks}: events report that a process or a device failed; read the kernel and launcher logs"
+)
+_INCOMPARABLE = (
+    "check the node, rank and device labels of the metrics: no signal of two ranks could be compared"
+)
 _NOTHING = "time the steps of each rank: no machine stands out"
 _UNKNOWN_COST = Evidence(
     signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
@@ -103,7 +111,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         causes=causes,
         unexplained_seconds_per_step=0.0,
         abstained=True,
-        next_check=_next_check(outliers),
+        next_check=_next_check(outliers, compared),
         actions=actions(causes[:1], {}),
         missing_signals=["steps", *missing_resources(compared.evidence)],
         quality=_quality(window, compared, found),
@@ -120,13 +128,21 @@ def _probability(outlier: Outlier) -> float:
 
 
 def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float]]:
-    """The likeliest failure mode: that of the likeliest outlier, if it is as likely as not."""
+    """The likeliest failure mode by the likeliest outliers; without any, all modes are alike."""
+    if not outliers:
+        return "healthy", {
+            "healthy": 1 - 2 * UNKNOWN_MODE,
+            "fail_slow": UNKNOWN_MODE,
+            "fail_stop": UNKNOWN_MODE,
+        }
     slow = max((_probability(each) for each in outliers if each.kind == "loud"), default=0.0)
     stop = max((_probability(each) for each in outliers if each.kind != "loud"), default=0.0)
+    total = max(1.0, slow + stop)
+    # In this order a fault as likely as not is called a fault.
     chances: dict[FailureMode, float] = {
-        "healthy": (1 - slow) * (1 - stop),
-        "fail_slow": slow * (1 - stop),
-        "fail_stop": stop,
+        "fail_stop": stop / total,
+        "fail_slow": slow / total,
+        "healthy": 1.0 - (slow + stop) / total,
     }
     return max(chances, key=lambda mode: chances[mode]), chances
 
@@ -180,6 +196,9 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
 
 
 def _evidence(outlier: Outlier) -> Evidence:
+    if outlier.kind == "failed":
+        note = "an event reports that the process or the device failed"
+        return Evidence(signal="events", value=None, reference=None, unit="", note=note)
     if outlier.kind == "ended":
         note = "no sample for so long before the end of the window"
         return Evidence(
@@ -196,11 +215,16 @@ def _evidence(outlier: Outlier) -> Evidence:
     )
 
 
-def _next_check(outliers: list[Outlier]) -> str:
+def _next_check(outliers: list[Outlier], compared: MachineComparison) -> str:
     if not outliers:
-        return _NOTHING
+        return _NOTHING if np.isfinite(compared.evidence.versus_peers).any() else _INCOMPARABLE
     first = outliers[0]
-    checks = {"ended": _ENDED_CHECK, "released": _RELEASED_CHECK, "loud": _TIME_STEPS}
+    checks = {
+        "failed": _FAILED_CHECK,
+        "ended": _ENDED_CHECK,
+        "released": _RELEASED_CHECK,
+        "loud": _TIME_STEPS,
+    }
     check = checks[first.kind].format(ranks=listed(list(first.ranks)))
     cause = _cause_name(first)
     if first.kind == "loud" and cause is not None:

@@ -53,6 +53,8 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: Causes that are less likely than this and cost less than `TRIFLE` are not shown.
 MIN_PROBABILITY = 0.05
+#: Note on an earlier window that is of no use.
+NOT_COMPARED = "the earlier window was not used, because this one has no steps"
 #: Probability from which a cause has an action, named or not.
 MIN_TO_ACT_ON = 0.3
 
@@ -106,6 +108,8 @@ def diagnose(
     if earlier is not None:
         refuse_incomparable(window, earlier)
     if window.steps.num_rows == 0:
+        if earlier is not None:
+            window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = diagnose_collectives if window.collectives.num_rows else diagnose_exporters
         return within_limits(alone(window, bundle.model))
     loaded = bundle

@@ -40,8 +40,13 @@ CAUSE_WITH_DUMP = {"hang": 0.9, "process_crash": 0.1}
 CAUSE_WITHOUT_DUMP = {"process_crash": 0.6, "hang": 0.4}
 #: Least probability of the first cause for a verdict.
 NAMED = 0.7
+#: Least wait for a verdict, seconds. In a running job, ranks wait for each other for moments, and dumps are
+#: not taken at once.
+LEAST_WAIT = 60.0
 _NOBODY = "ranks wait in collectives that all members joined: no rank is missing"
 _NO_WAIT = "no rank waits in a collective, so the records do not show whether the job stopped"
+_FEW_WAIT = "{waiting} ranks wait for {missing}: those that wait may have run ahead"
+_SHORT_WAIT = "the longest wait is {seconds:.3g} s at the end of the window; a running job shows this as well"
 _NO_DUMP = "{ranks} left no record: the process ended, or its record was not collected"
 _DUMPS_CHECK = "take a second dump after a minute: in a running job the sequence numbers have grown"
 _STACK_CHECK = (
@@ -71,8 +76,8 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
     found = groups_of(progress.missing, window.job.topology)
     groups = [list(ranks) for ranks in found[:MOST_STRAGGLERS]]
     causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
-    mode, probability = _mode(progress)
-    reason = _reason(progress, missing, causes)
+    reason = _reason(window, progress, missing, causes)
+    mode, probability = _mode(progress, certain=reason is None or reason.code == "cause_not_certain")
     return Diagnosis(
         diagnosis_id=uuid4().hex,
         window_id=window.job.window_id,
@@ -86,35 +91,47 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         causes=causes,
         unexplained_seconds_per_step=0.0,
         abstained=reason is not None,
-        next_check=_next_check(progress, missing),
+        next_check=_next_check(
+            progress, missing if reason is None or reason.code == "cause_not_certain" else []
+        ),
         actions=actions(causes[:1], {}),
         missing_signals=["steps"],
         quality=_quality(window, progress),
-        failure_mode_set=["fail_stop"] if missing else ["healthy", "fail_stop"],
+        failure_mode_set=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],
         abstention_reason=reason,
         left_out={"stragglers": len(found) - len(groups)} if len(found) > len(groups) else {},
     )
 
 
-def _mode(progress: CollectiveProgress) -> tuple[FailureMode, dict[FailureMode, float]]:
-    stopped = STOPPED if progress.missing.any() else 0.5
+def _mode(progress: CollectiveProgress, *, certain: bool) -> tuple[FailureMode, dict[FailureMode, float]]:
+    stopped = STOPPED if certain else 0.5
     other = (1.0 - stopped) / 2
     mode: FailureMode = "fail_stop" if progress.waiting.any() else "healthy"
     return mode, {"healthy": other, "fail_slow": other, "fail_stop": stopped}
 
 
 def _reason(
-    progress: CollectiveProgress, missing: Sequence[int], causes: Sequence[Cause]
+    window: Window, progress: CollectiveProgress, missing: Sequence[int], causes: Sequence[Cause]
 ) -> AbstentionReason | None:
     found: tuple[AbstentionCode, str] | None = None
     if not progress.waiting.any():
         found = "undecided_mode", _NO_WAIT
     elif not missing:
         found = "nobody_stands_out", _NOBODY
+    elif len(missing) >= (waiting := int(progress.waiting.sum())):
+        found = "undecided_mode", _FEW_WAIT.format(waiting=waiting, missing=len(missing))
+    elif (wait := _longest_wait(window, progress)) < LEAST_WAIT:
+        found = "undecided_mode", _SHORT_WAIT.format(seconds=wait)
     elif causes[0].probability < NAMED * RIGHT_RANKS:
         without = [rank for rank in missing if not progress.recorded[rank]]
         found = "cause_not_certain", _NO_DUMP.format(ranks=listed(without))
     return None if found is None else AbstentionReason(code=found[0], sentence=found[1])
+
+
+def _longest_wait(window: Window, progress: CollectiveProgress) -> float:
+    """Seconds that the earliest wait for a missing rank lasts at the end of the window; 0 without a time."""
+    known = [wait.since for wait in progress.waits.values() if np.isfinite(wait.since)]
+    return window.job.end - min(known) if known else 0.0
 
 
 def _causes(window: Window, progress: CollectiveProgress, ranks: list[int]) -> list[Cause]:

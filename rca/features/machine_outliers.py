@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.features.end_events import ranks_that_failed, read_events
 from rca.features.extract import with_derived_channels
 from rca.features.post_stop_signals import MEMORY_CHANNEL
 from rca.features.resource_evidence import RESOURCES, Evidence, gather_evidence, resource_names
@@ -36,10 +37,12 @@ N_BINS = 8
 #: A device is released if its memory falls below this share of before, while those of half of the ranks keep
 #: the other share.
 RELEASED, KEPT = 0.5, 0.9
+#: ... and is below this share of the usual one: some ranks always need less.
+EMPTY = 0.15
 #: Series have ended if nothing was sampled for so many of their usual intervals and this share of the window.
 ENDED_INTERVALS, ENDED_SHARE = 4.0, 0.1
 
-Kind = Literal["loud", "released", "ended"]
+Kind = Literal["failed", "loud", "released", "ended"]
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,10 @@ class Outlier:
 
     Attributes
     ----------
-    kind : {"loud", "released", "ended"}
-        A loud resource, a device that was released, or series that end.
+    kind : {"failed", "loud", "released", "ended"}
+        A failure in the events, a loud resource, a device that was released, or series that end.
     resource : str
-        Of `rca.features.resource_evidence.RESOURCES`; "" if series end.
+        Of `rca.features.resource_evidence.RESOURCES`; "" for failures and for series that end.
     ranks : tuple of int
     channel : str
         The resource's loudest channel.
@@ -59,7 +62,7 @@ class Outlier:
         0 if not loud.
     value, reference : float
         Of the channel, in its own unit, and what it was compared with. If series end: seconds before the end
-        of the window at which they end, and those of the peers.
+        of the window at which they end, and those of the peers. NaN for a failure.
     """
 
     kind: Kind
@@ -78,7 +81,7 @@ class MachineComparison:
     Attributes
     ----------
     outliers : tuple of Outlier
-        The loudest first.
+        The loudest first. One rank may be in several: its device failed and its series end.
     evidence : Evidence
     signals : SignalArrays
     topology : Topology
@@ -100,11 +103,17 @@ class MachineComparison:
         means = {name: nan_mean(values, axis=1) for name, values in binned.items()}
         unknown = {name: np.full(topology.n_ranks, np.nan) for name in means}
         evidence = gather_evidence(means, unknown, levels, topology)
-        gone = [*_released(binned, topology), *_ended(window, topology)]
+        gone = [*_failed(window, topology), *_released(binned, topology), *_ended(window, topology)]
         # What a rank's signals show after its end is no evidence of its slowness.
         left = {rank for each in gone for rank in each.ranks}
         loud = [each for each in _loud(evidence, topology) if not left & set(each.ranks)]
         return cls((*gone, *sorted(loud, key=lambda each: -each.score)), evidence, signals, topology)
+
+
+def _failed(window: Window, topology: Topology) -> list[Outlier]:
+    """Ranks whose process or device failed, by the events."""
+    failed = ranks_that_failed(read_events(window), topology, window.job.start)
+    return [Outlier("failed", "", ranks, "", 0.0, np.nan, np.nan) for ranks in groups_of(failed, topology)]
 
 
 def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
@@ -135,7 +144,7 @@ def _released(binned: Mapping[str, FloatArray], topology: Topology) -> list[Outl
         ratio = after / before
     # A device that was released before the window began is compared with its peers.
     usual = float(nan_median(before[None, :], axis=1)[0])
-    low = (ratio < RELEASED) | (after < RELEASED * usual)
+    low = (after < EMPTY * usual) & ((ratio < RELEASED) | (before < EMPTY * usual))
     if 2 * int((ratio >= KEPT).sum()) < memory.shape[0]:
         return []
     return [

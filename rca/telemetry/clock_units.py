@@ -48,7 +48,7 @@ def refuse_absurd_bounds(job: Job) -> None:
 def refuse_foreign_clock(
     spec: TableSpec, column: str, table: pa.Table, job: Job, *, only_units: bool = False
 ) -> None:
-    """Check that times lie in or near the window.
+    """Check that times lie in or near the window; NaN is no time.
 
     Parameters
     ----------
@@ -60,9 +60,11 @@ def refuse_foreign_clock(
         return
     slack = max(SLACK_SECONDS, job.end - job.start)
     low, high = job.start - slack, job.end + slack
-    if times.min() >= low and times.max() <= high:
+    if np.fmin.reduce(times) >= low and np.fmax.reduce(times) <= high:
         return
     bad = (times < low) | (times > high)
+    if not bad.any():
+        return
     first = float(times[bad.argmax()])
     unit = _unit_of(first, job, slack)
     if only_units and unit is None:

@@ -51,7 +51,8 @@ def read_window(
 def _from_path(path: Path, max_bytes: int | None) -> Window:
     if not path.exists():
         raise SourceError(f"{path}: no such file or directory")
-    if not (path.is_dir() and (path / JOB_FILE).exists()):
+    # A pipe can be read only once, so a source is looked for in folders and regular files.
+    if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
         window = read_files(path)
         if window is not None:
             return window

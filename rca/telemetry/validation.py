@@ -83,6 +83,7 @@ def validated(
         _check_steps(tables["steps"], checked)
     _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
+    refuse_foreign_clock(COLLECTIVES, "waiting_since", tables["collectives"], checked)
     refuse_foreign_clock(EVENTS, "time", tables["events"], checked, only_units=True)
     return checked, tables, tuple(notes)
 
@@ -290,7 +291,7 @@ def _check_collectives(collectives: pa.Table) -> None:
 def _check_steps(steps: pa.Table, job: Job) -> None:
     if steps.num_rows == 0:
         raise InvalidWindow(
-            "is an empty window: no rank reported a step",
+            "is an empty window: no table has a row",
             table="steps",
             expected=f"at least one row of {', '.join(SUFFICIENT)}",
         )

@@ -57,7 +57,8 @@ def test_records_of_collectives_without_steps_are_diagnosed(client: TestClient, 
     columns = zip(*rows, strict=True)
     table = pa.table(dict(zip(("rank", "state", "sequence"), map(list, columns), strict=True)))
     table = table.append_column("group", pa.array(["world"] * 4))
-    job = {"job_id": "stuck", "world_size": 4, "start": 1e9, "end": 1e9 + 60}
+    table = table.append_column("waiting_since", pa.array([1e9 + 5, 1e9 + 5, 1e9 + 5, None]))
+    job = {"job_id": "stuck", "world_size": 4, "start": 1e9, "end": 1e9 + 600}
     window = rca.Window.from_tables(job, collectives=table)
     body, kind = (
         (window.to_json(), "application/json")

@@ -117,6 +117,7 @@ def test_a_slow_link_of_one_gpu_is_named() -> None:
 def test_a_gpu_whose_series_disappear_is_named() -> None:
     gone = rca.diagnose(fleet(lambda _, rank, values: values[: TIMES.size // 2] if rank == 12 else values))
     assert gone.stragglers[0].ranks == [12]
+    assert gone.failure_mode == "fail_stop"
     assert gone.causes[0].evidence[1].signal == "series_ended"
     assert gone.causes[0].evidence[1].value == pytest.approx(SECONDS / 2, abs=2 * INTERVAL)
     assert "rank 12" in gone.next_check
@@ -137,6 +138,30 @@ def test_a_device_that_is_released_while_others_are_in_use_is_named() -> None:
     diagnosis = rca.diagnose(fleet(released))
     assert first(diagnosis) == ([20], "process_crash")
     assert "did its process end" in diagnosis.next_check
+
+
+def test_a_fleet_of_unequal_memory_has_no_released_device() -> None:
+    less = fleet(lambda name, rank, values: 0.4 * values if "FB_USED" in name and rank % 3 == 0 else values)
+    assert rca.diagnose(less).stragglers == []
+
+
+def test_a_failure_in_the_events_is_named() -> None:
+    bare = fleet()
+    events = [{"time": START + 60, "rank": 9, "kind": "xid", "code": "79"}]
+    table = pa.Table.from_pylist(events)
+    diagnosis = rca.diagnose(rca.Window.from_tables(bare.job, metrics=bare.metrics, events=table))
+    assert (diagnosis.failure_mode, first(diagnosis)) == ("fail_stop", ([9], "process_crash"))
+    assert "events report" in diagnosis.next_check
+
+
+def test_without_anything_to_compare_no_mode_is_likely() -> None:
+    job = {"job_id": "j", "world_size": 1, "start": START, "end": START + 60}
+    sample = pa.Table.from_pylist(
+        [{"time": START + 1, "name": "DCGM_FI_DEV_SM_CLOCK", "value": 1.0, "rank": 0}]
+    )
+    diagnosis = rca.diagnose(rca.Window.from_tables(job, metrics=sample))
+    assert max(diagnosis.failure_mode_probability.values()) < 0.35
+    assert "could be compared" in diagnosis.next_check
 
 
 def test_two_faults_on_two_machines_are_both_named() -> None:

@@ -16,15 +16,17 @@ SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "flight-rec
 Row = tuple[int, str, str, int | None]
 
 
-def window(rows: list[Row], world_size: int, *, per_node: int | None = None) -> rca.Window:
-    """A window of rows (rank, group, state, sequence); waiting members wait since second 100."""
+def window(
+    rows: list[Row], world_size: int, *, per_node: int | None = None, since: float = 100.0
+) -> rca.Window:
+    """A window of rows (rank, group, state, sequence); waiting members wait since that second of 600."""
     table = pa.table(
         {
             "rank": [row[0] for row in rows],
             "group": [row[1] for row in rows],
             "state": [row[2] for row in rows],
             "sequence": pa.array([row[3] for row in rows], pa.int64()),
-            "waiting_since": [1e9 + 100.0 if row[2] == "waiting" else None for row in rows],
+            "waiting_since": [1e9 + since if row[2] == "waiting" else None for row in rows],
             "operation": ["nccl:all_reduce"] * len(rows),
         }
     )
@@ -71,7 +73,7 @@ def test_two_ranks_on_two_nodes_are_two_and_a_whole_node_is_one() -> None:
     two = rca.diagnose(window(one_group({1: "finished", 5: "finished"}), 8, per_node=4))
     assert culprits(two) == [[1], [5]]
     assert [straggler.nodes for straggler in two.stragglers] == [["n0"], ["n1"]]
-    node = rca.diagnose(window(one_group(dict.fromkeys(range(4, 8), "finished")), 8, per_node=4))
+    node = rca.diagnose(window(one_group(dict.fromkeys(range(4, 8), "finished"), 12), 12, per_node=4))
     assert culprits(node) == [[4, 5, 6, 7]]
     assert node.stragglers[0].scope == "node"
 
@@ -97,6 +99,49 @@ def test_if_all_members_wait_no_rank_is_blamed() -> None:
     assert diagnosis.abstention_reason is not None
     assert diagnosis.abstention_reason.code == "nobody_stands_out"
     assert diagnosis.failure_mode_set == ["healthy", "fail_stop"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "since", "words"),
+    [
+        (one_group(dict.fromkeys(range(1, 8), "finished")), 100.0, "1 ranks wait for 7"),
+        (one_group({5: "finished"}), 599.99, "longest wait is 0.01 s"),
+    ],
+    ids=["one rank ran ahead", "a moment"],
+)
+def test_what_a_running_job_shows_as_well_is_not_certain(rows: list[Row], since: float, words: str) -> None:
+    diagnosis = rca.diagnose(window(rows, 8, since=since))
+    assert diagnosis.abstention_reason is not None
+    assert diagnosis.abstention_reason.code == "undecided_mode"
+    assert words in diagnosis.abstention_reason.sentence
+    assert diagnosis.failure_mode_set == ["healthy", "fail_stop"]
+    assert "second dump" in diagnosis.next_check
+
+
+@pytest.mark.parametrize("since", [1e12, 1e15, 1e308, -1e308])
+def test_waits_far_outside_the_window_are_refused(since: float) -> None:
+    with pytest.raises(rca.InvalidWindow) as refused:
+        window(one_group({5: "finished"}), 8, since=since)
+    assert (refused.value.table, refused.value.column) == (COLLECTIVES.name, "waiting_since")
+
+
+def test_an_earlier_window_is_not_used_and_a_note_says_so(make_window) -> None:
+    earlier = make_window()
+    diagnosis = rca.diagnose(window(one_group({5: "finished"}), 8), earlier=_before(earlier))
+    assert any("earlier window was not used" in note for note in diagnosis.quality.notes)
+
+
+def _before(earlier: rca.Window) -> rca.Window:
+    """The window long before that of this module."""
+    shift = 1e6
+    start = earlier.job.start - shift
+    steps = earlier.steps
+    moved = pa.array(steps["start_time"].to_numpy() - start - shift + 1e9 - 1e5)
+    column = steps.column_names.index("start_time")
+    job = earlier.job.model_copy(
+        update={"start": 1e9 - 1e5, "end": 1e9 - 1e5 + earlier.job.end - earlier.job.start}
+    )
+    return rca.Window.from_tables(job, steps.set_column(column, "start_time", moved))
 
 
 def test_if_no_rank_waits_the_records_decide_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,10 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
         pickle.dumps({"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": f"[{10**12}]"}}}),
         pickle.dumps({"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": "[" * 100_000}}}),
         pickle.dumps({"version": "2.10", "entries": [], "pg_config": 7}),
+        *(
+            pickle.dumps(dump({"0": [0, 3]}, [entry("0", 5) | {"collective_seq_id": number}]))
+            for number in (2**63 + 5, -1)
+        ),
         b"\x80\x04" + b"version" + b"(" * 100_000,
         b'{"version": "2.10", "entries": [',
         b'{"pg_config": {}}',
@@ -114,6 +119,42 @@ def test_a_damaged_dump_is_named(tmp_path: Path, content: bytes) -> None:
     (folder / "nccl_trace_rank_3").write_bytes(content)
     with pytest.raises(InvalidInput, match="nccl_trace_rank_3"):
         rca.read_window(folder)
+
+
+def test_odd_times_and_names_of_a_dump_are_left_out(tmp_path: Path) -> None:
+    dumps = hang([5])
+    odd = {
+        "time_created_ns": 10**400,
+        "profiling_name": "  ",
+        "timeout_ms": -1,
+        "process_group": ["0", "a\tb"],
+    }
+    dumps[0]["entries"].append(entry("0", 102) | odd)
+    dumps[0]["entries"].append(entry("0", 5) | {"collective_seq_id": True})
+    dumps[1]["pg_config"]["0"]["desc"] = "line\nbreak\x00"
+    rows = rca.read_window(write(tmp_path, dumps)).collectives.to_pylist()
+    assert max(row["sequence"] or 0 for row in rows) == 102
+    assert {row["group"] for row in rows} == {"GROUP_0 (0)", "line break (0)"}
+
+
+def test_dumps_that_were_just_taken_end_when_they_were_written(tmp_path: Path) -> None:
+    folder = write(tmp_path, hang([5]))
+    for path in folder.iterdir():
+        os.utime(path, (START + 3, START + 3))
+    assert rca.read_window(folder).job.end == pytest.approx(START + 3)
+    assert rca.diagnose(rca.read_window(folder)).abstained
+
+
+def test_a_pipe_is_read_once(tmp_path: Path, real_windows: Path) -> None:
+    body = rca.read_window(real_windows / "healthy").to_json()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    thread = threading.Thread(target=lambda: pipe.write_bytes(body))
+    thread.start()
+    try:
+        assert rca.read_window(pipe).steps.num_rows > 0
+    finally:
+        thread.join()
 
 
 def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:

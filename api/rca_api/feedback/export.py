@@ -37,12 +37,15 @@ class ExportCounts:
         The window is no longer stored or cannot be read.
     incomplete : int
         Labelled as slow or stopped, but without a cause and its ranks.
+    without_steps : int
+        Windows of collectives or metrics alone, from which training cannot learn.
     """
 
     written: int = 0
     conflicting: int = 0
     missing: int = 0
     incomplete: int = 0
+    without_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,8 @@ def _exported(judged: _Judged, read_window: ReadWindow, folder: Path) -> tuple[s
         window = read_window(judged.digest)
     except (RcaError, LookupError, OSError):
         return "missing", None
+    if window.steps.num_rows == 0:
+        return "without_steps", None
     # The latest of several equal labels, which may have more details on steps and severity.
     latest = judged.opinions[-1][0]
     label = labels.located(labels.read(latest.label), window.job)

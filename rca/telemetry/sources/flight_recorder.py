@@ -25,6 +25,7 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, SourceError, TooLarge
+from rca.telemetry.clock_units import LATEST_SECOND
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
 from rca.telemetry.sources.source import Source
 from rca.telemetry.validation import MAX_WORLD_SIZE
@@ -35,6 +36,8 @@ MAX_DUMP_BYTES = 256 * 1024**2
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|pt))?$")
 _NANOSECONDS = 1e9
 _MILLISECONDS = 1e3
+#: Names are cut here.
+LONGEST_TEXT = 200
 #: Members that every dump has, in all versions from 2.0 on.
 _MEMBERS = frozenset({"version", "entries"})
 
@@ -102,7 +105,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Returns
     -------
     Window
-        With the table ``collectives`` and, as its end, the time at which the longest wait ran out.
+        With the table ``collectives``. It ends when the dumps were taken, by the time of their files, or when
+        the longest wait ran out.
 
     Raises
     ------
@@ -124,7 +128,9 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         )
     world_size = 1 + max(max(dumps.ranks), *(max(group.members) for group in dumps.groups))
     begin = dumps.first_created
-    end = max(dumps.last_created + dumps.longest_timeout, begin + 1.0)
+    # Files that were copied are newer than the dumps. By then the waits have run out.
+    taken = max(path.stat().st_mtime for path in paths)
+    end = max(min(taken, dumps.last_created + dumps.longest_timeout), dumps.last_created, begin + 1.0)
     return Window.from_tables(
         {"job_id": job_id, "framework": "pytorch", "world_size": world_size, "start": begin, "end": end},
         STEPS.empty(),
@@ -231,8 +237,8 @@ def _add(dumps: _Dumps, rank: int, content: Mapping[str, Any], path: Path) -> No
         if not isinstance(group, Mapping):
             raise _damaged(path, "a process group is no object")
         name, description, ranks = (
-            str(group.get("name", key)),
-            str(group.get("desc") or ""),
+            _text(group.get("name", key)) or "group",
+            _text(group.get("desc")),
             group.get("ranks"),
         )
         # As text, because a group of all ranks is in every dump.
@@ -245,7 +251,7 @@ def _add(dumps: _Dumps, rank: int, content: Mapping[str, Any], path: Path) -> No
             dumps.groups.append(_Group(name, description, members))
         dumps.of_rank[name, rank] = number
     for entry in _entries(content["entries"], path):
-        _add_entry(dumps, rank, entry)
+        _add_entry(dumps, rank, entry, path)
 
 
 def _entries(entries: Iterable[Any], path: Path) -> Iterator[Mapping[str, Any]]:
@@ -267,17 +273,19 @@ def _members(ranks: Any, path: Path) -> tuple[int, ...]:
     return members
 
 
-def _add_entry(dumps: _Dumps, rank: int, entry: Mapping[str, Any]) -> None:
+def _add_entry(dumps: _Dumps, rank: int, entry: Mapping[str, Any], path: Path) -> None:
     created = _seconds(entry.get("time_created_ns"), _NANOSECONDS)
     if np.isfinite(created):
         dumps.first_created = min(dumps.first_created, created)
         dumps.last_created = max(dumps.last_created, created)
     named = entry.get("process_group")
-    name = str(named[0]) if isinstance(named, list | tuple) and named else None
+    name = (_text(named[0]) or "group") if isinstance(named, list | tuple) and named else None
     sequence = entry.get("collective_seq_id", entry.get("seq_id"))
     # Sends and receives have numbers of their own.
-    if entry.get("is_p2p") or not isinstance(sequence, int) or name is None:
+    if entry.get("is_p2p") or type(sequence) is not int or name is None:
         return
+    if not 0 <= sequence < 2**63:
+        raise _damaged(path, f"a collective has the number {str(sequence)[:40]}")
     group = dumps.of_rank.get((name, rank))
     if group is None:
         return
@@ -288,12 +296,23 @@ def _add_entry(dumps: _Dumps, rank: int, entry: Mapping[str, Any]) -> None:
     before = dumps.progress.get((group, rank), _Progress(-1, np.nan, ""))
     since = float(np.fmin(before.waiting_since, created)) if waits else before.waiting_since
     newer = sequence > before.sequence
-    operation = str(entry.get("profiling_name") or "") if newer else before.operation
+    operation = _text(entry.get("profiling_name")) if newer else before.operation
     dumps.progress[group, rank] = _Progress(max(sequence, before.sequence), since, operation)
 
 
 def _seconds(value: Any, unit: float) -> float:
-    return float(value) / unit if isinstance(value, int | float) else np.nan
+    """A positive time or duration in seconds; NaN for anything else."""
+    try:
+        seconds = float(value) / unit if type(value) in (int, float) else np.nan
+    except OverflowError:
+        return np.nan
+    return seconds if 0 < seconds < LATEST_SECOND else np.nan
+
+
+def _text(value: Any) -> str:
+    """A text on one line, without control characters."""
+    text = "" if value is None else str(value)[:LONGEST_TEXT]
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 
 SOURCE = Source(
