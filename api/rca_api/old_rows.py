@@ -30,6 +30,7 @@ from rca_api.settings import Settings
 from rca_api.store.base import Base, now
 from rca_api.store.database import Database, StoreError
 from rca_api.store.deletion import delete_rows
+from rca_api.store.time_limits import TIDYING_SECONDS
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.webhooks.tables import DeliveryRow
 
@@ -203,7 +204,7 @@ class OldRows:
                 # With the types of the columns, so that moments do not compare as text.
                 values = (literal(value, key.type) for key, value in zip(kind.order, last, strict=True))
                 further = old.where(tuple_(*kind.order) > tuple_(*values))
-            with self._database.reading() as session:
+            with self._database.reading(TIDYING_SECONDS) as session:
                 rows = session.execute(further).all()
             doomed = [tuple(row[1:-1]) for row in rows if row.doomed]
             for first in range(0, len(doomed), kind.at_once):
@@ -215,7 +216,7 @@ class OldRows:
     def _deleted(self, kind: Kind, keys: Sequence[tuple[Any, ...]]) -> int:
         """Delete rows that still are to be deleted; then writers have as much time as this has taken."""
         began = time.monotonic()
-        with self._database.session() as session:
+        with self._database.session(TIDYING_SECONDS) as session:
             doomed: ColumnElement[bool] | None = kind.doomed
             if kind.table is DiagnosisRow:
                 keys, doomed = _without_feedback(session, keys, kind.doomed), None

@@ -23,6 +23,7 @@ from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentR
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.old_rows import Ages, OldRows
 from rca_api.settings import Settings
+from rca_api.store import time_limits
 from rca_api.store.base import Base, new_id, now
 from rca_api.store.database import Database, StoreError
 from rca_api.training_runs.tables import TrainingRunRow
@@ -255,6 +256,20 @@ def test_a_kind_that_cannot_be_deleted_does_not_stop_the_others(
     deleted = OldRows(database, FOR_EVER.all(YEAR)).delete(NOW)
     assert "diagnoses" not in deleted
     assert deleted["jobs"] == 1
+
+
+def test_deletion_may_take_longer_than_a_request(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[float | None] = []
+    working = old_rows.delete_rows
+
+    def noted(*arguments: Any) -> int:
+        left.append(time_limits.left())
+        return working(*arguments)
+
+    monkeypatch.setattr(old_rows, "delete_rows", noted)
+    diagnosis(database, 400)
+    assert delete(database, diagnoses=YEAR) == {"diagnoses": 1}
+    assert left == [pytest.approx(time_limits.TIDYING_SECONDS, abs=5)]
 
 
 def test_zero_days_are_for_ever() -> None:

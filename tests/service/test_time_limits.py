@@ -162,6 +162,19 @@ def test_a_queue_that_hangs_delays_nobody(postgres: Server) -> None:
             queue.close()
 
 
+def test_connections_notice_that_the_other_end_is_gone(postgres: Server) -> None:
+    with postgres.temporary_database() as url:
+        for given, expected in (("", "10"), ("&keepalives_idle=77", "77")):
+            database = Database(url + given, longest_seconds=7.0)
+            with database.engine.connect() as connection:
+                driver = connection.connection.driver_connection
+                assert isinstance(driver, psycopg.Connection)
+                parameters = driver.info.get_parameters()
+            database.close()
+            assert (parameters["keepalives_idle"], parameters["tcp_user_timeout"]) == (expected, "7000")
+            assert parameters["connect_timeout"] == "7"
+
+
 SLOW = {
     True: "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
     False: "SELECT pg_sleep(20)",

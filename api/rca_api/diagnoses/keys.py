@@ -19,6 +19,7 @@ from rca_api.problems import ProblemError
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database, StoreError
 from rca_api.store.deletion import delete_rows
+from rca_api.store.time_limits import TIDYING_SECONDS
 
 #: Expired keys that one transaction deletes.
 _KEYS_AT_ONCE = 200
@@ -116,7 +117,7 @@ class Keys:
         row, n_deleted = IdempotencyRow, 0
         while True:
             old = select(row.caller, row.key).where(row.expires_at <= now()).limit(_KEYS_AT_ONCE)
-            with self._database.session() as session:
+            with self._database.session(TIDYING_SECONDS) as session:
                 keys = [tuple(each) for each in session.execute(old)]
                 n_deleted += delete_rows(session, row, keys, row.expires_at <= now())
             if len(keys) < _KEYS_AT_ONCE:

@@ -197,7 +197,7 @@ class Database:
         """
         if not self.is_sqlite:
             return
-        with self.session() as session:
+        with self.session(time_limits.TIDYING_SECONDS) as session:
             session.execute(text(f"PRAGMA analysis_limit={_ANALYSED_ROWS}"))
             session.execute(text("ANALYZE"))
         # Connections read the result when they are opened.

@@ -13,6 +13,8 @@ from contextvars import ContextVar
 
 #: A transaction may take so long even shortly before its deadline: an answer that is ready has to be stored.
 LEAST_SECONDS = 1.0
+#: Limit of transactions that delete what is old: nobody waits for their answer.
+TIDYING_SECONDS = 60.0
 #: A transaction ends so long before the deadline, for the answer to arrive in time.
 _SPARE_SECONDS = 0.5
 #: Shares of the time after which the database itself gives up, so that its error arrives in time.

@@ -16,6 +16,7 @@ from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.settings import Settings
 from rca_api.store.base import now
 from rca_api.store.database import Database
+from rca_api.store.time_limits import TIDYING_SECONDS
 from rca_api.store.upsert import insert_if_absent
 from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
 
@@ -79,7 +80,7 @@ class Retention:
         """Numbers of the windows that `prune` would delete now; files without a row are not looked for."""
         at = at or now()
         old = select(func.count(), func.coalesce(func.sum(WindowRow.n_bytes), 0)).select_from(WindowRow)
-        with self._database.reading() as session:
+        with self._database.reading(TIDYING_SECONDS) as session:
             windows, n_bytes = session.execute(old.where(self._is_old(at))).one()
             # Those that are too old go first, and make room.
             excess = self._excess(session) - n_bytes
@@ -101,7 +102,7 @@ class Retention:
             self._windows.delete(row.digest)
 
     def _doomed(self, at: datetime) -> Sequence[WindowRow]:
-        with self._database.reading() as session:
+        with self._database.reading(TIDYING_SECONDS) as session:
             return self._too_old(session, at) or self._too_many(session)
 
     def _forget(self, row: WindowRow) -> bool:
@@ -111,7 +112,7 @@ class Retention:
         transaction and then finds that the file is gone.
         """
         mine = (WindowRow.digest == row.digest, WindowRow.used_at == row.used_at, self._deletable())
-        with self._database.session() as session:
+        with self._database.session(TIDYING_SECONDS) as session:
             done = session.execute(delete(WindowRow).where(*mine))
             if cast("CursorResult[None]", done).rowcount == 0:
                 return False
@@ -146,13 +147,13 @@ class Retention:
         """Delete files without a row."""
         digests, count = self._windows.digests(), 0
         while some := list(islice(digests, _WINDOWS_PER_READ)):
-            with self._database.reading() as session:
+            with self._database.reading(TIDYING_SECONDS) as session:
                 known = set(session.scalars(select(WindowRow.digest).where(WindowRow.digest.in_(some))))
             count += sum(self._delete_orphan(each, young_seconds) for each in some if each not in known)
         return count
 
     def _delete_orphan(self, digest: str, young_seconds: float) -> bool:
-        with self._database.session() as session:
+        with self._database.session(TIDYING_SECONDS) as session:
             # This row is never committed; it makes requests that insert the same key wait.
             if not insert_if_absent(session, WindowRow, digest=digest, job_id="", n_bytes=0):
                 return False
