@@ -89,7 +89,8 @@ class RequestContext:
 
 def _route(scope: Scope) -> str:
     """Template of the path, or "unmatched"."""
-    path: str = getattr(scope.get("route"), "path", "unmatched")
+    # Without the names of converters, as in the OpenAPI document.
+    path: str = getattr(scope.get("route"), "path_format", "unmatched")
     return path
 
 
