@@ -18,9 +18,11 @@ from rca.arrays import FloatArray
 from rca.telemetry import Window
 from rca.telemetry.catalogue import KNOWN
 from rca.telemetry.schema import LOAD_COLUMNS
+from rca.telemetry.texts import MOST_TEXTS
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window_memory import WindowCounts
 from rca.whatif.memory import trace_memory
+from rca_api.settings import Settings
 
 Route = Literal["diagnoses", "what-if"]
 JOB = "shape"
@@ -35,6 +37,8 @@ SECONDS = {
     "gc_seconds": 0.001,
 }
 TRANSFER_SECONDS = 0.15
+#: Largest JSON body that the service takes by default.
+MOST_JSON = int(Settings.model_fields["max_json_bytes"].default)
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,13 @@ def largest(shape: Shape, limit: int) -> list[Request]:
         # The estimate grows linearly with the size, or nearly so.
         one, two = (estimate(shape, shape.make(n), route) for n in (shape.small, 2 * shape.small))
         size = min(shape.small * (1 + (limit - one) / (two - one)), shape.most)
-        window = shape.make(int(size))
-        while (found := estimate(shape, window, route)) > limit:
-            size *= min(0.99, limit / found)
+        share = 2.0
+        while share > 1:
             window = shape.make(int(size))
-        body = window.to_json() if shape.as_json else window.to_arrow()
+            found = estimate(shape, window, route)
+            body = window.to_json() if shape.as_json else window.to_arrow()
+            share = max(found / limit, len(body) / MOST_JSON if shape.as_json else 0.0)
+            size *= min(0.99, 1 / share)
         requests.append(Request(route, body, found, _before(window) if shape.earlier else None))
     return requests
 
@@ -106,15 +112,18 @@ def estimate(shape: Shape, window: Window, route: Route) -> int:
 
 
 def _before(window: Window) -> bytes:
-    """The same window a day earlier."""
+    """The same window a day earlier, with steps a fifth shorter."""
     day = 86_400.0
 
-    def earlier(table: pa.Table, column: str) -> pa.Table:
-        place = table.column_names.index(column)
-        return table.set_column(place, column, pa.array(table[column].to_numpy() - day))
+    def changed(table: pa.Table, column: str, values: FloatArray) -> pa.Table:
+        return table.set_column(table.column_names.index(column), column, pa.array(values))
 
     job = window.job.model_copy(update={"start": window.job.start - day, "end": window.job.end - day})
-    steps, metrics = earlier(window.steps, "start_time"), earlier(window.metrics, "time")
+    steps = changed(window.steps, "start_time", window.steps["start_time"].to_numpy() - day)
+    for name in (*SECONDS, "communication_transfer_seconds", "step_seconds"):
+        if name in steps.column_names:
+            steps = changed(steps, name, 0.8 * steps[name].to_numpy())
+    metrics = changed(window.metrics, "time", window.metrics["time"].to_numpy() - day)
     return Window.from_tables(job, steps, metrics).to_arrow()
 
 
@@ -135,8 +144,8 @@ def timed(
     ----------
     phases : int
         Own phases, 1 to 7; from 7 on with all columns of the format.
-    slow : {"ranks", "job"}
-        Sixteen slow ranks, or slow collectives, in the second half.
+    slow : {"ranks", "job", ""}
+        Sixteen slow ranks, or slow collectives, in the second half, or neither.
     fill : float
         Share of the cells that have a row.
     nodes : int, optional
@@ -148,7 +157,7 @@ def timed(
     transfer: FloatArray = np.broadcast_to(TRANSFER_SECONDS * rng.lognormal(0, 0.01, n_steps), size).copy()
     if slow == "job":
         transfer[:, half:] *= 2.5
-    else:
+    elif slow == "ranks":
         for rank in rng.choice(n_ranks, min(16, n_ranks // 4), replace=False):
             own["forward_seconds"][rank, half:] *= rng.uniform(1.2, 1.6)
     work: FloatArray = np.sum(list(own.values()), axis=0)
@@ -268,7 +277,7 @@ SHAPES: dict[str, Shape] = {
         lambda n: timed(n, 100, phases=5, metrics=sampled(n, 10), nodes=8), 400
     ),
     "with an earlier window": Shape(
-        lambda n: timed(n, 100, phases=5, metrics=sampled(n, 10)), 200, earlier=True
+        lambda n: timed(n, 100, phases=5, slow="", metrics=sampled(n, 10)), 200, earlier=True
     ),
     "every known metric, few ranks": Shape(
         lambda n: timed(n, 20, metrics=sampled(16, 4, signals=300)), 1_000
@@ -278,7 +287,9 @@ SHAPES: dict[str, Shape] = {
     ),
     "samples in order of time": Shape(lambda n: timed(64, 20, metrics=sampled(64, n, order="time")), 100),
     "one long series": Shape(lambda n: timed(8, 20, metrics=sampled(1, n, signals=1)), 100_000),
-    "events": Shape(lambda n: with_events(timed(64, 20), events(n)), 20_000),
+    "events, each another text": Shape(
+        lambda n: with_events(timed(64, 20), events(n)), 20_000, most=MOST_TEXTS
+    ),
     "operations": Shape(lambda n: traced(n), 50, ("what-if",)),
 }
 

