@@ -148,6 +148,10 @@ def test_unknown_query_parameters_are_refused_with_the_known_ones(
 ) -> None:
     known = list(parameters("query", operation))
     answer = client.request(method, address(path) + "?nonsense=1")
+    if operation["tags"] == ["operations"]:
+        # Probes may add a parameter against caches.
+        assert answer.status_code in (200, 503)
+        return
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters")
     assert "'nonsense'" in answer.json()["detail"]
     assert answer.json()["expected"].split(", ") == (known or ["no parameters"])
