@@ -7,6 +7,7 @@ multipart body. The other parts are those of an Arrow window, or one part ``trac
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,6 +58,14 @@ def decode(body: bytes, content_type: str, limits: Limits) -> WhatIfRequest:
     return WhatIfRequest(decode_window(body, content_type, limits), None)
 
 
+def _parsed_scenarios(sent: bytes | memoryview, limits: Limits) -> Any:
+    try:
+        return parsed_json(sent, SCENARIOS, max_memory=limits.json)
+    except InvalidWindow as error:
+        # They are no part of a window.
+        raise InvalidInput(f"{SCENARIOS}: {error.message}", hint=error.hint) from None
+
+
 def _json(body: bytes, limits: Limits) -> WhatIfRequest:
     with uncollected():
         document = parsed_json(body, "window", max_memory=MEMORY_PER_BYTE * limits.json)
@@ -80,7 +89,7 @@ def _multipart(body: bytes, content_type: str, limits: Limits) -> WhatIfRequest:
     sent = parts.pop(SCENARIOS, None)
     scenarios = None
     if sent is not None:
-        scenarios = described_all(parsed_json(sent, SCENARIOS, max_memory=limits.json))
+        scenarios = described_all(_parsed_scenarios(sent, limits))
     if TRACE in parts:
         if len(parts) > 1:
             others = ", ".join(sorted(set(parts) - {TRACE}))
