@@ -16,14 +16,21 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import machine, memory, peak_memory
-from benchmarks.window_shapes import SHAPES, SPARSE, Request, largest
+from benchmarks.window_shapes import ROUTES, SHAPES, SPARSE, Request, Route, largest, timed
+from rca.telemetry.encodings import arrow
+from rca_api.compute.bundles import BundleRef
+from rca_api.compute.process import Reply, Setup, call, initialize
+from rca_api.decoding import JSON, Body, Sent
+from rca_api.diagnoses import work
+from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
+from rca_api.request_bodies import limits_of
 from rca_api.settings import Settings
+from rca_api.what_if.work import Wanted, answer
 
 MIB = 1024**2
 #: Peak of a process that no accepted request may exceed.
@@ -78,23 +85,22 @@ def main(arguments: list[str]) -> int:
 def measured(shapes: list[str], limit: int) -> Iterator[Measured]:
     """Measure every shape on every route that takes it; `limit` is in bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        body = Path(folder) / "body"
         for name in shapes:
             requests = SPARSE[name]() if name in SPARSE else largest(SHAPES[name], limit)
             for request in requests:
-                body.write_bytes(request.body)
-                found = of_request(name, request, body, limit)
+                found = of_request(name, request, Path(folder), limit)
                 progress = f"{name}, {found.route}: {found.outcome}, {found.peak / MIB:,.0f} MiB"
                 sys.stderr.write(f"memory: {progress} in {found.seconds:.1f} s\n")
                 yield found
 
 
-def of_request(name: str, request: Request, body: Path, limit: int) -> Measured:
-    """One request, in a new process; its body is in a file, as the service does for large ones."""
-    command = [sys.executable, "-m", "benchmarks.memory", "--one", str(body), request.route, str(limit)]
-    earlier = [str(body.with_name("earlier"))] if request.earlier is not None else []
-    if request.earlier is not None:
-        body.with_name("earlier").write_bytes(request.earlier)
+def of_request(name: str, request: Request, folder: Path, limit: int) -> Measured:
+    """One request, in a new process; bodies are in files of the folder, as the service keeps large ones."""
+    bodies = [folder / "body", *([folder / "earlier"] if request.earlier is not None else [])]
+    for path, content in zip(bodies, (request.body, request.earlier or b""), strict=False):
+        path.write_bytes(content)
+    body, *earlier = map(str, bodies)
+    command = [sys.executable, "-m", "benchmarks.memory", "--one", body, request.route, str(limit)]
     done = subprocess.run([*command, *earlier], check=True, capture_output=True)
     return Measured(
         shape=name, route=request.route, body=len(request.body), estimate=request.estimate,
@@ -102,49 +108,53 @@ def of_request(name: str, request: Request, body: Path, limit: int) -> Measured:
     )  # fmt: skip
 
 
-def one(path: str, route: str, limit: str, earlier: str | None = None) -> None:
-    """Run one request in this process and print what it took."""
-    from rca_api.compute.bundles import BundleRef
-    from rca_api.compute.process import Setup, call, initialize
-    from rca_api.decoding import JSON
-    from rca_api.diagnoses import work
-    from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
-    from rca_api.what_if.work import Wanted, answer
-
-    settings = Settings()
+def one(path: str, route: Route, limit: str, earlier: str | None = None) -> None:
+    """Run one request in this process, after two small ones, and print what it took."""
     with tempfile.TemporaryDirectory() as folder:
-        context = initialize(Setup(BundleRef(None), None, folder, "error", int(limit)))
+        initialize(Setup(BundleRef(None), None, folder, "error", int(limit)))
         history = History()
+        small = Body(timed(16, 40).to_json(), None)
+        for warm in ROUTES:
+            _run(warm, small, history)
         if earlier is not None:
-            stored = work.accept_window(context, _sent(Path(earlier), settings))
+            stored = call(work.accept_window, (_sent(Body(b"", Path(earlier))),), {}).value
             known = HealthyWindow(stored.digest, stored.start, stored.end)
             history = History(windows=EarlierWindows({stored.job_id: (known,)}))
         idle, began = memory(), time.perf_counter()
         Path("/proc/self/clear_refs").write_text("5")
-        sent = _sent(Path(path), settings)
-        if route == "what-if":
-            reply = call(answer, (sent, Wanted("full", True, False, {})), {})
-        else:
-            reply = call(work.diagnose, (sent, BundleRef(None), JSON, history), {})
+        reply = _run(route, Body(b"", Path(path)), history)
         seconds = time.perf_counter() - began
     if reply.crash is not None:
         raise RuntimeError(reply.crash)
-    outcome, size = ("answered", 0) if reply.error is None else (reply.error.code, 0)
-    if reply.error is None:
-        size = len(reply.value) if route == "what-if" else len(reply.value[1].document)
-        outcome = "answered" if route == "what-if" else reply.value[1].failure_mode
-    figures = {"outcome": outcome, "seconds": seconds, "idle": idle, "peak": peak_memory(), "answer": size}
+    if reply.error is not None:
+        outcome, answered = reply.error.code, 0
+    elif route == "what-if":
+        outcome, answered = "answered", len(reply.value)
+    else:
+        outcome, answered = reply.value[1].failure_mode, len(reply.value[1].document)
+    figures = {
+        "outcome": outcome,
+        "seconds": seconds,
+        "idle": idle,
+        "peak": peak_memory(),
+        "answer": answered,
+    }
     json.dump(figures, sys.stdout)
 
 
-def _sent(path: Path, settings: Settings) -> Any:
-    from rca.telemetry.encodings import arrow
-    from rca_api.decoding import JSON, Body, Sent
-    from rca_api.request_bodies import limits_of
+def _run(route: Route, body: Body, history: History) -> Reply:
+    if route == "what-if":
+        return call(answer, (_sent(body), Wanted("full", True, False, {})), {})
+    return call(work.diagnose, (_sent(body), BundleRef(None), JSON, history), {})
 
-    with path.open("rb") as file:
-        kind = JSON if file.read(1) == b"{" else arrow.CONTENT_TYPE
-    return Sent(Body(b"", path), kind, "identity", limits_of(settings, kind))
+
+def _sent(body: Body) -> Sent:
+    first = body.content[:1]
+    if body.path is not None:
+        with body.path.open("rb") as file:
+            first = file.read(1)
+    kind = JSON if first == b"{" else arrow.CONTENT_TYPE
+    return Sent(body, kind, "identity", limits_of(Settings(), kind))
 
 
 def _print(found: list[Measured], limit: int) -> None:
@@ -177,6 +187,7 @@ def _print(found: list[Measured], limit: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        one(*sys.argv[2:])
+        path, route, limit, *earlier = sys.argv[2:]
+        one(path, "what-if" if route == "what-if" else "diagnoses", limit, *earlier)
         sys.exit(0)
     sys.exit(main(sys.argv[1:]))

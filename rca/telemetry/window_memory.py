@@ -27,18 +27,18 @@ Work = Literal["diagnosis", "replay"]
 #: Default limit of the library, bytes. The service has a setting.
 MAX_MEMORY_BYTES = 4 * 1024**3
 #: Every window: buffers of the allocator; of a replay the numbers that are resampled together.
-FIXED_BYTES: dict[Work, int] = {"diagnosis": 12 << 20, "replay": 32 << 20}
+FIXED_BYTES: dict[Work, int] = {"diagnosis": 16 << 20, "replay": 32 << 20}
 #: A window is held once, and a part of it while it is stored or filtered.
 TABLE_COPIES = 1.05
 #: Per rank: features, probabilities and places; of a replay the worker in the answer.
-RANK_BYTES: dict[Work, int] = {"diagnosis": 7_500, "replay": 2_400}
+RANK_BYTES: dict[Work, int] = {"diagnosis": 8_000, "replay": 2_400}
 #: Per rank and channel: means over bins, and scores.
 CHANNEL_BYTES = 32
 #: The same two where no step was timed: only exporters and records of collectives are compared.
 UNTIMED_RANK_BYTES, UNTIMED_CHANNEL_BYTES = 1_500, 160
 #: Per rank and step, and for each phase or load column of it.
-CELL_BYTES: dict[Work, int] = {"diagnosis": 200, "replay": 180}
-COLUMN_BYTES: dict[Work, int] = {"diagnosis": 26, "replay": 14}
+CELL_BYTES: dict[Work, int] = {"diagnosis": 200, "replay": 190}
+COLUMN_BYTES: dict[Work, int] = {"diagnosis": 26, "replay": 17}
 #: Per step: series of the whole job; of a replay the numbers of the step in the answer.
 STEP_BYTES: dict[Work, int] = {"diagnosis": 500, "replay": 3_000}
 #: Per metric sample in the order of its series; in any other order, or if some are unknown or missing.
@@ -46,7 +46,7 @@ SAMPLE_BYTES, SCATTERED_SAMPLE_BYTES = 40, 105
 #: Per sample of the longest series: a series is averaged as a whole.
 LONGEST_BYTES = 100
 #: Per series, distinct text, listed rank and event.
-SERIES_BYTES, TEXT_BYTES, PLACE_BYTES, EVENT_BYTES = 250, 250, 1_000, 600
+SERIES_BYTES, TEXT_BYTES, PLACE_BYTES, EVENT_BYTES = 290, 250, 1_000, 600
 
 HINT = (
     "send fewer ranks, steps or metrics at once; the limit is max_memory_bytes in Python and "

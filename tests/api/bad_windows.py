@@ -135,6 +135,10 @@ REFUSED = {
     "world size against parallelism": Refused(
         changed(lambda d: d["job"].update(parallelism={"data": 3})), "job", "world_size"
     ),
+    "a million ranks": Refused(changed(lambda d: d["job"].update(world_size=10**6)), "job", "world_size"),
+    "ranks that do not report": Refused(
+        changed(lambda d: d["job"].update(world_size=200_000)), "job", "world_size"
+    ),
     "no rows": Refused(
         changed(lambda d: d.update(steps={name: [] for name in d["steps"]}, metrics=[])), "steps", None
     ),

@@ -159,7 +159,8 @@ def _complete(column: Column, values: list[Any]) -> pa.Array | None:
         packed = struct.pack(f"={len(values)}{code}", *values)
     except struct.error:
         return None
-    numbers = np.frombuffer(packed, dtype=stored.to_pandas_dtype())
+    # Codes of `struct` are those of numpy. Arrow would import pandas to name the type.
+    numbers = np.frombuffer(packed, dtype=code)
     either = np.flatnonzero((numbers == 0) | (numbers == 1))
     # Selecting more than these takes longer than a check of all values.
     few = either.size < MOSTLY_OTHERS * numbers.size
