@@ -1,0 +1,270 @@
+"""The collector in a process: it writes what training did, and training never notices it."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rca import collect
+from rca.collect import counters, identity, recorder
+from rca.collect.segments import Segment, read_segment
+from rca.collect.timers import COLUMNS, StepTimer
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (*identity.RANK, *identity.WORLD_SIZE, *identity.LOCAL_RANK, *identity.JOB, "RCA_COLLECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("RCA_COLLECT_DIR", raising=False)
+    monkeypatch.setattr(collect, "_faults", recorder.Faults())
+    yield
+    collect.stop()
+
+
+def segments(folder: Path) -> list[Segment]:
+    return [read_segment(path.read_bytes()) for path in sorted(folder.iterdir())]
+
+
+def column(segment: Segment, name: str) -> list[float]:
+    return [float(value) for value in segment.steps[:, COLUMNS.index(name)]]
+
+
+def kinds(segment: Segment) -> list[str]:
+    return [event["kind"] for event in segment.events]
+
+
+def test_steps_samples_and_the_end_are_written(tmp_path: Path) -> None:
+    assert collect.start(tmp_path, rank=3, world_size=8, node="n1", job_id="j", parallelism={"data": 8})
+    for batch in collect.steps([10, 20]):
+        with collect.phase("forward"), collect.phase("communication"):
+            collect.load(samples=batch)
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert {name: found.header[name] for name in ("rank", "world_size", "node", "job_id", "parallelism")} == {
+        "rank": 3, "world_size": 8, "node": "n1", "job_id": "j", "parallelism": {"data": 8},
+    }  # fmt: skip
+    assert column(found, "step") == [0, 1]
+    assert column(found, "samples") == [10, 20]
+    assert all(
+        seconds >= 0 for name in ("data_loading", "forward") for seconds in column(found, f"{name}_seconds")
+    )
+    assert len(found.samples) == 1
+    assert kinds(found) == ["process_exit", "collector_end"]
+    assert found.open_step is None
+
+
+def test_batches_count_for_the_step_that_follows(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    for number, _ in enumerate(collect.batches("abc"), start=100):
+        with collect.step(number):
+            pass
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert column(found, "step") == [100, 101, 102]
+    assert np.isfinite(column(found, "data_loading_seconds")).all()
+
+
+def test_an_error_in_training_passes_through_and_leaves_the_step_open(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+
+    def broken_step() -> None:
+        with collect.step(7):
+            with collect.phase("forward"):
+                pass
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        broken_step()
+    collect._at_exit()
+    (found,) = segments(tmp_path)
+    assert found.open_step is not None
+    assert found.open_step[0] == 7
+    assert kinds(found) == ["collector_end"]
+
+
+def test_the_error_of_a_loader_passes_through(tmp_path: Path) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise OSError("disk")
+
+    collect.start(tmp_path, rank=0, world_size=1)
+    with pytest.raises(OSError, match="disk"):
+        list(collect.batches(broken()))
+
+
+def test_without_a_folder_or_switched_off_nothing_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not collect.start()
+    assert "RCA_COLLECT_DIR" in caplog.text
+    monkeypatch.setenv("RCA_COLLECT", "0")
+    assert not collect.start(tmp_path)
+    assert [batch for batch in collect.steps([1, 2]) if collect.phase("forward")] == [1, 2]
+    with collect.step(), collect.phase("forward"):
+        collect.load(tokens=5)
+    collect.event("log", "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_phase_is_logged_once_and_not_timed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    for _ in range(3):
+        with collect.step(), collect.phase("fwd"):
+            pass
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "data_loading" in caplog.text
+
+
+def test_a_folder_that_cannot_be_written_costs_one_line_of_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    assert collect.start(blocker / "folder", rank=0, world_size=1)
+    with collect.step():
+        pass
+    collect.stop()
+    assert [record.message.split(" ")[0] for record in caplog.records] == ["writing", "the"]
+
+
+@pytest.mark.parametrize("wrong", [{"parallelism": 3}, {"max_bytes": "many"}])
+def test_wrong_arguments_do_not_raise(tmp_path: Path, wrong: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert not collect.start(tmp_path, **wrong)
+    assert "collect.start failed" in caplog.text
+
+
+def test_starting_twice_keeps_the_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert collect.start(tmp_path / "a", rank=0, world_size=1)
+    assert collect.start(tmp_path / "b", rank=0, world_size=1)
+    assert "called again" in caplog.text
+    collect.stop()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    with collect.step():
+        pass
+    child = os.fork()
+    if child == 0:
+        idle = collect._recorder is None and not any("_observe" in str(each) for each in gc.callbacks)
+        with collect.step(), collect.phase("forward"):
+            pass
+        collect.stop()
+        os._exit(0 if idle else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert column(found, "step") == [0]
+
+
+def test_the_end_of_the_interpreter_writes_the_rest_and_the_error(tmp_path: Path) -> None:
+    script = (
+        "from rca import collect\n"
+        f"collect.start({str(tmp_path)!r}, rank=0, world_size=1)\n"
+        "for batch in collect.steps(range(5)):\n"
+        "    with collect.phase('forward'):\n"
+        "        if batch == 3: raise RuntimeError('out of luck')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert "out of luck" in ran.stderr
+    (found,) = segments(tmp_path)
+    assert column(found, "step") == [0, 1, 2]
+    assert found.open_step is not None
+    assert (found.events[0]["code"], found.events[0]["message"]) == ("1", "RuntimeError: out of luck")
+
+
+def test_importing_the_collector_imports_numpy_and_nothing_heavier() -> None:
+    script = "import sys\nfrom rca import collect\nprint('\\n'.join(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    found = {name.partition(".")[0] for name in ran.stdout.split()}
+    assert not found & {"pyarrow", "pydantic", "pandas", "scipy", "orjson", "torch", "rich", "typer"}
+    ours = {name for name in ran.stdout.split() if name.startswith("rca.")}
+    assert all(name.startswith("rca.collect") for name in ours)
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "world_size", "gpu", "run"),
+    [
+        ({}, 0, 1, None, None),
+        ({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "SLURM_PROCID": "0"}, 3, 8, 1, None),
+        ({"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "77"}, 5, 6, None, "77.0"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, 1, 2, None, None),
+        ({"RANK": "2", "WORLD_SIZE": "x"}, 2, 3, None, None),
+        ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0"}, 0, 1, None, None),
+        ({"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2"}, 0, 1, None, "a.2"),
+    ],
+)
+def test_launchers_say_which_rank_this_is(
+    environment: dict[str, str], rank: int, world_size: int, gpu: int | None, run: str | None
+) -> None:
+    found = identity.identify(environment=environment)
+    assert (found.rank, found.world_size, found.gpu, found.run) == (rank, world_size, gpu, run)
+    assert found.node
+    assert identity.identify(1, 4, "n", "j", environment).header() | {"gpu": None} == {
+        "rank": 1, "world_size": 4, "gpu": None, "node": "n", "job_id": "j",
+        "run": f"j.{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}",
+    }  # fmt: skip
+
+
+def test_counters_of_this_process() -> None:
+    timer = StepTimer()
+    pauses = counters.CollectorPauses(timer)
+    pauses.start()
+    gc.collect()
+    pauses.stop()
+    values = dict(zip(counters.SERIES, counters.Counters(timer, pauses).read().tolist(), strict=True))
+    assert values["process_cpu_seconds_total", "host/user"] > 0
+    assert 1e6 < values["process_resident_memory_bytes", "host"] < 1e11
+    assert values["python_gc_collections_total", None] >= 1
+    assert 0 < values["python_gc_pause_seconds_total", None] == timer.collected
+
+
+def test_counters_of_threads_children_and_the_container(tmp_path: Path) -> None:
+    own, child = tmp_path / "proc" / "self", tmp_path / "proc" / "77"
+    for folder, threads in ((own, ("1", "2")), (child, ("77",))):
+        for thread in threads:
+            (folder / "task" / thread).mkdir(parents=True)
+            (folder / "task" / thread / "schedstat").write_text("2000000000 500000000 9\n")
+    (own / "task" / "1" / "children").write_text("77 78 ")  # 78 has just ended
+    (own / "io").write_text("rchar: 1\nread_bytes: 4096\n")
+    (own / "cgroup").write_text("0::/job\n")
+    fields = ["S"] + ["0"] * 8 + ["3", "0", "150", "50", "0", "0"]
+    (child / "stat").write_text(f"77 (a (b) c) {' '.join(fields)}\n")
+    (child / "io").write_text("rchar: 1\nread_bytes: 100\n")
+    group = tmp_path / "groups" / "job"
+    group.mkdir(parents=True)
+    (group / "cgroup.type").write_text("domain\n")
+    (group / "cpu.stat").write_text("usage_usec 1\nthrottled_usec 2500000\n")
+    (group / "cpu.pressure").write_text("some avg10=0.00 total=1000000\nfull avg10=0.00 total=5\n")
+    timer = StepTimer()
+    reader = counters.Counters(timer, counters.CollectorPauses(timer), tmp_path / "proc", tmp_path / "groups")
+    values = dict(zip(counters.SERIES, reader.read().tolist(), strict=True))
+    assert values["process_schedstat_running_seconds_total", "host"] == 4.0
+    assert values["process_schedstat_waiting_seconds_total", "host"] == 1.0
+    assert values["process_io_read_bytes_total", "host"] == 4096
+    assert values["process_cpu_seconds_total", "loader/user"] == 150 / os.sysconf("SC_CLK_TCK")
+    assert values["process_schedstat_running_seconds_total", "loader"] == 2.0
+    assert values["process_io_read_bytes_total", "loader"] == 100
+    assert values["container_cpu_cfs_throttled_seconds_total", None] == 2.5
+    assert values["container_pressure_cpu_waiting_seconds_total", None] == 1.0
+    assert np.isnan(values["container_pressure_io_waiting_seconds_total", None])
+
+
+def test_every_series_is_in_the_catalogue() -> None:
+    from rca.telemetry.catalogue import process
+
+    known = {signal.name: signal for signal in process.SIGNALS}
+    assert {name for name, _ in counters.SERIES} <= known.keys()
