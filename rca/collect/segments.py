@@ -1,8 +1,20 @@
 """Files of the collector: numbered segments per rank, each a line of JSON and checked blocks.
 
-A segment begins with a header line that names the columns of its tables, so it can be read alone. Blocks
-follow: marker, kind, length, checksum, content. A process that is killed leaves at most one cut block at the
-end, which the checksum reveals. Tables are rows of little-endian float64.
+A segment begins with a header line ``{"rca_collect": {"format": 1, "rank": .., "world_size": .., "node": ..,
+"steps": [..], "series": [[name, device], ..], ..}}``, so it can be read alone. Blocks follow: a marker of four
+bytes, the kind (one letter), and as little-endian uint32 the length of the content and the CRC-32 of kind and
+content. Then comes the content:
+
+==== ==========================================================================
+kind content
+==== ==========================================================================
+s    finished steps: rows of little-endian float64, with the columns `steps`
+o    such a row for the step in progress
+m    samples: rows of float64, Unix time and a value for each of `series`
+e    an event, as JSON
+==== ==========================================================================
+
+A process that is killed leaves at most one cut block at the end, which the checksum reveals.
 """
 
 from __future__ import annotations
