@@ -30,7 +30,7 @@ from rca.whatif.reader import read_trace, trace_from_table, trace_from_window
 from rca.whatif.replay import Engine
 from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
-from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.schedules import Schedule, by_types
 from rca.whatif.trace import OpTrace, TraceMeta
 from rca.whatif.trace_replay import TraceReplay
 
@@ -42,7 +42,7 @@ def what_if(
     source: Source,
     meta: Meta | None = None,
     *,
-    schedule: Schedule = megatron,
+    schedule: Schedule = by_types,
     engine: Engine = "auto",
     correct_clocks: bool = True,
     seed: int = 0,
@@ -96,7 +96,7 @@ def replay_of(
     source: Source,
     meta: Meta | None = None,
     *,
-    schedule: Schedule = megatron,
+    schedule: Schedule = by_types,
     engine: Engine = "auto",
     correct_clocks: bool = True,
     max_memory_bytes: int | None = MAX_MEMORY_BYTES,
@@ -176,7 +176,7 @@ def scenarios_of(
     scenarios: Sequence[Description],
     meta: Meta | None = None,
     *,
-    schedule: Schedule = megatron,
+    schedule: Schedule = by_types,
     engine: Engine = "auto",
 ) -> FloatArray:
     """Step times under described scenarios.

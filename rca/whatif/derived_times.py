@@ -24,7 +24,7 @@ import numpy.typing as npt
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
 from rca.whatif.graph import DependencyGraph
-from rca.whatif.optypes import N_TYPES, OP_TYPES
+from rca.whatif.optypes import N_TYPES, OP_TYPES, ROUND
 from rca.whatif.step_shapes import StepShape
 
 
@@ -197,6 +197,34 @@ def ideal_durations(shapes: Sequence[StepShape], derived: Sequence[DerivedTimes]
         together = pooled[0] if len(pooled) == 1 else np.concatenate(pooled)
         ideal[code] = _statistic(together, optype.statistic)
     return ideal
+
+
+def ideal_of_operations(
+    shapes: Sequence[StepShape], derived: Sequence[DerivedTimes], ideal: FloatArray
+) -> list[FloatArray]:
+    """Ideal duration of every operation of every shape.
+
+    Parameters
+    ----------
+    ideal : ndarray of shape (N_TYPES,), seconds
+        From `ideal_durations`. Operations of rounds have one per sequence number in its place: the work of
+        two rounds differs, that of one round on two ranks should not.
+
+    Returns
+    -------
+    list of ndarray of shape (n_ops,), seconds
+    """
+    of_shapes = [ideal[shape.optype] for shape in shapes]
+    pooled: dict[tuple[int, int], list[Seconds32]] = {}
+    for shape, times in zip(shapes, derived, strict=True):
+        for op in np.flatnonzero(np.isin(shape.optype, ROUND)):
+            values = times.work[op] if times.observed is None else times.work[op][times.observed[op]]
+            pooled.setdefault((int(shape.optype[op]), int(shape.sequence[op])), []).append(values.ravel())
+    for (code, sequence), values in pooled.items():
+        own = _statistic(np.concatenate(values), OP_TYPES[code].statistic)
+        for shape, of_shape in zip(shapes, of_shapes, strict=True):
+            of_shape[(shape.optype == code) & (shape.sequence == sequence)] = own
+    return of_shapes
 
 
 def _contiguous(ops: IntArray) -> bool:

@@ -27,6 +27,7 @@ from rca.whatif.derived_times import (
     DerivedTimes,
     StoredArray,
     fill_holes,
+    ideal_of_operations,
     observed_work,
     pooled_ideal_durations,
 )
@@ -36,7 +37,7 @@ from rca.whatif.long_trace_contents import Progress, read_contents
 from rca.whatif.patterns import LARGEST_FOR_MICROBATCHES
 from rca.whatif.replay import COMPILED_FROM
 from rca.whatif.row_repair import contradictions
-from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.schedules import Schedule, by_types
 from rca.whatif.step_shapes import StepShape
 from rca.whatif.trace import TraceMeta
 from rca.whatif.trace_checks import shared_note, shared_ranks, world_size_notes
@@ -62,7 +63,7 @@ def stream_replay(
     path: str | PathLike[str],
     meta: TraceMeta | Mapping[str, Any] | str | PathLike[str] | None = None,
     *,
-    schedule: Schedule = megatron,
+    schedule: Schedule = by_types,
     correct_clocks: bool = True,
     threads: int = 2,
     progress: Progress | None = None,
@@ -241,7 +242,8 @@ class _OwnTimes:
                     ShapeReplay(shape, graph, program, times, np.zeros(layout.n_ops), np.empty(0, np.int64))
                 )
         ideal = pooled_ideal_durations(lambda: ((part.shape, part.times) for part in parts))
-        return [replace(part, ideal=ideal[part.shape.optype]) for part in parts], ideal
+        of_parts = ideal_of_operations([part.shape for part in parts], [part.times for part in parts], ideal)
+        return [replace(part, ideal=own) for part, own in zip(parts, of_parts, strict=True)], ideal
 
 
 def _joined(pieces: list[_Piece]) -> _Piece:

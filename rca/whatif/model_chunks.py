@@ -13,9 +13,9 @@ from rca.errors import InvalidTrace
 from rca.whatif.operation_numbers import changes
 from rca.whatif.optypes import (
     ALL_GATHER,
-    BACKWARD,
     BACKWARD_RECV,
     BACKWARD_SEND,
+    COMPUTE,
     FORWARD,
     FORWARD_RECV,
     FORWARD_SEND,
@@ -45,7 +45,7 @@ def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
     InvalidTrace
         If no column shows the chunks.
     """
-    compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
+    compute = np.isin(trace.optype, COMPUTE)
     if not compute.any():
         return trace
     lacking = compute & (trace.chunk < 0)
@@ -61,7 +61,7 @@ def _give_chunks(trace: OpTrace, lacking: BoolArray, n_stages: int, named: int) 
     """Fill the chunks of the lacking rows in place; returns their origin for the note."""
     placed = lacking & (trace.global_chunk >= 0)
     trace.chunk[placed] = trace.global_chunk[placed] // n_stages
-    known = np.isin(trace.optype, (FORWARD, BACKWARD)) & (trace.chunk >= 0)
+    known = np.isin(trace.optype, COMPUTE) & (trace.chunk >= 0)
     left = lacking & ~placed
     if left.any() and known.any():
         trace.chunk[left] = _of_the_same_operation(trace, known, left)

@@ -1,4 +1,8 @@
-"""The operation types of the public what-if trace format."""
+"""Operation types of a trace: those of the public what-if format, and two for rounds of a profiler trace.
+
+A *round* is a rank's own work and the collective after it that all ranks join. Rounds need no knowledge of
+forward, backward or pipeline.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ def _table() -> tuple[OpType, ...]:
         ("optimizer-clip-main-grad", "median", ""),
         ("optimizer", "mean", ""),
         ("gc", "mean", ""),
+        ("own-work", "mean", ""),
+        ("collective", "median", ""),
     )
     # Codes follow the alphabet because ties in the sort order (start, sequence, type) go by name.
     return tuple(OpType(name, statistic, merged or name) for name, statistic, merged in sorted(rows))
@@ -67,8 +73,12 @@ EMBEDDING = CODE["embedding-grads-all-reduce"]
 CLIP = CODE["optimizer-clip-main-grad"]
 OPTIMIZER = CODE["optimizer"]
 GC = CODE["gc"]
+OWN_WORK = CODE["own-work"]
+COLLECTIVE = CODE["collective"]
 
-COMPUTE = (FORWARD, BACKWARD)
+COMPUTE = (FORWARD, BACKWARD, OWN_WORK)
+ROUND = (OWN_WORK, COLLECTIVE)
+"""Types of rounds. A type's rounds differ in their work, so each sequence number has its own ideal time."""
 POINT_TO_POINT = (FORWARD_SEND, FORWARD_RECV, BACKWARD_SEND, BACKWARD_RECV)
 COMPUTE_OF: dict[int, int] = {
     FORWARD_SEND: FORWARD,

@@ -34,9 +34,15 @@ def find_patterns(
     if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
         return ()
     findings = [*_hot_workers(replay, found, worker), *_hot_last_stage(replay, found, stage)]
-    if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
+    if _has_microbatches(replay) and (
+        sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES
+    ):
         findings += [*_sequence_lengths(replay, found, lost), *_pauses(replay, found, lost)]
     return tuple(sorted(findings, key=lambda finding: -finding.seconds_per_step))
+
+
+def _has_microbatches(replay: TraceReplay) -> bool:
+    return all((part.shape.optype == FORWARD).any() for part in replay.parts)
 
 
 def named_ranks(ranks: tuple[int, ...]) -> str:

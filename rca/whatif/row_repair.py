@@ -14,7 +14,7 @@ from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.model_chunks import with_model_chunks
 from rca.whatif.operation_numbers import Counting, cells_of, changes, restarted
-from rca.whatif.optypes import BACKWARD, FORWARD, N_TYPES
+from rca.whatif.optypes import COMPUTE, N_TYPES
 from rca.whatif.trace import OpTrace, TraceMeta, distinct
 
 MOST_OPERATIONS = 100_000
@@ -51,7 +51,7 @@ class RowFacts:
     @classmethod
     def of(cls, trace: OpTrace) -> RowFacts:
         """Facts of the rows of a trace."""
-        compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
+        compute = np.isin(trace.optype, COMPUTE)
         return cls(
             stages=np.flatnonzero(np.bincount(trace.stage)),
             data_ranks=trace.data_ranks,
@@ -107,7 +107,7 @@ class RowFacts:
             empty = np.setdiff1d(np.arange(self.n_stages), self.stages)
             raise InvalidTrace(f"pipeline stage(s) {', '.join(map(str, empty[:8]))} have no rows")
         if not self.computes:
-            raise InvalidTrace("operation trace has no forward-compute or backward-compute")
+            raise InvalidTrace("operation trace has no forward-compute, backward-compute or own-work")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def repaired(trace: OpTrace) -> OpTrace:
     facts = RowFacts.of(trace)
     facts.check()
     trace = repaired_rows(trace, facts)
-    compute = (trace.optype == FORWARD) | (trace.optype == BACKWARD)
+    compute = np.isin(trace.optype, COMPUTE)
     n_chunks = int(trace.chunk[compute].max()) + 1
     return trace.noted(*contradictions(trace.meta, trace.data_ranks, facts.n_stages, n_chunks))
 

@@ -1,8 +1,9 @@
 """Dependency rules of a pipeline schedule: from one traced execution of a step to its graph.
 
 `megatron` has the published rules: 1F1B with or without model chunks, with or without data parallelism,
-gradient reduction after the backward pass or overlapped with it. For another schedule, write a function of
-the same type and pass it to `rca.whatif.what_if` as ``schedule=``.
+gradient reduction after the backward pass or overlapped with it. `rounds` is for profiler traces, and
+`by_types` chooses between them. For another schedule, write a function of the same type and pass it to
+`rca.whatif.what_if` as ``schedule=``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rca.whatif.optypes import (
     BACKWARD_RECV,
     BACKWARD_SEND,
     CLIP,
+    COLLECTIVE,
     COMPUTE,
     COMPUTE_OF,
     EMBEDDING,
@@ -34,6 +36,7 @@ from rca.whatif.optypes import (
     OPTIMIZER,
     POINT_TO_POINT,
     REDUCE_SCATTER,
+    ROUND,
     SEPARATE_ALL_REDUCE,
 )
 from rca.whatif.reference_step import Reference
@@ -170,15 +173,46 @@ def megatron(reference: Reference) -> DependencyGraph:
             edges += rules.gradient_edges(overlap=overlap)
         edges += rules.tail_edges(overlap=overlap)
     return DependencyGraph(
-        operations=tuple(
-            Operation(int(stage), int(optype), int(sequence))
-            for stage, optype, sequence in zip(
-                reference.stage, reference.optype, reference.sequence, strict=True
-            )
-        ),
+        operations=_operations(reference),
         edges=tuple(sorted(set(edges))),
         groups=tuple(_groups(reference, matching, active)),
         active=frozenset(np.flatnonzero(active).tolist()),
+    )
+
+
+def rounds(reference: Reference) -> DependencyGraph:
+    """Chain the rounds: own work, then a collective of all ranks, then the next round.
+
+    Raises
+    ------
+    InvalidTrace
+        If the trace has operations of other types.
+    """
+    foreign = np.setdiff1d(reference.optype, ROUND)
+    if foreign.size:
+        named = ", ".join(NAMES[code] for code in foreign)
+        raise InvalidTrace(f"rounds of own-work and collective cannot be mixed with {named}")
+    ordered = np.lexsort((-reference.optype, reference.sequence))
+    return DependencyGraph(
+        operations=_operations(reference),
+        edges=tuple(_chain(ordered)),
+        groups=tuple(
+            Group((int(op),), across_data=True) for op in ordered if reference.optype[op] == COLLECTIVE
+        ),
+        active=frozenset(ordered.tolist()),
+    )
+
+
+def by_types(reference: Reference) -> DependencyGraph:
+    """`rounds` for a trace with rounds, `megatron` for any other."""
+    return rounds(reference) if np.isin(reference.optype, ROUND).any() else megatron(reference)
+
+
+def _operations(reference: Reference) -> tuple[Operation, ...]:
+    columns = (reference.stage, reference.optype, reference.sequence)
+    return tuple(
+        Operation(int(stage), int(optype), int(sequence))
+        for stage, optype, sequence in zip(*columns, strict=True)
     )
 
 

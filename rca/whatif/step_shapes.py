@@ -25,6 +25,7 @@ from rca.whatif.optypes import (
     LAYERNORM,
     N_TYPES,
     OPTIMIZER,
+    ROUND,
 )
 from rca.whatif.step_sizes import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.trace import OpTrace
@@ -121,6 +122,9 @@ def _lacks_rows_of(size: IntArray, commonest: IntArray) -> bool:
 def _completed(size: IntArray) -> IntArray:
     """Sizes of a complete step of this kind: all stages have equal computes and equal tails."""
     size = size.copy()
+    if size[:, ROUND].any():
+        size[:, ROUND] = size[:, ROUND].max()
+        return size
     n_stages = size.shape[0]
     n_compute = int(size[:, [FORWARD, BACKWARD]].max())
     if n_compute == 0:

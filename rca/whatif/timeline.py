@@ -13,6 +13,7 @@ from rca.whatif.optypes import (
     BACKWARD_RECV,
     BACKWARD_SEND,
     CLIP,
+    COLLECTIVE,
     COMPUTE,
     EMBEDDING,
     FORWARD_RECV,
@@ -37,6 +38,7 @@ STREAMS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("gradient all-reduces", (SEPARATE_ALL_REDUCE, LAYERNORM, EMBEDDING, CLIP)),
     ("garbage collection", (GC,)),
     ("optimizer", (OPTIMIZER,)),
+    ("collectives", (COLLECTIVE,)),
 )
 """One track per stream. A stream with overlapping operations gets more tracks."""
 

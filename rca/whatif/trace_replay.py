@@ -11,13 +11,13 @@ from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.telemetry.window_memory import MAX_MEMORY_BYTES
 from rca.whatif.clock_correction import one_clock
-from rca.whatif.derived_times import DerivedTimes, derive, ideal_durations
+from rca.whatif.derived_times import DerivedTimes, derive, ideal_durations, ideal_of_operations
 from rca.whatif.graph import DependencyGraph, Program, compile_graph
 from rca.whatif.memory import refuse_large_graph
-from rca.whatif.optypes import ALL_GATHER, COMPUTE, FORWARD, NAMES, REDUCE_SCATTER, TAIL
+from rca.whatif.optypes import ALL_GATHER, COMPUTE, FORWARD, NAMES, REDUCE_SCATTER, ROUND, TAIL
 from rca.whatif.reference_step import reference_of
 from rca.whatif.replay import Engine, by_data_rank, each_data_rank, replay_batch, step_blocks, whole_job
-from rca.whatif.schedules import Schedule, megatron
+from rca.whatif.schedules import Schedule, by_types
 from rca.whatif.step_shapes import StepShape, shapes_of
 from rca.whatif.trace import OpTrace, TraceMeta, distinct
 
@@ -108,7 +108,7 @@ class TraceReplay:
         cls,
         trace: OpTrace,
         *,
-        schedule: Schedule = megatron,
+        schedule: Schedule = by_types,
         engine: Engine = "auto",
         correct_clocks: bool = True,
         max_memory_bytes: int | None = MAX_MEMORY_BYTES,
@@ -129,13 +129,14 @@ class TraceReplay:
         kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
         clock = one_clock(kept, notes, correct=correct_clocks)
         times = [derive(shape, graph) for shape, graph, _ in kept]
-        ideal = ideal_durations([shape for shape, _, _ in kept], times)
+        kept_shapes = [shape for shape, _, _ in kept]
+        ideal = ideal_durations(kept_shapes, times)
         steps = np.sort(np.concatenate([shape.steps for shape, _, _ in kept]))
         parts = tuple(
-            ShapeReplay(
-                shape, graph, program, derived, ideal[shape.optype], np.searchsorted(steps, shape.steps)
+            ShapeReplay(shape, graph, program, derived, of_shape, np.searchsorted(steps, shape.steps))
+            for (shape, graph, program), derived, of_shape in zip(
+                kept, times, ideal_of_operations(kept_shapes, times, ideal), strict=True
             )
-            for (shape, graph, program), derived in zip(kept, times, strict=True)
         )
         refuse_zero_ideal(parts)
         measured = np.empty(steps.size, np.float32)
@@ -295,6 +296,8 @@ def _absent_types(kept: list[Fitted], *, use_dp: bool) -> list[str]:
     """Note on types of operations that every such job runs, but that have no rows in the trace."""
     expected = {*TAIL, *((ALL_GATHER, REDUCE_SCATTER) if use_dp else ())}
     seen = {int(code) for shape, _, _ in kept for code in np.unique(shape.optype)}
+    if seen <= set(ROUND):
+        return []
     absent = sorted(NAMES[code] for code in expected - seen)
     return [f"no rows of {', '.join(absent)}: left out of the graph"] if absent else []
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import collector, flight_recorder
+from rca.telemetry.sources import collector, flight_recorder, profiler
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.window import Window
 
-SOURCES: tuple[Source, ...] = (flight_recorder.SOURCE, collector.SOURCE)
+SOURCES: tuple[Source, ...] = (flight_recorder.SOURCE, collector.SOURCE, profiler.SOURCE)
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
