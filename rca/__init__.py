@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TooLarge,
     )
     from rca.telemetry import Window, read_window
+    from rca.telemetry.sources.prometheus import read_prometheus
     from rca.whatif import WhatIf, what_if
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Window",
     "diagnose",
     "rank_causes",
+    "read_prometheus",
     "read_window",
     "what_if",
 ]
@@ -50,6 +52,7 @@ _HOMES = {
     "rca.causal.ranking": ("rank_causes",),
     "rca.diagnosis": ("Bundle", "Diagnosis", "diagnose"),
     "rca.telemetry": ("Window", "read_window"),
+    "rca.telemetry.sources.prometheus": ("read_prometheus",),
     "rca.whatif": ("WhatIf", "what_if"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -11,6 +11,7 @@ import typer
 
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import forgo_pandas
+from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError, TooLarge
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ rca diagnose window.json --format json | jq '.causes[0]'
 rca diagnose - --output incident.html < window.json
 rca diagnose dumps/                                who stopped the job, by flight recorder dumps
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
+rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
 """
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
 ABSTAINED = 30
@@ -44,13 +46,15 @@ _BY_SUFFIX = {".json": Format.json, ".md": Format.markdown, ".html": Format.html
 
 def command(
     path: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="PATH",
+            metavar="[PATH]",
+            show_default=False,
             help="A window: its directory, a JSON or Arrow file, or - for stdin. "
-            "Or files of a source, such as a folder of flight recorder dumps (rca sources).",
+            "Or files of a source, such as a folder of flight recorder dumps (rca sources). "
+            "None with --prometheus.",
         ),
-    ],
+    ] = None,
     format_: Annotated[
         Format | None,
         typer.Option(
@@ -92,6 +96,53 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print names of signals and features, and log-odds.")
     ] = False,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            envvar="RCA_PROMETHEUS_URL",
+            help="Read the job's exporters from this Prometheus, if there is no PATH.",
+        ),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --prometheus: the job's name in Kubernetes, or number in Slurm."
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Begin: RFC 3339 or Unix seconds, in place of --since.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML with the site's names of labels and the places of ranks."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Namespace of the job's pods.")
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MATCHER", help="Only series with this label, such as 'cluster=\"eu-1\"'."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with a bearer token. [default: RCA_PROMETHEUS_TOKEN]"),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PEM certificates to trust for --prometheus.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus.")
+    ] = 60.0,
+    allow_partial: Annotated[
+        bool, typer.Option("--allow-partial", help="Use partial data of Prometheus, and note it.")
+    ] = False,
 ) -> None:
     """Diagnose one telemetry window.
 
@@ -99,8 +150,23 @@ def command(
     With --format json errors are one JSON object on stderr.
     """
     chosen = format_ or _default_format(output)
+    asked = PrometheusOptions(
+        url=prometheus,
+        job=job,
+        since=since,
+        start=start,
+        end=end,
+        labels=labels,
+        namespace=namespace,
+        match=tuple(match or ()),
+        token_file=token_file,
+        ca_file=ca_file,
+        timeout=timeout,
+        allow_partial=allow_partial,
+    )
     try:
-        diagnosis = _diagnose(path, earlier, bundle, priors, node_odds)
+        window = _window(path, asked)
+        diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     write(_render(diagnosis, chosen, verbose=verbose), output)
@@ -115,6 +181,16 @@ def read(path: str) -> Window:
     if path != "-":
         return rca.read_window(path, max_bytes=MAX_BYTES)
     return rca.read_window(_read_stdin(), max_bytes=MAX_BYTES)
+
+
+def _window(path: str | None, asked: PrometheusOptions) -> Window:
+    if path is not None:
+        asked.refuse_any()
+        return read(path)
+    if asked.url is None:
+        raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
+    forgo_pandas()
+    return asked.read()
 
 
 def _read_earlier(path: str) -> Window:
@@ -138,7 +214,12 @@ def _read_stdin() -> bytes:
 
 
 def _diagnose(
-    path: str, earlier: str | None, bundle: Path | None, priors: Path | None, node_odds: Path | None
+    window: Window,
+    path: str | None,
+    earlier: str | None,
+    bundle: Path | None,
+    priors: Path | None,
+    node_odds: Path | None,
 ) -> Diagnosis:
     # Before anything that imports Arrow: it must not import pandas as well.
     forgo_pandas()
@@ -149,7 +230,7 @@ def _diagnose(
     if path == earlier == "-":
         raise InvalidInput("standard input is one window: give the other one as a file")
     return rca.diagnose(
-        read(path),
+        window,
         earlier=_read_earlier(earlier) if earlier is not None else None,
         bundle=rca.Bundle.load(bundle) if bundle is not None else None,
         priors=read_priors(priors) if priors is not None else None,

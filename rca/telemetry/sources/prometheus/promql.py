@@ -1,0 +1,46 @@
+"""Write selectors of PromQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+#: Alternatives in one regular expression.
+MOST_ALTERNATIVES = 200
+
+
+def matcher(label: str, values: Iterable[str]) -> str:
+    """A label matcher for one of several values."""
+    held = list(values)
+    if len(held) == 1:
+        return f"{label}={quoted(held[0])}"
+    return f"{label}=~{quoted('|'.join(map(escaped, held)))}"
+
+
+def quoted(text: str) -> str:
+    """A PromQL string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def escaped(text: str) -> str:
+    """A text as a regular expression of RE2 that matches only it."""
+    return "".join(f"\\{each}" if each in r"\.+*?()|[]{}^$" else each for each in text)
+
+
+def selector(*matchers: str) -> str:
+    return "{" + ",".join(each for each in matchers if each) + "}"
+
+
+def regex(label: str, pattern: str) -> str:
+    """A label matcher for a regular expression of RE2, which has to match the whole value."""
+    return f"{label}=~{quoted(pattern)}"
+
+
+def hosts(label: str, names: Iterable[str]) -> str:
+    """A label matcher for machines, with any domain and any port."""
+    return regex(label, f"(?:{'|'.join(map(escaped, names))})(?:\\..+)?(?::[0-9]+)?")
+
+
+def chunks(values: Sequence[str]) -> list[Sequence[str]]:
+    """Values in pieces that fit one matcher."""
+    return [values[begin : begin + MOST_ALTERNATIVES] for begin in range(0, len(values), MOST_ALTERNATIVES)]
