@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import collector, flight_recorder, profiler
+from rca.telemetry.sources import collector, flight_recorder, profiler, watchdog
 from rca.telemetry.sources.source import HEAD_BYTES, Source
+from rca.telemetry.sources.text_lines import has_line, text_of
 from rca.telemetry.window import Window
 
-SOURCES: tuple[Source, ...] = (flight_recorder.SOURCE, collector.SOURCE, profiler.SOURCE)
+#: Of several kinds of logs in one folder, the first one here reads all of them.
+SOURCES: tuple[Source, ...] = (
+    flight_recorder.SOURCE,
+    collector.SOURCE,
+    profiler.SOURCE,
+    watchdog.SOURCE,
+)
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
+_LOG_NAMES = frozenset({".log", ".out", ".err"})
+#: Logs of known producers that cannot be used, by a line of theirs, and why.
+_UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "DLRover training events": (
+        re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+\] \[\d+\] \[\w+\] \[\w+\] \[#\w+\] \[\w+\] \{", re.MULTILINE),
+        "they hold no rank",
+    ),
+}
 
 
 def source_of(path: Path) -> Source | None:
@@ -24,12 +40,12 @@ def source_of(path: Path) -> Source | None:
     SourceError
         If the file cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return next((source for source in SOURCES if source.recognises(head, path.name)), None)
+    head = _head(path)
+    found = next((source for source in SOURCES if source.recognises(head, path.name)), None)
+    if found is not None or text_of(head) is None:
+        return found
+    marked = (source for source in SOURCES if source.marks is not None and has_line(path, source.marks))
+    return next(marked, None)
 
 
 def read_files(path: Path) -> Window | None:
@@ -43,29 +59,63 @@ def read_files(path: Path) -> Window | None:
     Raises
     ------
     InvalidInput
-        If only some files of the folder are of the source, or files of several sources are in it.
+        If only some files of the folder are of the source, or files of several sources are in it. Logs may
+        be of several kinds, and some of them may hold nothing of interest. A log of no known kind is refused.
     """
     files = _files(path)
     found = {file: source_of(file) for file in files}
-    kinds = sorted({source.name for source in found.values() if source is not None})
+    kinds = [source for source in SOURCES if source in found.values()]
     if not kinds:
+        _refuse_unknown_log(path, files)
         return None
-    foreign = [file.name for file, source in found.items() if source is None]
-    if len(kinds) > 1 or foreign:
+    logs = all(source.marks is not None for source in kinds)
+    foreign = [
+        file.name
+        for file, source in found.items()
+        if source is None and not (logs and text_of(_head(file)) is not None)
+    ]
+    if (len(kinds) > 1 and not logs) or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
         raise InvalidInput(
-            f"{path} holds files of {' and '.join(kinds)} {reason}",
+            f"{path} holds files of {' and '.join(sorted(each.name for each in kinds))} {reason}",
             hint="give a folder with the files of one kind, one job and one moment",
         )
-    source = next(source for source in SOURCES if source.name == kinds[0])
-    return source.read(files, path.resolve().name)
+    return kinds[0].read(files, path.resolve().name)
+
+
+def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
+    """Refuse text that is no encoding of a window either."""
+    for file in files:
+        text = text_of(_head(file))
+        if not text or (path.is_dir() and file.suffix not in _LOG_NAMES):
+            continue
+        for name, (line, reason) in _UNUSABLE.items():
+            if line.search(text) is not None:
+                raise InvalidInput(
+                    f"{file.name} holds {name}, which cannot be diagnosed: {reason}",
+                    hint="`rca sources` lists what can be diagnosed",
+                )
+        raise InvalidInput(
+            f"{file.name} is text in which no line is of a known kind",
+            hint="`rca sources` lists what can be diagnosed",
+        )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD_BYTES)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
+    # torchrun writes folders of ranks with a file for each stream.
+    files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,9 @@ class Source:
         Whether a file is of this kind, from its first `HEAD_BYTES` bytes and its name.
     read : callable
         Reads files of one job and moment into a window; the second argument is the job's id.
+    marks : re.Pattern of bytes or None
+        For logs, which have other text before the lines of interest: a file is of this kind if such a line
+        occurs anywhere in it.
     """
 
     name: str
@@ -36,3 +40,4 @@ class Source:
     lacks: str
     recognises: Callable[[bytes, str], bool]
     read: Callable[[Sequence[Path], str], Window]
+    marks: re.Pattern[bytes] | None = None
