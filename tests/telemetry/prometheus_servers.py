@@ -83,23 +83,22 @@ def node_samples(n_nodes: int, times: Sequence[float]) -> Iterator[str]:
                     yield f"node_cpu_seconds_total{{{labels}}} {rate * (at - times[0]) + 1000:.2f} {at:.3f}"
 
 
-def pod_samples(
-    n_pods: int, times: Sequence[float], namespace: str = "ml", job: str = "llama"
-) -> Iterator[str]:
-    """What kube-state-metrics says about the workers of a Kubeflow job; worker 0 runs on the last node."""
+def pod_samples(pods: Sequence[tuple[str, str, str, int]], times: Sequence[float]) -> Iterator[str]:
+    """What kube-state-metrics says about the pods of Kubeflow jobs: job, namespace, name and node of each."""
     yield "# TYPE kube_pod_labels gauge"
-    for pod in range(n_pods):
+    prefix = "label_training_kubeflow_org"
+    for job, namespace, pod, _ in pods:
+        _, kind, index = pod.rsplit("-", 2)
+        labels = (
+            f'namespace="{namespace}",pod="{pod}",instance="ksm:8080",{prefix}_job_name="{job}",'
+            f'{prefix}_replica_type="{kind}",{prefix}_replica_index="{index}"'
+        )
         for at in times:
-            yield (
-                f'kube_pod_labels{{namespace="{namespace}",pod="{job}-worker-{pod}",instance="ksm:8080",'
-                f'label_training_kubeflow_org_job_name="{job}",label_training_kubeflow_org_replica_type="worker",'
-                f'label_training_kubeflow_org_replica_index="{pod}"}} 1 {at:.3f}'
-            )
+            yield f"kube_pod_labels{{{labels}}} 1 {at:.3f}"
     yield "# TYPE kube_pod_info gauge"
-    for pod in range(n_pods):
-        labels = f'namespace="{namespace}",pod="{job}-worker-{pod}",node="node-{n_pods - 1 - pod}"'
+    for _, namespace, pod, node in pods:
         for at in times:
-            yield f"kube_pod_info{{{labels}}} 1 {at:.3f}"
+            yield f'kube_pod_info{{namespace="{namespace}",pod="{pod}",node="node-{node}"}} 1 {at:.3f}'
 
 
 def free_port() -> int:

@@ -188,6 +188,9 @@ class JobSearch:
         found: list[Pod] = []
         for pod_label, namespace_label in self._pod_pairs():
             for labels in self._series((regex(pod_label, pattern),)):
+                if pod_label == "pod" and labels.get("exported_pod"):
+                    # The exporter's own pod.
+                    continue
                 pod = kubernetes.pod_by_name(labels.get(namespace_label, ""), labels[pod_label], self.job)
                 found += [pod] if pod is not None else []
             if found:

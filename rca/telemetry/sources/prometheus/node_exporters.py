@@ -37,12 +37,12 @@ class NodeExporters:
         """Look for the exporters of the machines by the names that node exporters give."""
         series = server.series([selector(matcher("__name__", [UNAME]), *matchers)], start, end)
         found = {node: node for node in nodes}
-        for labels in series:
-            host = host_of(labels.get("instance", ""))
-            names = [labels[label] for label in _NAMES if labels.get(label)]
-            node = next((nodes[index] for index in same_nodes(names, nodes) if index >= 0), None)
-            if node is not None and host and host not in LOOPBACK:
-                found.setdefault(host, node)
+        for label in _NAMES:
+            names = [labels.get(label, "") for labels in series]
+            for labels, index in zip(series, same_nodes(names, nodes).tolist(), strict=True):
+                host = host_of(labels.get("instance", ""))
+                if index >= 0 and host and host not in LOOPBACK:
+                    found.setdefault(host, nodes[index])
         return cls(tuple(nodes), found)
 
     def matchers(self) -> list[str]:
@@ -51,11 +51,7 @@ class NodeExporters:
 
     def node_of(self, labels: Mapping[str, str]) -> str | None:
         """The machine that a series is about; None if it is none of the job's."""
-        host = host_of(labels.get("instance", ""))
-        if host in self.node_of_host:
-            return self.node_of_host[host]
-        names = [name for label in _NAMES if (name := labels.get(label))]
-        return next((self.nodes[index] for index in same_nodes(names, self.nodes) if index >= 0), None)
+        return self.node_of_host.get(host_of(labels.get("instance", "")))
 
     def silent(self, reporting: Iterable[str]) -> list[str]:
         """Machines without any such series."""

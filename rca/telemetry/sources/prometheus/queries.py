@@ -22,8 +22,8 @@ SHORTEST_SECONDS = 30.0
 MAX_SAMPLES = 30_000_000
 #: Bounds of a range vector may exclude a sample at its begin; this much earlier includes it, seconds.
 RESOLUTION = 0.001
-#: Interval at which CPU times are read: one series of all cores, not one of each, seconds.
-CPU_INTERVAL = 30.0
+#: Sums are read at this interval or more often, seconds: at least so often in a window.
+SUM_INTERVAL, SUMS = 30.0, 32
 
 Report = Callable[[str, int, int], None]
 
@@ -42,6 +42,8 @@ class Query:
         Labels to sum by. Without them the samples are read as they were scraped.
     name : str or None
         Metric name of the sums, which have none.
+    interval : float, seconds
+        Between two sums.
     """
 
     selector: str
@@ -49,12 +51,23 @@ class Query:
     end: float
     sum_by: tuple[str, ...] = ()
     name: str | None = None
+    interval: float = SUM_INTERVAL
+
+    @classmethod
+    def of_sums(
+        cls, name: str, matchers: Sequence[str], by: tuple[str, ...], start: float, end: float
+    ) -> Query:
+        """Sums of one metric, such as over the cores of a machine, of which there are many."""
+        interval = max(1.0, min(SUM_INTERVAL, (end - start) / SUMS))
+        return cls(selector(matcher("__name__", [name]), *matchers), start, end, by, name, interval)
 
     @property
     def expression(self) -> str:
         span = f"{round(1000 * (self.end - self.start + RESOLUTION))}ms"
         if self.sum_by:
-            return f"sum by ({', '.join(self.sum_by)}) ({self.selector})[{span}:{CPU_INTERVAL:.0f}s]"
+            return (
+                f"sum by ({', '.join(self.sum_by)}) ({self.selector})[{span}:{round(1000 * self.interval)}ms]"
+            )
         return f"{self.selector}[{span}]"
 
     def halves(self) -> tuple[Query, Query]:

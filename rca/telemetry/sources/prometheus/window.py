@@ -210,13 +210,7 @@ class _Reading:
         for hosts in exporters.matchers():
             queries += planned(self.server, whole, (*self.matchers, hosts, virtual), start, end)
             queries += [
-                Query(
-                    selector(matcher("__name__", [name]), *self.matchers, hosts),
-                    start,
-                    end,
-                    sum_by=("instance", "mode"),
-                    name=name,
-                )
+                Query.of_sums(name, (*self.matchers, hosts), ("instance", "mode"), start, end)
                 for name in names
                 if name in CPU_TIMES
             ]
