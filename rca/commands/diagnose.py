@@ -165,7 +165,8 @@ def command(
         allow_partial=allow_partial,
     )
     try:
-        window = _window(path, asked)
+        # Errors are all that stderr has for programs.
+        window = _window(path, asked, quiet=chosen is Format.json)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
@@ -183,14 +184,14 @@ def read(path: str) -> Window:
     return rca.read_window(_read_stdin(), max_bytes=MAX_BYTES)
 
 
-def _window(path: str | None, asked: PrometheusOptions) -> Window:
+def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
     if path is not None:
         asked.refuse_any()
         return read(path)
     if asked.url is None:
         raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
     forgo_pandas()
-    return asked.read()
+    return asked.read(quiet=quiet)
 
 
 def _read_earlier(path: str) -> Window:

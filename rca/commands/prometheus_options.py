@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,8 +49,8 @@ class PrometheusOptions:
                 hint="leave out the PATH, or this option",
             )
 
-    def read(self) -> Window:
-        """Read the window, with the progress on stderr.
+    def read(self, *, quiet: bool = False) -> Window:
+        """Read the window, with the progress on stderr unless `quiet`.
 
         Raises
         ------
@@ -62,7 +63,7 @@ class PrometheusOptions:
             raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
         if self.since is not None and self.start is not None:
             raise InvalidInput("--since and --start contradict each other", hint="leave out one of them")
-        with progress() as report:
+        with progress() if not quiet else nullcontext() as report:
             return read_prometheus(
                 self.url,
                 self.job,

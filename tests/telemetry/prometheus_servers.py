@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -168,7 +169,7 @@ def failure(status: int, kind: str, text: str) -> Answer:
 
 
 @contextmanager
-def stub(handle: Handle) -> Iterator[str]:
+def stub(handle: Handle, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server whose answers a function decides: ``handle(path, parameters, headers)``."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -196,10 +197,13 @@ def stub(handle: Handle) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

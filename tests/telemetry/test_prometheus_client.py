@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -275,3 +278,34 @@ def test_queries_run_several_at_once() -> None:
     with stub(handle) as url:
         found = read_samples(Prometheus(url), [Query("up", 0.0, 60.0), Query("up", 0.0, 60.0)], silent)
     assert len(found) == 2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="not installed: openssl")
+def test_certificates_are_checked(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    files = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=prometheus"]
+    subprocess.run([*made, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    with stub(always(success(["up"])), tls) as url:
+        with pytest.raises(rca.SourceError, match="TLS fails") as refused:
+            rca.read_prometheus(url, "llama")
+        assert "--ca-file" in str(refused.value.hint)
+        assert Prometheus(url, ca_file=certificate).label_values("__name__", [], 0.0, 1.0) == ["up"]
+
+
+def test_jobs_of_one_name_in_two_clusters_are_listed() -> None:
+    def handle(path: str, parameters: dict[str, list[str]], headers: Any) -> Answer:
+        if path.endswith("/series"):
+            labels = {"__name__": "DCGM_FI_DEV_SM_CLOCK", "Hostname": "a", "gpu": "0", "hpc_job": "7"}
+            found = any('hpc_job="7"' in each for each in parameters["match[]"])
+            return success([{**labels, "cluster": cluster} for cluster in ("eu", "us")] if found else [])
+        return success(["DCGM_FI_DEV_SM_CLOCK"])
+
+    with (
+        stub(handle) as url,
+        pytest.raises(rca.InvalidInput, match="7 runs in 2 clusters: eu, us") as refused,
+    ):
+        rca.read_prometheus(url, "7")
+    assert """--match 'cluster="eu"'""" in str(refused.value.hint)

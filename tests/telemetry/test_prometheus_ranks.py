@@ -162,7 +162,7 @@ def test_groups_without_devices_hold_no_ranks_and_missing_pods_keep_theirs() -> 
         ),
     ],
 )
-@pytest.mark.parametrize("prefix", ["label_", ""])
+@pytest.mark.parametrize("prefix", ["label_", "pod_label_", ""])
 def test_labels_of_controllers_give_the_pod(
     title: str, labels: dict[str, str], pod: tuple[str, int, int], prefix: str
 ) -> None:
@@ -256,3 +256,24 @@ def test_the_counters_file_turns_on_what_a_diagnosis_uses() -> None:
     assert len(set(names)) == len(names)
     assert set(OFF_BY_DEFAULT) <= set(names)
     assert [name for name in names if (signal := resolve(name)) is None or not signal.all_channels()] == []
+
+
+def test_a_pod_that_moved_counts_on_its_last_node() -> None:
+    pods = [Pod("ml", f"w-{index}", "", 0, index) for index in range(2)]
+    series = [
+        gpu(node, index, pod=pod, namespace="ml")
+        for pod, node in (("w-0", "old"), ("w-0", "a"), ("w-1", "b"))
+        for index in range(2)
+    ]
+    places = place_ranks(found(series, *pods, nodes={("ml", "w-0"): "a"}), LabelMap())
+    assert [place.node for place in places.places] == ["a", "a", "b", "b"]
+    assert any("pod w-0 moved: only samples of a are used, not of old" in note for note in places.notes)
+
+
+def test_a_pod_that_replaced_another_has_its_ranks() -> None:
+    pods = [Pod("ml", name, "", 0, 0) for name in ("j-0-aaaaa", "j-0-zzzzz")]
+    series = [gpu(node, 0, pod=pod.name, namespace="ml") for pod, node in zip(pods, "ab", strict=True)]
+    devices = JobDevices((), tuple(series), (CLOCK,), tuple(pods), {}, frozenset({("ml", "j-0-zzzzz")}))
+    places = place_ranks(devices, LabelMap())
+    assert [place.node for place in places.places] == ["b"]
+    assert any("j-0-zzzzz and j-0-aaaaa have the same index" in note for note in places.notes)

@@ -110,3 +110,21 @@ def test_the_table_lists_every_name_once() -> None:
     for signal in KNOWN:
         assert f"`{signal.name}`" in table
     assert all(f"| `{channel}` |" in table for channel in channels())
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "channels"),
+    [
+        ("amd_gpu_clock", "0/GPU_CLOCK_TYPE_SYSTEM/3", ("sm_clock_mhz",)),
+        ("gpu_clock", "0/GPU_CLOCK_TYPE_MEMORY/8", ("mem_clock_mhz",)),
+        ("amd_gpu_clock", "0/GPU_CLOCK_TYPE_VIDEO/2", ()),
+        ("amd_gpu_gfx_activity", "0", ("gpu_util",)),
+        ("amd_gpu_ecc_uncorrect_total", "0", ("ecc_dbe",)),
+        ("DCGM_EXP_XID_ERRORS_COUNT", "0", ()),
+        ("nccl_bus_bandwidth_gbs", "0", ()),
+    ],
+)
+def test_other_exporters_of_gpus_are_known(name: str, device: str, channels: tuple[str, ...]) -> None:
+    signal = resolve(name)
+    assert signal is not None
+    assert signal.channels(device) == channels

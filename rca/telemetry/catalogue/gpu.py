@@ -149,6 +149,85 @@ SIGNALS: tuple[Signal, ...] = (
     _gpu("DCGM_FI_PROF_NVLINK_TX_BYTES", "nvlink_bytes", "NVLink bytes sent", "B/s", combine="sum"),
     _gpu("DCGM_FI_PROF_NVLINK_RX_BYTES", "nvlink_bytes", "NVLink bytes received", "B/s", combine="sum"),
     _gpu("DCGM_FI_DEV_FB_USED", "gpu_memory_used", "device memory in use", "MiB"),
+    # AMD's device metrics exporter. One clock for each engine, with its kind as a part of the device.
+    _gpu(
+        "amd_gpu_clock",
+        None,
+        "clock of the GPU's engines and memory",
+        "MHz",
+        worse="lower",
+        aliases=("gpu_clock",),
+        modes={"gpu_clock_type_system": "sm_clock_mhz", "gpu_clock_type_memory": "mem_clock_mhz"},
+    ),
+    _gpu(
+        "amd_gpu_gfx_activity", "gpu_util", "time with any kernel running", "%", aliases=("gpu_gfx_activity",)
+    ),
+    *(
+        _gpu(
+            f"amd_{name}", "gpu_temp", "GPU temperature", "°C", combine="max", worse="higher", aliases=(name,)
+        )
+        for name in ("gpu_junction_temperature", "gpu_edge_temperature")
+    ),
+    _gpu(
+        "amd_gpu_memory_temperature",
+        "gpu_mem_temp",
+        "memory temperature",
+        "°C",
+        combine="max",
+        worse="higher",
+        aliases=("gpu_memory_temperature",),
+    ),
+    *(
+        _gpu(f"amd_{name}", "gpu_power", "power draw", "W", aliases=(name,))
+        for name in ("gpu_package_power", "gpu_average_package_power", "gpu_power_usage")
+    ),
+    _gpu("amd_gpu_used_vram", "gpu_memory_used", "device memory in use", "MiB", aliases=("gpu_used_vram",)),
+    _errors(
+        "amd_gpu_ecc_correct_total",
+        "ecc_sbe",
+        "corrected memory errors since boot",
+        aliases=("gpu_ecc_correct_total",),
+    ),
+    _errors(
+        "amd_gpu_ecc_uncorrect_total",
+        "ecc_dbe",
+        "uncorrected memory errors since boot",
+        aliases=("gpu_ecc_uncorrect_total",),
+    ),
+    _errors("amd_pcie_replay_count", "pcie_replay", "PCIe retransmissions", aliases=("pcie_replay_count",)),
+    *unused(
+        "amd_pcie_speed",
+        "amd_pcie_max_speed",
+        "amd_pcie_bandwidth",
+        "amd_gpu_umc_activity",
+        "amd_gpu_total_vram",
+        "amd_gpu_free_vram",
+        "amd_gpu_energy_consumed",
+        meaning="in another unit than the channels above, or a part of them",
+    ),
+    *unused(
+        "DCGM_EXP_XID_ERRORS_COUNT",
+        "DCGM_EXP_CLOCK_EVENTS_COUNT",
+        "DCGM_EXP_CLOCK_EVENTS_TOTAL",
+        "DCGM_EXP_GPU_HEALTH_STATUS",
+        "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+        "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+        "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+        "DCGM_FI_DEV_LOW_UTIL_VIOLATION",
+        "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+        "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+        "DCGM_FI_DEV_PCIE_TX_THROUGHPUT",
+        "DCGM_FI_DEV_PCIE_RX_THROUGHPUT",
+        meaning="a copy or a sum of the codes, reasons and counters above",
+    ),
+    *unused(
+        "nccl_collective_exec_time_microseconds",
+        "nccl_bus_bandwidth_gbs",
+        "nccl_algorithm_bandwidth_gbs",
+        "nccl_p2p_exec_time_microseconds",
+        "nccl_p2p_bus_bandwidth_gbs",
+        meaning="all members of a collective are as slow as its slowest one",
+    ),
     *unused(
         "DCGM_FI_DEV_FB_FREE",
         "DCGM_FI_DEV_FB_RESERVED",

@@ -16,6 +16,8 @@ from rca.telemetry.sources.prometheus.promql import chunks, escaped, hosts, matc
 JOB_LABELS = ("hpc_job", "job_id", "slurm_job_id", "slurm_job")
 #: The label that Prometheus itself adds: the name of the scrape.
 SCRAPE_LABEL = "job"
+#: The label that tells clusters behind one address apart.
+CLUSTER_LABEL = "cluster"
 #: Labels with the name of the machine, the most certain first.
 NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
 #: Names in an error.
@@ -41,6 +43,9 @@ class JobDevices:
     pods : tuple of Pod
         Empty outside Kubernetes.
     node_of_pod : mapping of (namespace, name) to str
+        The last one, of pods that moved.
+    current : set of (namespace, name)
+        Pods that exist at the end; empty if kube-state-metrics does not say.
     notes : tuple of str
     """
 
@@ -49,6 +54,7 @@ class JobDevices:
     names: tuple[str, ...]
     pods: tuple[Pod, ...] = ()
     node_of_pod: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    current: frozenset[tuple[str, str]] = frozenset()
     notes: tuple[str, ...] = ()
 
 
@@ -97,6 +103,7 @@ class JobSearch:
         for way in ways:
             found = way()
             if found is not None:
+                self._refuse_several_clusters(found.series)
                 return found
         raise self._unknown()
 
@@ -156,7 +163,7 @@ class JobSearch:
                     tuple(found),
                     tuple(self._names(*chosen)),
                     tuple(pods),
-                    self._nodes_of(pods),
+                    *self._nodes_of(pods),
                     tuple(notes),
                 )
         raise InvalidInput(
@@ -201,17 +208,16 @@ class JobSearch:
         )
         return found, [note]
 
-    def _nodes_of(self, pods: Sequence[Pod]) -> dict[tuple[str, str], str]:
+    def _nodes_of(self, pods: Sequence[Pod]) -> tuple[dict[tuple[str, str], str], frozenset[tuple[str, str]]]:
+        """Node of each pod, and the pods that exist at the end."""
         named = (matcher("__name__", [kubernetes.POD_INFO]), matcher("namespace", [pods[0].namespace]))
         asked = [
             selector(*named, *self.matchers, matcher("pod", names))
             for names in chunks([pod.name for pod in pods])
         ]
-        return {
-            (labels.get("namespace", ""), labels["pod"]): labels["node"]
-            for labels in self.server.series(asked, self.start, self.end)
-            if labels.get("node") and labels.get("pod")
-        }
+        earlier = _pod_nodes(self.server.series(asked, self.start, self.end))
+        last = _pod_nodes([each["metric"] for one in asked for each in self.server.query(one, self.end)])
+        return earlier | last, frozenset(last)
 
     def _refuse_several(self, pods: Sequence[Pod]) -> None:
         namespaces = sorted({pod.namespace for pod in pods})
@@ -225,6 +231,14 @@ class JobSearch:
             f"{len(namespaces)} jobs are called {cut(self.job)}, in the namespaces {cut(listed, 400)}",
             hint=f"choose one with --namespace {namespaces[0]}",
         )
+
+    def _refuse_several_clusters(self, series: Sequence[Labels]) -> None:
+        clusters = sorted({name for labels in series if (name := labels.get(CLUSTER_LABEL))})
+        if len(clusters) > 1:
+            raise InvalidInput(
+                f"{cut(self.job)} runs in {len(clusters)} clusters: {cut(', '.join(clusters), 400)}",
+                hint=f"choose one with --match {matcher(CLUSTER_LABEL, clusters[:1])!r}",
+            )
 
     def _with_namespace(self, chosen: tuple[str, ...]) -> tuple[str, ...]:
         if self.namespace is None:
@@ -247,16 +261,26 @@ class JobSearch:
     def _known_jobs(self, labels: Sequence[str]) -> dict[str, list[str]]:
         chosen = selector(matcher("__name__", self.names), *self.matchers)
         found: dict[str, list[str]] = {}
-        controllers = [kubernetes.PREFIX + kubernetes.label_name(each.job) for each in kubernetes.SCHEMES]
+        controllers = [
+            kubernetes.PREFIXES[0] + kubernetes.label_name(each.job) for each in kubernetes.SCHEMES
+        ]
         for label, asked in [
             *((label, chosen) for label in labels),
             *((label, kubernetes.POD_LABELS) for label in dict.fromkeys(controllers)),
         ]:
             values = self.server.label_values(label, [asked], self.start, self.end)
             if values:
-                found[label.removeprefix(kubernetes.PREFIX)] = sorted(values)
+                found[label.removeprefix(kubernetes.PREFIXES[0])] = sorted(values)
         return found
 
 
 def _preference(name: str) -> int:
     return next((place for place, part in enumerate(_PREFERRED) if part in name.lower()), len(_PREFERRED))
+
+
+def _pod_nodes(series: Sequence[Labels]) -> dict[tuple[str, str], str]:
+    return {
+        (labels.get("namespace", ""), labels["pod"]): labels["node"]
+        for labels in series
+        if labels.get("node") and labels.get("pod")
+    }

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-#: Exporters of pod labels: kube-state-metrics adds the prefix, DCGM's exporter does not.
-POD_LABELS, POD_INFO, PREFIX = "kube_pod_labels", "kube_pod_info", "label_"
+#: Metrics of kube-state-metrics.
+POD_LABELS, POD_INFO = "kube_pod_labels", "kube_pod_info"
+#: What exporters write before the name of a pod's label: kube-state-metrics, and versions of DCGM's exporter.
+PREFIXES = ("label_", "pod_label_", "")
 #: Labels of the pod that uses a device: ``exported_`` if the scrape adds the exporter's own pod.
 POD_PAIRS = (("exported_pod", "exported_namespace"), ("pod", "namespace"))
 #: Replica types that hold the first ranks.
@@ -154,7 +156,7 @@ def _label(labels: Mapping[str, str], label: str | None) -> str | None:
     if label is None:
         return None
     name = label_name(label)
-    return labels.get(PREFIX + name) or labels.get(name)
+    return next((labels[prefix + name] for prefix in PREFIXES if labels.get(prefix + name)), None)
 
 
 def _number(text: str | None) -> int | None:
@@ -164,4 +166,4 @@ def _number(text: str | None) -> int | None:
 def job_labels() -> list[str]:
     """Names of the labels that may hold a job's name, as exporters write them."""
     names = dict.fromkeys(label_name(scheme.job) for scheme in SCHEMES)
-    return [prefix + name for name in names for prefix in (PREFIX, "")]
+    return [prefix + name for name in names for prefix in PREFIXES]

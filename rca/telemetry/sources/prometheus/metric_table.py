@@ -33,6 +33,7 @@ DEVICE_LABELS = (
     "groupname",
     "nvlink",
     "link",
+    "clock_type",
     "mode",
     "ctxswitchtype",
     "kind",
@@ -41,11 +42,22 @@ DEVICE_LABELS = (
 
 @dataclass(frozen=True)
 class Place:
-    """What a series is about: a rank, a node, and the first part of the device's name."""
+    """What a series is about.
+
+    Attributes
+    ----------
+    node : str or None
+    rank : int or None
+    device : str or None
+        First part of the device's name.
+    whole : bool
+        Whether the label ``device`` repeats it.
+    """
 
     node: str | None
     rank: int | None = None
     device: str | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,23 +126,18 @@ def _repeated(texts: Sequence[str | None], counts: IntArray) -> pa.DictionaryArr
 
 
 def _devices(labels: Sequence[Mapping[str, str]], places: Sequence[Place | None]) -> list[str | None]:
-    """Device of each series: its place's, then its own labels, then others that vary within the metric."""
-    values: dict[tuple[str, str], set[str]] = {}
-    for each in labels:
-        name = each.get("__name__", "")
+    """Device of each series: its place's, then its own labels, then others that vary at one place."""
+    values: dict[tuple[str, Place | None, str], set[str]] = {}
+    for each, place in zip(labels, places, strict=True):
         for label in each.keys() - TARGET_LABELS:
-            values.setdefault((name, label), set()).add(each[label])
+            values.setdefault((each.get("__name__", ""), place, label), set()).add(each[label])
     found: list[str | None] = []
     for each, place in zip(labels, places, strict=True):
         name = each.get("__name__", "")
-        extra = sorted(
-            label
-            for label in each.keys() - TARGET_LABELS - set(DEVICE_LABELS)
-            if len(values[name, label]) > 1
-        )
-        first = place.device if place is not None else None
-        own = DEVICE_LABELS[first is not None :]
-        words = [first, *(each.get(label) for label in (*own, *extra))]
+        others = each.keys() - TARGET_LABELS - set(DEVICE_LABELS)
+        extra = sorted(label for label in others if len(values[name, place, label]) > 1)
+        own = DEVICE_LABELS[1:] if place is not None and place.whole else DEVICE_LABELS
+        words = [place.device if place is not None else None, *(each.get(label) for label in (*own, *extra))]
         found.append("/".join(word for word in words if word) or None)
     return found
 

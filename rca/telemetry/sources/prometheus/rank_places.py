@@ -18,7 +18,9 @@ GPU_LABELS = ("gpu", "GPU", "gpu_id", "index", "minor_number")
 INSTANCE_LABELS = ("GPU_I_ID", "gpu_partition_id")
 UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
 #: By default the exporter in a pod calls the machine by the name of its own pod.
-_EXPORTER_POD = re.compile(r"(?:nvidia-)?dcgm-exporter-\w+")
+_EXPORTER_POD = re.compile(r".*exporter-\w+")
+#: Labels of the exporter, and of the scrape, with the name of the machine.
+_HOST_LABELS, _SCRAPE_LABELS = NODE_LABELS[:2], NODE_LABELS[2:]
 _DIGITS = re.compile(r"(\d+)$")
 _SHOWN = 3
 
@@ -57,14 +59,13 @@ def node_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> str | Non
     own = label_map.labels.node
     if own is not None:
         return _host(labels.get(own, "")) or None
+    own_name = next((labels[label] for label in _HOST_LABELS if labels.get(label)), "")
+    if own_name and not _EXPORTER_POD.fullmatch(own_name):
+        return _host(own_name)
     pod = pod_name(labels)
     if pod is not None and pod in found.node_of_pod:
         return found.node_of_pod[pod]
-    for label in NODE_LABELS:
-        name = labels.get(label, "")
-        if name and not _EXPORTER_POD.fullmatch(name):
-            return _host(name)
-    return None
+    return next((_host(labels[label]) for label in _SCRAPE_LABELS if labels.get(label)), None)
 
 
 def device_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> Device | None:
@@ -171,27 +172,37 @@ def _by_pods(devices: Mapping[Device, Labels], found: JobDevices) -> tuple[dict[
         pod = pod_name(labels)
         if pod is not None:
             held.setdefault(pod, []).append(device)
+    notes = [note for pod in sorted(held) if (note := _keep_last_node(held, pod, found))]
     number = ordinals(found.pods, held)
     sizes = Counter(len(each) for each in held.values())
     size = max(sizes)
-    ranks: dict[Device, int] = {}
-    taken: dict[int, tuple[str, str]] = {}
-    notes = []
     if len(sizes) > 1:
         notes.append(f"pods have {min(sizes)} to {size} devices: ranks assume {size} in each")
-    # A pod that replaced another has the same number; the later name is kept.
-    for pod in sorted(held, reverse=True):
-        if pod not in number:
+    ranks: dict[Device, int] = {}
+    taken: dict[int, tuple[str, str]] = {}
+    # Of two pods with one number the one that exists replaced the other.
+    for pod in sorted(held.keys() & number.keys(), key=lambda each: (each not in found.current, each)):
+        first = taken.setdefault(number[pod], pod)
+        if first != pod:
+            notes.append(f"pods {first[1]} and {pod[1]} have the same index: the second is left out")
             continue
-        if number[pod] in taken:
-            notes.append(
-                f"pods {pod[1]} and {taken[number[pod]][1]} have the same index: the first is left out"
-            )
-            continue
-        taken[number[pod]] = pod
         for position, device in enumerate(sorted(held[pod])):
             ranks[device] = number[pod] * size + position
     return ranks, notes
+
+
+def _keep_last_node(
+    held: dict[tuple[str, str], list[Device]], pod: tuple[str, str], found: JobDevices
+) -> str | None:
+    """Leave out devices of nodes from which a pod has moved, with a note."""
+    nodes = sorted({device[0] for device in held[pod]}, key=natural)
+    if len(nodes) < 2:
+        return None
+    last = found.node_of_pod.get(pod)
+    kept = last if last in nodes else nodes[-1]
+    held[pod] = [device for device in held[pod] if device[0] == kept]
+    left = _few([each for each in nodes if each != kept])
+    return f"pod {pod[1]} moved: only samples of {kept} are used, not of {left}"
 
 
 def _by_nodes(devices: Mapping[Device, Labels], label_map: LabelMap) -> tuple[dict[Device, int], list[str]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rca.errors import InvalidInput, cut
+from rca.telemetry.catalogue import resolve
 from rca.telemetry.sources.prometheus.client import Prometheus
 from rca.telemetry.sources.prometheus.job_devices import JobDevices, JobSearch
 from rca.telemetry.sources.prometheus.kubernetes import pod_name
@@ -226,7 +227,7 @@ class _Reading:
                 return None
             node, gpu, part, uuid = device
             text = uuid or str(gpu)
-            return Place(node, places.ranks.get(device), f"{text}/{part}" if part else text)
+            return Place(node, places.ranks.get(device), f"{text}/{part}" if part else text, whole=True)
         host: str | None
         if name.startswith("container_"):
             pod = pod_name(labels)
@@ -250,8 +251,9 @@ class _Reading:
                 f"({', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}): "
                 "its instance, or nodename in node_uname_info, has to be the name of the machine"
             )
-        off = [name for name in OFF_BY_DEFAULT if name not in found.names]
-        if off and any(name.startswith("DCGM_") for name in found.names):
+        held = {resolve(name) for name in found.names}
+        off = [name for name in OFF_BY_DEFAULT if resolve(name) not in held]
+        if off and any(name.lower().startswith("dcgm_") for name in found.names):
             notes.append(
                 f"DCGM's exporter leaves out {', '.join(off)} by default: "
                 "api/deploy/prometheus/dcgm-counters.csv turns them on"
