@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import collector, flight_recorder, profiler, watchdog
+from rca.telemetry.sources import collector, flight_recorder, megatron_timers, profiler, watchdog
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.sources.text_lines import has_line, text_of
 from rca.telemetry.window import Window
@@ -17,6 +17,7 @@ SOURCES: tuple[Source, ...] = (
     flight_recorder.SOURCE,
     collector.SOURCE,
     profiler.SOURCE,
+    megatron_timers.SOURCE,
     watchdog.SOURCE,
 )
 #: More files in one folder are hardly the files of one job.

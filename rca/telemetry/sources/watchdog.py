@@ -35,7 +35,8 @@ MARKS = re.compile(
     rb"|NVRM: Xid|NCCL WARN"
 )
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
-_WANTED = re.compile(
+#: Finds every line that `JobLog.add` may use.
+WANTED = re.compile(
     rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|" + _SIZES + rb"|" + EVENT_PATTERN.pattern,
     re.MULTILINE,
 )
@@ -80,7 +81,7 @@ class _Message(NamedTuple):
 
 
 @dataclass
-class _Log:
+class JobLog:
     """Messages of all logs of a job.
 
     Attributes
@@ -97,6 +98,7 @@ class _Log:
     unreadable: int = 0
 
     def add(self, line: Line) -> None:
+        """Add a line that `WANTED` finds."""
         text = line.text
         if line.rank is not None:
             self.logged.add(line.rank)
@@ -206,15 +208,21 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     return replace(window, notes=(*window.notes, *notes))
 
 
-def scan(paths: Iterable[Path]) -> _Log:
+def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
+    """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`."""
+    _add_timeouts(_with_ranks(_last_stop(log.messages, []), []), log.events)
+    return log.events.table(world_size, otherwise)
+
+
+def scan(paths: Iterable[Path]) -> JobLog:
     """Collect the messages and events of all logs."""
-    log = _Log()
+    log = JobLog()
     for path in paths:
         log.latest_file = max(log.latest_file, path.stat().st_mtime)
         named = task_in_name(path)
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, _WANTED):
+        for line in lines_of(path, WANTED):
             log.add(line)
     return log
 
@@ -337,7 +345,7 @@ def _add_silent(
 
 
 def _bounds(
-    members: Mapping[tuple[str, int], _Member], messages: Sequence[_Message], log: _Log
+    members: Mapping[tuple[str, int], _Member], messages: Sequence[_Message], log: JobLog
 ) -> tuple[float, float]:
     """From the first wait to the last message; without times, the files' time stands for the last."""
     times = [each.time for each in messages if np.isfinite(each.time)]
@@ -361,7 +369,9 @@ def _add_timeouts(ranked: Sequence[tuple[int, _Message]], events: LogEvents) -> 
         events.append(each.time, "nccl_timeout", each.text, code=each.operation or None, rank=rank)
 
 
-def _note_gaps(log: _Log, ranked: Sequence[tuple[int, _Message]], world_size: int, notes: list[str]) -> None:
+def _note_gaps(
+    log: JobLog, ranked: Sequence[tuple[int, _Message]], world_size: int, notes: list[str]
+) -> None:
     if ranked:
         heard = len({rank for rank, _ in ranked})
         notes.append(f"the watchdog of {heard} of {world_size} ranks wrote a message")
