@@ -95,6 +95,10 @@ class Kind:
     doomed: ColumnElement[bool]
     at_once: int = _MANY
 
+    def is_old(self, at: datetime) -> ColumnElement[bool]:
+        """Condition that a row is older than the age."""
+        return false() if self.age is None else self.order[0] < at - self.age
+
 
 class OldRows:
     """Rows that are older than their ages allow.
@@ -115,7 +119,7 @@ class OldRows:
         deleted: dict[str, int] = {}
         for kind in self.kinds(at):
             try:
-                deleted[kind.name] = sum(self._deleted(kind, keys) for keys in self._batches(kind, at))
+                deleted[kind.name] = sum(self._deleted(kind, keys, at) for keys in self._batches(kind, at))
             except StoreError as error:
                 _log.warning("deletion of old rows is postponed", kind=kind.name, reason=error.message)
         return deleted
@@ -195,7 +199,7 @@ class OldRows:
         """Keys of rows to delete at once; each query looks at a limited number of rows."""
         if kind.age is None:
             return
-        old = select(*kind.order, kind.doomed.label("doomed")).where(kind.order[0] < at - kind.age)
+        old = select(*kind.order, kind.doomed.label("doomed")).where(kind.is_old(at))
         old = old.order_by(*kind.order).limit(_LOOK)
         last: tuple[Any, ...] | None = None
         while True:
@@ -213,11 +217,12 @@ class OldRows:
                 return
             last = tuple(rows[-1][:-1])
 
-    def _deleted(self, kind: Kind, keys: Sequence[tuple[Any, ...]]) -> int:
-        """Delete rows that still are to be deleted; then writers have as much time as this has taken."""
+    def _deleted(self, kind: Kind, keys: Sequence[tuple[Any, ...]], at: datetime) -> int:
+        """Delete rows that still are old and to be deleted; then writers have as much time as this took."""
         began = time.monotonic()
         with self._database.session(TIDYING_SECONDS) as session:
-            doomed: ColumnElement[bool] | None = kind.doomed
+            # A job that goes on may have refreshed a row since it was selected.
+            doomed: ColumnElement[bool] | None = and_(kind.doomed, kind.is_old(at))
             if kind.table is DiagnosisRow:
                 keys, doomed = _without_feedback(session, keys, kind.doomed), None
             n_deleted = delete_rows(session, kind.table, keys, doomed)

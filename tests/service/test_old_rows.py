@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 from test_lists import watched
 
 from rca.cli import run
@@ -174,6 +174,27 @@ def test_node_records_go_when_no_list_reads_them(database: Database) -> None:
     assert count(database, NodeExposureRow) == 1
 
 
+def test_a_row_that_is_refreshed_after_its_selection_stays(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database.session() as session:
+        values = {"first_seen": 0, "last_seen": 1, "windows": 1, "updated_at": ago(400)}
+        session.add(NodeExposureRow(node="node-1", job_id="job", **values))
+        session.add(FollowedJobRow(job_id="job", advanced_at=ago(400)))
+    working = OldRows._deleted
+
+    def refreshed(self: OldRows, *arguments: Any) -> int:
+        with database.session() as session:
+            session.execute(update(NodeExposureRow).values(updated_at=NOW))
+            session.execute(update(FollowedJobRow).values(advanced_at=NOW))
+        return working(self, *arguments)
+
+    monkeypatch.setattr(OldRows, "_deleted", refreshed)
+    deleted = OldRows(database, FOR_EVER.all(YEAR)).delete(NOW)
+    assert (deleted["node records"], deleted["jobs"]) == (0, 0)
+    assert (count(database, NodeExposureRow), count(database, FollowedJobRow)) == (1, 1)
+
+
 def test_jobs_without_windows_and_open_incidents_go(database: Database) -> None:
     diagnosis(database, 400, job_id="old")
     diagnosis(database, 400, job_id="older")
@@ -247,10 +268,10 @@ def test_a_kind_that_cannot_be_deleted_does_not_stop_the_others(
         session.add(FollowedJobRow(job_id="other", advanced_at=ago(400)))
     working = OldRows._deleted
 
-    def failing(self: OldRows, kind: Any, keys: Any) -> int:
+    def failing(self: OldRows, kind: Any, *rest: Any) -> int:
         if kind.name == "diagnoses":
             raise StoreError("locked")
-        return working(self, kind, keys)
+        return working(self, kind, *rest)
 
     monkeypatch.setattr(OldRows, "_deleted", failing)
     deleted = OldRows(database, FOR_EVER.all(YEAR)).delete(NOW)
