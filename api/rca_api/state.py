@@ -72,6 +72,7 @@ class State:
     old_rows: OldRows
     webhook_policy: Policy
     webhook_dispatcher: WebhookDispatcher
+    incidents: IncidentTracker
     sweeper: Sweeper
     registry: RegistryClient
     trial: BundleTrial
@@ -136,6 +137,7 @@ class State:
             retention=Retention(database, windows, settings, (has_feedback(),)),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
+            incidents=incidents,
             sweeper=Sweeper(database, incidents, settings.incident_silence_seconds),
             on_diagnosed=on_diagnosed,
             registry=registry,

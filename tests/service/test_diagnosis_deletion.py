@@ -17,12 +17,13 @@ from rca.telemetry.window import Window
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, IdempotencyRow, WindowRow
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.incidents.tables import IncidentRow, ObservationRow
+from rca_api.incidents.tables import ObservationRow
 from rca_api.models.shadow_comparison import ShadowRow
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.security.authority import Authority
 from rca_api.security.principal import Principal, Scope
 from rca_api.store.base import Base
+from rca_api.webhooks.tables import DeliveryRow
 
 
 @pytest.fixture
@@ -137,14 +138,21 @@ def test_its_window_and_key_go_unless_another_diagnosis_uses_the_window(
     assert (count(client, WindowRow), count(client, IdempotencyRow)) == (0, 0)
 
 
-def test_a_queued_diagnosis_is_cancelled(client: TestClient, make_window: Any) -> None:
+def test_a_diagnosis_is_deleted_only_when_it_has_ended(client: TestClient, make_window: Any) -> None:
     state = state_of(client)
     digest = state.windows.put(make_window(2, 3)).digest
     found = state.journal.enqueue(kept(digest=digest), asked_by=None, most=10)
+
+    def refused(as_: str) -> None:
+        answered = client.delete(f"/v1/diagnoses/{found}")
+        assert (answered.status_code, answered.json()["code"]) == (409, "conflict")
+        assert answered.json()["detail"] == f"the diagnosis is {as_}"
+
+    refused("queued")
     (claimed,) = state.journal.claim("owner", 60.0, 1)
+    refused("running")
+    assert replace_on_diagnosed(state).complete("owner", answer(claimed.diagnosis_id))
     gone(client, found)
-    assert not state.journal.complete("owner", answer(claimed.diagnosis_id))
-    assert count(client, DiagnosisRow) == 0
 
 
 @pytest.mark.parametrize("scope", list(Scope))
@@ -156,9 +164,31 @@ def test_only_admins_delete(client: TestClient, scope: Scope, monkeypatch: pytes
     assert status == (204 if scope is Scope.admin else 403)
 
 
-def test_an_incident_without_windows_stays(client: TestClient) -> None:
-    (found,) = live(client, "nic_degradation")
-    gone(client, found)
+def test_an_incident_without_windows_is_resolved(client: TestClient) -> None:
+    client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/"})
+    one, other = live(client, "nic_degradation", "nic_degradation")
+    gone(client, one)
+    assert [each["state"] for each in client.get("/v1/incidents").json()["items"]] == ["open"]
+    gone(client, other)
     (left,) = client.get("/v1/incidents").json()["items"]
     assert (left["windows"], left["seconds_lost"], left["nodes"]) == (0, 0.0, [])
-    assert count(client, IncidentRow) == 1
+    assert (left["state"], left["resolution"]) == ("resolved", "deleted")
+    path = f"/v1/incidents/{left['id']}"
+    assert [each["kind"] for each in client.get(path).json()["timeline"]] == ["opened", "resolved"]
+    page = client.get(path, headers={"Accept": "text/markdown"}).text
+    assert "all its diagnoses were deleted" in page
+    with state_of(client).database.reading() as session:
+        assert set(session.scalars(select(DeliveryRow.event))) == {"incident.opened", "incident.resolved"}
+    # The job may have the same fault again, also in the same window.
+    live(client, "nic_degradation", first=1)
+    again, _ = client.get("/v1/incidents").json()["items"]
+    assert (again["state"], again["windows"]) == ("open", 1)
+
+
+def test_a_resolved_incident_without_windows_stays_as_it_is(client: TestClient) -> None:
+    found = live(client, "nic_degradation", "healthy", "healthy", "healthy")
+    for each in found:
+        gone(client, each)
+    (left,) = client.get("/v1/incidents").json()["items"]
+    assert (left["windows"], left["resolution"]) == (0, "healthy")
+    assert len(client.get(f"/v1/incidents/{left['id']}").json()["timeline"]) == 2

@@ -197,15 +197,16 @@ def get_diagnosis(request: Request, _: ReaderOfOne, diagnosis_id: DiagnosisId) -
     "/{diagnosis_id:id}",
     status_code=status.HTTP_204_NO_CONTENT,
     summary="Delete a diagnosis",
-    responses=problem_responses("invalid-parameters", "not-found", "store-unavailable"),
+    responses=problem_responses("invalid-parameters", "not-found", "conflict", "store-unavailable"),
 )
 def delete_diagnosis(
     request: Request, _: Annotated[Principal, Security(requires(Scope.admin))], diagnosis_id: DiagnosisId
 ) -> None:
     """Delete a diagnosis with its feedback, and its window unless another diagnosis uses it.
 
-    An incident that counted the window is recounted. Its events stay, without the id of the diagnosis.
+    A diagnosis that is queued or running gets 409. An incident that counted the window is recounted, and
+    resolved if it has no other window. Its events stay, without the id of the diagnosis.
     """
     parts = Parts.of(request)
     with parts.database.session() as session:
-        deletion.delete(session, diagnosis_id, parts.retention, now())
+        deletion.delete(session, diagnosis_id, parts.incidents, parts.retention, now())

@@ -10,6 +10,11 @@ from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWin
 #: Most nodes or ranks in one line.
 _NAMED = 4
 _WORDS = {"fail_slow": "fail-slow", "fail_stop": "fail-stop"}
+_RESOLVED = {
+    "healthy": "healthy again",
+    "silence": "no more windows arrived",
+    "deleted": "all its diagnoses were deleted",
+}
 
 
 def page(incident: IncidentDetail) -> str:
@@ -39,7 +44,7 @@ def _facts(incident: IncidentDetail) -> list[str]:
     if incident.reopened:
         facts.append(f"- Relapses: {incident.reopened}.")
     if incident.resolved_at is not None:
-        how = "healthy again" if incident.resolution == "healthy" else "no more windows arrived"
+        how = _RESOLVED[incident.resolution or "silence"]
         facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
     if incident.nodes:
         named = (f"{_text(each.node)} ({probability(each.probability)})" for each in incident.nodes)

@@ -72,7 +72,8 @@ class Incident(BaseModel):
     resolved_at: datetime | None
     resolution: Reason | None = Field(
         description="`healthy`: enough healthy windows in a row. "
-        "`silence`: no window for too long, so the state of the job is unknown."
+        "`silence`: no window for too long, so the state of the job is unknown. "
+        "`deleted`: the diagnoses of all its windows were deleted."
     )
     began: datetime = Field(description="Begin of its first window, on the clock of the job.")
     ended: datetime = Field(description="End of its last window so far, on the clock of the job.")

@@ -94,6 +94,22 @@ class IncidentTracker:
         _restart_order(job, at)
         return True
 
+    def withdraw(self, session: Session, incident_id: str) -> None:
+        """Recount an incident after the deletion of one of its windows; resolve it if none is left.
+
+        The lock of the job must be held (`repository.follow`).
+        """
+        incident = session.get_one(IncidentRow, incident_id)
+        incident.windows -= 1
+        repository.recount(session, incident)
+        if incident.windows or incident.open_job_id is None:
+            return
+        at = self._clock()
+        subject = _open_state(incident, incident.ended).subject
+        self._apply(session, incident, Event("resolved", subject, incident.ended, None, reason="deleted"), at)
+        # The same window may be posted again.
+        _restart_order(session.get_one(FollowedJobRow, incident.job_id), at)
+
     def _leave_the_future(
         self, session: Session, job: FollowedJobRow, seen: ObservationRow, at: datetime
     ) -> None:

@@ -21,7 +21,7 @@ from typing import Literal
 
 Verdict = Literal["healthy", "sick", "unsure"]
 Kind = Literal["opened", "reopened", "cause_changed", "place_changed", "cause_uncertain", "resolved"]
-Reason = Literal["healthy", "silence"]
+Reason = Literal["healthy", "silence", "deleted"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
 _MOST_HEALTHY = 48

@@ -54,7 +54,7 @@ class IncidentRow(Base):
     #: Service's clock.
     opened_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: healthy or silence
+    #: healthy, silence or deleted
     resolution: Mapped[str | None] = mapped_column(String(16))
     #: Window time, Unix seconds: begin of the first window and end of the last window.
     began: Mapped[float]
