@@ -6,10 +6,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from postgres_server import SERVER_USER, Server, postgres_binaries
+from postgres_server import SERVER_USER, Server, database_name, postgres_binaries
 
+from rca_api.store import sqlite_engine
 from rca_api.store.database import Database
 
 
@@ -33,9 +35,60 @@ def postgres() -> Iterator[Server]:
             server.stop()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session", autouse=True)
+def _no_waits_for_the_disk() -> Iterator[None]:
+    """SQLite in this process does not wait until a commit is on the disk: no test cuts the power."""
+    connected = sqlite_engine._on_connect
+
+    def on_connect(connection: Any, record: object) -> None:
+        connected(connection, record)
+        connection.execute("PRAGMA synchronous=OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_engine, "_on_connect", on_connect)
+        yield
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the newest schema, to be copied: all migrations take longer than most tests."""
+    path = tmp_path_factory.mktemp("migrated") / "rca.db"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres: Server) -> str:
+    """Name of a PostgreSQL database with the newest schema, to be copied."""
+    url = postgres.new_database()
+    _migrate(url)
+    return database_name(url)
+
+
+def _migrate(url: str) -> None:
+    database = Database(url)
+    database.upgrade()
+    database.close()
+
+
+KINDS = ("sqlite", "postgresql")
+
+
+@pytest.fixture(params=KINDS)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database; every test that uses it runs on both kinds."""
+    """A database with the newest schema; every test that uses it runs on both kinds."""
+    if request.param == "sqlite":
+        shutil.copyfile(request.getfixturevalue("migrated_file"), tmp_path / "rca.db")
+        yield f"sqlite:///{tmp_path / 'rca.db'}"
+        return
+    server: Server = request.getfixturevalue("postgres")
+    with server.temporary_database(request.getfixturevalue("migrated_template")) as url:
+        yield url
+
+
+@pytest.fixture(params=KINDS)
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database without tables, of both kinds."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'rca.db'}"
         return
@@ -48,6 +101,5 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 def database(database_url: str) -> Iterator[Database]:
     """A database with the newest schema."""
     held = Database(database_url)
-    held.upgrade()
     yield held
     held.close()

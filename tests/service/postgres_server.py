@@ -27,6 +27,10 @@ def postgres_binaries() -> Path | None:
     return next((folder for folder in folders if (folder / "initdb").exists()), None)
 
 
+def database_name(url: str) -> str:
+    return urlsplit(url).path[1:]
+
+
 class Server:
     """A PostgreSQL server of our own on a Unix socket, which can be taken away and brought back.
 
@@ -70,21 +74,21 @@ class Server:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGCONT)
 
-    def new_database(self) -> str:
-        """Make an empty database; its URL."""
+    def new_database(self, template: str | None = None) -> str:
+        """Make an empty database, or a copy of another; its URL."""
         name = f"test_{new_id()}"
-        self._execute(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {template}" if template else ""))
         return self._url(name)
 
     @contextmanager
-    def temporary_database(self) -> Iterator[str]:
-        """An empty database that is deleted in the end; its URL."""
-        url = self.new_database()
+    def temporary_database(self, template: str | None = None) -> Iterator[str]:
+        """As `new_database`, deleted in the end."""
+        url = self.new_database(template)
         try:
             yield url
         finally:
             # Each has 300 files. Hundreds of databases take minutes to delete once they are on the disk.
-            self._execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+            self._execute(f"DROP DATABASE {database_name(url)} WITH (FORCE)")
 
     def _execute(self, statement: str) -> None:
         with psycopg.connect(self._url("postgres"), autocommit=True) as connection:

@@ -51,8 +51,8 @@ def test_upgrading_twice_does_nothing(database: Database) -> None:
     database.check()
 
 
-def test_an_empty_database_is_not_ready_and_the_error_has_a_hint(database_url: str) -> None:
-    database = Database(database_url)
+def test_an_empty_database_is_not_ready_and_the_error_has_a_hint(empty_database_url: str) -> None:
+    database = Database(empty_database_url)
     with pytest.raises(StoreError) as caught:
         database.check()
     database.close()
@@ -60,8 +60,8 @@ def test_an_empty_database_is_not_ready_and_the_error_has_a_hint(database_url: s
     assert caught.value.hint == "run `rca db upgrade`"
 
 
-def test_replicas_that_start_together_migrate_once(database_url: str) -> None:
-    databases = [Database(database_url) for _ in range(4)]
+def test_replicas_that_start_together_migrate_once(empty_database_url: str) -> None:
+    databases = [Database(empty_database_url) for _ in range(4)]
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(Database.upgrade, databases))
     databases[0].check()

@@ -198,8 +198,8 @@ def test_not_ready_names_every_reason(tmp_path: Path) -> None:
     assert "hidden-word" not in answered.text
 
 
-def test_an_old_schema_is_a_reason_and_says_what_to_do(database_url: str) -> None:
-    empty = Database(database_url)
+def test_an_old_schema_is_a_reason_and_says_what_to_do(empty_database_url: str) -> None:
+    empty = Database(empty_database_url)
     check = health.check_database(SchemaCheck(empty))
     empty.close()
     assert (check.ready, check.code) == (False, "store-unavailable")

@@ -16,10 +16,21 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+def call(database_url: str, command: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
     """Run a command on the database of the test; gives its code and what it wrote."""
     monkeypatch.setenv("RCA_DATABASE_URL", database_url)
+    return command
 
+
+@pytest.fixture
+def call_on_empty(empty_database_url: str, command: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """As `call`, on a database without tables."""
+    monkeypatch.setenv("RCA_DATABASE_URL", empty_database_url)
+    return command
+
+
+@pytest.fixture(name="command")
+def _command(capsys: pytest.CaptureFixture[str]) -> Call:
     def command(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as left:
             run(arguments)
@@ -30,7 +41,6 @@ def call(database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 def test_a_key_is_made_used_listed_and_revoked(call: Call, database_url: str) -> None:
-    assert call("db", "upgrade")[0] == 0
     code, out, _ = call(
         "keys", "create", "--scope", "diagnose", "--scope", "read", "--name", "bot", "--quiet"
     )
@@ -49,7 +59,6 @@ def test_a_key_is_made_used_listed_and_revoked(call: Call, database_url: str) ->
 
 
 def test_a_life_is_kept(call: Call) -> None:
-    call("db", "upgrade")
     assert call("keys", "create", "--scope", "read", "--expires", "12h")[0] == 0
     assert json.loads(call("keys", "list", "--json")[1])[0]["expires_at"] is not None
 
@@ -63,30 +72,27 @@ def test_a_life_is_kept(call: Call) -> None:
     ],
 )
 def test_wrong_arguments_say_what_is_right(call: Call, arguments: tuple[str, ...], told: str) -> None:
-    call("db", "upgrade")
     code, _, err = call("keys", "create", *arguments)
     assert code == 2
     assert told in err
 
 
 def test_revoking_what_is_not_there(call: Call) -> None:
-    call("db", "upgrade")
     code, _, err = call("keys", "revoke", "0123456789abcdef")
     assert code == 2
     assert "rca keys list" in err
 
 
-def test_the_exit_code_of_status_shows_whether_an_upgrade_is_due(call: Call) -> None:
-    assert call("db", "status")[0] == 1
-    assert call("db", "upgrade")[0] == 0
-    code, out, _ = call("db", "status")
+def test_the_exit_code_of_status_shows_whether_an_upgrade_is_due(call_on_empty: Call) -> None:
+    assert call_on_empty("db", "status")[0] == 1
+    assert call_on_empty("db", "upgrade")[0] == 0
+    code, out, _ = call_on_empty("db", "status")
     assert code == 0
-    assert "nothing to do" in call("db", "upgrade")[1]
+    assert "nothing to do" in call_on_empty("db", "upgrade")[1]
     assert "newest" in out
 
 
 def test_a_newer_schema_is_left_alone_and_no_error(call: Call, database_url: str) -> None:
-    call("db", "upgrade")
     database = Database(database_url)
     with database.engine.begin() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")

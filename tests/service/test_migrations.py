@@ -51,9 +51,9 @@ def test_a_release_freezes_its_migrations() -> None:
     assert version in RELEASED, f"add the migrations of {version} to RELEASED; none is an empty dictionary"
 
 
-def at_last_release(database_url: str) -> Database:
+def at_last_release(url: str) -> Database:
     """A database of the last release, with a diagnosis as that version stores it."""
-    database = Database(database_url)
+    database = Database(url)
     database.upgrade(BEFORE)
     clock = Clock()
     told = (IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock))
@@ -70,8 +70,8 @@ def at_last_release(database_url: str) -> Database:
     return database
 
 
-def test_a_database_of_the_last_release_keeps_what_it_holds(database_url: str) -> None:
-    database = at_last_release(database_url)
+def test_a_database_of_the_last_release_keeps_what_it_holds(empty_database_url: str) -> None:
+    database = at_last_release(empty_database_url)
     assert database.schema().current == BEFORE
     with database.reading() as session:
         found = list(session.scalars(select(DiagnosisRow.id).order_by(DiagnosisRow.window_end)))

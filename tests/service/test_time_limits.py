@@ -227,8 +227,8 @@ def milliseconds(session: Session, name: str) -> int:
     return int(shown.removesuffix("ms"))
 
 
-def test_migrations_have_no_limit(database_url: str) -> None:
-    database = Database(database_url, longest_seconds=1.0)
+def test_migrations_have_no_limit(empty_database_url: str) -> None:
+    database = Database(empty_database_url, longest_seconds=1.0)
     with database.engine.begin() as connection:
         connection.execute(text("SELECT 1"))
         if not database.is_sqlite:
