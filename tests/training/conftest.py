@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 
 from rca.evaluation import simulated
+from rca.evaluation.judged_rows import JudgedRow
 from rca.training import bundle_comparison, promotion_gate
 from rca.training.feature_cache import FeatureCache
 
@@ -39,13 +41,27 @@ class InThisProcess:
 
 
 simulated_once = cache(simulated.simulated_window)
+judged_rows = simulated._Judges.rows
+_judged: dict[tuple[str, tuple[str, ...], int], list[JudgedRow]] = {}
+
+
+def judged_once(self: simulated._Judges, seed: int) -> list[list[JudgedRow]]:
+    """What each bundle answers, which most comparisons share."""
+    found = []
+    for bundle in self.bundles:
+        key = bundle.model.sha256, self.signals, seed
+        if key not in _judged:
+            [_judged[key]] = judged_rows(replace(self, bundles=(bundle,)), seed)
+        found.append(_judged[key])
+    return found
 
 
 @pytest.fixture
 def comparisons_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare bundles in this process, on windows that are simulated once."""
+    """Compare bundles in this process, on windows that are simulated and answered once."""
     monkeypatch.setattr(simulated, "pool_of", InThisProcess)
     monkeypatch.setattr(simulated, "simulated_window", simulated_once)
+    monkeypatch.setattr(simulated._Judges, "rows", judged_once)
     monkeypatch.setattr(bundle_comparison, "simulated_window", simulated_once)
     monkeypatch.setattr(bundle_comparison, "LATENCY_WINDOWS", 3)
     # Three timings on a busy machine are no evidence; what the gate makes of them is tested elsewhere.
