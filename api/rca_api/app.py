@@ -20,6 +20,7 @@ from rca_api import (
     feedback,
     health,
     incidents,
+    jobs,
     logs,
     models,
     nodes,
@@ -35,6 +36,7 @@ from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
 from rca_api.drain_body import DrainBody
 from rca_api.feedback import endpoints as feedback_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
+from rca_api.jobs import endpoints as job_endpoints
 from rca_api.lifespan import lifespan
 from rca_api.middleware import RequestContext, SecurityHeaders
 from rca_api.models import endpoints as model_endpoints
@@ -79,6 +81,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
+            {"name": "jobs", "description": jobs.__doc__},
             {"name": "feedback", "description": feedback.__doc__},
             {"name": "incidents", "description": incidents.__doc__},
             {"name": "nodes", "description": nodes.__doc__},
@@ -105,6 +108,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(DrainBody, at_most=int(settings.max_body_bytes))
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
+    app.include_router(job_endpoints.router)
     app.include_router(feedback_endpoints.router)
     app.include_router(incident_endpoints.router)
     app.include_router(node_endpoints.router)

@@ -43,6 +43,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         works: tuple[Work, ...] = (
             state.webhook_dispatcher.run,
             state.sweeper.run,
+            state.watcher.run,
             state.follower.follow,
             state.memory.nodes.follow,
             state.memory.windows.follow,

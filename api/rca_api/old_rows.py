@@ -24,6 +24,7 @@ from rca_api.diagnoses.repository import QUEUED, RUNNING
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
+from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.nodes.service import RECORD_AGE
 from rca_api.settings import Settings
@@ -52,6 +53,7 @@ class Ages:
     delivered: Age
     dead: Age
     training_runs: Age
+    telemetry: Age
 
     @classmethod
     def of(cls, settings: Settings) -> Ages:
@@ -64,7 +66,8 @@ class Ages:
             "dead": settings.webhook_dead_days,
             "training_runs": settings.training_run_days,
         }
-        return cls(**{name: timedelta(days=each) if each else None for name, each in days.items()})
+        ages = {name: timedelta(days=each) if each else None for name, each in days.items()}
+        return cls(**ages, telemetry=timedelta(hours=settings.telemetry_hours))
 
     def all(self, age: timedelta) -> Ages:
         """The same age for everything except feedback, which is training data."""
@@ -138,6 +141,9 @@ class OldRows:
         exposure = (NodeExposureRow.updated_at, NodeExposureRow.node, NodeExposureRow.job_id)
         jobs = (FollowedJobRow.advanced_at, FollowedJobRow.job_id)
         runs = (TrainingRunRow.created_at, TrainingRunRow.id)
+        segments = (SegmentRow.received_at, SegmentRow.number)
+        streamed = (StreamedJobRow.updated_at, StreamedJobRow.job_id)
+        is_empty = ~exists().where(SegmentRow.job_id == StreamedJobRow.job_id)
         ended = TrainingRunRow.active.is_(None)
         delivered, dead = DeliveryRow.state == "delivered", DeliveryRow.state == "dead"
         return (
@@ -163,6 +169,8 @@ class OldRows:
             Kind("delivered webhooks", DeliveryRow, delivery, ages.delivered, delivered),
             Kind("dead webhooks", DeliveryRow, delivery, ages.dead, dead),
             Kind("training runs", TrainingRunRow, runs, ages.training_runs, ended),
+            Kind("telemetry", SegmentRow, segments, ages.telemetry, true()),
+            Kind("jobs with telemetry", StreamedJobRow, streamed, ages.telemetry, is_empty),
         )
 
     def _old_incident(self, at: datetime) -> ColumnElement[bool]:

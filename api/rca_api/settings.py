@@ -150,6 +150,13 @@ class Settings(BaseSettings):
     keeps nothing."""
     training_run_days: float = Field(365.0, ge=0)
     """Age at which the records of ended training runs are deleted; 0 for never."""
+    telemetry_hours: float = Field(24.0, gt=0)
+    """Age at which the telemetry of jobs is deleted. Diagnosed windows stay."""
+    watch_seconds: float = Field(5.0, gt=0)
+    """Shortest time between two looks at the telemetry of a job."""
+    job_silence_seconds: float = Field(120.0, gt=0)
+    """A job that sent telemetry is diagnosed after so long without any, or after 20 steps if that is longer.
+    A job that was ended is not."""
     window_days: float = Field(90.0, gt=0)
     """Windows that are not used for so long are deleted, unless feedback refers to them."""
     max_window_store_bytes: ByteSize = Field(ByteSize(50 * 1024**3), gt=0)

@@ -25,6 +25,8 @@ from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
+from rca_api.jobs.repository import has_segment
+from rca_api.jobs.watcher import Watcher
 from rca_api.metrics import Metrics
 from rca_api.models.bundle_cache import KEEP_SECONDS, BundleCache
 from rca_api.models.bundle_trial import BundleTrial
@@ -68,6 +70,7 @@ class State:
     journal: Journal
     keys: Keys
     dispatcher: Dispatcher
+    watcher: Watcher
     retention: Retention
     old_rows: OldRows
     webhook_policy: Policy
@@ -114,6 +117,7 @@ class State:
             settings.shadow_share, settings.deadline_seconds, models, memory, pool, database, metrics
         )
         metrics.registry.register(LiveGauges(pool, models, admission, database))
+        dispatcher = Dispatcher(journal, pool, models, memory, settings, shadow.answered)
         return cls(
             settings=settings,
             database=database,
@@ -132,9 +136,10 @@ class State:
                 kept=timedelta(hours=settings.idempotency_hours),
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
-            dispatcher=Dispatcher(journal, pool, models, memory, settings, shadow.answered),
+            dispatcher=dispatcher,
+            watcher=Watcher(database, pool, journal, dispatcher, settings),
             old_rows=OldRows(database, Ages.of(settings)),
-            retention=Retention(database, windows, settings, (has_feedback(),)),
+            retention=Retention(database, windows, settings, (has_feedback(), has_segment())),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
             incidents=incidents,

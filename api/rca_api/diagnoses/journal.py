@@ -88,7 +88,7 @@ class Journal:
                 request_id=request_id,
                 at=self._clock(),
             )
-            self._refuse_a_deleted(window)
+            self.refuse_a_deleted(window)
             if hold is not None:
                 bind(session, hold, row.id)
             self._notify(session, row)
@@ -125,7 +125,7 @@ class Journal:
                 request_id=request_id,
                 at=self._clock(),
             )
-            self._refuse_a_deleted(window)
+            self.refuse_a_deleted(window)
             if hold is not None:
                 bind(session, hold, diagnosis_id)
         return diagnosis_id
@@ -181,7 +181,7 @@ class Journal:
         problem = ProblemError("internal-error", why)
         repository.give_up(row, _document(problem, row.id), at)
 
-    def _refuse_a_deleted(self, window: StoredWindow) -> None:
+    def refuse_a_deleted(self, window: StoredWindow) -> None:
         """Raise if retention has deleted the window since it was stored.
 
         This transaction has locked the row of the window. Retention deletes a file only together with its

@@ -111,7 +111,7 @@ def diagnose(
     context: Context, sent: Sent, ref: BundleRef, accept: str, history: History
 ) -> tuple[StoredWindow, Answer]:
     """Decode, diagnose and render a posted window; it is stored at the same time."""
-    window = _decoded(context, sent)
+    window = decoded(context, sent)
     # Compressing and writing release the interpreter lock, so they run in parallel to the diagnosis.
     with ThreadPoolExecutor(1) as thread:
         storing = thread.submit(context.windows.put, window)
@@ -123,7 +123,7 @@ def diagnose(
 
 def accept_window(context: Context, sent: Sent) -> StoredWindow:
     """Decode and store a posted window that will be diagnosed later."""
-    return _store(context, _decoded(context, sent))
+    return store(context, decoded(context, sent))
 
 
 def diagnose_stored(
@@ -164,7 +164,7 @@ def _accepted(context: Context, windows: list[Callable[[], Window]]) -> list[Sto
         try:
             window = read()
             _refuse(window, context)
-            accepted.append(_store(context, window))
+            accepted.append(store(context, window))
         except InvalidInput as error:
             accepted.append(error)
         except RcaError:
@@ -276,7 +276,8 @@ def _members(body: bytes, limits: Limits) -> list[object]:
     return windows
 
 
-def _decoded(context: Context, sent: Sent) -> Window:
+def decoded(context: Context, sent: Sent) -> Window:
+    """Decompress and decode a posted window; refuse one that cannot be stored or is too large."""
     with context.stage("decompress"):
         body = sent.plain()
     with context.stage("decode"):
@@ -285,7 +286,8 @@ def _decoded(context: Context, sent: Sent) -> Window:
     return window
 
 
-def _store(context: Context, window: Window) -> StoredWindow:
+def store(context: Context, window: Window) -> StoredWindow:
+    """Put a window into the window store."""
     with context.stage("keep"):
         stored = context.windows.put(window)
     return _described(window, stored)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rca_api.diagnoses import tables as diagnoses
 from rca_api.feedback import tables as feedback
 from rca_api.incidents import tables as incidents
+from rca_api.jobs import tables as jobs
 from rca_api.models import shadow_comparison as models
 from rca_api.nodes import repository as nodes
 from rca_api.security import keys as security
@@ -17,6 +18,7 @@ __all__ = [
     "diagnoses",
     "feedback",
     "incidents",
+    "jobs",
     "models",
     "nodes",
     "security",

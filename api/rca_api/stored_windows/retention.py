@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, or_, select
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import QUEUED, RUNNING
@@ -92,12 +92,13 @@ class Retention:
         return Pruned(windows, int(n_bytes), 0)
 
     def forget_unused(self, session: Session, row: WindowRow) -> None:
-        """Delete a window that the caller has locked, unless a diagnosis uses it.
+        """Delete a window that the caller has locked, unless a diagnosis or the telemetry of a job uses it.
 
         The file is deleted before the transaction of the caller ends, as in `prune`.
         """
         used = select(DiagnosisRow.id).where(DiagnosisRow.window_digest == row.digest).limit(1)
-        if session.scalar(used) is None:
+        kept = select(WindowRow.digest).where(WindowRow.digest == row.digest, or_(false(), *self._keepers))
+        if session.scalar(used) is None and session.scalar(kept) is None:
             session.execute(delete(WindowRow).where(WindowRow.digest == row.digest))
             self._windows.delete(row.digest)
 

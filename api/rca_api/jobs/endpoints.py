@@ -1,0 +1,194 @@
+"""`/v1/jobs`: telemetry of running jobs, and windows cut from it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import select
+
+from rca.telemetry.encodings import arrow
+from rca_api import request_bodies
+from rca_api.admission import content_encoding
+from rca_api.compute.deadline import Deadline
+from rca_api.decoding import JSON, MULTIPART, Sent
+from rca_api.diagnoses.schemas import TelemetryWindow
+from rca_api.jobs import repository, work
+from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
+from rca_api.jobs.tables import StreamedJobRow
+from rca_api.negotiation import choose
+from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.parameters import Moment, Name
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.store.base import now
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+JobId = Annotated[Name, Path(description="Id of the job, as in its telemetry.")]
+Sender = Annotated[Principal, Security(requires(Scope.diagnose))]
+Reader = Annotated[Principal, Security(requires(Scope.read))]
+
+
+@router.post(
+    "/{job_id:name}/telemetry",
+    summary="Send telemetry of a running job",
+    responses=problem_responses(
+        "invalid-input",
+        "invalid-window",
+        "invalid-parameters",
+        "conflict",
+        "too-large",
+        "body-timeout",
+        "unsupported-media-type",
+        "unsupported-encoding",
+        "busy",
+        "store-unavailable",
+        "deadline-exceeded",
+    ),
+    openapi_extra=WINDOW_BODY,
+)
+async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> Receipt:
+    """Store rows of a running job; they are durable when this answers.
+
+    The body is a window with the rows of any ranks and steps. They may come in any order, from each rank
+    alone, and again: of rows with the same rank and step the last ones count. A lasting change of the step
+    time, or silence, is diagnosed without a further request.
+    """
+    state = State.of(request)
+    content_type = content_type_of(request, WINDOW_TYPES)
+    encoding = content_encoding(request)
+    limits = limits_of(state.settings, content_type)
+    async with request_bodies.received(request, principal.id, limits.sent) as body:
+        deadline = Deadline.after(state.settings.deadline_seconds)
+        sent = Sent(body.body, content_type, encoding, limits)
+        fragment = await state.pool.run(work.accept_fragment, sent, job_id, deadline=deadline)
+        new = await run_in_threadpool(_add, state, job_id, fragment)
+    state.watcher.wake()
+    return Receipt(
+        job_id=job_id,
+        segment=fragment.window.digest,
+        new=new,
+        first_step=fragment.first_step,
+        last_step=fragment.last_step,
+    )
+
+
+def _add(state: State, job_id: str, fragment: work.Fragment) -> bool:
+    with state.database.session() as session:
+        new = repository.add_fragment(session, job_id, fragment, now())
+        state.journal.refuse_a_deleted(fragment.window)
+    return new
+
+
+@router.get(
+    "/{job_id:name}/window",
+    summary="Get a window of a job's telemetry",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The window, in a form that can be posted to `/v1/diagnoses`.",
+            "model": TelemetryWindow,
+            "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
+        },
+        **problem_responses(
+            "not-found",
+            "invalid-parameters",
+            "invalid-input",
+            "too-large",
+            "not-acceptable",
+            "busy",
+            "store-unavailable",
+            "source-error",
+            "deadline-exceeded",
+        ),
+    },
+)
+async def get_job_window(
+    request: Request,
+    _: Reader,
+    job_id: JobId,
+    since: Annotated[Moment | None, Query(description="Steps that began at this time or later.")] = None,
+    until: Annotated[Moment | None, Query(description="Steps that began before this time.")] = None,
+) -> Response:
+    """Get the rows of a time as one window; without `since`, all that is stored."""
+    state = State.of(request)
+    accept = choose(request.headers.get("accept"), (MULTIPART, JSON))
+    begin, end = _seconds(since, -float("inf")), _seconds(until, float("inf"))
+    with state.admission.work():
+        digests = await run_in_threadpool(_digests, state, job_id, begin, end)
+        deadline = Deadline.after(state.settings.deadline_seconds)
+        content = await state.pool.run(work.cut, digests, begin, end, accept, deadline=deadline)
+    media_type = JSON if accept == JSON else arrow.CONTENT_TYPE
+    return Response(content, media_type=media_type, headers={"Vary": "Accept"})
+
+
+def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
+    with state.database.reading() as session:
+        if session.get(StreamedJobRow, job_id) is None:
+            raise _unknown(job_id)
+        found = repository.segments(session, job_id, begin, end)
+    if not found:
+        raise ProblemError("not-found", f"job {job_id!r} has no telemetry of this time")
+    return found
+
+
+@router.post(
+    "/{job_id:name}/end",
+    status_code=status.HTTP_200_OK,
+    summary="End a job",
+    responses=problem_responses("not-found", "invalid-parameters", "store-unavailable"),
+)
+def end_job(request: Request, _: Sender, job_id: JobId) -> StreamedJob:
+    """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again."""
+    with State.of(request).database.session() as session:
+        job = session.get(StreamedJobRow, job_id, with_for_update=True)
+        if job is None:
+            raise _unknown(job_id)
+        job.ended_at = job.ended_at or now()
+        return StreamedJob.of(job)
+
+
+@router.get(
+    "",
+    summary="List jobs that send telemetry",
+    responses={200: {"headers": LINK_HEADER}, **problem_responses("invalid-parameters", "store-unavailable")},
+)
+def list_jobs(
+    request: Request, response: Response, _: Reader, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> StreamedJobPage:
+    """List jobs, the one with the newest telemetry first."""
+    keys = (StreamedJobRow.updated_at, StreamedJobRow.job_id)
+    with State.of(request).database.reading() as session:
+        found = page(
+            session, select(StreamedJobRow), keys=keys, limit=limit, cursor=cursor, read=StreamedJob.of
+        )
+    link_next(request, response, found.next)
+    return StreamedJobPage(items=found.items, next=found.next)
+
+
+@router.get(
+    "/{job_id:name}",
+    summary="Get a job that sends telemetry",
+    responses=problem_responses("not-found", "invalid-parameters", "store-unavailable"),
+)
+def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
+    """Get a job: its last step, whether it has ended, and the newest diagnosis."""
+    with State.of(request).database.reading() as session:
+        job = session.get(StreamedJobRow, job_id)
+        if job is None:
+            raise _unknown(job_id)
+        return StreamedJob.of(job)
+
+
+def _unknown(job_id: str) -> ProblemError:
+    return ProblemError("not-found", f"no telemetry of job {job_id!r} has arrived")
+
+
+def _seconds(moment: datetime | None, otherwise: float) -> float:
+    return otherwise if moment is None else moment.timestamp()

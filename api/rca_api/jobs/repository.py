@@ -1,0 +1,155 @@
+"""Jobs and their telemetry in the database; every function works in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import cast
+
+from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from rca_api.diagnoses.repository import keep_window
+from rca_api.diagnoses.tables import WindowRow
+from rca_api.jobs.tables import SegmentRow, StreamedJobRow
+from rca_api.jobs.work import Fragment
+from rca_api.problems import ProblemError
+from rca_api.store.upsert import insert_if_absent
+
+#: Steps that a look at a job reads.
+STEPS_LOOKED_AT = 400
+#: A job without steps: seconds that a look reads.
+SECONDS_LOOKED_AT = 1800.0
+#: Segments that are read at once.
+MOST_SEGMENTS = 5000
+
+
+def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime) -> bool:
+    """Store that telemetry of a job has arrived; False if it had arrived before.
+
+    Raises
+    ------
+    ProblemError
+        ``conflict`` if the job has another number of ranks.
+    """
+    size = fragment.window.world_size
+    keep_window(session, fragment.window, at)
+    insert_if_absent(session, StreamedJobRow, job_id=job_id, world_size=size, created_at=at, updated_at=at)
+    job = session.get_one(StreamedJobRow, job_id, with_for_update=True, populate_existing=True)
+    if job.world_size != size:
+        raise ProblemError(
+            "conflict",
+            f"job {job_id!r} has {job.world_size:,} ranks, this telemetry is of {size:,}",
+            hint="give a job that was restarted with other ranks another job_id",
+        )
+    new = insert_if_absent(
+        session,
+        SegmentRow,
+        job_id=job_id,
+        digest=fragment.window.digest,
+        n_bytes=fragment.window.n_bytes,
+        begin=fragment.begin,
+        end=fragment.end,
+        first_step=fragment.first_step,
+        last_step=fragment.last_step,
+        received_at=at,
+    )
+    if new:
+        job.updated_at, job.pending, job.silent, job.ended_at = at, True, False, None
+        steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
+        job.last_step = max(steps, default=None)
+    return new
+
+
+def segments(session: Session, job_id: str, begin: float, end: float) -> list[str]:
+    """Digests of the segments with rows between two times, in the order of arrival.
+
+    Raises
+    ------
+    ProblemError
+        ``too-large`` if there are more than `MOST_SEGMENTS`.
+    """
+    wanted = select(SegmentRow.digest).where(
+        SegmentRow.job_id == job_id, SegmentRow.end >= begin, SegmentRow.begin <= end
+    )
+    found = list(session.scalars(wanted.order_by(SegmentRow.number).limit(MOST_SEGMENTS + 1)))
+    if len(found) > MOST_SEGMENTS:
+        raise ProblemError(
+            "too-large",
+            f"this time has more than {MOST_SEGMENTS:,} segments of job {job_id!r}",
+            hint="name a shorter time with since and until",
+        )
+    return found
+
+
+def looked_at_from(session: Session, job: StreamedJobRow) -> float:
+    """Time from which a look at a job reads, Unix seconds."""
+    mine = SegmentRow.job_id == job.job_id
+    last = session.scalar(select(func.max(SegmentRow.end)).where(mine)) or 0.0
+    if job.last_step is None:
+        return last - SECONDS_LOOKED_AT
+    recent = and_(mine, SegmentRow.last_step >= job.last_step - STEPS_LOOKED_AT)
+    first = session.scalar(select(func.min(SegmentRow.begin)).where(recent))
+    return last if first is None else first
+
+
+def due(
+    session: Session, looked_before: datetime, silent_since: datetime, most: int
+) -> Sequence[StreamedJobRow]:
+    """Jobs with new rows that were not looked at since `looked_before`, and jobs that fell silent."""
+    fresh = and_(
+        StreamedJobRow.pending.is_(True),
+        or_(StreamedJobRow.looked_at.is_(None), StreamedJobRow.looked_at <= looked_before),
+    )
+    quiet = and_(
+        StreamedJobRow.updated_at <= silent_since,
+        StreamedJobRow.ended_at.is_(None),
+        StreamedJobRow.silent.is_(False),
+        StreamedJobRow.last_step.is_not(None),
+    )
+    wanted = select(StreamedJobRow).where(or_(fresh, quiet)).order_by(StreamedJobRow.updated_at).limit(most)
+    return session.scalars(wanted).all()
+
+
+def claim(session: Session, job: StreamedJobRow, at: datetime) -> bool:
+    """Take a due job; False if another replica has taken it."""
+    same = (
+        StreamedJobRow.job_id == job.job_id,
+        StreamedJobRow.updated_at == job.updated_at,
+        StreamedJobRow.pending.is_(job.pending),
+        StreamedJobRow.looked_at.is_(None)
+        if job.looked_at is None
+        else StreamedJobRow.looked_at == job.looked_at,
+    )
+    done = session.execute(update(StreamedJobRow).where(*same).values(pending=False, looked_at=at))
+    return cast("CursorResult[None]", done).rowcount == 1
+
+
+def replace_segments(
+    session: Session, job_id: str, digests: Sequence[str], merged: Fragment, at: datetime
+) -> None:
+    """Put one segment in the place of those that it holds."""
+    keep_window(session, merged.window, at)
+    old = select(func.min(SegmentRow.received_at)).where(
+        SegmentRow.job_id == job_id, SegmentRow.digest.in_(digests)
+    )
+    received_at = session.scalar(old) or at
+    others = [digest for digest in digests if digest != merged.window.digest]
+    session.execute(delete(SegmentRow).where(SegmentRow.job_id == job_id, SegmentRow.digest.in_(others)))
+    insert_if_absent(
+        session,
+        SegmentRow,
+        job_id=job_id,
+        digest=merged.window.digest,
+        n_bytes=merged.window.n_bytes,
+        begin=merged.begin,
+        end=merged.end,
+        first_step=merged.first_step,
+        last_step=merged.last_step,
+        received_at=received_at,
+    )
+
+
+def has_segment() -> ColumnElement[bool]:
+    """The condition on `WindowRow` that it is telemetry of a job."""
+    return exists(select(SegmentRow.number).where(SegmentRow.digest == WindowRow.digest))

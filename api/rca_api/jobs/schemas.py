@@ -1,0 +1,55 @@
+"""Answers about jobs that send telemetry."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, Field
+
+from rca_api.jobs.tables import StreamedJobRow
+
+
+class Receipt(BaseModel):
+    """Telemetry that was stored."""
+
+    job_id: str
+    segment: str = Field(description="SHA-256 of the stored rows.")
+    new: bool = Field(description="False if the same rows had arrived before.")
+    first_step: int | None
+    last_step: int | None
+
+
+class StreamedJob(BaseModel):
+    """A job that sends telemetry."""
+
+    job_id: str
+    world_size: int
+    created_at: datetime
+    updated_at: datetime = Field(description="Last time that telemetry arrived.")
+    ended_at: datetime | None = Field(description="When its trainer ended it; null while it runs.")
+    last_step: int | None
+    step_seconds: float | None = Field(description="Usual step time, seconds.")
+    changed_step: int | None = Field(description="First step of a lasting change of the step time.")
+    diagnosis_id: str | None = Field(description="Newest diagnosis that the service made by itself.")
+
+    @classmethod
+    def of(cls, row: StreamedJobRow) -> StreamedJob:
+        """Read a row."""
+        return cls(
+            job_id=row.job_id,
+            world_size=row.world_size,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            ended_at=row.ended_at,
+            last_step=row.last_step,
+            step_seconds=row.usual_seconds,
+            changed_step=row.changed_step,
+            diagnosis_id=row.diagnosis_id,
+        )
+
+
+class StreamedJobPage(BaseModel):
+    """Jobs, the one with the newest telemetry first."""
+
+    items: list[StreamedJob]
+    next: str | None

@@ -1,0 +1,192 @@
+"""Watches jobs that send telemetry: a change of the step time or silence queues a diagnosis.
+
+Each look reads the last few hundred steps. A look that finds no change costs milliseconds; what it finds is
+diagnosed like a posted window, and the diagnosis decides whether it is an incident.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from fastapi.concurrency import run_in_threadpool
+
+from rca.errors import RcaError
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.pool import ComputePool
+from rca_api.diagnoses.dispatcher import Dispatcher
+from rca_api.diagnoses.journal import Journal
+from rca_api.jobs import repository, work
+from rca_api.jobs.tables import StreamedJobRow
+from rca_api.jobs.work import Look, Wanted
+from rca_api.problems import ProblemError
+from rca_api.settings import Settings
+from rca_api.store.base import now
+from rca_api.store.database import Database
+
+_log = structlog.stdlib.get_logger("rca_api.jobs")
+_POLL_SECONDS = 1.0
+#: Jobs looked at in one round.
+_MOST_JOBS = 100
+#: Step from which a job without a change is diagnosed once: it may be slow from its start.
+FIRST_STEP = 64
+#: Steps until a change is diagnosed again; then twice as many.
+_AGAIN_STEPS = 8
+#: More segments than this are stored as one.
+MERGED_FROM = 64
+#: A job is silent after so many usual steps at least.
+_SILENT_STEPS = 20
+
+
+@dataclass(frozen=True)
+class _Due:
+    """A claimed job, and what to do with it."""
+
+    job_id: str
+    digests: list[str]
+    wanted: Wanted
+
+
+class Watcher:
+    """Looks at jobs with new telemetry; several replicas share the work.
+
+    Parameters
+    ----------
+    database : Database
+    pool : ComputePool
+    journal : Journal
+    dispatcher : Dispatcher
+        Is woken for each queued diagnosis.
+    settings : Settings
+    clock : callable
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        pool: ComputePool,
+        journal: Journal,
+        dispatcher: Dispatcher,
+        settings: Settings,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self._database = database
+        self._pool = pool
+        self._journal = journal
+        self._dispatcher = dispatcher
+        self._every = timedelta(seconds=settings.watch_seconds)
+        self._silence = timedelta(seconds=settings.job_silence_seconds)
+        self._deadline_seconds = settings.deadline_seconds
+        self._max_queued = settings.max_queued
+        self._clock = clock
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Look for jobs now, because telemetry has arrived."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_SECONDS):
+                    await self._woken.wait()
+            self._woken.clear()
+            try:
+                await self.round()
+            except RcaError as error:
+                _log.warning("jobs cannot be watched at the moment", reason=error.message)
+
+    async def round(self) -> int:
+        """Look at every job that is due; gives the number of queued diagnoses."""
+        queued = 0
+        for due in await run_in_threadpool(self._claimed):
+            try:
+                found = await self._pool.run(
+                    work.look,
+                    due.digests,
+                    due.wanted,
+                    deadline=Deadline.after(self._deadline_seconds, of_work=True),
+                )
+                queued += await run_in_threadpool(self._settle, due, found)
+            except (RcaError, ProblemError) as error:
+                _log.warning("a job cannot be watched", job_id=due.job_id, reason=str(error))
+                await run_in_threadpool(self._postpone, due.job_id)
+        if queued:
+            self._dispatcher.wake()
+        return queued
+
+    def _claimed(self) -> list[_Due]:
+        at = self._clock()
+        with self._database.reading() as session:
+            found = repository.due(session, at - self._every, at - self._silence, _MOST_JOBS)
+            session.expunge_all()
+        return [due for job in found if (due := self._claim(job, at)) is not None]
+
+    def _claim(self, job: StreamedJobRow, at: datetime) -> _Due | None:
+        quiet = (at - job.updated_at).total_seconds()
+        longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
+        is_silent = quiet >= longest and job.ended_at is None and not job.silent
+        if not (job.pending or is_silent):
+            return None
+        with self._database.session() as session:
+            if not repository.claim(session, job, at):
+                return None
+            begin = repository.looked_at_from(session, job)
+            digests = repository.segments(session, job.job_id, begin, float("inf"))
+            if is_silent:
+                session.get_one(StreamedJobRow, job.job_id).silent = True
+        if not digests:
+            return None
+        wanted = Wanted(
+            changed_step=job.changed_step,
+            next_step=job.next_step,
+            first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
+            silent_until=at.timestamp() if is_silent else None,
+            merge=len(digests) >= MERGED_FROM,
+        )
+        return _Due(job.job_id, digests, wanted)
+
+    def _settle(self, due: _Due, found: Look) -> int:
+        """Store what a look has found, and queue its diagnosis."""
+        diagnosis_id = None
+        if found.window is not None:
+            diagnosis_id = self._journal.enqueue(found.window, asked_by=None, most=self._max_queued)
+        at = self._clock()
+        with self._database.session() as session:
+            job = session.get_one(StreamedJobRow, due.job_id, with_for_update=True)
+            if found.usual_seconds is not None:
+                job.usual_seconds = found.usual_seconds
+            if diagnosis_id is not None:
+                job.diagnosis_id = diagnosis_id
+            job.changed_step, job.next_step = followed(found, due.wanted, queued=diagnosis_id is not None)
+            if found.merged is not None:
+                repository.replace_segments(session, due.job_id, due.digests, found.merged, at)
+        if diagnosis_id is not None:
+            _log.info(
+                "a job is diagnosed",
+                job_id=due.job_id,
+                diagnosis_id=diagnosis_id,
+                silent=due.wanted.silent_until is not None,
+            )
+        return 0 if diagnosis_id is None else 1
+
+    def _postpone(self, job_id: str) -> None:
+        with self._database.session() as session:
+            job = session.get(StreamedJobRow, job_id)
+            if job is not None:
+                job.pending = True
+
+
+def followed(found: Look, wanted: Wanted, *, queued: bool) -> tuple[int | None, int | None]:
+    """First step of the change that is followed now, and the step from which it is diagnosed again."""
+    if found.change is None or found.last_step is None:
+        return None, None
+    if not queued:
+        return wanted.changed_step, wanted.next_step
+    since = found.last_step - found.change.step
+    return found.change.step, found.last_step + max(_AGAIN_STEPS, since)

@@ -1,0 +1,180 @@
+"""Work on the telemetry of jobs in the processes of the pool; see `rca_api.compute.process`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow.compute as pc
+
+from rca.errors import InvalidInput
+from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
+from rca.robust import nan_median
+from rca.telemetry.encodings import arrow
+from rca.telemetry.fragments import between_steps, complete_until, joined, within
+from rca.telemetry.window import Window
+from rca.telemetry.window_memory import refuse_large
+from rca_api.compute.process import Context
+from rca_api.decoding import JSON, Sent
+from rca_api.diagnoses.work import StoredWindow, decoded, store
+from rca_api.store.canonical import CanonicalPieces
+
+#: Steps before a change that its diagnosis compares with.
+STEPS_BEFORE = 120
+#: Steps of a window without a change.
+STEPS_OF_A_WINDOW = 200
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Stored telemetry, with the bounds of its rows.
+
+    Attributes
+    ----------
+    begin, end : float
+        Unix seconds; `end` is later than every row.
+    first_step, last_step : int or None
+        None without steps.
+    """
+
+    window: StoredWindow
+    begin: float
+    end: float
+    first_step: int | None
+    last_step: int | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the last steps of a job has found.
+
+    Attributes
+    ----------
+    last_step : int or None
+        Last step that a rank has begun.
+    usual_seconds : float or None
+        Median step time.
+    window : StoredWindow or None
+        The window to diagnose, if one was wanted.
+    merged : Fragment or None
+        All segments in one.
+    """
+
+    change: StepTimeChange | None
+    last_step: int | None
+    usual_seconds: float | None
+    window: StoredWindow | None
+    merged: Fragment | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which window of a look is to be diagnosed.
+
+    Attributes
+    ----------
+    changed_step, next_step : int or None
+        Of the change that is followed.
+    first_step : int or None
+        The first diagnosis is due from this step on; None if it was made.
+    silent_until : float or None
+        Unix seconds; given if the job has sent nothing for long.
+    merge : bool
+        Whether to store all segments as one.
+    """
+
+    changed_step: int | None
+    next_step: int | None
+    first_step: int | None
+    silent_until: float | None = None
+    merge: bool = False
+
+
+def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
+    """Decode, check and store telemetry of one job."""
+    window = decoded(context, sent)
+    if window.job.job_id != job_id:
+        raise InvalidInput(
+            f"the body is of job {window.job.job_id!r}, the address of {job_id!r}",
+            hint="send it to the address of its own job",
+        )
+    return _fragment(context, window)
+
+
+def cut(context: Context, digests: Sequence[str], begin: float, end: float, accept: str) -> bytes:
+    """The window of a time, encoded."""
+    window = _window(context, digests)
+    if math.isfinite(begin) or math.isfinite(end):
+        window = within(
+            window, max(begin, window.job.start), min(end, math.nextafter(window.job.end, math.inf))
+        )
+    if accept == JSON:
+        return window.to_json()
+    return b"".join(bytes(piece) for piece in CanonicalPieces(window))
+
+
+def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
+    """Look for a change of the step time, and cut the window that is to be diagnosed.
+
+    Steps that some ranks have not sent yet are left out.
+    """
+    window = _window(context, digests)
+    merged = _fragment(context, window) if wanted.merge else None
+    last = complete_until(window)
+    if last is None:
+        return Look(None, None, None, _silent(context, window, wanted), merged)
+    steps, seconds = job_step_seconds(window)
+    steps, seconds = steps[steps <= last], seconds[steps <= last]
+    change = change_in(steps, seconds)
+    usual = float(nan_median(seconds[None, :], axis=1)[0])
+    due = _silent(context, window, wanted)
+    if due is None and is_due(change, last, wanted):
+        first = last - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
+        due = store(context, between_steps(window, first, last))
+    return Look(change, last, usual if math.isfinite(usual) else None, due, merged)
+
+
+def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> bool:
+    """Whether a diagnosis is due: the first one, at a new change, or again while a change lasts."""
+    if wanted.first_step is not None and last_step >= wanted.first_step:
+        return True
+    if change is None:
+        return False
+    if wanted.changed_step is None or wanted.next_step is None:
+        return True
+    return last_step >= wanted.next_step
+
+
+def _silent(context: Context, window: Window, wanted: Wanted) -> StoredWindow | None:
+    """The window of a silent job, up to now."""
+    if wanted.silent_until is None:
+        return None
+    if window.steps.num_rows:
+        last = int(pc.max(window.steps.column("step")).as_py())
+        window = between_steps(window, last - STEPS_OF_A_WINDOW, last)
+    end = max(window.job.end, wanted.silent_until)
+    return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
+
+
+def _window(context: Context, digests: Sequence[str]) -> Window:
+    with context.stage("decode"):
+        window = joined([context.windows.get(digest) for digest in digests])
+        refuse_large(window, context.max_memory_bytes)
+    return window
+
+
+def _fragment(context: Context, window: Window) -> Fragment:
+    begin, end = window.job.start, window.job.end
+    for table, column in ((window.steps, "start_time"), (window.metrics, "time")):
+        if table.num_rows:
+            bounds = pc.min_max(table.column(column)).as_py()
+            begin, end = min(begin, bounds["min"]), max(end, bounds["max"])
+    first = last = None
+    if window.steps.num_rows:
+        numbers = pc.min_max(window.steps.column("step")).as_py()
+        first, last = numbers["min"], numbers["max"]
+    return Fragment(store(context, window), begin, end, first, last)
+
+
+CONTENT_TYPE = arrow.CONTENT_TYPE

@@ -1,0 +1,111 @@
+"""A lasting change of the step time, found on arrival: a cheap sign that a diagnosis is due.
+
+The last steps are compared with those before them. A few slow steps, such as an evaluation or a checkpoint,
+are no change. A false sign costs one diagnosis; the diagnosis decides about an alarm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.robust import nan_median
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.window import Window
+
+#: Steps before the last ones that they are compared with: at least, and at most.
+MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240
+#: First steps of a job are warm-up.
+WARM_UP_STEPS = 5
+#: Steps above this quantile of the reference count as slow.
+REFERENCE_QUANTILE = 0.9
+#: A change is seen when so many of the last steps are slow, and longer by this factor in the median.
+#: Large changes are seen after fewer steps.
+LOOKS: tuple[tuple[int, int, float], ...] = ((6, 6, 1.25), (10, 9, 1.1), (16, 13, 1.04))
+#: Distance of the onsets that are tried, steps.
+ONSET_STRIDE = 8
+
+
+@dataclass(frozen=True)
+class StepTimeChange:
+    """Steps became longer and stayed so until the end of the window.
+
+    Attributes
+    ----------
+    step : int
+        First long step.
+    before, after : float
+        Median step time, seconds.
+    """
+
+    step: int
+    before: float
+    after: float
+
+
+def step_time_change(window: Window) -> StepTimeChange | None:
+    """The change that the last steps of a window show; None without one, or with too few steps."""
+    if not window.steps.num_rows:
+        return None
+    steps, seconds = job_step_seconds(window)
+    return change_in(steps, seconds)
+
+
+def job_step_seconds(window: Window) -> tuple[IntArray, FloatArray]:
+    """Time from the start of each step to the start of the next one, the ranks' median.
+
+    Returns
+    -------
+    steps : ndarray of shape (n_steps,), int
+    seconds : ndarray of shape (n_steps,)
+        The last step has its own duration. NaN where no rank has both starts.
+    """
+    phases = PhaseArrays.from_window(window, only=("step_seconds",))
+    own = nan_median(phases.phase("step_seconds"))
+    begin = phases.start_time
+    pace = np.full(phases.steps.size, np.nan)
+    if phases.steps.size > 1:
+        pace[:-1] = nan_median(np.diff(begin, axis=1)) / np.diff(phases.steps)
+    return phases.steps, np.where(np.isfinite(pace) & (pace > 0), pace, own)
+
+
+def change_in(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
+    """The change that the last values of a series show.
+
+    Parameters
+    ----------
+    steps : ndarray of shape (n_steps,), int
+    seconds : ndarray of shape (n_steps,)
+        NaN values are left out.
+    """
+    known = np.isfinite(seconds) & (steps >= WARM_UP_STEPS)
+    steps, seconds = steps[known], seconds[known]
+    for length, least, factor in LOOKS:
+        if seconds.size < length + MIN_REFERENCE_STEPS:
+            continue
+        found = _change(steps, seconds, length, least, factor)
+        if found is not None:
+            return found
+    return None
+
+
+def _change(
+    steps: IntArray, seconds: FloatArray, length: int, least: int, factor: float
+) -> StepTimeChange | None:
+    last = float(np.median(seconds[-length:]))
+    # A change that began earlier must not be compared with itself, so earlier onsets are tried as well.
+    for first in range(seconds.size - length, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
+        reference = seconds[max(0, first - MAX_REFERENCE_STEPS) : first]
+        usual = float(np.median(reference))
+        if last < factor * usual:
+            continue
+        slow = seconds[first:] > np.quantile(reference, REFERENCE_QUANTILE)
+        if slow[-length:].sum() >= least and slow.mean() >= least / length:
+            onset = first + int(np.argmax(slow))
+            # The reference may hold the first long steps.
+            while onset > 0 and seconds[onset - 1] > (usual + last) / 2:
+                onset -= 1
+            return StepTimeChange(int(steps[onset]), usual, last)
+    return None

@@ -1,0 +1,282 @@
+"""Telemetry of running jobs: stored once, cut into windows, and diagnosed at a change or at silence."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from rca_api.app import create_app
+from rca_api.jobs import repository, watcher
+from rca_api.settings import Settings
+from rca_api.state import State
+from rca_api.store.base import now
+
+JSON = {"Content-Type": "application/json"}
+START = 1_795_000_000.0
+N_RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    settings = Settings(
+        processes=1, data_dir=tmp_path_factory.mktemp("data"), watch_seconds=1e6, job_silence_seconds=3600.0
+    )
+    with TestClient(create_app(settings), raise_server_exceptions=False) as held:
+        yield held
+
+
+def state_of(client: TestClient) -> State:
+    app = client.app
+    assert isinstance(app, FastAPI)
+    parts: State = app.state.parts
+    return parts
+
+
+def step_rows(n_steps: int, *, slow_from: int | None = None, seed: int = 0) -> dict[str, np.ndarray]:
+    """Steps of a data-parallel job whose rank 1 loads data slowly from a step on."""
+    draw = np.random.default_rng(seed)
+    loading = 0.005 + draw.normal(0.0, 2e-4, (n_steps, N_RANKS)).clip(-0.004)
+    if slow_from is not None:
+        loading[slow_from:, 1] += 0.08
+    compute = 0.1 + draw.normal(0.0, 1e-3, (n_steps, N_RANKS))
+    own = loading + compute
+    seconds = own.max(axis=1) + 0.01
+    begin = START + np.concatenate([[0.0], seconds.cumsum()[:-1]])
+    wide = np.ones((1, N_RANKS))
+    return {
+        "rank": np.tile(np.arange(N_RANKS), n_steps),
+        "step": np.repeat(np.arange(n_steps), N_RANKS),
+        "start_time": (begin[:, None] * wide).ravel(),
+        "data_loading_seconds": loading.ravel(),
+        "forward_seconds": (compute / 3).ravel(),
+        "backward_seconds": (compute * 2 / 3).ravel(),
+        "communication_wait_seconds": (own.max(axis=1, keepdims=True) - own).ravel(),
+        "communication_transfer_seconds": np.full(own.size, 0.01),
+        "step_seconds": (seconds[:, None] * wide).ravel(),
+    }
+
+
+def body(job_id: str, rows: dict[str, np.ndarray], chosen: np.ndarray, world_size: int = N_RANKS) -> bytes:
+    steps = {name: values[chosen].tolist() for name, values in rows.items()}
+    first, last = min(steps["start_time"]), max(steps["start_time"])
+    job = {
+        "job_id": job_id,
+        "world_size": world_size,
+        "ranks": [{"rank": rank, "node": f"node-{rank}"} for rank in range(N_RANKS)],
+        "start": first,
+        "end": last + 0.2,
+    }
+    return orjson.dumps({"job": job, "steps": steps})
+
+
+def fragments(job_id: str, rows: dict[str, np.ndarray], first: int = 0, every: int = 10) -> list[bytes]:
+    """One body per rank and ten steps."""
+    bodies = []
+    for begin in range(first, int(rows["step"].max()) + 1, every):
+        for rank in range(N_RANKS):
+            chosen = (rows["rank"] == rank) & (rows["step"] >= begin) & (rows["step"] < begin + every)
+            bodies.append(body(job_id, rows, chosen))
+    return bodies
+
+
+def send(client: TestClient, job_id: str, content: bytes) -> dict[str, Any]:
+    answer = client.post(f"/v1/jobs/{job_id}/telemetry", content=content, headers=JSON)
+    assert answer.status_code == 200, answer.text
+    receipt: dict[str, Any] = answer.json()
+    return receipt
+
+
+def watch(client: TestClient, job_id: str, later: timedelta = timedelta(0)) -> dict[str, Any]:
+    """Look at the jobs after the service's own first look, and give the job."""
+    state = state_of(client)
+    deadline = time.monotonic() + 60
+    while client.get(f"/v1/jobs/{job_id}").json()["step_seconds"] is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    mine = watcher.Watcher(
+        state.database,
+        state.pool,
+        state.journal,
+        state.dispatcher,
+        state.settings.model_copy(update={"watch_seconds": 1e-6}),
+        clock=lambda: now() + later,
+    )
+    portal = client.portal
+    assert portal is not None
+    portal.call(mine.round)
+    found: dict[str, Any] = client.get(f"/v1/jobs/{job_id}").json()
+    return found
+
+
+def diagnosed(client: TestClient, diagnosis_id: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while (answer := client.get(f"/v1/diagnoses/{diagnosis_id}")).status_code == 202:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_rows_in_any_order_and_again_make_the_window_of_the_job(client: TestClient) -> None:
+    rows = step_rows(30)
+    bodies = fragments("shuffled", rows)
+    random.Random(0).shuffle(bodies)
+    for content in [*bodies, *bodies[:5]]:
+        send(client, "shuffled", content)
+    window = client.get("/v1/jobs/shuffled/window", headers={"Accept": "application/json"}).json()
+    steps = {name: np.array(values) for name, values in window["steps"].items()}
+    order = np.lexsort((steps["rank"], steps["step"]))
+    for name, values in rows.items():
+        assert steps[name][order] == pytest.approx(values), name
+    again = client.post("/v1/diagnoses", content=orjson.dumps(window), headers=JSON)
+    assert again.status_code == 200
+
+
+def test_a_repeated_body_is_stored_once(client: TestClient) -> None:
+    content = fragments("repeated", step_rows(10))[0]
+    first, second = send(client, "repeated", content), send(client, "repeated", content)
+    assert (first["new"], second["new"]) == (True, False)
+    assert first["segment"] == second["segment"]
+
+
+def test_of_rows_with_one_key_the_last_counts(client: TestClient) -> None:
+    rows = step_rows(5)
+    chosen = rows["rank"] == 0
+    send(client, "corrected", body("corrected", rows, chosen))
+    rows["forward_seconds"] = rows["forward_seconds"] + 1.0
+    send(client, "corrected", body("corrected", rows, chosen))
+    window = client.get("/v1/jobs/corrected/window", headers={"Accept": "application/json"}).json()
+    assert window["steps"]["forward_seconds"] == pytest.approx(rows["forward_seconds"][chosen].tolist())
+
+
+def test_a_window_of_a_time_has_the_steps_that_began_then(client: TestClient) -> None:
+    rows = step_rows(40)
+    for content in fragments("timed", rows):
+        send(client, "timed", content)
+    since, until = float(rows["start_time"][20 * N_RANKS]), float(rows["start_time"][30 * N_RANKS])
+    moments = {
+        name: f"{np.datetime64(round(value * 1e6), 'us')}Z"
+        for name, value in (("since", since), ("until", until))
+    }
+    window = client.get(
+        "/v1/jobs/timed/window", params=moments, headers={"Accept": "application/json"}
+    ).json()
+    assert set(window["steps"]["step"]) <= set(range(20, 31))
+    assert set(range(21, 30)) <= set(window["steps"]["step"])
+
+
+def test_a_straggler_is_diagnosed_within_twenty_steps_without_a_request(client: TestClient) -> None:
+    rows = step_rows(160, slow_from=140)
+    for content in fragments("straggling", rows, every=20):
+        send(client, "straggling", content)
+    job = watch(client, "straggling")
+    assert job["changed_step"] == pytest.approx(140, abs=2)
+    answer = diagnosed(client, job["diagnosis_id"])
+    assert answer["failure_mode"] == "fail_slow"
+    assert answer["stragglers"][0]["ranks"] == [1]
+    assert answer["causes"][0]["cause"] == "data_loader_stall"
+
+
+def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
+    rows = step_rows(200)
+    bodies = fragments("steady", rows, every=40)
+    for content in bodies[: 2 * N_RANKS]:
+        send(client, "steady", content)
+    first = watch(client, "steady")["diagnosis_id"]
+    for content in bodies[2 * N_RANKS :]:
+        send(client, "steady", content)
+    job = watch(client, "steady")
+    assert job["diagnosis_id"] == first
+    assert job["changed_step"] is None
+    assert diagnosed(client, first)["failure_mode"] == "healthy"
+
+
+def test_silence_is_diagnosed_once(client: TestClient) -> None:
+    for content in fragments("stopped", step_rows(90), every=90):
+        send(client, "stopped", content)
+    before = watch(client, "stopped")["diagnosis_id"]
+    after = watch(client, "stopped", timedelta(hours=2))["diagnosis_id"]
+    assert after != before
+    assert diagnosed(client, after)["abstention_reason"]["code"] == "fell_silent"
+    assert watch(client, "stopped", timedelta(hours=3))["diagnosis_id"] == after
+
+
+def test_the_silence_of_an_ended_job_is_no_stop(client: TestClient) -> None:
+    for content in fragments("ended", step_rows(90), every=90):
+        send(client, "ended", content)
+    before = watch(client, "ended")["diagnosis_id"]
+    assert client.post("/v1/jobs/ended/end").json()["ended_at"] is not None
+    assert watch(client, "ended", timedelta(hours=2))["diagnosis_id"] == before
+
+
+def test_many_segments_become_one(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "MERGED_FROM", 8)
+    rows = step_rows(40)
+    for content in fragments("merged", rows):
+        send(client, "merged", content)
+    watch(client, "merged")
+    with state_of(client).database.reading() as session:
+        assert len(repository.segments(session, "merged", -np.inf, np.inf)) < 16
+    window = client.get("/v1/jobs/merged/window", headers={"Accept": "application/json"}).json()
+    assert len(window["steps"]["rank"]) == rows["rank"].size
+
+
+def test_old_telemetry_is_deleted_with_its_windows(client: TestClient) -> None:
+    send(client, "old", fragments("old", step_rows(10))[0])
+    state = state_of(client)
+    watch(client, "old")
+    state.old_rows.delete(now() + timedelta(days=2))
+    assert client.get("/v1/jobs/old").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("job_id", "content", "status", "says"),
+    [
+        ("other", body("job", step_rows(3), np.arange(12)), 400, "the body is of job 'job'"),
+        ("broken", b'{"job": {', 422, "a complete JSON document"),
+    ],
+)
+def test_bad_telemetry_is_refused(
+    client: TestClient, job_id: str, content: bytes, status: int, says: str
+) -> None:
+    answer = client.post(f"/v1/jobs/{job_id}/telemetry", content=content, headers=JSON)
+    assert answer.status_code == status, answer.text
+    assert says in answer.text
+    assert client.get(f"/v1/jobs/{job_id}").status_code == 404
+
+
+def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:
+    rows = step_rows(3)
+    everything = np.arange(rows["rank"].size)
+    send(client, "grown", body("grown", rows, everything))
+    answer = client.post(
+        "/v1/jobs/grown/telemetry", content=body("grown", rows, everything, world_size=8), headers=JSON
+    )
+    assert answer.status_code == 409
+    assert "another job_id" in answer.json()["hint"]
+
+
+def test_jobs_are_listed_newest_first(client: TestClient) -> None:
+    for job_id in ("list-1", "list-2"):
+        send(client, job_id, fragments(job_id, step_rows(3))[0])
+    found = client.get("/v1/jobs", params={"limit": 2}).json()
+    assert [item["job_id"] for item in found["items"]] == ["list-2", "list-1"]
+    assert found["next"] is not None
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/window"])
+def test_an_unknown_job_is_not_found(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_ending_an_unknown_job_is_not_found(client: TestClient) -> None:
+    assert client.post("/v1/jobs/none/end").status_code == 404
