@@ -90,7 +90,11 @@ def served(
     """A service with something of each kind in it, and the names of that."""
     data = tmp_path_factory.mktemp("fuzzed")
     with running_service(settings={"RCA_DATA_DIR": str(data), "RCA_PROCESSES": "1"}) as url:
-        _, diagnosis = post(url, make_window(8, 60, late={3: 0.1}, phase="data_loading_seconds").to_json())
+        window = make_window(8, 60, late={3: 0.1}, phase="data_loading_seconds").to_json()
+        _, diagnosis = post(url, window)
+        headers = {"Content-Type": "application/json"}
+        with urlopen(Request(f"{url}/v1/jobs/test/telemetry", window, headers)):
+            pass
         place = f"{url}/v1/diagnoses/{diagnosis['diagnosis_id']}"
         feedback = asked(f"{place}/feedback", {"verdict": "confirmed"})
         incidents = asked(f"{url}/v1/incidents")["items"]

@@ -99,7 +99,7 @@ def watch(client: TestClient, job_id: str, later: timedelta = timedelta(0)) -> d
     """Look at the jobs after the service's own first look, and give the job."""
     state = state_of(client)
     deadline = time.monotonic() + 60
-    while client.get(f"/v1/jobs/{job_id}").json()["step_seconds"] is None:
+    while client.get(f"/v1/jobs/{job_id}/telemetry").json()["step_seconds"] is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     mine = watcher.Watcher(
@@ -113,7 +113,7 @@ def watch(client: TestClient, job_id: str, later: timedelta = timedelta(0)) -> d
     portal = client.portal
     assert portal is not None
     portal.call(mine.round)
-    found: dict[str, Any] = client.get(f"/v1/jobs/{job_id}").json()
+    found: dict[str, Any] = client.get(f"/v1/jobs/{job_id}/telemetry").json()
     return found
 
 
@@ -235,7 +235,7 @@ def test_old_telemetry_is_deleted_with_its_windows(client: TestClient) -> None:
     state = state_of(client)
     watch(client, "old")
     state.old_rows.delete(now() + timedelta(days=2))
-    assert client.get("/v1/jobs/old").status_code == 404
+    assert client.get("/v1/jobs/old/telemetry").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_bad_telemetry_is_refused(
     answer = client.post(f"/v1/jobs/{job_id}/telemetry", content=content, headers=JSON)
     assert answer.status_code == status, answer.text
     assert says in answer.text
-    assert client.get(f"/v1/jobs/{job_id}").status_code == 404
+    assert client.get(f"/v1/jobs/{job_id}/telemetry").status_code == 404
 
 
 def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:
@@ -273,7 +273,7 @@ def test_jobs_are_listed_newest_first(client: TestClient) -> None:
     assert found["next"] is not None
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/window"])
+@pytest.mark.parametrize("path", ["/v1/jobs/none/telemetry", "/v1/jobs/none/window"])
 def test_an_unknown_job_is_not_found(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404
 

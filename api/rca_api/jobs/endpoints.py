@@ -87,6 +87,20 @@ def _add(state: State, job_id: str, fragment: work.Fragment) -> bool:
 
 
 @router.get(
+    "/{job_id:name}/telemetry",
+    summary="Show how far the telemetry of a job has come",
+    responses=problem_responses("not-found", "invalid-parameters", "store-unavailable"),
+)
+def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
+    """Get a job: its last step, whether it has ended, and the newest diagnosis."""
+    with State.of(request).database.reading() as session:
+        job = session.get(StreamedJobRow, job_id)
+        if job is None:
+            raise _unknown(job_id)
+        return StreamedJob.of(job)
+
+
+@router.get(
     "/{job_id:name}/window",
     summary="Get a window of a job's telemetry",
     response_class=Response,
@@ -142,7 +156,9 @@ def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
     "/{job_id:name}/end",
     status_code=status.HTTP_200_OK,
     summary="End a job",
-    responses=problem_responses("not-found", "invalid-parameters", "store-unavailable"),
+    responses=problem_responses(
+        "not-found", "invalid-parameters", "too-large", "body-timeout", "store-unavailable"
+    ),
 )
 def end_job(request: Request, _: Sender, job_id: JobId) -> StreamedJob:
     """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again."""
@@ -170,20 +186,6 @@ def list_jobs(
         )
     link_next(request, response, found.next)
     return StreamedJobPage(items=found.items, next=found.next)
-
-
-@router.get(
-    "/{job_id:name}",
-    summary="Get a job that sends telemetry",
-    responses=problem_responses("not-found", "invalid-parameters", "store-unavailable"),
-)
-def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
-    """Get a job: its last step, whether it has ended, and the newest diagnosis."""
-    with State.of(request).database.reading() as session:
-        job = session.get(StreamedJobRow, job_id)
-        if job is None:
-            raise _unknown(job_id)
-        return StreamedJob.of(job)
 
 
 def _unknown(job_id: str) -> ProblemError:
