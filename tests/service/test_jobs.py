@@ -14,8 +14,10 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from rca.errors import TooLarge
 from rca_api.app import create_app
-from rca_api.jobs import repository, watcher
+from rca_api.compute.process import Context
+from rca_api.jobs import repository, watcher, work
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
@@ -280,3 +282,15 @@ def test_an_unknown_job_is_not_found(client: TestClient, path: str) -> None:
 
 def test_ending_an_unknown_job_is_not_found(client: TestClient) -> None:
     assert client.post("/v1/jobs/none/end").status_code == 404
+
+
+def test_more_telemetry_than_memory_allows_is_refused(client: TestClient) -> None:
+    rows = step_rows(40)
+    for content in fragments("large", rows):
+        send(client, "large", content)
+    state = state_of(client)
+    with state.database.reading() as session:
+        digests = repository.segments(session, "large", -np.inf, np.inf)
+    context = Context(bundles=None, windows=state.windows, max_memory_bytes=20_000)  # type: ignore[arg-type]
+    with pytest.raises(TooLarge, match="more than"):
+        work.cut(context, digests, -np.inf, np.inf, "application/json")

@@ -16,8 +16,10 @@ from rca_api.jobs.work import Fragment
 from rca_api.problems import ProblemError
 from rca_api.store.upsert import insert_if_absent
 
-#: Steps that a look at a job reads.
-STEPS_LOOKED_AT = 400
+#: Steps that a look at a job reads: at most, and at least; large jobs fewer.
+MOST_STEPS_LOOKED_AT, FEWEST_STEPS_LOOKED_AT = 400, 120
+#: Rows of steps that a look reads.
+ROWS_LOOKED_AT = 2_000_000
 #: A job without steps: seconds that a look reads.
 SECONDS_LOOKED_AT = 1800.0
 #: Segments that are read at once.
@@ -88,7 +90,8 @@ def looked_at_from(session: Session, job: StreamedJobRow) -> float:
     last = session.scalar(select(func.max(SegmentRow.end)).where(mine)) or 0.0
     if job.last_step is None:
         return last - SECONDS_LOOKED_AT
-    recent = and_(mine, SegmentRow.last_step >= job.last_step - STEPS_LOOKED_AT)
+    steps = max(FEWEST_STEPS_LOOKED_AT, min(MOST_STEPS_LOOKED_AT, ROWS_LOOKED_AT // job.world_size))
+    recent = and_(mine, SegmentRow.last_step >= job.last_step - steps)
     first = session.scalar(select(func.min(SegmentRow.begin)).where(recent))
     return last if first is None else first
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, TooLarge
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
 from rca.telemetry.encodings import arrow
@@ -22,6 +22,9 @@ from rca_api.store.canonical import CanonicalPieces
 
 #: Steps before a change that its diagnosis compares with.
 STEPS_BEFORE = 120
+TABLES = ("steps", "metrics", "events", "ops", "collectives")
+#: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
+_COPIES = 4
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
 
@@ -159,7 +162,16 @@ def _silent(context: Context, window: Window, wanted: Wanted) -> StoredWindow | 
 
 def _window(context: Context, digests: Sequence[str]) -> Window:
     with context.stage("decode"):
-        window = joined([context.windows.get(digest) for digest in digests])
+        fragments, held = [], 0
+        for digest in digests:
+            fragments.append(context.windows.get(digest))
+            held += sum(getattr(fragments[-1], name).nbytes for name in TABLES)
+            if context.max_memory_bytes is not None and _COPIES * held > context.max_memory_bytes:
+                raise TooLarge(
+                    f"the telemetry of this time has more than {held:,} bytes",
+                    hint="name a shorter time with since and until",
+                )
+        window = joined(fragments)
         refuse_large(window, context.max_memory_bytes)
     return window
 
