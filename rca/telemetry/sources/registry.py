@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import collector, flight_recorder, megatron_timers, profiler, watchdog
+from rca.telemetry.sources import collector, flight_recorder, megatron_timers, nccl_ras, profiler, watchdog
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.sources.text_lines import has_line, text_of
 from rca.telemetry.window import Window
 
 #: Of several kinds of logs in one folder, the first one here reads all of them.
 SOURCES: tuple[Source, ...] = (
+    nccl_ras.SOURCE,
     flight_recorder.SOURCE,
     collector.SOURCE,
     profiler.SOURCE,
@@ -29,6 +30,10 @@ _UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
     "DLRover training events": (
         re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+\] \[\d+\] \[\w+\] \[\w+\] \[#\w+\] \[\w+\] \{", re.MULTILINE),
         "they hold no rank",
+    ),
+    "an NCCL RAS status as text": (
+        re.compile(r"^Job summary\s*\n=+", re.MULTILINE),
+        "only `ncclras -f json` names every rank",
     ),
 }
 
