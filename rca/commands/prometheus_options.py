@@ -56,7 +56,7 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.sources.prometheus.client import read_token
+        from rca.telemetry.sources.prometheus.credentials import read_token
         from rca.telemetry.sources.prometheus.window import USUAL_SECONDS, read_prometheus
 
         if self.url is None or not self.job:

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import rca
-from rca.telemetry.sources.prometheus import client
-from rca.telemetry.sources.prometheus.client import Prometheus, TooMuchError, read_token
+from rca.telemetry.sources.prometheus import client, credentials
+from rca.telemetry.sources.prometheus.client import Prometheus, TooMuchError
+from rca.telemetry.sources.prometheus.credentials import read_token
 from rca.telemetry.sources.prometheus.promql import hosts, matcher
 from rca.telemetry.sources.prometheus.queries import Query, read_samples
 from tests.telemetry.prometheus_servers import Answer, failure, free_port, stub, success
@@ -30,7 +31,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses between attempts are listed, not waited for."""
     waited: list[float] = []
     monkeypatch.setattr(client.time, "sleep", waited.append)
-    for name in (client.TOKEN, client.USER, client.PASSWORD):
+    for name in (credentials.TOKEN, credentials.USER, credentials.PASSWORD):
         monkeypatch.delenv(name, raising=False)
     return waited
 
@@ -192,10 +193,10 @@ def test_credentials_are_sent_and_never_shown(how: str, sent: str, monkeypatch: 
 
     with stub(handle) as url:
         if how == "environment":
-            monkeypatch.setenv(client.TOKEN, "fr0m-env")
+            monkeypatch.setenv(credentials.TOKEN, "fr0m-env")
         if how == "basic environment":
-            monkeypatch.setenv(client.USER, "bob")
-            monkeypatch.setenv(client.PASSWORD, "pw")
+            monkeypatch.setenv(credentials.USER, "bob")
+            monkeypatch.setenv(credentials.PASSWORD, "pw")
         if how == "url":
             url = url.replace("http://", "http://ann:p%40ss@")
         with pytest.raises(rca.SourceError) as refused:

@@ -5,7 +5,6 @@ Credentials are sent to the given address only: redirects are refused. No messag
 
 from __future__ import annotations
 
-import base64
 import http.client
 import os
 import socket
@@ -16,16 +15,21 @@ import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 import orjson
 
-from rca.errors import InvalidInput, SourceError, cut
-from rca.telemetry.node_names import LOOPBACK
+from rca.errors import SourceError, cut
+from rca.telemetry.sources.prometheus.credentials import (
+    PASSWORD,
+    TOKEN,
+    USER,
+    authorization,
+    is_local,
+    split_address,
+    trust,
+)
 
-#: Environment variables for credentials.
-TOKEN, USER, PASSWORD = "RCA_PROMETHEUS_TOKEN", "RCA_PROMETHEUS_USER", "RCA_PROMETHEUS_PASSWORD"
 #: A larger answer is refused, bytes after decompression; the question is then split by time.
 MAX_ANSWER_BYTES = 128 << 20
 #: Further attempts after an error of the server, and the pause before the first, seconds. It doubles.
@@ -46,8 +50,6 @@ _TOO_MUCH = (
     "exceeds",
 )
 _NOTICES = ("PromQL info", "PromQL warning")
-#: Ends of an address as browsers show them.
-_PAGES = ("/graph", "/query", "/api/v1/query", "/api/v1")
 _Headers = Mapping[str, str]
 _GZIP = 16 + zlib.MAX_WBITS
 _PIECE = 1 << 18
@@ -94,18 +96,18 @@ class Prometheus:
         timeout: float = 60.0,
         allow_partial: bool = False,
     ) -> None:
-        self.address, user, password = _split(url)
+        self.address, user, password = split_address(url)
         self.warnings: dict[str, None] = {}
         self._timeout = timeout
         self._allow_partial = allow_partial
         self._headers = {
             "Accept": "application/json",
             # Packing takes the server longer than sending within one machine.
-            "Accept-Encoding": "identity" if _is_local(self.address) else "gzip",
+            "Accept-Encoding": "identity" if is_local(self.address) else "gzip",
             "User-Agent": "straggler-rca",
         }
-        self._headers |= _authorization(token, user, password)
-        handler = urllib.request.HTTPSHandler(context=_trust(ca_file))
+        self._headers |= authorization(token, user, password)
+        handler = urllib.request.HTTPSHandler(context=trust(ca_file))
         self._opener = urllib.request.build_opener(handler, _NoRedirects)
         self._post = True
 
@@ -254,67 +256,6 @@ class Prometheus:
             f"{self.address} cannot be reached: {cut(text)}",
             hint="check the address, the port and the proxy; in Kubernetes: kubectl port-forward",
         )
-
-
-def read_token(path: str | os.PathLike[str]) -> str:
-    """The bearer token in a file.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be read or is empty.
-    """
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
-        ) from None
-    if not token:
-        raise SourceError(f"{path}: the file with the token is empty")
-    return token
-
-
-def _split(url: str) -> tuple[str, str | None, str | None]:
-    """Address without credentials, user and password."""
-    try:
-        parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
-        port = parts.port
-    except ValueError:
-        parts, port = urllib.parse.SplitResult("", "", "", "", ""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput("the address of Prometheus is no http or https URL", hint="http://prometheus:9090")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    path = parts.path.rstrip("/")
-    path = next((path.removesuffix(page) for page in _PAGES if path.endswith(page)), path)
-    user, password = (
-        None if each is None else urllib.parse.unquote(each) for each in (parts.username, parts.password)
-    )
-    return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}", user, password
-
-
-def _is_local(address: str) -> bool:
-    return urllib.parse.urlsplit(address).hostname in LOOPBACK
-
-
-def _authorization(token: str | None, user: str | None, password: str | None) -> dict[str, str]:
-    if user is None:
-        user, password = os.environ.get(USER), os.environ.get(PASSWORD)
-    token = token or (os.environ.get(TOKEN) if user is None else None)
-    if token:
-        if not token.isascii() or not token.isprintable():
-            raise InvalidInput("the token has characters that no HTTP header may have")
-        return {"Authorization": f"Bearer {token}"}
-    if user is None:
-        return {}
-    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
-
-
-def _trust(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError):
-        raise InvalidInput(f"{ca_file}: holds no readable certificates (PEM)") from None
 
 
 def _span(matches: Sequence[str], start: float, end: float) -> list[tuple[str, str]]:
