@@ -20,21 +20,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from rca.collect.device_marks import marks_of_gpu
 from rca.collect.identity import identify
 from rca.collect.recorder import Faults, Recorder, Settings
 from rca.collect.timers import PHASE_NUMBERS, StepTimer
 
+if TYPE_CHECKING:
+    from rca.collect.callbacks import Session
+    from rca.collect.torch_hooks import TorchHooks
+
 __all__ = [
     "batches",
     "event",
+    "lightning_callback",
     "load",
     "phase",
     "start",
     "step",
     "steps",
     "stop",
+    "transformers_callback",
+    "watch",
 ]
 
 _P = ParamSpec("_P")
@@ -45,8 +53,8 @@ _faults = Faults()
 _recorder: Recorder | None = None
 #: Of the recorder, to save training code a lookup per phase.
 _timer: StepTimer | None = None
+_hooks: TorchHooks | None = None
 _hooked = False
-_undo: list[Callable[[], None]] = []
 
 
 def _guarded(default: _T) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -116,6 +124,8 @@ def start(
     who = partial(identify, rank, world_size, node, job_id)
     settings = Settings(Path(target), who, header, max(1 << 16, int(max_bytes)))
     timer = StepTimer()
+    if os.environ.get("RCA_COLLECT_GPU", "").strip().lower() not in _OFF:
+        timer.find_marks = partial(marks_of_gpu, timer.write)
     recorder = Recorder(settings, timer, _faults)
     recorder.start()
     _recorder, _timer = recorder, timer
@@ -187,6 +197,70 @@ def steps(loader: Iterable[_T]) -> Iterator[_T]:
             yield batch
 
 
+def watch(model: _T) -> _T:
+    """Time forward, backward, communication and optimizer of a PyTorch model; returns the model.
+
+    Call it after the model was wrapped (``DistributedDataParallel``, ``fully_shard``, ``torch.compile``).
+    Hooks read clocks and change nothing. Collectives that C++ calls, or that were imported by name before,
+    are seen in the data parallel backward pass only.
+    """
+    _watch(model)
+    return model
+
+
+@_guarded(default=None)
+def _watch(model: Any) -> None:
+    global _hooks
+    torch = sys.modules.get("torch")
+    if _timer is None or torch is None:
+        return
+    if _hooks is None:
+        from rca.collect.torch_hooks import TorchHooks
+
+        _hooks = TorchHooks(torch, _timer, _faults)
+        _hooks.install()
+    _hooks.watch(model)
+
+
+def lightning_callback() -> Any:
+    """A callback for a Lightning trainer: times steps, and watches the model.
+
+    It starts the collector if `start` was not called, and stops it after training.
+    """
+    from rca.collect.callbacks import lightning
+
+    return lightning(_session())
+
+
+def transformers_callback() -> Any:
+    """A callback for a Transformers trainer: times steps, and watches the model.
+
+    It starts the collector if `start` was not called, and stops it after training.
+    """
+    from rca.collect.callbacks import transformers
+
+    return transformers(_session())
+
+
+def _session() -> Session:
+    from rca.collect.callbacks import Session
+
+    return Session(
+        start=lambda: _recorder is not None or start(),
+        stop=stop,
+        watch=watch,
+        expect_backward=_expect_backward,
+        timer=lambda: _timer,
+        faults=lambda: _faults,
+    )
+
+
+@_guarded(default=None)
+def _expect_backward(loss: Any) -> None:
+    if _hooks is not None:
+        _hooks.expect_backward(loss)
+
+
 @_guarded(default=None)
 def load(
     *,
@@ -222,7 +296,7 @@ class _Step:
             try:
                 timer.begin(self._number)
             except Exception as error:
-                _faults.add("collect.step", error)
+                _faults.lost_step(timer, error)
         return self
 
     def __exit__(
@@ -234,7 +308,7 @@ class _Step:
             try:
                 timer.end()
             except Exception as failed:
-                _faults.add("collect.step", failed)
+                _faults.lost_step(timer, failed)
 
     def cancel(self) -> None:
         """Forget the step."""
@@ -256,7 +330,7 @@ class _Phase:
             try:
                 timer.enter(self._number)
             except Exception as error:
-                _faults.add("collect.phase", error)
+                _faults.lost_step(timer, error)
         return self
 
     def __exit__(
@@ -267,7 +341,7 @@ class _Phase:
             try:
                 timer.leave(self._number)
             except Exception as failed:
-                _faults.add("collect.phase", failed)
+                _faults.lost_step(timer, failed)
 
 
 _PHASES: Final = {name: _Phase(number) for name, number in PHASE_NUMBERS.items()}
@@ -282,10 +356,12 @@ def _unknown(name: str) -> _Phase:
 def _end(code: str | None, message: str | None) -> None:
     global _recorder, _timer
     recorder, _recorder, _timer = _recorder, None, None
-    for undo in _undo:
-        undo()
-    _undo.clear()
+    _unhook()
     if recorder is not None:
+        try:
+            recorder.timer.settle()
+        except Exception as error:
+            _faults.lost_step(recorder.timer, error)
         if code is not None:
             recorder.event("process_exit", code, message)
         recorder.end()
@@ -303,6 +379,13 @@ def _after_fork() -> None:
     """A child of the training process, such as a data loader, does not collect."""
     global _recorder, _timer
     recorder, _recorder, _timer = _recorder, None, None
-    _undo.clear()
+    _unhook()
     if recorder is not None:
         recorder.forget()
+
+
+def _unhook() -> None:
+    global _hooks
+    hooks, _hooks = _hooks, None
+    if hooks is not None:
+        hooks.remove()

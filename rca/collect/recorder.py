@@ -65,6 +65,11 @@ class Faults:
         if self.count == 1:
             LOG.warning("%s failed, training goes on; more errors are counted only: %r", doing, error)
 
+    def lost_step(self, timer: StepTimer, error: BaseException) -> None:
+        """Count an error of a timer, and give up its step."""
+        self.add("timing a step", error)
+        timer.give_up()
+
     def warn(self, key: str, text: str) -> None:
         """Log a text once."""
         if key not in self._warned:

@@ -1,10 +1,9 @@
 """Files of the collector: numbered segments per rank, each a line of JSON and checked blocks.
 
-A segment begins with a header line ``{"rca_collect": {"format": 1, "rank": .., "world_size": ..,
-"node": .., "steps": [..], "series": [[name, device], ..], ..}}``, so it can be read alone.
-Blocks follow: a marker of four bytes, the kind (one letter), and as little-endian uint32 the
-length of the content and the CRC-32 of kind and
-content. Then comes the content:
+A segment begins with a header line, so it can be read alone: ``{"rca_collect": {"format": 1, "rank": ..,
+"world_size": .., "node": .., "steps": [..], "series": [[name, device], ..], ..}}``. Blocks follow: a marker
+of four bytes, the kind (one letter), and as little-endian uint32 the length of the content and the CRC-32 of
+kind and content. Then comes the content:
 
 ==== ==========================================================================
 kind content

@@ -45,11 +45,21 @@ class Marks(Protocol):
     def change(self, phase: int) -> None:
         """The host goes over to this phase now."""
 
+    @property
+    def stream(self) -> object:
+        """Stream of the step in progress."""
+
+    def relabel(self, phase: int) -> None:
+        """The current phase was another one from its begin."""
+
     def finish(self, row: list[float]) -> None:
         """The step has ended; `row` is as the host's clock has it."""
 
     def drop(self) -> None:
         """Forget the step in progress."""
+
+    def settle(self, *, last: bool = False) -> None:
+        """Write the rows of finished steps; at the end, all of them."""
 
 
 class StepTimer:
@@ -76,6 +86,8 @@ class StepTimer:
         self._ring: Array = np.full((rows, len(COLUMNS)), _NAN)
         self._written = self._taken = 0
         self._marks: Marks | None = None
+        #: Called after each step until it returns marks of a device, which the timer then follows.
+        self.find_marks: Callable[[], Marks | None] | None = None
         self._thread = 0
         #: Whether a step is in progress; before `begin`, the first phase opens one for the next step.
         self._open = self._begun = False
@@ -104,10 +116,15 @@ class StepTimer:
         """Number of the current phase."""
         return self._stack[-1]
 
-    def follow(self, marks: Marks | None) -> None:
-        """Report changes of phase to `marks` as well, from the next step on."""
+    @property
+    def stream(self) -> object:
+        """Stream of the device that runs the step in progress; None without a device."""
+        return None if self._marks is None else self._marks.stream
+
+    def give_up(self) -> None:
+        """After an error: forget the step in progress, and leave the device alone from now on."""
+        self._marks = self.find_marks = None
         self._drop()
-        self._marks = marks
 
     def begin(self, number: int | None = None) -> None:
         """Begin a step; one that is in progress is forgotten."""
@@ -128,6 +145,8 @@ class StepTimer:
         else:
             self.write(row)
         self._open = self._begun = False
+        if self._marks is None and self.find_marks is not None:
+            self._marks = self.find_marks()
 
     def cancel(self) -> None:
         """Forget the step in progress, which has no number then."""
@@ -161,6 +180,20 @@ class StepTimer:
             pass
         if self._marks is not None:
             self._marks.change(self._stack[-1])
+
+    def relabel(self, phase: int) -> None:
+        """Count the current phase as another one, from its begin, and leave it."""
+        if self._open and len(self._stack) > 1 and threading.get_ident() == self._thread:
+            self._stack[-1] = phase
+            self._seen[phase] = True
+            if self._marks is not None:
+                self._marks.relabel(phase)
+            self.leave(phase)
+
+    def settle(self) -> None:
+        """At the end of a collection: write the rows that wait for a device."""
+        if self._marks is not None:
+            self._marks.settle(last=True)
 
     def load(self, number: int, amount: float) -> None:
         """Add an amount of work to the step in progress; `number` is the place in `LOADS`."""

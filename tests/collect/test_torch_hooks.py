@@ -1,0 +1,148 @@
+"""Hooks on PyTorch: all phases without a line each, and the same numbers as without hooks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rca
+from rca import collect
+from rca.collect.segments import read_segment
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("default")
+
+PHASES = ("data_loading", "forward", "backward", "communication", "optimizer")
+
+
+@pytest.fixture(autouse=True)
+def _stopped() -> Iterator[None]:
+    yield
+    collect.stop()
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def train(net: Any, steps: int = 3) -> list[float]:
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for batch in collect.steps(torch.randn(4, 8, generator=generator) for _ in range(steps)):
+        loss = net(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def columns(folder: Path) -> dict[str, list[float]]:
+    (path,) = folder.iterdir()
+    segment = read_segment(path.read_bytes())
+    return {name: segment.steps[:, number].tolist() for number, name in enumerate(segment.header["steps"])}
+
+
+def test_watching_times_the_phases_and_changes_no_number(tmp_path: Path) -> None:
+    expected = train(model())
+    collect.start(tmp_path, rank=0, world_size=1)
+    assert train(collect.watch(model())) == expected
+    collect.stop()
+    found = columns(tmp_path)
+    for name in PHASES:
+        assert np.all(np.array(found[f"{name}_seconds"]) > 0) or name == "communication"
+    spent = sum(np.array(found[f"{name}_seconds"]) for name in PHASES)
+    assert np.all(spent <= np.array(found["step_seconds"]) + 1e-9)
+
+
+def test_evaluation_between_steps_is_not_timed(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    net = collect.watch(model())
+    net(torch.ones(1, 8))
+    with collect.step():
+        pass
+    net(torch.ones(1, 8)).sum().backward()
+    collect.stop()
+    found = columns(tmp_path)
+    assert np.isnan(found["forward_seconds"] + found["backward_seconds"]).all()
+
+
+def test_everything_is_taken_back_at_the_end(tmp_path: Path) -> None:
+    distributed = torch.distributed
+    before = [getattr(distributed, "all_reduce", None), getattr(distributed, "barrier", None)]
+    collect.start(tmp_path, rank=0, world_size=1)
+    net = collect.watch(model())
+    assert not before[0] or distributed.all_reduce is not before[0]
+    collect.stop()
+    assert [getattr(distributed, "all_reduce", None), getattr(distributed, "barrier", None)] == before
+    assert not net._forward_hooks
+    assert not net._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda out: out, lambda out: {"a": 1, "loss": out}, lambda out: (None, [out])], ids=str
+)
+def test_outputs_of_any_form_begin_the_backward_pass(tmp_path: Path, wrap: Any) -> None:
+    class Wrapped(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model()
+            self.out: Any = None
+
+        def forward(self, batch: Any) -> Any:
+            self.out = self.net(batch)
+            return wrap(self.out)
+
+    collect.start(tmp_path, rank=0, world_size=1)
+    net = collect.watch(Wrapped())
+    with collect.step():
+        net(torch.ones(1, 8))
+        net.out.sum().backward()
+    collect.stop()
+    assert columns(tmp_path)["backward_seconds"][0] > 0
+
+
+def _rank(rank: int, port: int, folder: str, results: Any) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    if folder:
+        collect.start(folder, node="n")
+    net = torch.nn.parallel.DistributedDataParallel(model())
+    losses = train(collect.watch(net), steps=8)
+    for _ in range(2):
+        with collect.step():
+            torch.distributed.all_reduce(torch.ones(4))
+    collect.stop()
+    results[rank] = losses
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
+def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Path) -> None:
+    found: list[dict[int, list[float]]] = []
+    for folder in ("", str(tmp_path)):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        context = torch.multiprocessing.get_context("spawn")
+        with context.Manager() as manager:
+            results = manager.dict()
+            torch.multiprocessing.spawn(_rank, (port, folder, results), nprocs=2)
+            found.append(dict(results))
+    assert found[0] == found[1]
+    steps = rca.read_window(tmp_path).steps.to_pandas()
+    assert len(steps) == 2 * 10
+    waited = steps.groupby("step").communication_seconds.max()
+    assert (waited > 0).all()
+    trained = steps[steps.step < 8]
+    assert (trained[[f"{name}_seconds" for name in PHASES]].sum(axis=1) <= trained.step_seconds + 1e-9).all()
