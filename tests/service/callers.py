@@ -64,12 +64,12 @@ class Crowd:
             thread.join(60.0)
         assert not any(thread.is_alive() for thread in self._threads)
 
-    def goes_on(self, more: int = 20) -> None:
+    def goes_on(self, more: int = 8) -> None:
         """Wait for further acknowledgements."""
         known = len(self.acknowledged)
         until(lambda: len(self.acknowledged) >= known + more)
 
-    def is_refused(self, more: int = 10) -> None:
+    def is_refused(self, more: int = 5) -> None:
         """Wait for further refusals."""
         known = self.refused.total()
         until(lambda: self.refused.total() >= known + more)

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 asked_for = pytest.mark.skipif("RCA_TEST_TIMING" not in os.environ, reason="RCA_TEST_TIMING=1 runs it")
 #: A key whose request died with the service is free again after deadline and lease.
 QUICK = {
-    "RCA_PROCESSES": "2",
+    "RCA_PROCESSES": "1",
     "RCA_DEADLINE_SECONDS": "5",
     "RCA_LEASE_SECONDS": "1",
     # The verdict asks for everything at once.
@@ -49,6 +49,7 @@ QUICK = {
 #: Where nobody may be refused: with all processes gone a crowded machine takes its time to start one. Callers
 #: give up later still.
 PATIENT = {"RCA_DEADLINE_SECONDS": "20"}
+TWO = {"RCA_PROCESSES": "2"}
 HEAD = f"{'':<34} {'acknowledged':>12} {'found':>6} {'windows':>7} {'duplicated':>10}  refused attempts"
 
 
@@ -91,12 +92,11 @@ def judge(told: list[str], fault: str, crowd: Crowd, url: str) -> None:
 def test_the_service_is_killed(settings: dict[str, str], data: Path, body: bytes, told: list[str]) -> None:
     crowd = Crowd(body)
     with crowd.calling():
-        for _ in range(2):
-            with running_service(settings=settings) as crowd.url:
-                crowd.goes_on()
-                os.kill(*serving(data), signal.SIGKILL)
-                crowd.is_refused()
-                until(lambda: not computing(data))
+        with running_service(settings=settings) as crowd.url:
+            crowd.goes_on()
+            os.kill(*serving(data), signal.SIGKILL)
+            crowd.is_refused()
+            until(lambda: not computing(data))
         # As a supervisor would: started again, and nothing else.
         with running_service(settings=settings) as crowd.url:
             crowd.goes_on()
@@ -107,12 +107,12 @@ def test_processes_of_the_pool_are_killed(
     settings: dict[str, str], data: Path, body: bytes, told: list[str]
 ) -> None:
     crowd = Crowd(body)
-    with running_service(settings=settings | PATIENT) as crowd.url, crowd.calling():
+    with running_service(settings=settings | PATIENT | TWO) as crowd.url, crowd.calling():
         kills = 0
         # Which process is at work when the signal comes is chance: on until one was.
-        while kills < 4 or not metric(crowd.url, 'rca_pool_renewals_total{reason="died"}'):
+        while kills < 2 or not metric(crowd.url, 'rca_pool_renewals_total{reason="died"}'):
             assert kills < 40, "no process was ever killed at work"
-            crowd.goes_on(10)
+            crowd.goes_on(4)
             os.kill(until(lambda: computing(data))[0], signal.SIGKILL)
             kills += 1
         crowd.goes_on()
@@ -342,7 +342,7 @@ def test_a_service_that_is_told_to_end_answers_what_it_has_begun(
     settings: dict[str, str], data: Path, body: bytes, told: list[str]
 ) -> None:
     answers: list[tuple[int, Any]] = []
-    with served(settings | {"RCA_DEADLINE_SECONDS": "30"}) as (url, server):
+    with served(settings | TWO | {"RCA_DEADLINE_SECONDS": "30"}) as (url, server):
         until(lambda: len(computing(data)) == 2)
         for process in computing(data):
             os.kill(process, signal.SIGSTOP)
