@@ -115,3 +115,12 @@ def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     assert set(found["kept_under_overload"]) == {"accepted", "diagnosed", "accepted per processor second"}
     assert found["memory"]["pool"]["resident"][0] > 30e6
     assert f"Acknowledged {kept['acknowledged']:,}" in done.stdout
+
+
+def test_collect_benchmark_reports_time_and_memory() -> None:
+    command = [sys.executable, "-m", "benchmarks.collecting", "--rest", "0.1", "--json"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = json.loads(ran.stdout)
+    assert found["step_seconds"] > 0
+    assert found["phase_seconds"] < found["step_seconds"] < found["share_of_step"]
+    assert found["memory_bytes"] < 20e6
