@@ -112,6 +112,26 @@ def test_a_failure_that_stays_is_an_error() -> None:
         Prometheus(url).query("up", 0.0)
 
 
+def test_a_proxy_whose_server_is_away_is_no_other_api() -> None:
+    broken = stub(always((502, "text/html", b"<h1>Bad Gateway</h1>")))
+    with broken as url, pytest.raises(rca.SourceError, match="at last with 502: <h1>Bad Gateway"):
+        Prometheus(url).query("up", 0.0)
+
+
+def test_too_many_requests_are_repeated_later(no_pauses: list[float]) -> None:
+    answers = iter([(429, "text/plain", b"rate limit exceeded"), success(["up"])])
+    with stub(lambda *_: next(answers)) as url:
+        assert Prometheus(url).label_values("__name__", [], 0.0, 1.0) == ["up"]
+    assert no_pauses == [0.5]
+
+
+def test_a_list_that_takes_too_long_is_an_error_with_a_hint() -> None:
+    slow = stub(always(failure(503, "timeout", "query timed out")))
+    with slow as url, pytest.raises(rca.SourceError, match="cannot answer so much at once") as refused:
+        rca.read_prometheus(url, "llama")
+    assert "--since" in str(refused.value.hint)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -310,3 +330,23 @@ def test_jobs_of_one_name_in_two_clusters_are_listed() -> None:
     ):
         rca.read_prometheus(url, "7")
     assert """--match 'cluster="eu"'""" in str(refused.value.hint)
+
+
+def test_pods_that_no_device_names_are_an_error_with_a_hint() -> None:
+    def handle(path: str, parameters: dict[str, list[str]], headers: Any) -> Answer:
+        asked = "".join(parameters.get("match[]", []))
+        if path.endswith("/series") and "kube_pod_labels" in asked:
+            prefix = "label_training_kubeflow_org_"
+            labels = {"job_name": "llama", "replica_type": "worker", "replica_index": "0"}
+            pod = {"namespace": "ml", "pod": "llama-worker-0"}
+            return success([pod | {prefix + name: value for name, value in labels.items()}])
+        if path.endswith("/values") and not asked:
+            return success(["DCGM_FI_DEV_SM_CLOCK"])
+        return success([])
+
+    with (
+        stub(handle) as url,
+        pytest.raises(rca.InvalidInput, match="llama has 1 pods, but no metric") as refused,
+    ):
+        rca.read_prometheus(url, "llama")
+    assert "DCGM_EXPORTER_KUBERNETES" in str(refused.value.hint)

@@ -55,8 +55,18 @@ _GZIP = 16 + zlib.MAX_WBITS
 _PIECE = 1 << 18
 
 
-class TooMuchError(Exception):
+class TooMuchError(SourceError):
     """The server refuses the question because it selects too much, or the answer is too large."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Prometheus cannot answer so much at once: {reason}",
+            hint="shorten --since, or select less with --match",
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -204,6 +214,8 @@ class Prometheus:
         except orjson.JSONDecodeError:
             if _selects_too_much(status, body):
                 raise TooMuchError(_text(body)) from None
+            if status in _TRANSIENT:
+                raise self._failed(status, _text(body)) from None
             kind = headers.get("Content-Type", "no type").split(";")[0]
             raise self._no_prometheus(f"it answers with status {status} and {cut(kind)}") from None
         if not isinstance(answer, dict) or "status" not in answer:
@@ -218,11 +230,14 @@ class Prometheus:
         if _selects_too_much(status, body):
             raise TooMuchError(reason)
         if status in _TRANSIENT:
-            raise SourceError(
-                f"{self.address} failed {RETRIES + 1} times, at last with {status}: {reason}",
-                hint="try again later, or shorten --since",
-            )
+            raise self._failed(status, reason)
         raise SourceError(f"{self.address} refuses the query ({status}): {reason}")
+
+    def _failed(self, status: int, reason: str) -> SourceError:
+        return SourceError(
+            f"{self.address} failed {RETRIES + 1} times, at last with {status}: {' '.join(reason.split())}",
+            hint="try again later, or shorten --since",
+        )
 
     def _heed(self, warnings: Sequence[Any]) -> None:
         serious = [cut(str(each), 300) for each in warnings if not str(each).startswith(_NOTICES)]
@@ -296,7 +311,8 @@ def _selects_too_much(status: int, body: bytes) -> bool:
     if status in (503, 504) and b'"timeout"' in text:
         # The query took too long for the server: half of it may not.
         return True
-    return status in (400, 413, 422, 429, 500, 503) and any(each.encode() in text for each in _TOO_MUCH)
+    # 429 limits the rate of requests: smaller ones would be more.
+    return status in (400, 413, 422, 500, 503) and any(each.encode() in text for each in _TOO_MUCH)
 
 
 def _text(body: bytes) -> str:

@@ -50,7 +50,7 @@ class Matrix:
             pairs = list(chain.from_iterable(each["values"] for each in held))
             time = np.array([pair[0] for pair in pairs], dtype=np.float64)
             value = np.array([float(pair[1]) for pair in pairs], dtype=np.float64)
-            labels = [each["metric"] for each in held]
+            labels = [{"__name__": "", **each["metric"]} for each in held]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise SourceError("Prometheus answered a query with something that is no matrix") from None
         inside = (time >= start) & (time < end)

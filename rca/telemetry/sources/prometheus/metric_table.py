@@ -127,17 +127,23 @@ def _repeated(texts: Sequence[str | None], counts: IntArray) -> pa.DictionaryArr
 
 def _devices(labels: Sequence[Mapping[str, str]], places: Sequence[Place | None]) -> list[str | None]:
     """Device of each series: its place's, then its own labels, then others that vary at one place."""
+    # Few sets of labels, many series.
+    others_of: dict[tuple[str, ...], tuple[str, ...]] = {}
     values: dict[tuple[str, Place | None, str], set[str]] = {}
+    others: list[tuple[str, ...]] = []
     for each, place in zip(labels, places, strict=True):
-        for label in each.keys() - TARGET_LABELS:
-            values.setdefault((each.get("__name__", ""), place, label), set()).add(each[label])
+        held = tuple(each)
+        if held not in others_of:
+            others_of[held] = tuple(sorted(set(held) - TARGET_LABELS - set(DEVICE_LABELS)))
+        others.append(others_of[held])
+        for label in others_of[held]:
+            values.setdefault((each["__name__"], place, label), set()).add(each[label])
     found: list[str | None] = []
-    for each, place in zip(labels, places, strict=True):
-        name = each.get("__name__", "")
-        others = each.keys() - TARGET_LABELS - set(DEVICE_LABELS)
-        extra = sorted(label for label in others if len(values[name, place, label]) > 1)
+    for each, place, more in zip(labels, places, others, strict=True):
+        extra = [label for label in more if len(values[each["__name__"], place, label]) > 1]
         own = DEVICE_LABELS[1:] if place is not None and place.whole else DEVICE_LABELS
-        words = [place.device if place is not None else None, *(each.get(label) for label in (*own, *extra))]
+        words = [place.device if place is not None else None]
+        words += [each[label] for label in (*own, *extra) if label in each]
         found.append("/".join(word for word in words if word) or None)
     return found
 
@@ -146,19 +152,22 @@ def _kept(
     matrix: Matrix, places: Sequence[Place | None], devices: Sequence[str | None]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int]:
     """Which series are kept, and how many were scraped twice."""
-    offsets = np.concatenate([[0], np.cumsum(matrix.counts)])
-    groups: dict[
-        tuple[str, str | None, int | None, str | None], dict[tuple[tuple[str, str], ...], list[int]]
-    ] = {}
+    groups: dict[tuple[str, str | None, int | None, str | None], list[int]] = {}
     for row, place in enumerate(places):
         if place is not None:
-            labels = matrix.labels[row]
-            key = labels.get("__name__", ""), place.node, place.rank, devices[row]
-            # A series in two parts has the same labels twice.
-            groups.setdefault(key, {}).setdefault(tuple(sorted(labels.items())), []).append(row)
+            key = matrix.labels[row]["__name__"], place.node, place.rank, devices[row]
+            groups.setdefault(key, []).append(row)
     kept = np.zeros(matrix.counts.size, dtype=bool)
+    kept[[rows[0] for rows in groups.values() if len(rows) == 1]] = True
+    offsets = np.concatenate([[0], np.cumsum(matrix.counts)])
     twice = 0
-    for series in groups.values():
+    for group in groups.values():
+        if len(group) == 1:
+            continue
+        # A series in two parts has the same labels twice.
+        series: dict[tuple[tuple[str, str], ...], list[int]] = {}
+        for row in group:
+            series.setdefault(tuple(sorted(matrix.labels[row].items())), []).append(row)
         spans: list[tuple[float, float]] = []
         for rows in sorted(series.values(), key=lambda rows: -int(matrix.counts[rows].sum())):
             begin = min(matrix.time[offsets[row]] for row in rows)

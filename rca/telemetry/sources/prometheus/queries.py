@@ -156,13 +156,13 @@ def _run(server: Prometheus, query: Query) -> Matrix:
     matrix = Matrix.from_result(server.query(query.expression, query.end), query.start, query.end)
     if query.name is None:
         return matrix
-    return replace(matrix, labels=tuple({"__name__": query.name, **labels} for labels in matrix.labels))
+    return replace(matrix, labels=tuple({**labels, "__name__": query.name} for labels in matrix.labels))
 
 
 def _split(query: Query, error: TooMuchError) -> tuple[Query, Query]:
     if query.end - query.start < 2 * SHORTEST_SECONDS:
         raise TooLarge(
-            f"Prometheus refuses even {query.end - query.start:.0f} s of {query.selector}: {error}",
+            f"Prometheus refuses even {query.end - query.start:.0f} s of {query.selector}: {error.reason}",
             hint="raise --query.max-samples of the server, or choose fewer machines with --labels",
         )
     return query.halves()

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from rca.errors import InvalidInput
 from rca.telemetry.job import RankPlace
 from rca.telemetry.sources.prometheus.job_devices import NODE_LABELS, JobDevices, Labels
-from rca.telemetry.sources.prometheus.kubernetes import ordinals, pod_name
+from rca.telemetry.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.telemetry.sources.prometheus.label_map import LabelMap
 
 #: Labels with a GPU's index, the most certain first, and with its instance or partition.
@@ -81,6 +82,32 @@ def device_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> Device 
     return (node, -1, part, uuid) if digits is None else (node, int(digits[1][:6]), part, "")
 
 
+class DeviceNames:
+    """Devices of many series: a metric has a series of each device, with the same labels."""
+
+    def __init__(self, found: JobDevices, label_map: LabelMap) -> None:
+        self._found, self._label_map = found, label_map
+        own = label_map.labels
+        names = (
+            *NODE_LABELS,
+            *GPU_LABELS,
+            *INSTANCE_LABELS,
+            *UUID_LABELS,
+            *chain(*POD_PAIRS),
+            own.node,
+            own.gpu,
+        )
+        self._labels = tuple(dict.fromkeys(name for name in names if name is not None))
+        self._known: dict[tuple[str | None, ...], Device | None] = {}
+
+    def of(self, labels: Labels) -> Device | None:
+        """As `device_of`."""
+        key = tuple(map(labels.get, self._labels))
+        if key not in self._known:
+            self._known[key] = device_of(labels, self._found, self._label_map)
+        return self._known[key]
+
+
 def place_ranks(found: JobDevices, label_map: LabelMap) -> Places:
     """Number the ranks.
 
@@ -94,8 +121,9 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> Places:
     """
     devices: dict[Device, Labels] = {}
     unplaced: list[Labels] = []
+    names = DeviceNames(found, label_map)
     for labels in found.series:
-        device = device_of(labels, found, label_map)
+        device = names.of(labels)
         if device is None:
             unplaced.append(labels)
         else:

@@ -19,7 +19,7 @@ from rca.telemetry.sources.prometheus.metric_table import Place, PlacedSeries, m
 from rca.telemetry.sources.prometheus.node_exporters import NodeExporters
 from rca.telemetry.sources.prometheus.promql import matcher, quoted, selector
 from rca.telemetry.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
-from rca.telemetry.sources.prometheus.rank_places import Places, device_of, place_ranks
+from rca.telemetry.sources.prometheus.rank_places import DeviceNames, Places, place_ranks
 from rca.telemetry.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
 from rca.telemetry.window import Window
 
@@ -174,8 +174,9 @@ class _Reading:
         ]
         self.report(f"{places.world_size} ranks on {len(nodes)} nodes, {len(queries)} queries", 0, 0)
         parts = read_samples(self.server, queries, self.report, max_samples=self.max_samples)
+        devices = DeviceNames(found, self.label_map)
         placed = [
-            PlacedSeries.of(part, lambda labels: self._place(labels, found, places, exporters))
+            PlacedSeries.of(part, lambda labels: self._place(labels, found, places, devices, exporters))
             for part in parts
         ]
         table, notes = metric_table(placed)
@@ -218,11 +219,16 @@ class _Reading:
         return queries
 
     def _place(
-        self, labels: Mapping[str, str], found: JobDevices, places: Places, exporters: NodeExporters
+        self,
+        labels: Mapping[str, str],
+        found: JobDevices,
+        places: Places,
+        devices: DeviceNames,
+        exporters: NodeExporters,
     ) -> Place | None:
         name = labels.get("__name__", "")
         if name in found.names:
-            device = device_of(labels, found, self.label_map)
+            device = devices.of(labels)
             if device is None:
                 return None
             node, gpu, part, uuid = device
