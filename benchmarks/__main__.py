@@ -29,6 +29,7 @@ BENCHMARKS = {
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "exporters": Benchmark("benchmarks.exporters", long=True),
     "memory": Benchmark("benchmarks.memory", long=True),
+    "online": Benchmark("benchmarks.online", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),

@@ -1,0 +1,203 @@
+"""``python -m benchmarks online``: false alarms per healthy job-hour, and steps until a diagnosis.
+
+Simulated jobs are watched as `rca_api.jobs.watcher` watches them: a look every few steps, and a diagnosis
+where one is due. An alarm is a diagnosis that is certain and not healthy. Healthy jobs have all that is
+benign in training, such as warm-up, hiccups and sequence lengths.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+import rca
+from rca.commands.process import usable_cores
+from rca.evaluation.intervals import poisson_rate
+from rca.evaluation.tables import TextTable
+from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
+from rca.processes import mapped
+from rca.simulation.engine import simulate
+from rca.simulation.sampling import sample_scenario
+from rca.simulation.scenario import Scenario
+from rca.telemetry.fragments import between_steps
+from rca.telemetry.window import Window
+from rca_api.jobs.repository import MOST_STEPS_LOOKED_AT
+from rca_api.jobs.watcher import FIRST_STEP, followed
+from rca_api.jobs.work import STEPS_BEFORE, STEPS_OF_A_WINDOW, Look, Wanted, is_due
+
+HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
+LARGEST_WORLD = 32
+HEALTHY_STEPS, FAULTY_STEPS = 1500, 300
+ONSET = 160
+STEPS_PER_LOOK = 5
+#: Asked: a straggler is diagnosed within so many steps of its onset.
+WITHIN_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One watched job.
+
+    Attributes
+    ----------
+    hours : float
+    diagnoses, alarms : int
+    seen_after, alarmed_after : int or None
+        Steps from the onset to the first look with a change, and to the first alarm.
+    slowdown : float
+        Median step after the onset over that before it.
+    """
+
+    hours: float
+    diagnoses: int
+    alarms: int
+    seen_after: int | None = None
+    alarmed_after: int | None = None
+    slowdown: float = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    """Watch healthy and faulty jobs, and print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks online", description=__doc__)
+    parser.add_argument("--hours", type=float, default=1000.0, help="healthy job-hours [default: 1000]")
+    parser.add_argument("--faulty", type=int, default=300, help="faulty jobs [default: 300]")
+    parser.add_argument("--processes", type=int, default=usable_cores(), help="[default: one per core]")
+    given = parser.parse_args(arguments)
+    healthy: list[Watched] = []
+    seeds = range(HEALTHY_SEED, FAULTY_SEED)
+    for one in mapped(watched_healthy, seeds, given.processes, chunk=2):
+        healthy.append(one)
+        hours = sum(each.hours for each in healthy)
+        print(f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours", file=sys.stderr)
+        if hours >= given.hours:
+            break
+    print(_healthy(healthy).to_markdown())
+    seeds = range(FAULTY_SEED, FAULTY_SEED + given.faulty)
+    print(_faulty(list(mapped(watched_faulty, seeds, given.processes, chunk=2))).to_markdown())
+    return 0
+
+
+def watched_healthy(seed: int) -> Watched:
+    """Watch a job without a fault."""
+    scenario = _small(seed, partial(_without_faults, n_steps=HEALTHY_STEPS))
+    return _watched(simulate(scenario).window, onset=None)
+
+
+def watched_faulty(seed: int) -> Watched:
+    """Watch a job with one lasting fault that begins in it."""
+    return _watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
+
+
+def _small(seed: int, changed: object) -> Scenario:
+    draw = np.random.default_rng(seed)
+    while True:
+        scenario = sample_scenario(draw)
+        found = changed(scenario) if callable(changed) else None
+        if scenario.world_size <= LARGEST_WORLD and found is not None:
+            return found
+
+
+def _without_faults(scenario: Scenario, n_steps: int) -> Scenario | None:
+    values = scenario.model_dump() | {"faults": (), "n_steps": n_steps}
+    return Scenario.model_validate(values)
+
+
+def _with_late_fault(scenario: Scenario) -> Scenario | None:
+    slow = [fault for fault in scenario.faults if fault.cause not in ("process_crash", "hang")]
+    if len(slow) != 1 or len(scenario.faults) != 1:
+        return None
+    fault = slow[0].model_copy(update={"first_step": ONSET, "last_step": None})
+    return Scenario.model_validate(
+        scenario.model_dump() | {"faults": (fault.model_dump(),), "n_steps": FAULTY_STEPS}
+    )
+
+
+def _watched(window: Window, onset: int | None) -> Watched:
+    steps, seconds = job_step_seconds(window)
+    zero = int(steps[0])
+    changed_step = next_step = seen = alarmed = None
+    first: int | None = FIRST_STEP
+    diagnoses = alarms = 0
+    for end in range(STEPS_PER_LOOK, steps.size, STEPS_PER_LOOK):
+        looked = slice(max(0, end - MOST_STEPS_LOOKED_AT), end)
+        # Numbers from 0: the warm-up of a watched job is its own.
+        change = change_in(steps[looked] - zero, seconds[looked])
+        last = int(steps[end - 1]) - zero
+        wanted = Wanted(changed_step, next_step, first)
+        due = is_due(change, last, wanted)
+        if due:
+            first = None
+            diagnoses += 1
+            answer = rca.diagnose(_cut(window, zero, last, change))
+            if not answer.abstained and answer.failure_mode != "healthy":
+                alarms += 1
+                if onset is not None and alarmed is None and last >= onset:
+                    alarmed = last - onset
+        if change is not None and onset is not None and seen is None and last >= onset:
+            seen = last - onset
+        look = Look(change, last, None, None, None)
+        changed_step, next_step = followed(look, wanted, queued=due)
+    slowdown = 1.0
+    if onset is not None:
+        slowdown = float(np.nanmedian(seconds[onset:]) / np.nanmedian(seconds[20:onset]))
+    return Watched(float(np.nansum(seconds)) / 3600.0, diagnoses, alarms, seen, alarmed, slowdown)
+
+
+def _cut(window: Window, zero: int, last: int, change: StepTimeChange | None) -> Window:
+    first = last - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
+    return between_steps(window, zero + max(0, first), zero + last)
+
+
+def _healthy(jobs: Sequence[Watched]) -> TextTable:
+    hours, alarms = sum(job.hours for job in jobs), sum(job.alarms for job in jobs)
+    rate, low, high = (1e3 * each for each in poisson_rate(alarms, hours))
+    return TextTable(
+        "healthy jobs",
+        ("jobs", "job-hours", "diagnoses", "jobs with an alarm", "alarms", "per 1,000 h [95 %]"),
+        (
+            (
+                str(len(jobs)),
+                f"{hours:,.0f}",
+                str(sum(job.diagnoses for job in jobs)),
+                str(sum(job.alarms > 0 for job in jobs)),
+                str(alarms),
+                f"{rate:.2f} [{low:.2f}, {high:.2f}]",
+            ),
+        ),
+    )
+
+
+def _faulty(jobs: Sequence[Watched]) -> TextTable:
+    rows = []
+    for low, high in ((0.0, 1.05), (1.05, 1.1), (1.1, 1.25), (1.25, 2.0), (2.0, np.inf)):
+        group = [job for job in jobs if low <= job.slowdown < high]
+        rows.append(
+            (
+                f"{low:g} to {high:g}",
+                str(len(group)),
+                _share(group, [job.seen_after for job in group]),
+                _share(group, [job.alarmed_after for job in group]),
+                f"{sum(job.alarmed_after is not None for job in group)}",
+            )
+        )
+    header = (
+        "step time grows by a factor of",
+        "jobs",
+        f"seen within {WITHIN_STEPS}",
+        f"alarm within {WITHIN_STEPS}",
+        "alarm",
+    )
+    return TextTable("stragglers", header, tuple(rows))
+
+
+def _share(group: Sequence[Watched], after: Sequence[int | None]) -> str:
+    return f"{sum(each is not None and each <= WITHIN_STEPS for each in after)} of {len(group)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
