@@ -1,0 +1,122 @@
+"""`rca watch`: diagnose many jobs on time, from Prometheus or from folders."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import orjson
+import typer
+
+from rca.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from rca.telemetry.window import Window
+    from rca_api.watch.plan import WatchedJob
+    from rca_api.watch.rounds import Diagnose, Outcome
+
+EXAMPLES = """
+rca watch watch.yaml                                   until Ctrl-C; one line per diagnosis
+rca watch watch.yaml --once                            every job once; the exit code is the worst one
+A plan:
+  service: http://127.0.0.1:8080                       opens incidents; leave it out to diagnose here
+  every: 60s
+  jobs:
+    - {job: llama-17, prometheus: http://prometheus:9090, since: 15m}
+    - {job: bert-3, folder: /var/collect/bert-3, every: 5m}
+"""
+#: Exit codes of `rca diagnose` by failure mode.
+_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
+_ABSTAINED, _FAILED = 30, 2
+
+
+class Format(StrEnum):
+    """Form of the lines."""
+
+    text = "text"
+    json = "json"
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="Jobs, and where their telemetry is.")],
+    once: Annotated[bool, typer.Option("--once", help="Diagnose every job once, then end.")] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="json: one object per line.")
+    ] = Format.text,
+) -> None:
+    """Diagnose many jobs on time, each on its own: a slow source delays no other.
+
+    With `service`, windows are posted there, so that incidents and webhooks follow. A restart goes on where
+    the last one ended. A source that fails is tried again later, and less often.
+    """
+    try:
+        from rca_api import logs
+        from rca_api.watch.plan import read_plan
+        from rca_api.watch.rounds import Rounds, State
+    except ImportError as error:
+        raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
+    given = read_plan(plan)
+    logs.configure("WARNING")
+    import rca
+    from rca.client import Client
+
+    diagnose: Diagnose = rca.diagnose if given.service is None else Client(given.service).diagnose
+    assert given.state is not None  # noqa: S101  (`read_plan` sets it)
+    rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), State(given.state))
+    if once:
+        raise typer.Exit(max(_code(outcome) for outcome in rounds.once()))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    rounds.run(stopping)
+
+
+def _read(job: WatchedJob) -> Window:
+    from rca.telemetry.read import read_window
+
+    if job.folder is not None:
+        return read_window(job.folder)
+    from rca.telemetry.sources.prometheus.credentials import read_token
+    from rca.telemetry.sources.prometheus.window import read_prometheus
+
+    assert job.prometheus is not None  # noqa: S101  (a plan has one of the two)
+    return read_prometheus(
+        job.prometheus,
+        job.job,
+        since=job.since,
+        namespace=job.namespace,
+        labels=job.labels,
+        token=None if job.token_file is None else read_token(job.token_file),
+        ca_file=job.ca_file,
+    )
+
+
+def _print(outcome: Outcome, form: Format) -> None:
+    from rca.runbook.headline import headline
+    from rca.runbook.phrases import plain
+
+    at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    if form is Format.json:
+        held = {"time": at, "job": outcome.job}
+        if outcome.error is not None:
+            held |= {"error": {"code": outcome.error.code, "detail": outcome.error.message}}  # type: ignore[dict-item]
+        if outcome.diagnosis is not None:
+            held |= {"diagnosis": outcome.diagnosis.model_dump(mode="json")}  # type: ignore[dict-item]
+        line = orjson.dumps(held).decode()
+    elif outcome.diagnosis is not None:
+        line = f"{at} {outcome.job}: {plain(headline(outcome.diagnosis))}"
+    else:
+        line = f"{at} {outcome.job}: error: {outcome.error.message if outcome.error else ''}"
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _code(outcome: Outcome) -> int:
+    if outcome.diagnosis is None:
+        return _FAILED
+    return _ABSTAINED if outcome.diagnosis.abstained else _CODES[outcome.diagnosis.failure_mode]

@@ -1,0 +1,127 @@
+"""The file of `rca watch`: which jobs, from where, how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from rca.commands.prometheus_options import seconds_of
+from rca.errors import InvalidInput, SourceError
+
+MOST_JOBS = 256
+
+
+def _seconds(value: Any) -> Any:
+    return seconds_of(value) if isinstance(value, str) else value
+
+
+#: Seconds, also written like ``90s``, ``5m`` or ``2h``.
+Span = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+
+
+class WatchedJob(BaseModel):
+    """One job: from a Prometheus server, or a folder that a collector writes.
+
+    Attributes
+    ----------
+    every : float or None
+        Seconds between two diagnoses; None for that of the plan.
+    since : float
+        Seconds before now that a window from Prometheus covers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    job: str = Field(min_length=1, max_length=256)
+    prometheus: str | None = None
+    folder: Path | None = None
+    namespace: str | None = None
+    labels: Path | None = None
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    since: Span = 900.0
+    every: Span | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.prometheus is None) == (self.folder is None):
+            raise ValueError("needs either prometheus or folder")
+        return self
+
+
+class Plan(BaseModel):
+    """All watched jobs.
+
+    Attributes
+    ----------
+    service : str or None
+        Base URL of a service that diagnoses the windows and opens incidents; None to diagnose here.
+    every : float
+        Seconds between two diagnoses of a job.
+    state : Path or None
+        File that remembers when each job was diagnosed; None for one beside the plan.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    service: str | None = None
+    every: Span = 60.0
+    state: Path | None = None
+    jobs: tuple[WatchedJob, ...] = Field(min_length=1, max_length=MOST_JOBS)
+
+    @model_validator(mode="after")
+    def _distinct_jobs(self) -> Self:
+        names = [job.job for job in self.jobs]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"the job {twice[0]!r} occurs twice")
+        return self
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan; its relative paths count from its folder.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read.
+    InvalidInput
+        Naming the member that is wrong.
+    """
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: no YAML: {error}") from error
+    if not isinstance(loaded, Mapping):
+        raise InvalidInput(f"{path}: needs the member jobs", hint="`rca watch --help` shows a plan")
+    try:
+        plan = Plan.model_validate(dict(loaded))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the plan"
+        message = first["msg"].removeprefix("Value error, ")
+        raise InvalidInput(f"{path}: {place}: {message}", hint="`rca watch --help` shows a plan") from error
+    return _beside(plan, path)
+
+
+def _beside(plan: Plan, path: Path) -> Plan:
+    """The plan with absolute paths."""
+    here = path.resolve().parent
+    jobs = tuple(
+        job.model_copy(
+            update={
+                name: here / held
+                for name in ("folder", "labels", "token_file", "ca_file")
+                if (held := getattr(job, name)) is not None
+            }
+        )
+        for job in plan.jobs
+    )
+    state = here / (plan.state or f".{path.stem}-state.json")
+    return plan.model_copy(update={"jobs": jobs, "state": state})

@@ -1,0 +1,154 @@
+"""Rounds of `rca watch`: each job on a thread of its own, so that a slow source delays no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import structlog
+
+from rca.diagnosis.result import Diagnosis
+from rca.errors import RcaError
+from rca.telemetry.files import replace_file
+from rca.telemetry.window import Window
+from rca_api.watch.plan import Plan, WatchedJob
+
+_log = structlog.stdlib.get_logger("rca_api.watch")
+#: Longest pause after failed rounds, as a multiple of the job's interval.
+_MOST_PAUSES = 8
+Read = Callable[[WatchedJob], Window]
+Diagnose = Callable[[Window], Diagnosis]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One round of one job: a diagnosis, or why there is none."""
+
+    job: str
+    diagnosis: Diagnosis | None
+    error: RcaError | None
+
+
+Report = Callable[[Outcome], None]
+
+
+class State:
+    """When each job was diagnosed last, Unix seconds; kept in a file, so that a restart resumes.
+
+    Parameters
+    ----------
+    path : Path
+        A missing or damaged file counts as empty.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._last: dict[str, float] = {}
+        try:
+            held = orjson.loads(path.read_bytes())
+            self._last = {str(job): float(at) for job, at in held["diagnosed"].items()}
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("the state cannot be read, so all jobs are due", path=str(path), reason=str(error))
+
+    def last(self, job: str) -> float | None:
+        """When a job was diagnosed last; None if never."""
+        with self._lock:
+            return self._last.get(job)
+
+    def diagnosed(self, job: str, at: float) -> None:
+        """Remember a diagnosis."""
+        with self._lock:
+            self._last[job] = at
+            content = orjson.dumps({"diagnosed": self._last}, option=orjson.OPT_INDENT_2)
+            try:
+                replace_file(self._path, content)
+            except OSError as error:
+                _log.warning("the state cannot be written", path=str(self._path), reason=str(error))
+
+
+class Rounds:
+    """Diagnoses every job of a plan on time.
+
+    Parameters
+    ----------
+    plan : Plan
+    read : callable
+        Gives the present window of a job.
+    diagnose : callable
+    report : callable
+        Called with each outcome, one at a time.
+    state : State
+    clock : callable
+        Unix seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        read: Read,
+        diagnose: Diagnose,
+        report: Report,
+        state: State,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._plan = plan
+        self._read = read
+        self._diagnose = diagnose
+        self._report = report
+        self._state = state
+        self._clock = clock
+        self._reporting = threading.Lock()
+
+    def once(self) -> list[Outcome]:
+        """Diagnose every job now, all at the same time."""
+        outcomes: list[Outcome] = []
+        threads = [
+            threading.Thread(target=lambda job=job: outcomes.append(self._round(job)), daemon=True)
+            for job in self._plan.jobs
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return outcomes
+
+    def run(self, stopping: threading.Event) -> None:
+        """Diagnose until `stopping` is set; rounds in progress are not waited for."""
+        for job in self._plan.jobs:
+            threading.Thread(target=self._follow, args=(job, stopping), daemon=True).start()
+        stopping.wait()
+
+    def _follow(self, job: WatchedJob, stopping: threading.Event) -> None:
+        every = job.every or self._plan.every
+        last = self._state.last(job.job)
+        pause = 0.0 if last is None else min(every, max(0.0, last + every - self._clock()))
+        failures = 0
+        while not stopping.wait(pause):
+            began = self._clock()
+            failed = self._round(job).error is not None
+            failures = failures + 1 if failed else 0
+            longest = min(2 ** max(0, failures - 1), _MOST_PAUSES) * every
+            pause = max(0.0, began + longest - self._clock())
+
+    def _round(self, job: WatchedJob) -> Outcome:
+        at = self._clock()
+        try:
+            outcome = Outcome(job.job, self._diagnose(self._read(job)), None)
+            self._state.diagnosed(job.job, at)
+        except RcaError as error:
+            outcome = Outcome(job.job, None, error)
+        except Exception:
+            _log.exception("a round failed unexpectedly", job=job.job)
+            outcome = Outcome(
+                job.job, None, RcaError("the round failed unexpectedly; the log has the reason")
+            )
+        with self._reporting:
+            self._report(outcome)
+        return outcome

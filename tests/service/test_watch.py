@@ -1,0 +1,171 @@
+"""`rca watch`: every job on time, whatever the others do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+import rca
+from rca.cli import app
+from rca.diagnosis.result import Diagnosis
+from rca.errors import InvalidInput, RcaError, SourceError
+from rca.telemetry.window import Window
+from rca_api.watch.plan import Plan, WatchedJob, read_plan
+from rca_api.watch.rounds import Outcome, Rounds, State
+
+HEALTHY = Path(__file__).parents[2] / "data" / "windows" / "healthy"
+SLOW = HEALTHY.parent / "nic-rate-limited"
+
+
+def plan_of(*jobs: str, every: float = 60.0) -> Plan:
+    return Plan(every=every, jobs=tuple(WatchedJob(job=name, folder=HEALTHY) for name in jobs))
+
+
+@pytest.fixture(scope="module")
+def answer() -> Diagnosis:
+    return rca.diagnose(rca.read_window(HEALTHY))
+
+
+class Watching:
+    """Rounds whose reading is replaced, and what they report."""
+
+    def __init__(
+        self, plan: Plan, read: Callable[[WatchedJob], object], answer: Diagnosis, state: Path
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self.stopping = threading.Event()
+        self._arrived = threading.Condition()
+        self.rounds = Rounds(plan, read, lambda _: answer, self._take, State(state))  # type: ignore[arg-type]
+
+    def _take(self, outcome: Outcome) -> None:
+        with self._arrived:
+            self.outcomes.append(outcome)
+            self._arrived.notify_all()
+
+    def until(self, enough: Callable[[list[Outcome]], bool]) -> None:
+        threading.Thread(target=self.rounds.run, args=(self.stopping,), daemon=True).start()
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: enough(self.outcomes), timeout=30)
+        self.stopping.set()
+
+
+def test_a_slow_source_delays_no_other(tmp_path: Path, answer: Diagnosis) -> None:
+    held = threading.Event()
+
+    def read(job: WatchedJob) -> None:
+        if job.job == "slow":
+            held.wait(30)
+
+    watching = Watching(plan_of("slow", "quick", every=0.01), read, answer, tmp_path / "state")
+    watching.until(lambda outcomes: sum(one.job == "quick" for one in outcomes) >= 3)
+    held.set()
+    assert {one.job for one in watching.outcomes} == {"quick"}
+
+
+def test_a_failing_source_is_tried_again(tmp_path: Path, answer: Diagnosis) -> None:
+    calls = 0
+
+    def read(_: WatchedJob) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise SourceError("no route to the server")
+
+    watching = Watching(plan_of("flaky", every=0.01), read, answer, tmp_path / "state")
+    watching.until(lambda outcomes: any(one.diagnosis for one in outcomes))
+    assert [one.error is not None for one in watching.outcomes[:3]] == [True, True, False]
+
+
+def test_a_restart_waits_for_the_rest_of_the_interval(tmp_path: Path, answer: Diagnosis) -> None:
+    state = tmp_path / "state"
+    first = Watching(plan_of("resumed", every=3600.0), lambda _: None, answer, state)
+    first.until(lambda outcomes: len(outcomes) == 1)
+    again = Watching(plan_of("resumed", "new", every=3600.0), lambda _: None, answer, state)
+    again.until(lambda outcomes: len(outcomes) == 1)
+    assert [one.job for one in again.outcomes] == ["new"]
+
+
+def test_a_damaged_state_makes_all_jobs_due(tmp_path: Path, answer: Diagnosis) -> None:
+    (tmp_path / "state").write_text("[]")
+    watching = Watching(plan_of("due", every=3600.0), lambda _: None, answer, tmp_path / "state")
+    watching.until(lambda outcomes: len(outcomes) == 1)
+    assert "due" in orjson.loads((tmp_path / "state").read_bytes())["diagnosed"]
+
+
+def test_an_unexpected_error_ends_no_job(tmp_path: Path, answer: Diagnosis) -> None:
+    def read(_: WatchedJob) -> None:
+        raise ZeroDivisionError
+
+    watching = Watching(plan_of("odd", every=0.01), read, answer, tmp_path / "state")
+    watching.until(lambda outcomes: len(outcomes) >= 2)
+    assert all(isinstance(one.error, RcaError) for one in watching.outcomes)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("jobs: []", "jobs: Tuple should have at least 1 item"),
+        ("every: 60s", "jobs: Field required"),
+        ("jobs: [{job: a}]", "needs either prometheus or folder"),
+        ("jobs: [{job: a, folder: x, prometheus: 'http://p'}]", "needs either prometheus or folder"),
+        ("jobs: [{job: a, folder: x}, {job: a, folder: y}]", "the job 'a' occurs twice"),
+        ("jobs: [{job: a, folder: x, every: soon}]", "'soon' is no span of time"),
+        ("jobs: [{job: a, folder: x, evry: 5s}]", "evry: Extra inputs are not permitted"),
+        ("- a", "needs the member jobs"),
+        ("jobs: [", "no YAML"),
+    ],
+)
+def test_a_wrong_plan_names_the_member(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "watch.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput) as refused:
+        read_plan(path)
+    assert says in str(refused.value)
+
+
+def test_paths_count_from_the_folder_of_the_plan(tmp_path: Path) -> None:
+    path = tmp_path / "watch.yaml"
+    path.write_text("every: 2m\njobs: [{job: a, folder: windows, every: 1h}]")
+    plan = read_plan(path)
+    assert plan.jobs[0].folder == tmp_path / "windows"
+    assert (plan.every, plan.jobs[0].every) == (120.0, 3600.0)
+    assert plan.state == tmp_path / ".watch-state.json"
+
+
+def test_once_prints_a_line_per_job_and_exits_with_the_worst(tmp_path: Path) -> None:
+    path = tmp_path / "watch.yaml"
+    path.write_text(f"jobs: [{{job: good, folder: {HEALTHY}}}, {{job: bad, folder: {SLOW}}}]")
+    result = CliRunner().invoke(app, ["watch", str(path), "--once"])
+    assert result.exit_code == 10, result.output
+    assert "good: HEALTHY" in result.output
+    assert "bad: FAIL-SLOW" in result.output
+
+
+def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "watch.yaml"
+    path.write_text("jobs: [{job: gone, folder: nowhere}]")
+    result = CliRunner().invoke(app, ["watch", str(path), "--once", "--format", "json"])
+    assert result.exit_code == 2
+    assert orjson.loads(result.output.splitlines()[-1])["error"]["code"] == "source-error"
+
+
+def test_windows_reach_the_diagnosis_as_they_were_read(answer: Diagnosis, tmp_path: Path) -> None:
+    window = rca.read_window(HEALTHY)
+    seen: list[Window] = []
+
+    def diagnose(given: Window) -> Diagnosis:
+        seen.append(given)
+        return answer
+
+    rounds = Rounds(plan_of("one"), lambda _: window, diagnose, lambda _: None, State(tmp_path / "state"))
+    began = time.time()
+    [outcome] = rounds.once()
+    assert outcome.diagnosis is answer
+    assert seen == [window]
+    assert State(tmp_path / "state").last("one") == pytest.approx(began, abs=5.0)
