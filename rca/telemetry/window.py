@@ -8,6 +8,7 @@ from os import PathLike
 
 import pyarrow as pa
 
+from rca.telemetry.conversion import TableLike, as_table
 from rca.telemetry.encodings import arrow, directory, json
 from rca.telemetry.encodings.document import Decoded
 from rca.telemetry.encodings.json_text import uncollected
@@ -55,11 +56,11 @@ class Window:
     def from_tables(
         cls,
         job: Job | Mapping[str, object],
-        steps: pa.Table | None = None,
-        metrics: pa.Table | None = None,
-        events: pa.Table | None = None,
-        ops: pa.Table | None = None,
-        collectives: pa.Table | None = None,
+        steps: TableLike | None = None,
+        metrics: TableLike | None = None,
+        events: TableLike | None = None,
+        ops: TableLike | None = None,
+        collectives: TableLike | None = None,
     ) -> Window:
         """Validate tables against the format and build a window.
 
@@ -67,17 +68,24 @@ class Window:
         ----------
         job : Job or mapping
             Metadata, as a model or as the decoded JSON object.
-        steps, metrics, events, ops, collectives : pyarrow.Table
+        steps, metrics, events, ops, collectives : pyarrow.Table, data frame or list of rows
             In any column order. Unknown columns are dropped and listed in `notes`. Steps, metrics or
-            collectives have to be there.
+            collectives have to be there. Times may be ISO 8601 or timestamps, durations ``*_ms``.
 
         Raises
         ------
         InvalidWindow
             It names the table, the column, the first bad rows and what was expected.
         """
-        checked, tables, notes = validated(job, steps, metrics, events, ops, collectives)
-        return cls(job=checked, notes=notes, **tables)
+        given = (steps, metrics, events, ops, collectives)
+        remarks: list[str] = []
+        converted: dict[str, pa.Table | None] = {}
+        for spec, data in zip(SPECS.values(), given, strict=True):
+            table, notes = (None, []) if data is None else as_table(spec, data)
+            converted[spec.name] = table
+            remarks += notes
+        checked, tables, more = validated(job, **converted)
+        return cls(job=checked, notes=(*remarks, *more), **tables)
 
     @classmethod
     def from_json(cls, body: bytes | bytearray | memoryview, *, max_bytes: int | None = None) -> Window:

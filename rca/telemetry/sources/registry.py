@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import collector, flight_recorder, megatron_timers, nccl_ras, profiler, watchdog
+from rca.telemetry.sources import (
+    collector,
+    flight_recorder,
+    megatron_timers,
+    nccl_ras,
+    profiler,
+    table,
+    watchdog,
+)
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.sources.text_lines import has_line, text_of
 from rca.telemetry.window import Window
@@ -18,6 +26,7 @@ SOURCES: tuple[Source, ...] = (
     flight_recorder.SOURCE,
     collector.SOURCE,
     profiler.SOURCE,
+    table.SOURCE,
     megatron_timers.SOURCE,
     watchdog.SOURCE,
 )

@@ -1,0 +1,167 @@
+"""CSV, JSON lines, data frames and rows become a window; what cannot is refused by name."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import rca
+from rca.errors import InvalidInput, InvalidWindow
+from rca.telemetry.sources.registry import source_of
+
+BEGIN = datetime(2026, 3, 21, 2, 7, 8, tzinfo=UTC)
+JOB = {"job_id": "mine", "world_size": 4, "start": BEGIN.timestamp(), "end": BEGIN.timestamp() + 40}
+
+
+def rows(n_ranks: int = 4, n_steps: int = 40, slow: int | None = None) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": rank,
+            "step": step,
+            "start_time": (BEGIN + timedelta(seconds=step)).isoformat(),
+            "step_ms": 1000.0,
+            "forward_ms": 700.0 if rank == slow else 500.0 + (rank + step) % 3,
+            "communication_ms": 300.0 if rank == slow else 500.0 - (rank + step) % 3,
+        }
+        for rank in range(n_ranks)
+        for step in range(n_steps)
+    ]
+
+
+def csv(content: list[dict[str, Any]], separator: str = ",") -> str:
+    lines = [separator.join(content[0])]
+    lines += [separator.join(str(value) for value in row.values()) for row in content]
+    return "\n".join(lines) + "\n"
+
+
+def json_lines(content: list[dict[str, Any]]) -> str:
+    return "\n".join(json.dumps(row) for row in content) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("steps.csv", csv(rows(slow=2))),
+        ("steps.tsv", csv(rows(slow=2), "\t")),
+        ("steps.txt", "\ufeff" + csv(rows(slow=2), ";")),
+        ("steps.jsonl", json_lines(rows(slow=2))),
+    ],
+)
+def test_a_file_of_steps_is_diagnosed(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    window = rca.read_window(path)
+    assert (window.job.world_size, window.steps.num_rows) == (4, 160)
+    assert window.job.start == BEGIN.timestamp()
+    assert window.job.end == pytest.approx(BEGIN.timestamp() + 40)
+    assert "steps: forward_ms was converted to forward_seconds" in window.notes
+    answer = rca.diagnose(window)
+    assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [2])
+
+
+def test_a_folder_has_one_file_per_rank_and_metrics(tmp_path: Path) -> None:
+    for rank in range(3):
+        own = [row for row in rows(3) if row["rank"] == rank]
+        (tmp_path / f"rank_{rank}.csv").write_text(csv(own))
+    sample = {
+        "time": "2026-03-21T02:07:10Z",
+        "node": 7,
+        "rank": 1,
+        "name": "DCGM_FI_DEV_SM_CLOCK",
+        "value": 1755,
+    }
+    (tmp_path / "metrics.csv").write_text(csv([sample]))
+    window = rca.read_window(tmp_path)
+    assert (window.job.world_size, window.steps.num_rows) == (3, 120)
+    assert window.metrics.to_pylist()[0]["node"] == "7"
+    assert window.metrics.to_pylist()[0]["time"] == BEGIN.timestamp() + 2
+
+
+def test_metrics_without_ranks_count_nodes(tmp_path: Path) -> None:
+    samples = [
+        {"time": BEGIN.timestamp() + second, "node": node, "name": "node_load1", "value": 1.0}
+        for node in ("b", "a")
+        for second in range(5)
+    ]
+    (tmp_path / "metrics.csv").write_text(csv(samples))
+    window = rca.read_window(tmp_path / "metrics.csv")
+    assert window.job.world_size == 2
+    assert list(window.job.topology.node_names) == ["a", "b"]
+    assert any("each node counts as one rank" in note for note in window.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rank,step,step_ms\n0,1,5\n", "start_time is missing"),
+        ("rank,step,start_time\n0,1,5\n", "step_seconds is missing"),
+        ("rank,step,start_time,step_ms\n", "names of columns, and no row"),
+        ("rank,step,start_time,step_ms\n0,1,2026-03-21T02:07:08Z\n", "no complete table"),
+        ("rank,step,start_time,step_ms\n0,1,yesterday,5\n", "start_time: is no time"),
+        ("rank,step,start_time,step_ms\n0,1,1774058828000,5\n", "milliseconds"),
+        ("rank,step,start_time,step_ms\nx,1,2026-03-21T02:07:08Z,5\n", "rank"),
+        ("rank,step,start_time,step_ms\n0,1,2026-03-21T02:07:08Z,-5\n", "negative"),
+        ("rank,step,start_time,step_ms\n" + "9" * 12 + ",1,2026-03-21T02:07:08Z,5\n", "rank"),
+        ("rank,step,start_time,step_ms\n0,1,,5\n", "no time in any row"),
+        ('{"rank": 0, "step": 1, "start_time": 5, "step_ms": 5}\n{"rank": \n', "no complete table"),
+    ],
+)
+def test_unusable_files_are_refused_by_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=rf"steps\.csv(?s:.*){message}"):
+        rca.read_window(path)
+
+
+def test_windows_and_other_csv_are_no_tables(tmp_path: Path, real_windows: Path) -> None:
+    path = tmp_path / "window.json"
+    path.write_bytes(rca.read_window(real_windows / "healthy").to_json())
+    assert source_of(path) is None
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(InvalidInput, match="no line is of a known kind"):
+        rca.read_window(path)
+
+
+def test_frames_and_rows_are_taken_as_tables() -> None:
+    frame = pd.DataFrame(rows())
+    frame["start_time"] = pd.to_datetime(frame["start_time"])
+    plain = rca.Window.from_tables(JOB, steps=pa.Table.from_pylist(rows()))
+    for given in (rows(), frame):
+        window = rca.Window.from_tables(JOB, steps=given)
+        assert window.steps.to_pylist() == plain.steps.to_pylist()
+    assert plain.steps.column("start_time")[1].as_py() == BEGIN.timestamp() + 1
+    assert plain.steps.column("step_seconds")[1].as_py() == 1.0
+
+
+def test_times_without_a_zone_are_noted_and_durations_are_read() -> None:
+    frame = pd.DataFrame(rows()).drop(columns="step_ms")
+    frame["start_time"] = pd.to_datetime(frame["start_time"]).dt.tz_localize(None)
+    frame["step_seconds"] = pd.to_timedelta(1.5, unit="s")
+    window = rca.Window.from_tables(JOB, steps=frame)
+    assert "steps: start_time has no zone and is taken for UTC" in window.notes
+    assert window.steps.column("start_time")[0].as_py() == BEGIN.timestamp()
+    assert window.steps.column("step_seconds")[0].as_py() == 1.5
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (5, "is a int"),
+        ([], "is a list"),
+        ([3], "is a list"),
+        ([{"rank": 0}, {"rank": "a"}], "mixed or unknown types"),
+        (
+            [{"start_time": "2026-03-21T02:07:08Z"}, {"start_time": "2026-03-21T02:07:08"}],
+            "has a zone in some rows only",
+        ),
+    ],
+)
+def test_what_is_no_table_is_refused(steps: object, message: str) -> None:
+    with pytest.raises(InvalidWindow, match=message):
+        rca.Window.from_tables(JOB, steps=steps)
