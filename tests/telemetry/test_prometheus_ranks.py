@@ -277,3 +277,12 @@ def test_a_pod_that_replaced_another_has_its_ranks() -> None:
     places = place_ranks(devices, LabelMap())
     assert [place.node for place in places.places] == ["b"]
     assert any("j-0-zzzzz and j-0-aaaaa have the same index" in note for note in places.notes)
+
+
+def test_the_map_of_the_guide_can_be_read(tmp_path: Path) -> None:
+    guide = Path("docs/how-to/prometheus.md").read_text(encoding="utf-8")
+    (tmp_path / "map.yaml").write_text(guide.split("```yaml\n")[2].split("```")[0], encoding="utf-8")
+    label_map = read_label_map(tmp_path / "map.yaml")
+    assert label_map.nodes == ("node-b", "node-a")
+    assert label_map.ranks_by_gpu() == {"node-b": {0: 0, 1: 1}, "node-a": {0: 3, 1: 2}}
+    assert all(label_map.labels.model_dump().values())

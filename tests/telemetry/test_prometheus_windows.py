@@ -111,6 +111,13 @@ def test_pods_without_labels_are_found_by_their_names(cluster: str) -> None:
     assert any("--metric-labels-allowlist" in note for note in window.notes)
 
 
+def test_machines_that_are_alike_are_not_suspected(cluster: str) -> None:
+    diagnosis = rca.diagnose(read(cluster, "solo"))
+    assert (diagnosis.stragglers, diagnosis.causes) == ([], [])
+    # What the exporters leave out is in the answer.
+    assert "DCGM_FI_DEV_PCIE_LINK_WIDTH" in " ".join(diagnosis.quality.notes)
+
+
 def test_two_jobs_of_one_name_are_listed_and_one_can_be_chosen(cluster: str) -> None:
     with pytest.raises(
         rca.InvalidInput, match=r"2 jobs are called twin, in the namespaces blue \(1 pods\), red"
@@ -146,6 +153,13 @@ def test_a_limit_of_the_server_is_met_by_shorter_queries(tmp_path: Path) -> None
     ) as url:
         window = read(url, "dcgm")
     assert window.metrics.num_rows == 8 * 6 * 40
+
+
+def test_the_configuration_of_the_guide_is_valid(tmp_path: Path) -> None:
+    guide = Path("docs/how-to/prometheus.md").read_text(encoding="utf-8")
+    (tmp_path / "prometheus.yml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
+    checked = ["promtool", "check", "config", "prometheus.yml"]
+    assert subprocess.run(checked, cwd=tmp_path, capture_output=True, check=False).returncode == 0
 
 
 class Exporter(BaseHTTPRequestHandler):
