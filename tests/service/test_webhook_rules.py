@@ -146,6 +146,8 @@ def test_public_addresses_are_public(address: str) -> None:
         "https://hooks.example.org:0/",
         "https://hooks.example.org:99999/",
         "https://[::1/",
+        "https://[v1.x]/",
+        "https://[v7.example.org]/",
         "https://hooks.example.org/a b",
         "https://hooks.example.org/\r\nX-Header: 1",
         "https://höoks.example.org/",

@@ -97,6 +97,9 @@ class Policy:
             raise Refused("the URL must be plain ASCII; percent-encode other characters")
         if self.hosts and not self._named(host):
             raise Refused(f"{host!r} is not among the hosts of RCA_WEBHOOK_HOSTS")
+        if "[" in parts.netloc and ":" not in host:
+            # `urlsplit` accepts addresses of a future version, such as `[v1.x]`, and gives them as a name.
+            raise Refused("only an IPv6 address has brackets around it")
         literal = _literal(host)
         inside = _is_localhost(host) if literal is None else not is_public(literal)
         if inside and not self._may_be_private(host):
