@@ -51,6 +51,22 @@ def test_upgrading_twice_does_nothing(database: Database) -> None:
     database.check()
 
 
+def test_indexes_that_cannot_be_measured_do_not_fail_a_migration(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Database) -> None:
+        raise StoreError("it took too long")
+
+    monkeypatch.setattr(Database, "analyze", fail)
+    database = Database(empty_database_url)
+    with capture_logs() as lines:
+        assert database.upgrade().current is None
+    database.check()
+    database.close()
+    [line] = [each for each in lines if each["log_level"] == "warning"]
+    assert (line["event"], line["reason"]) == ("the indexes are not measured", "it took too long")
+
+
 def test_an_empty_database_is_not_ready_and_the_error_has_a_hint(empty_database_url: str) -> None:
     database = Database(empty_database_url)
     with pytest.raises(StoreError) as caught:

@@ -182,8 +182,12 @@ class Database:
                     command.upgrade(config, revision)
         except DBAPIError as error:
             raise StoreError(f"the database cannot be migrated: {_reason(error)}") from error
-        # New indexes have not been measured.
-        self.analyze()
+        try:
+            # New indexes have not been measured.
+            self.analyze()
+        except StoreError as error:
+            # The schema is committed; the service measures them again every hour.
+            _log.warning("the indexes are not measured", reason=error.message)
         return before
 
     def analyze(self) -> None:
