@@ -14,7 +14,14 @@ from typing import Annotated, Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
-from pydantic import AfterValidator, BeforeValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    StringConstraints,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 from starlette.convertors import Convertor, register_url_convertor
 
@@ -47,10 +54,15 @@ def _whole(value: Any) -> Any:
     return value
 
 
-def _spelled_moment(value: Any) -> Any:
+def _moment(value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+    """Refuse other spellings, and days and hours that no calendar has, in the same words."""
+    expected = "a time with a time zone, such as 2026-11-01T00:00:00Z; a + is written %2B"
     if isinstance(value, str) and not _MOMENT.fullmatch(value):
-        raise _wrong("a time with a time zone, such as 2026-11-01T00:00:00Z; a + is written %2B")
-    return value
+        raise _wrong(expected)
+    try:
+        return parse(value)
+    except ValidationError:
+        raise _wrong(expected) from None
 
 
 def _utc(moment: datetime) -> datetime:
@@ -65,7 +77,7 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 #: A whole number in decimal digits: `Annotated[int, Field(ge=1), WHOLE]`. Limits come before it.
 WHOLE = BeforeValidator(_whole)
 #: A moment with a time zone, converted to UTC.
-Moment = Annotated[datetime, BeforeValidator(_spelled_moment), AfterValidator(_utc)]
+Moment = Annotated[datetime, WrapValidator(_moment), AfterValidator(_utc)]
 #: A name that a window may have and that fits a column of the database.
 Name = Annotated[names.Name, StringConstraints(max_length=LONGEST_NAME)]
 #: A text of one line, perhaps empty, that fits a column of the database.

@@ -63,6 +63,16 @@ def test_lists_accept_any_moment_of_the_calendar(client: TestClient) -> None:
             assert client.get(path, params={"since": moment}).status_code == status, (path, moment)
 
 
+@pytest.mark.parametrize(
+    "moment",
+    ["2026-11-26T09:00", "2026-11-26T09:00Z", "2026-13-26T09:00:00Z", "2026-11-26T25:00:00Z", "2026-11-26"],
+)
+def test_a_moment_that_is_none_is_refused_with_an_accepted_one(client: TestClient, moment: str) -> None:
+    refused = client.get("/v1/diagnoses", params={"since": moment})
+    assert refused.status_code == 422
+    assert refused.json()["detail"].startswith("query.since: needs a time with a time zone, such as 2026-")
+
+
 def test_bytes_that_are_no_text_are_refused_or_searched_for(client: TestClient) -> None:
     for path in ("/v1/diagnoses", "/v1/incidents"):
         assert client.get(f"{path}?job=%ED%A0%80%FF").status_code in (200, 422)
