@@ -12,7 +12,8 @@ from fastapi.routing import APIRoute
 from starlette.types import Message
 
 from rca.errors import TooLarge, cut
-from rca.telemetry.encodings.json_text import json_memory
+from rca.telemetry.encodings.json_text import json_memory, repeated_key
+from rca.telemetry.row_errors import shown
 from rca_api.admission import Ticket, chunks_of, content_encoding
 from rca_api.compute.body import Received
 from rca_api.decoding import JSON, MULTIPART, Limits, media_type
@@ -138,6 +139,7 @@ class SmallBodies(APIRoute):
                 body = await _read(request, ticket)
                 if body and self.body_field is not None:
                     _check_headers(request)
+                    _refuse_repeated_keys(body)
                 time_limits.answer_within(state.settings.deadline_seconds)
 
                 async def replay() -> Message:
@@ -157,6 +159,17 @@ def _check_headers(request: Request) -> None:
             "short bodies are not compressed",
             headers={"Accept-Encoding": "identity"},
             expected="identity",
+        )
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    """Refuse an object that repeats a key: the framework would use the last value and say nothing."""
+    key = repeated_key(body)
+    if key is not None:
+        raise ProblemError(
+            "invalid-parameters",
+            f"body: has an object that repeats the key {shown(key)!r}",
+            expected="each key once in an object",
         )
 
 

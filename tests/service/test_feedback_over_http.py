@@ -56,6 +56,22 @@ def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> No
     assert len(ids(client, "/v1/feedback?verdict=corrected")) == 3
 
 
+@pytest.mark.parametrize(
+    ("body", "key"),
+    [
+        (b'{"verdict": "rejected", "verdict": "confirmed"}', "verdict"),
+        (b'{"verdict": "corrected", "label": {"causes": [], "causes": []}}', "causes"),
+    ],
+)
+def test_a_body_that_repeats_a_key_is_refused(client: TestClient, body: bytes, key: str) -> None:
+    (diagnosis,) = live(client, "nic_degradation")
+    path = f"/v1/diagnoses/{diagnosis}/feedback"
+    refused = client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid-parameters")
+    assert f"repeats the key '{key}'" in refused.json()["detail"]
+    assert client.get(path).json()["items"] == []
+
+
 def test_new_feedback_of_an_author_replaces_the_old(client: TestClient) -> None:
     (diagnosis,) = live(client, "nic_degradation")
     path = f"/v1/diagnoses/{diagnosis}/feedback"

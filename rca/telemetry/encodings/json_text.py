@@ -180,8 +180,12 @@ def _outside_strings(content: bytes) -> tuple[int, int]:
 
 def _repeated_key(body: Text) -> str:
     """The first repeated key, as an error shows it."""
-    if len(body) > _NAMED_BYTES:
-        return "a key"
+    found = repeated_key(body) if len(body) <= _NAMED_BYTES else None
+    return "a key" if found is None else f"the key {shown(found)!r}"
+
+
+def repeated_key(body: Text) -> str | None:
+    """The first key that an object of a short JSON text repeats; None also for a text that is no JSON."""
 
     class Found(Exception):
         pass
@@ -196,7 +200,7 @@ def _repeated_key(body: Text) -> str:
     try:
         json.JSONDecoder(object_pairs_hook=once).decode(bytes(body).decode())
     except Found as found:
-        return f"the key {shown(found.args[0])!r}"
+        return str(found.args[0])
     except (RecursionError, ValueError):
         pass
-    return "a key"
+    return None
