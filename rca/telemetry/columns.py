@@ -177,12 +177,24 @@ def _whole_numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.A
 
 def _texts(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
     array = encoded(spec, column, array)
+    if column.blank_is_null:
+        array = _without_blanks(array)
     if array.null_count and not column.nullable:
         bad = array.is_null().to_numpy(zero_copy_only=False)
         raise refused_rows(spec, column.name, "is missing", bad, table, expected="a text in every row")
     if column.label:
         _refuse_unusable_names(spec, column, table, array)
     return array
+
+
+def _without_blanks(array: pa.DictionaryArray) -> pa.DictionaryArray:
+    """The texts with null for blank ones: exporters write an empty label where there is no device."""
+    blank = pc.equal(pc.utf8_trim_whitespace(array.dictionary), "").to_numpy(zero_copy_only=False)
+    if not blank.any():
+        return array
+    codes = array.indices.fill_null(-1).to_numpy()
+    absent = (codes < 0) | np.isin(codes, np.flatnonzero(blank))
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=absent), array.dictionary)
 
 
 def _refuse_unusable_names(

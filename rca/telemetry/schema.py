@@ -54,6 +54,8 @@ class Column:
         A rank number, bounded by the world size.
     label : bool
         A text that names something: not blank, without control characters.
+    blank_is_null : bool
+        Whether a blank text means that there is none.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Column:
     non_negative: bool = False
     rank: bool = False
     label: bool = False
+    blank_is_null: bool = False
 
     @cached_property
     def kind(self) -> Kind:
@@ -112,7 +115,7 @@ METRICS = TableSpec(
         Column("time", pa.float64()),
         Column("node", TEXT, presence="filled", nullable=True, label=True),
         Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
-        Column("device", TEXT, presence="filled", nullable=True, label=True),
+        Column("device", TEXT, presence="filled", nullable=True, label=True, blank_is_null=True),
         Column("name", TEXT, label=True),
         Column("value", pa.float64(), nullable=True),
     ),

@@ -145,6 +145,9 @@ def with_name(place: str, name: str) -> dict[str, pa.Table]:
     "place", ["metrics.name", "metrics.node", "metrics.device", "events.kind", "events.node", "ops.optype"]
 )
 def test_names_are_not_blank_and_have_no_control_characters(place: str, bad: str) -> None:
+    if place == "metrics.device" and not bad.strip():
+        assert window(**with_name(place, bad)).metrics["device"].to_pylist() == ["eth0", None]
+        return
     error = refusal(**with_name(place, bad))
     assert f"{error.table}.{error.column}" == place
     assert error.message in ("is blank", "has a control character")
