@@ -16,7 +16,13 @@ from rca_api.settings import Settings
 
 PREFIX = str(Settings.model_config["env_prefix"])
 #: Variables of the library's commands, its client, `compose.yaml` and tests.
-_OTHER_VARIABLES = frozenset({"RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"})
+_OTHER_VARIABLES = frozenset(
+    {
+        *("RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"),
+        *("RCA_COLLECT", "RCA_COLLECT_DIR", "RCA_COLLECT_GPU", "RCA_COLLECT_JOB_ID", "RCA_COLLECT_NODE"),
+        *("RCA_PROMETHEUS_URL", "RCA_PROMETHEUS_TOKEN", "RCA_PROMETHEUS_USER", "RCA_PROMETHEUS_PASSWORD"),
+    }
+)
 _TEST_PREFIX = "RCA_TEST_"
 _SIMILAR_NAME = 0.8
 _log = structlog.stdlib.get_logger("rca_api")
