@@ -11,6 +11,7 @@ from rca.telemetry.sources import (
     collector,
     flight_recorder,
     megatron_timers,
+    mlperf,
     nccl_ras,
     profiler,
     table,
@@ -29,6 +30,7 @@ SOURCES: tuple[Source, ...] = (
     table.SOURCE,
     megatron_timers.SOURCE,
     watchdog.SOURCE,
+    mlperf.SOURCE,
 )
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
