@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import rca
+from rca import collect
 
 #: Measured at 0.9 to 7 s each; `rca diagnose` has 2 s in all.
 HEAVY = (
@@ -91,6 +92,14 @@ def test_the_library_does_not_know_its_service_or_its_training() -> None:
         for name in found
         if name.startswith(("rca_api", "rca.training", "rca.simulation", "rca.testbed"))
     ]
+
+
+def test_the_collector_has_sorted_and_documented_functions() -> None:
+    assert collect.__all__ == sorted(set(collect.__all__))
+    for name in collect.__all__:
+        function = getattr(collect, name)
+        assert inspect.getdoc(function), f"rca.collect.{name} has no docstring"
+        assert inspect.signature(function).return_annotation is not inspect.Signature.empty
 
 
 def test_what_diagnose_returns_and_takes_is_what_is_exported() -> None:
