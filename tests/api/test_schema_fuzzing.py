@@ -21,11 +21,11 @@ from rca_api.app import create_app
 pytestmark = pytest.mark.slow
 
 OPERATIONS = [
-    ("/v1/diagnoses", "POST", 60),
-    ("/v1/diagnoses/batch", "POST", 30),
-    ("/v1/diagnoses", "GET", 60),
-    ("/v1/diagnoses/{diagnosis_id}", "GET", 20),
-    ("/v1/windows/{digest}", "GET", 20),
+    ("/v1/diagnoses", "POST", 24),
+    ("/v1/diagnoses/batch", "POST", 12),
+    ("/v1/diagnoses", "GET", 24),
+    ("/v1/diagnoses/{diagnosis_id}", "GET", 8),
+    ("/v1/windows/{digest}", "GET", 8),
 ]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 

@@ -100,7 +100,7 @@ def test_the_store_benchmark_reports_size_lists_and_deletion(tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    options = ["--seconds", "6", "--steps", "20", "--processes", "1", "--json", str(figures)]
+    options = ["--seconds", "3", "--steps", "20", "--processes", "1", "--json", str(figures)]
     command = [sys.executable, "-m", "benchmarks", "soak", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

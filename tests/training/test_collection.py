@@ -73,7 +73,7 @@ def n_windows(folder: Path) -> int:
 def settle(folder: Path) -> None:
     """Wait until the killed run's workers have noticed and nothing changes any more."""
     seen, since = -1, time.monotonic()
-    while time.monotonic() - since < 1.0:
+    while time.monotonic() - since < 0.5:
         now = n_windows(folder)
         if now != seen:
             seen, since = now, time.monotonic()
