@@ -348,13 +348,35 @@ def test_the_command_counts_or_deletes_and_says_what(
         return [line.split() for line in capsys.readouterr().out.splitlines()]
 
     assert ["diagnoses", "365", "days", "1"] in shown("--dry-run")
-    assert ["diagnoses", "90", "days", "2"] in shown("--dry-run", "--older-than", "90d")
+    assert ["diagnoses", "90d", "2"] in shown("--dry-run", "--older-than", "90d")
     assert count(database, DiagnosisRow) == 2
     table = shown()
     assert ["diagnoses", "365", "days", "1"] in table
     assert ["jobs", "365", "days", "0"] in table
     assert count(database, DiagnosisRow) == 1
-    assert ["diagnoses", "1", "days", "1"] in shown("--older-than", "24h")
+    assert ["diagnoses", "1h", "1"] in shown("--dry-run", "--older-than", "1h")
+    assert ["diagnoses", "24h", "1"] in shown("--older-than", "24h")
+
+
+def test_a_dry_run_creates_and_migrates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    monkeypatch.setenv("RCA_DATA_DIR", str(folder))
+
+    def refused() -> str:
+        with pytest.raises(SystemExit) as left:
+            run(("db", "prune", "--dry-run"))
+        assert left.value.code == 2
+        return capsys.readouterr().err
+
+    assert "the database does not exist yet" in refused()
+    assert not folder.exists()
+    database = Database(f"sqlite:///{folder / 'rca.db'}")
+    database.upgrade("0001")
+    assert "this version needs" in refused()
+    assert database.schema().current == "0001"
+    database.close()
 
 
 def test_the_space_of_a_file_returns_to_the_disk_when_it_is_asked_for(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.errors import MissingExtra
+from rca.errors import MissingExtra, SourceError
 
 if TYPE_CHECKING:
+    from rca_api.settings import Settings
     from rca_api.store.database import Database
 
 Url = Annotated[
@@ -73,3 +75,29 @@ def ready_database(url: str | None) -> Iterator[Database]:
         else:
             database.check()
         yield database
+
+
+@contextmanager
+def unchanged_database(settings: Settings) -> Iterator[Database]:
+    """Open the database to read it; neither creates a file nor upgrades the schema.
+
+    Raises
+    ------
+    SourceError
+        If the file does not exist, or if the schema is older than this version needs.
+    """
+    from sqlalchemy import make_url
+
+    from rca_api.store.database import Database
+
+    url = make_url(settings.database_url)
+    if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():
+        raise SourceError(
+            "the database does not exist yet", hint="the service or `rca db upgrade` creates it"
+        )
+    database = Database(settings.database_url, longest_seconds=settings.database_timeout_seconds)
+    try:
+        database.check()
+        yield database
+    finally:
+        database.close()

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca_api.commands.database import Url, any_database, ready_database, require_service
+from rca_api.commands.database import (
+    Url,
+    any_database,
+    ready_database,
+    require_service,
+    unchanged_database,
+)
 from rca_api.commands.keys import duration
 
 if TYPE_CHECKING:
@@ -115,9 +121,12 @@ def prune(
 
     settings, age, at = environment.read(), None if older_than is None else duration(older_than), now()
     logs.configure(settings.log_level)
-    start_checks.check(settings, start_checks.SERVE)
+    if not dry_run:
+        # They try to write.
+        start_checks.check(settings, start_checks.SERVE)
+    opened = unchanged_database(settings) if dry_run else ready_database(settings.database_url)
     ages = Ages.of(settings) if age is None else Ages.of(settings).all(age)
-    with ready_database(settings.database_url) as database:
+    with opened as database:
         rows = OldRows(database, ages)
         windows = _retention(settings, database, age)
         kept = {kind.name: kind.age for kind in rows.kinds(at)}
@@ -126,10 +135,14 @@ def prune(
         if vacuum and not dry_run:
             database.vacuum()
         free = database.free_bytes()
+
+    def shown(kept_for: timedelta | None) -> str:
+        return older_than if older_than is not None and kept_for == age else _shown(kept_for)
+
     typer.echo(f"{'kind':<20} {'older than':>12} {'to delete' if dry_run else 'deleted':>10}")
     for name, number in counted.items():
-        typer.echo(f"{name:<20} {_shown(kept[name]):>12} {number:>10,}")
-    typer.echo(f"{'windows':<20} {_shown(windows.age):>12} {pruned.windows:>10,} ({pruned.n_bytes:,} bytes)")
+        typer.echo(f"{name:<20} {shown(kept[name]):>12} {number:>10,}")
+    typer.echo(f"{'windows':<20} {shown(windows.age):>12} {pruned.windows:>10,} ({pruned.n_bytes:,} bytes)")
     if not dry_run:
         typer.echo(f"{'files without a row':<20} {'1 h':>12} {pruned.orphans:>10,}")
     if missing := [name for name in kept if name not in counted]:
