@@ -200,3 +200,43 @@ def test_a_real_old_log_is_read() -> None:
     assert rows[0]["step_seconds"] == pytest.approx(150.8917)
     assert rows[0]["forward_seconds"] == pytest.approx(29.73363 - 0.18586)
     assert rows[0]["communication_seconds"] == pytest.approx(41.25221)
+
+
+def test_two_jobs_in_one_folder_are_refused_by_name(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        log_of(tmp_path / f"{name}.log", 3)
+    with pytest.raises(InvalidInput, match=r"a\.log and b\.log both hold iteration 1") as refused:
+        rca.read_window(tmp_path)
+    assert "one job and one attempt" in str(refused.value.hint)
+
+
+def test_a_job_that_goes_on_in_a_second_file_is_one_job(tmp_path: Path) -> None:
+    for name, numbers in (("a", range(1, 4)), ("b", range(4, 7))):
+        lines = [line for number in numbers for line in (iteration(number), *block(timers(None)))]
+        (tmp_path / f"{name}.log").write_text("\n".join([*lines, ""]))
+    assert rca.read_window(tmp_path).steps.column("step").unique().to_pylist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("digits", ["999999999999999999991", "9" * 5000])
+def test_an_iteration_beyond_any_job_is_refused_with_its_line(tmp_path: Path, digits: str) -> None:
+    path = tmp_path / "job.log"
+    line = iteration(1).replace(" 1/", f" {digits}/")
+    path.write_text("\n".join([line, *block(timers(None)), ""]))
+    with pytest.raises(InvalidInput, match=r"job\.log: .*so many iterations.*9999999999"):
+        rca.read_window(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(ms): 1000.0", "(ms): 1.2.3", "none of an iteration"),
+        ("(ms): 1000.0", "(ms): .", "none of an iteration"),
+        ("world size: 8", "world size: " + "8" * 5000, "a world size of 888,888,888, above"),
+    ],
+    ids=["two points", "no digit", "world size"],
+)
+def test_damaged_numbers_are_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = log_of(tmp_path / "job.log", 3)
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InvalidInput, match=said):
+        rca.read_window(path)

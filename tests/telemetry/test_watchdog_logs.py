@@ -200,3 +200,38 @@ def test_a_window_whose_events_quote_the_watchdog_is_a_window(tmp_path: Path) ->
         (tmp_path / name).write_bytes(content)
         assert source_of(tmp_path / name) is None
         assert rca.read_window(tmp_path / name).collectives.num_rows == 4
+
+
+def test_logs_of_two_jobs_in_one_folder_are_refused_by_name(tmp_path: Path) -> None:
+    for job, missing, number in (("a", 5, 78), ("b", 2, 9041)):
+        for rank, lines in hang(8, [missing], number=number).items():
+            write(tmp_path / "logs" / f"{job}-rank{rank}.log", lines)
+    with pytest.raises(
+        InvalidInput, match=r"a-rank0\.log and b-rank0\.log both hold messages of rank 0"
+    ) as refused:
+        rca.read_window(tmp_path / "logs")
+    assert "one job and one attempt" in str(refused.value.hint)
+
+
+def test_two_attempts_of_torchrun_are_refused_by_their_folders(tmp_path: Path) -> None:
+    for attempt, number in ((0, 40), (1, 78)):
+        for rank, lines in hang(4, [3], number=number).items():
+            write(tmp_path / "run" / f"attempt_{attempt}" / str(rank) / "stderr.log", lines)
+    with pytest.raises(InvalidInput, match=r"attempt_0/0/stderr\.log and attempt_1/0/stderr\.log"):
+        rca.read_window(tmp_path / "run")
+
+
+def test_a_log_that_repeats_those_of_the_ranks_is_no_second_job(tmp_path: Path) -> None:
+    logs = hang(4, [3])
+    for rank, lines in logs.items():
+        write(tmp_path / "logs" / f"rank{rank}.log", lines)
+    write(tmp_path / "logs" / "console.log", [line for lines in logs.values() for line in lines])
+    assert states(rca.read_window(tmp_path / "logs"))[3] == ("finished", 77)
+
+
+def test_a_number_of_thousands_of_digits_is_of_an_unknown_form(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "job.log", labelled(0, caught(0, 78).replace("SeqNum=78", "SeqNum=" + "7" * 5000))
+    )
+    with pytest.raises(InvalidInput, match="all of an unknown form"):
+        rca.read_window(path)

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, cut
 from rca.telemetry.schema import METRICS, OPS
 from rca.telemetry.sources.source import Source
-from rca.telemetry.sources.text_lines import Line, lines_of
+from rca.telemetry.sources.text_lines import Line, lines_of, mixed
 from rca.telemetry.sources.watchdog import WANTED as WATCHDOG_LINES
 from rca.telemetry.sources.watchdog import JobLog, events_of
 from rca.telemetry.validation import MAX_WORLD_SIZE
@@ -29,6 +29,8 @@ from rca.telemetry.window import Window
 
 #: A window holds the newest reports, and at most so many values (reports x ranks x timers).
 MOST_REPORTS, MOST_VALUES = 2000, 40_000_000
+#: Digits of an iteration's number that 64 bits hold.
+_LONGEST_NUMBER = 18
 MARKS = re.compile(
     rb"times? across ranks \(ms\):|elapsed time per iteration \(ms\): |^ *time \(ms\) \| ", re.MULTILINE
 )
@@ -37,17 +39,19 @@ _OWN_LINES = (
     rb"|rank +\d+: +[\d.]+[ \t]*$|^[^|\n]{0,40}  [a-z][a-z0-9/_-]*:[ \t]*$|\.\.\.: +\(?[\d.]+"
 )
 _WANTED = re.compile(_OWN_LINES + rb"|" + WATCHDOG_LINES.pattern, re.MULTILINE)
-_ITERATION = re.compile(r"iteration +(\d+)/ *\d+ \|(?:.*?elapsed time per iteration \(ms\): ([\d.]+))?")
-_RANK = re.compile(r"rank +(\d+): +(\d+(?:\.\d+)?)$")
+_ITERATION = re.compile(
+    r"iteration +(\d+)/ *\d+ \|(?:.*?elapsed time per iteration \(ms\): (\d{1,15}(?:\.\d+)?)(?![\d.]))?"
+)
+_RANK = re.compile(r"rank +(\d{1,9}): +(\d{1,15}(?:\.\d+)?)$")
 _NAME = re.compile(r"(?:^|\s)([a-z][a-z0-9/_-]*):$")
 _OF_ALL = re.compile(r"([a-z][a-z0-9/_-]*) \.+: +\((\d+\.\d+), (\d+\.\d+)\)")
 _OLD = re.compile(r"([a-z][a-z0-9/_-]*): (\d+(?:\.\d+)?)")
-_SIZE = re.compile(r"using world size: (\d+)")
+_SIZE = re.compile(r"using world size: (\d{1,9})")
 _SIZES = {
-    "data": re.compile(r"\bdata-parallel[- ]size: (\d+)"),
-    "tensor": re.compile(r"\btensor-model-parallel[- ]size: (\d+)"),
-    "pipeline": re.compile(r"\bpipeline-model-parallel[- ]size: (\d+)"),
-    "context": re.compile(r"\bcontext-parallel[- ]size: (\d+)"),
+    "data": re.compile(r"\bdata-parallel[- ]size: (\d{1,9})"),
+    "tensor": re.compile(r"\btensor-model-parallel[- ]size: (\d{1,9})"),
+    "pipeline": re.compile(r"\bpipeline-model-parallel[- ]size: (\d{1,9})"),
+    "context": re.compile(r"\bcontext-parallel[- ]size: (\d{1,9})"),
 }
 #: Timers of each phase. Exchanges include waiting for the partner.
 _PHASES: Mapping[str, re.Pattern[str]] = {
@@ -98,6 +102,7 @@ class _Log:
     highest: int = -1
     spread: dict[str, list[float]] = field(default_factory=dict)
     values: int = 0
+    _files: dict[int, Path] = field(default_factory=dict)
     _current: _Report | None = None
     _timer: str = ""
 
@@ -105,7 +110,7 @@ class _Log:
         text = line.text
         iteration = _ITERATION.search(text)
         if iteration is not None:
-            self._begin(int(iteration[1]), iteration[2], line.time)
+            self._begin(iteration[1], iteration[2], line)
         elif "time across ranks (ms):" in text:
             self.of_no_rank += 1
             self._timer = ""
@@ -125,14 +130,23 @@ class _Log:
                 self.size_line = text
             self.job.add(line)
 
-    def _begin(self, number: int, elapsed: str | None, end: float) -> None:
+    def _begin(self, digits: str, elapsed: str | None, line: Line) -> None:
         self._current, self._timer = None, ""
         if elapsed is None:
             return
+        if len(digits) > _LONGEST_NUMBER:
+            raise InvalidInput(
+                f"{line.path.name}: no job has so many iterations, in the line {cut(line.text.strip())!r}",
+                hint="the line may be damaged: take it out of the log",
+            )
+        number = int(digits)
+        before = self._files.setdefault(number, line.path)
+        if before != line.path:
+            raise mixed(before, line.path, f"iteration {number}")
         if number in self.reports:
             self.repeated += 1
             del self.reports[number]
-        self._current = self.reports[number] = _Report(end, float(elapsed) / 1e3)
+        self._current = self.reports[number] = _Report(line.time, float(elapsed) / 1e3)
         while len(self.reports) > MOST_REPORTS or (self.values > MOST_VALUES and len(self.reports) > 1):
             oldest = self.reports.pop(next(iter(self.reports)))
             self.values -= sum(map(len, oldest.timers.values()))
@@ -174,7 +188,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Raises
     ------
     InvalidInput
-        If no iteration has a time.
+        If no iteration has a time, or two files hold the same iteration: they are of two jobs or attempts.
     """
     log = _Log()
     latest_file = 0.0
@@ -234,6 +248,8 @@ def _sizes(log: _Log, notes: list[str]) -> tuple[int, dict[str, int] | None]:
     total = int(np.prod(list(found.values()), dtype=np.float64)) if found else 0
     written = _SIZE.search(log.size_line)
     world_size = max(log.highest + 1, total if written is None else int(written[1]))
+    if world_size > MAX_WORLD_SIZE:
+        raise InvalidInput(f"the log names a world size of {world_size:,}, above {MAX_WORLD_SIZE:,}")
     if total != world_size:
         notes.append(
             "the log does not name the parallel sizes: ranks are taken to hold the same part of the model"

@@ -6,6 +6,7 @@ Logs are large and mostly of no interest: they are searched in blocks, and only 
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from calendar import timegm
@@ -57,12 +58,15 @@ class Line:
         From a label that is a rank or a node, or from the file's name.
     time : float, Unix seconds
         NaN if the line has none. Without a zone it is taken for UTC.
+    path : Path
+        The file of the line.
     """
 
     text: str
     rank: int | None
     task: int | None
     time: float
+    path: Path
 
 
 def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
@@ -84,7 +88,19 @@ def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
             None if rank is None else int(rank[1] or rank[2]),
             named if task is None else int(task[1] or task[2]),
             time_of(text, written),
+            path,
         )
+
+
+def mixed(one: Path, other: Path, what: str) -> InvalidInput:
+    """The error of two files that both hold `what`, which only one file of a job can hold."""
+    names = one.name, other.name
+    if one.name == other.name:
+        common = os.path.commonpath([one, other])
+        names = os.path.relpath(one, common), os.path.relpath(other, common)
+    return InvalidInput(
+        f"{names[0]} and {names[1]} both hold {what}", hint="give the logs of one job and one attempt"
+    )
 
 
 def has_line(path: Path, wanted: re.Pattern[bytes]) -> bool:

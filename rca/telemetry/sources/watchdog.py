@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from rca.telemetry.schema import COLLECTIVES, METRICS, OPS, STEPS
 from rca.telemetry.sources.log_events import PATTERN as EVENT_PATTERN
 from rca.telemetry.sources.log_events import LogEvents, one_line
 from rca.telemetry.sources.source import Source
-from rca.telemetry.sources.text_lines import Line, lines_of, task_in_name
+from rca.telemetry.sources.text_lines import Line, lines_of, mixed, task_in_name
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
 
@@ -41,16 +41,18 @@ WANTED = re.compile(
     re.MULTILINE,
 )
 _CAUGHT = re.compile(
-    r"(?:\[Rank (\d+)\] )?Watchdog caught collective operation timeout: Work\w*\((?:SeqNum=(\d+), )?"
+    r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w*\((?:SeqNum=(\d{1,19}), )?"
     r"OpType=(\w+).*?\) ran for (\d+) milliseconds"
 )
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\s(\]]+) ?(?:\(([^)\]]*)\))? ?Rank (\d+)\]")
-_STATUS = re.compile(r"[Ll]ast enqueued(?: NCCL)? work: (-?\d+), last completed(?: NCCL)?(?: work)?: (-?\d+)")
-_FAILED_WORK = re.compile(r"\bat (?:NCCL )?work(?: sequence id)?: (\d+)")
+_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\s(\]]+) ?(?:\(([^)\]]*)\))? ?Rank (\d{1,9})\]")
+_STATUS = re.compile(
+    r"[Ll]ast enqueued(?: NCCL)? work: (-?\d{1,19}), last completed(?: NCCL)?(?: work)?: (-?\d{1,19})"
+)
+_FAILED_WORK = re.compile(r"\bat (?:NCCL )?work(?: sequence id)?: (\d{1,19})")
 #: The exception quotes the first message again, without the label of the rank.
 _REPEATED = "watchdog thread terminated with exception"
 _WORLD = re.compile(
-    r"\bnranks (\d+)|dist_world_size=(\d+)|using world size: (\d+)|global_world_sizes=\[(\d+)"
+    r"\bnranks (\d{1,9})|dist_world_size=(\d{1,9})|using world size: (\d{1,9})|global_world_sizes=\[(\d{1,9})"
 )
 _DEFAULT = "default_pg"
 _UNNAMED = "process group"
@@ -78,6 +80,7 @@ class _Message(NamedTuple):
     since: float
     time: float
     text: str
+    path: Path
 
 
 @dataclass
@@ -127,7 +130,7 @@ class JobLog:
         self.messages.append(
             _Message(
                 line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], since,
-                line.time, one_line(line.text[caught.start() :]),
+                line.time, one_line(line.text[caught.start() :]), line.path,
             )
         )  # fmt: skip
 
@@ -140,6 +143,7 @@ class JobLog:
             _Message(
                 line.rank, line.task, int(group[3]), one_line(name) or _UNNAMED, min(waits_at, _LARGEST),
                 enqueued, completed, "", np.nan, line.time, one_line(line.text[group.start() :]),
+                line.path,
             )
         )  # fmt: skip
 
@@ -168,9 +172,11 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Raises
     ------
     InvalidInput
-        If no line names a rank, or all watchdog lines have an unknown form.
+        If no line names a rank, or all watchdog lines have an unknown form. If two files hold different
+        messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
+    _refuse_two_jobs(log.messages)
     names = ", ".join(path.name for path in paths[:3])
     if log.unreadable and not log.messages:
         raise InvalidInput(
@@ -209,7 +215,14 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 
 def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
-    """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`."""
+    """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`.
+
+    Raises
+    ------
+    InvalidInput
+        If two files hold different messages of one rank.
+    """
+    _refuse_two_jobs(log.messages)
     _add_timeouts(_with_ranks(_last_stop(log.messages, []), []), log.events)
     return log.events.table(world_size, otherwise)
 
@@ -236,33 +249,57 @@ def _last_stop(messages: list[_Message], notes: list[str]) -> list[_Message]:
     return kept
 
 
+def _refuse_two_jobs(messages: Sequence[_Message]) -> None:
+    """Refuse files that say different things about one rank.
+
+    A file may repeat another one: torchrun copies what a rank writes. Ranks that are taken from a group are
+    compared within it.
+    """
+    said: dict[tuple[int, str | None], dict[Path, set[tuple[str, float | None]]]] = {}
+    for rank, guessed, each in _ranks(messages):
+        when = each.time if np.isfinite(each.time) else None
+        files = said.setdefault((rank, each.group if guessed else None), {})
+        files.setdefault(each.path, set()).add((each.text, when))
+    for (rank, _), files in said.items():
+        fullest = max(files, key=lambda path: len(files[path]))
+        for path, texts in files.items():
+            if not texts <= files[fullest]:
+                one, other = sorted((path, fullest))
+                raise mixed(one, other, f"messages of rank {rank}")
+
+
+def _ranks(messages: Sequence[_Message]) -> Iterator[tuple[int, bool, _Message]]:
+    """Each message that names a rank, with it, and whether it is only known from a group."""
+    of_task: dict[tuple[int, str], set[int]] = {}
+    for each in messages:
+        if each.task is not None and each.group_rank is not None:
+            of_task.setdefault((each.task, each.group), set()).add(each.group_rank)
+    tasks_are_ranks = all(len(ranks) == 1 for ranks in of_task.values())
+    for each in messages:
+        is_default = each.group == "0" or each.group.startswith(_DEFAULT)
+        if each.rank is not None:
+            yield each.rank, False, each
+        elif is_default or each.task is None or not tasks_are_ranks:
+            if each.group_rank is not None:
+                yield each.group_rank, not is_default, each
+        else:
+            yield each.task, False, each
+
+
 def _with_ranks(messages: Sequence[_Message], notes: list[str]) -> list[tuple[int, _Message]]:
     """Each message with the rank that wrote it.
 
     Without a label of its own, a rank of the default group is the job's rank. Labels of tasks are ranks if
     each of them has lines of one rank only; else they are nodes.
     """
-    of_task: dict[tuple[int, str], set[int]] = {}
-    for each in messages:
-        if each.task is not None and each.group_rank is not None:
-            of_task.setdefault((each.task, each.group), set()).add(each.group_rank)
-    tasks_are_ranks = all(len(ranks) == 1 for ranks in of_task.values())
     found: list[tuple[int, _Message]] = []
-    guessed = 0
-    for each in messages:
-        is_default = each.group == "0" or each.group.startswith(_DEFAULT)
-        if each.rank is not None:
-            rank: int | None = each.rank
-        elif is_default or each.task is None or not tasks_are_ranks:
-            rank = each.group_rank
-            guessed += not is_default and rank is not None
-        else:
-            rank = each.task
-        if rank is not None:
-            found.append((rank, each))
-    if guessed:
+    guesses = 0
+    for rank, guessed, each in _ranks(messages):
+        guesses += guessed
+        found.append((rank, each))
+    if guesses:
         notes.append(
-            f"{guessed} lines name the rank in its group only; it is taken for the rank of the job "
+            f"{guesses} lines name the rank in its group only; it is taken for the rank of the job "
             "(keep the labels [rankN]: of PyTorch, or use one file per rank)"
         )
     if len(found) < len(messages):
