@@ -140,7 +140,7 @@ def _watched(window: Window, onset: int | None) -> Watched:
                     alarmed = last - onset
         if change is not None and onset is not None and seen is None and last >= onset:
             seen = last - onset
-        look = Look(change, last, None, None, None)
+        look = Look(change, last, None, None)
         changed_step, next_step = followed(look, wanted, queued=due)
     slowdown = 1.0
     if onset is not None:

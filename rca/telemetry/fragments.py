@@ -1,7 +1,8 @@
 """Windows joined from fragments: rows of any rank, in any order, sent once or several times.
 
 A fragment is a window of one job that holds some of its rows. Of rows with the same key the last one counts,
-so fragments can be sent again.
+so fragments can be sent again. A job that went back to a checkpoint repeats steps: its earlier attempt is
+left out from there on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rca.arrays import IntArray
 from rca.errors import InvalidInput
 from rca.telemetry.job import Job
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS, TableSpec
@@ -28,7 +30,6 @@ _KEYS: dict[TableSpec, tuple[str, ...]] = {
     OPS: ("rank", "step", "optype", "seq_id"),
     COLLECTIVES: ("rank", "group"),
 }
-_ORDER = "__order"
 
 
 def joined(fragments: Sequence[Window]) -> Window:
@@ -54,6 +55,7 @@ def joined(fragments: Sequence[Window]) -> Window:
     if len(fragments) == 1:
         return fragments[0]
     tables = {spec.name: _joined([getattr(one, spec.name) for one in fragments], spec) for spec in _KEYS}
+    tables["steps"] = _latest_attempt(tables["steps"])
     window = Window.from_tables(_job([fragment.job for fragment in fragments]), **tables)
     notes = dict.fromkeys(note for fragment in fragments for note in fragment.notes)
     return replace(window, notes=(*notes, *window.notes))
@@ -172,10 +174,36 @@ def _joined(tables: Sequence[pa.Table], spec: TableSpec) -> pa.Table:
         if column.null_count and pa.types.is_floating(column.type):
             filled_up = pc.fill_null(column, np.nan)
             whole = whole.set_column(whole.column_names.index(name), name, filled_up)
-    keys = [name for name in _KEYS[spec] if name in whole.column_names]
-    numbered = whole.append_column(_ORDER, pa.array(np.arange(whole.num_rows)))
-    last = numbered.group_by(keys, use_threads=False).aggregate([(_ORDER, "max")]).column(f"{_ORDER}_max")
-    return whole.take(pa.array(np.sort(last.to_numpy())))
+    keys = [_codes(whole.column(name)) for name in _KEYS[spec] if name in whole.column_names]
+    order = np.lexsort((np.arange(whole.num_rows), *keys))
+    # Sorted by key, then arrival: the last row of each key differs from the next one.
+    last = np.ones(order.size, dtype=bool)
+    last[:-1] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
+    return whole.take(pa.array(np.sort(order[last])))
+
+
+def _codes(column: pa.ChunkedArray) -> IntArray:
+    """A number per distinct value; null is one of them."""
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes: IntArray = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes
+
+
+def _latest_attempt(steps: pa.Table) -> pa.Table:
+    """The rows without those that a rank began before it went back to the same or an earlier step."""
+    if not steps.num_rows:
+        return steps
+    rank, step = steps.column("rank").to_numpy(), steps.column("step").to_numpy()
+    order = np.lexsort((steps.column("start_time").to_numpy(), rank))
+    first = np.flatnonzero(np.diff(rank[order], prepend=-1))
+    kept = np.zeros(order.size, dtype=bool)
+    for begin, end in zip(first, [*first[1:], order.size], strict=True):
+        mine = step[order[begin:end]]
+        later = np.minimum.accumulate(mine[::-1])[::-1]
+        kept[order[begin:end]] = np.append(mine[:-1] < later[1:], True)
+    return steps if kept.all() else steps.filter(pa.array(kept))
 
 
 def _plain(table: pa.Table) -> pa.Table:

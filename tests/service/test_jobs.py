@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from rca.errors import TooLarge
+from rca.errors import SourceError, TooLarge
 from rca_api.app import create_app
 from rca_api.compute.process import Context
 from rca_api.jobs import repository, watcher, work
@@ -232,12 +233,106 @@ def test_many_segments_become_one(client: TestClient, monkeypatch: pytest.Monkey
     assert len(window["steps"]["rank"]) == rows["rank"].size
 
 
+def test_a_long_segment_is_not_merged_again(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "MERGED_FROM", 4)
+    monkeypatch.setattr(repository, "CLOSED_STEPS", 20)
+    rows = step_rows(120)
+    for first in range(0, 120, 30):
+        chosen = (rows["step"] >= first) & (rows["step"] < first + 30)
+        part = {name: values[chosen] for name, values in rows.items()}
+        for content in fragments("long", part, first=first):
+            send(client, "long", content)
+        watch(client, "long")
+    with state_of(client).database.reading() as session:
+        found = session.scalars(
+            select(repository.SegmentRow).where(repository.SegmentRow.job_id == "long")
+        ).all()
+        lengths = [row.last_step - row.first_step for row in found]
+    assert max(lengths) < 60
+    window = client.get("/v1/jobs/long/window", headers={"Accept": "application/json"}).json()
+    assert len(window["steps"]["rank"]) == rows["rank"].size
+
+
+def test_a_merged_segment_is_as_young_as_its_newest_rows(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "MERGED_FROM", 4)
+    for content in fragments("young", step_rows(40)):
+        send(client, "young", content)
+    with state_of(client).database.reading() as session:
+        newest = session.scalar(
+            select(func.max(repository.SegmentRow.received_at)).where(repository.SegmentRow.job_id == "young")
+        )
+    watch(client, "young")
+    with state_of(client).database.reading() as session:
+        [merged] = session.scalars(
+            select(repository.SegmentRow).where(repository.SegmentRow.job_id == "young")
+        ).all()
+    assert merged.received_at == newest
+
+
+def test_rows_after_the_end_of_their_window_are_kept(client: TestClient) -> None:
+    rows = step_rows(30)
+    content = orjson.loads(body("late", rows, np.arange(rows["rank"].size)))
+    content["job"]["end"] = content["job"]["start"] + 1.0
+    send(client, "late", orjson.dumps(content))
+    window = client.get(
+        "/v1/jobs/late/window",
+        params={"since": "2020-01-01T00:00:00Z"},
+        headers={"Accept": "application/json"},
+    ).json()
+    assert len(window["steps"]["rank"]) == rows["rank"].size
+
+
+def test_late_rows_of_old_steps_do_not_begin_an_ended_job_again(client: TestClient) -> None:
+    *early, last = fragments("raced", step_rows(20), every=20)
+    for content in early:
+        send(client, "raced", content)
+    client.post("/v1/jobs/raced/end")
+    send(client, "raced", last)
+    assert client.get("/v1/jobs/raced/telemetry").json()["ended_at"] is not None
+    for content in fragments("raced", step_rows(30), first=20):
+        send(client, "raced", content)
+    assert client.get("/v1/jobs/raced/telemetry").json()["ended_at"] is None
+
+
+def test_a_job_that_cannot_be_watched_stops_no_other_and_stays_due(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in ("bad", "good"):
+        for content in fragments(job_id, step_rows(90), every=90):
+            send(client, job_id, content)
+    watch(client, "bad")
+    bodies = {job_id: fragments(job_id, step_rows(120), first=90, every=30) for job_id in ("bad", "good")}
+    for job_id, held in bodies.items():
+        for content in held:
+            send(client, job_id, content)
+    whole = repository.newest_segments
+
+    def failing(session: Any, job_id: str, begin: float) -> list[str]:
+        if job_id == "bad":
+            raise SourceError("the store is away")
+        return whole(session, job_id, begin)
+
+    monkeypatch.setattr(repository, "newest_segments", failing)
+    watch(client, "good")
+    pending = {}
+    with state_of(client).database.reading() as session:
+        for job_id in ("bad", "good"):
+            pending[job_id] = session.get_one(repository.StreamedJobRow, job_id).pending
+    assert pending == {"bad": True, "good": False}
+
+
 def test_old_telemetry_is_deleted_with_its_windows(client: TestClient) -> None:
-    send(client, "old", fragments("old", step_rows(10))[0])
+    segment = send(client, "old", fragments("old", step_rows(10))[0])["segment"]
     state = state_of(client)
     watch(client, "old")
-    state.old_rows.delete(now() + timedelta(days=2))
+    later = now() + timedelta(days=2)
+    state.old_rows.delete(later)
     assert client.get("/v1/jobs/old/telemetry").status_code == 404
+    assert state.windows.has(segment)
+    state.retention.prune(later)
+    assert not state.windows.has(segment)
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,39 @@ def test_steps_between_two_numbers(window: Window) -> None:
     assert found.steps.num_rows == 12
     with pytest.raises(InvalidInput, match="no steps from 400 to 401"):
         between_steps(window, 400, 401)
+
+
+def test_an_earlier_attempt_is_left_out_where_the_job_went_back(window: Window) -> None:
+    steps = window.steps
+    number = steps.column("step").to_numpy()
+    again = steps.filter(pa.array(number >= 8)).combine_chunks()
+    length = window.job.end - window.job.start
+    moved = {
+        "step": pa.array(again.column("step").to_numpy() - 6),
+        "start_time": pa.array(again.column("start_time").to_numpy() + length),
+    }
+    for name, values in moved.items():
+        place = again.column_names.index(name)
+        again = again.set_column(place, again.schema.field(name), values.cast(again.schema.field(name).type))
+    later = replace(
+        window,
+        steps=again,
+        job=window.job.model_copy(update={"start": window.job.end, "end": window.job.end + length}),
+        metrics=window.metrics.slice(0, 0),
+        events=window.events.slice(0, 0),
+    )
+    found = joined([window, later]).steps
+    first, last = int(number.min()), int(number.max())
+    assert set(found.column("step").to_numpy()) == {*range(first, 2), *range(2, last - 5)}
+    began = found.filter(pc.greater_equal(found.column("step"), 2)).column("start_time").to_numpy()
+    assert began.min() >= window.job.end
+
+
+def test_a_step_number_that_was_wrong_once_hides_no_later_step(window: Window) -> None:
+    place = window.steps.column_names.index("step")
+    number = window.steps.column("step").to_numpy().copy()
+    wrong = window.steps.slice(0, 1).set_column(
+        place, "step", pa.array([10**9], window.steps.schema.field("step").type)
+    )
+    found = joined([replace(window, steps=wrong), replace(window, steps=window.steps.slice(1))])
+    assert complete_until(found) == int(number.max())

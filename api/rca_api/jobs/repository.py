@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, CursorResult, Select, and_, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import keep_window
@@ -24,6 +24,10 @@ ROWS_LOOKED_AT = 2_000_000
 SECONDS_LOOKED_AT = 1800.0
 #: Segments that are read at once.
 MOST_SEGMENTS = 5000
+#: Segments that are merged at once.
+MOST_MERGED = 512
+#: Merged segments of this length are not merged again, so that no row is written more than a few times.
+CLOSED_STEPS, CLOSED_SECONDS, CLOSED_BYTES = 100, 600.0, 8 << 20
 
 
 def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime) -> bool:
@@ -57,9 +61,13 @@ def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime
         received_at=at,
     )
     if new:
-        job.updated_at, job.pending, job.silent, job.ended_at = at, True, False, None
+        job.updated_at, job.pending, job.silent = at, True, False
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
-        job.last_step = max(steps, default=None)
+        newest = max(steps, default=None)
+        # Ranks do not end together: late rows of old steps do not begin the job again.
+        if newest != job.last_step:
+            job.ended_at = None
+        job.last_step = newest
     return new
 
 
@@ -71,17 +79,32 @@ def segments(session: Session, job_id: str, begin: float, end: float) -> list[st
     ProblemError
         ``too-large`` if there are more than `MOST_SEGMENTS`.
     """
-    wanted = select(SegmentRow.digest).where(
-        SegmentRow.job_id == job_id, SegmentRow.end >= begin, SegmentRow.begin <= end
-    )
-    found = list(session.scalars(wanted.order_by(SegmentRow.number).limit(MOST_SEGMENTS + 1)))
+    found = list(session.scalars(_between(job_id, begin, end).limit(MOST_SEGMENTS + 1)))
     if len(found) > MOST_SEGMENTS:
         raise ProblemError(
             "too-large",
             f"this time has more than {MOST_SEGMENTS:,} segments of job {job_id!r}",
             hint="name a shorter time with since and until",
         )
-    return found
+    return found[::-1]
+
+
+def newest_segments(session: Session, job_id: str, begin: float) -> list[str]:
+    """Digests of the newest segments with rows since a time, at most `MOST_SEGMENTS`, in order of arrival."""
+    return list(session.scalars(_between(job_id, begin, float("inf")).limit(MOST_SEGMENTS)))[::-1]
+
+
+def open_segments(session: Session, job_id: str) -> list[str]:
+    """Digests of the segments that may be merged, the oldest ones, in the order of arrival."""
+    mine = select(SegmentRow.digest).where(SegmentRow.job_id == job_id, SegmentRow.closed.is_(False))
+    return list(session.scalars(mine.order_by(SegmentRow.number).limit(MOST_MERGED)))
+
+
+def _between(job_id: str, begin: float, end: float) -> Select[str]:
+    wanted = select(SegmentRow.digest).where(
+        SegmentRow.job_id == job_id, SegmentRow.end >= begin, SegmentRow.begin <= end
+    )
+    return wanted.order_by(SegmentRow.number.desc())
 
 
 def looked_at_from(session: Session, job: StreamedJobRow) -> float:
@@ -99,32 +122,28 @@ def looked_at_from(session: Session, job: StreamedJobRow) -> float:
 def due(
     session: Session, looked_before: datetime, silent_since: datetime, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows that were not looked at since `looked_before`, and jobs that fell silent."""
-    fresh = and_(
-        StreamedJobRow.pending.is_(True),
-        or_(StreamedJobRow.looked_at.is_(None), StreamedJobRow.looked_at <= looked_before),
-    )
+    """Jobs with new rows, and jobs that fell silent, that were not looked at since `looked_before`."""
+    rested = or_(StreamedJobRow.looked_at.is_(None), StreamedJobRow.looked_at <= looked_before)
     quiet = and_(
         StreamedJobRow.updated_at <= silent_since,
         StreamedJobRow.ended_at.is_(None),
         StreamedJobRow.silent.is_(False),
         StreamedJobRow.last_step.is_not(None),
     )
-    wanted = select(StreamedJobRow).where(or_(fresh, quiet)).order_by(StreamedJobRow.updated_at).limit(most)
-    return session.scalars(wanted).all()
+    wanted = select(StreamedJobRow).where(rested, or_(StreamedJobRow.pending.is_(True), quiet))
+    return session.scalars(wanted.order_by(StreamedJobRow.updated_at).limit(most)).all()
 
 
 def claim(session: Session, job: StreamedJobRow, at: datetime) -> bool:
-    """Take a due job; False if another replica has taken it."""
-    same = (
-        StreamedJobRow.job_id == job.job_id,
-        StreamedJobRow.updated_at == job.updated_at,
-        StreamedJobRow.pending.is_(job.pending),
-        StreamedJobRow.looked_at.is_(None)
-        if job.looked_at is None
-        else StreamedJobRow.looked_at == job.looked_at,
+    """Take a due job for the time of one look; False if another replica has taken it.
+
+    The job stays due: a look that is lost is repeated.
+    """
+    before = StreamedJobRow.looked_at
+    same = before.is_(None) if job.looked_at is None else before == job.looked_at
+    done = session.execute(
+        update(StreamedJobRow).where(StreamedJobRow.job_id == job.job_id, same).values(looked_at=at)
     )
-    done = session.execute(update(StreamedJobRow).where(*same).values(pending=False, looked_at=at))
     return cast("CursorResult[None]", done).rowcount == 1
 
 
@@ -133,15 +152,18 @@ def replace_segments(
 ) -> None:
     """Put one segment in the place of those that it holds."""
     keep_window(session, merged.window, at)
-    old = select(func.min(SegmentRow.received_at)).where(
-        SegmentRow.job_id == job_id, SegmentRow.digest.in_(digests)
-    )
-    received_at = session.scalar(old) or at
-    others = [digest for digest in digests if digest != merged.window.digest]
-    session.execute(delete(SegmentRow).where(SegmentRow.job_id == job_id, SegmentRow.digest.in_(others)))
+    mine = (SegmentRow.job_id == job_id, SegmentRow.digest.in_(digests))
+    newest = select(func.max(SegmentRow.received_at), func.max(SegmentRow.number)).where(*mine)
+    received_at, number = cast("tuple[datetime, int | None]", tuple(session.execute(newest).one()))
+    if number is None:
+        # Retention was faster.
+        return
+    session.execute(delete(SegmentRow).where(*mine))
     insert_if_absent(
         session,
         SegmentRow,
+        # Rows that arrived during the merge come after it.
+        number=number,
         job_id=job_id,
         digest=merged.window.digest,
         n_bytes=merged.window.n_bytes,
@@ -150,7 +172,16 @@ def replace_segments(
         first_step=merged.first_step,
         last_step=merged.last_step,
         received_at=received_at,
+        closed=_is_long(merged),
     )
+
+
+def _is_long(merged: Fragment) -> bool:
+    if merged.window.n_bytes >= CLOSED_BYTES:
+        return True
+    if merged.first_step is None or merged.last_step is None:
+        return merged.end - merged.begin >= CLOSED_SECONDS
+    return merged.last_step - merged.first_step >= CLOSED_STEPS
 
 
 def has_segment() -> ColumnElement[bool]:

@@ -58,4 +58,7 @@ class SegmentRow(Base):
     #: Null without steps.
     first_step: Mapped[int | None] = mapped_column(BigInteger)
     last_step: Mapped[int | None] = mapped_column(BigInteger)
+    #: Of the newest of its rows.
     received_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now, index=True)
+    #: Whether it is long enough: it is not merged with others any more.
+    closed: Mapped[bool] = mapped_column(default=False)

@@ -7,10 +7,11 @@ diagnosed like a posted window, and the diagnosis decides whether it is an incid
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from fastapi.concurrency import run_in_threadpool
@@ -22,7 +23,7 @@ from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal
 from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.jobs.work import Look, Wanted
+from rca_api.jobs.work import Fragment, Look, Wanted
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.store.base import now
@@ -36,18 +37,20 @@ _MOST_JOBS = 100
 FIRST_STEP = 64
 #: Steps until a change is diagnosed again; then twice as many.
 _AGAIN_STEPS = 8
-#: More segments than this are stored as one.
+#: So many open segments are stored as one.
 MERGED_FROM = 64
 #: A job is silent after so many usual steps at least.
 _SILENT_STEPS = 20
 
 
 @dataclass(frozen=True)
-class _Due:
-    """A claimed job, and what to do with it."""
+class _Claimed:
+    """A claimed job: what to look at, what to merge, and the arrival of its newest rows."""
 
     job_id: str
+    updated_at: datetime
     digests: list[str]
+    opened: list[str]
     wanted: Wanted
 
 
@@ -104,30 +107,40 @@ class Watcher:
     async def round(self) -> int:
         """Look at every job that is due; gives the number of queued diagnoses."""
         queued = 0
-        for due in await run_in_threadpool(self._claimed):
+        for job in await run_in_threadpool(self._due):
             try:
-                found = await self._pool.run(
-                    work.look,
-                    due.digests,
-                    due.wanted,
-                    deadline=Deadline.after(self._deadline_seconds, of_work=True),
-                )
-                queued += await run_in_threadpool(self._settle, due, found)
+                queued += await self._watch(job)
             except (RcaError, ProblemError) as error:
-                _log.warning("a job cannot be watched", job_id=due.job_id, reason=str(error))
-                await run_in_threadpool(self._postpone, due.job_id)
+                # It stays due, and is looked at again after a pause.
+                _log.warning("a job cannot be watched", job_id=job.job_id, reason=str(error))
         if queued:
             self._dispatcher.wake()
         return queued
 
-    def _claimed(self) -> list[_Due]:
+    def _due(self) -> Sequence[StreamedJobRow]:
         at = self._clock()
         with self._database.reading() as session:
             found = repository.due(session, at - self._every, at - self._silence, _MOST_JOBS)
             session.expunge_all()
-        return [due for job in found if (due := self._claim(job, at)) is not None]
+        return found
 
-    def _claim(self, job: StreamedJobRow, at: datetime) -> _Due | None:
+    async def _watch(self, job: StreamedJobRow) -> int:
+        claimed = await run_in_threadpool(self._claim, job)
+        if claimed is None:
+            return 0
+        found = await self._run(work.look, claimed.digests, claimed.wanted)
+        queued = await run_in_threadpool(self._settle, claimed, found)
+        if len(claimed.opened) >= MERGED_FROM:
+            merged = await self._run(work.merge, claimed.opened)
+            await run_in_threadpool(self._replace, claimed, merged)
+        return queued
+
+    async def _run(self, task: Callable[..., Any], *arguments: Any) -> Any:
+        deadline = Deadline.after(self._deadline_seconds, of_work=True)
+        return await self._pool.run(task, *arguments, deadline=deadline)
+
+    def _claim(self, job: StreamedJobRow) -> _Claimed | None:
+        at = self._clock()
         quiet = (at - job.updated_at).total_seconds()
         longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
         is_silent = quiet >= longest and job.ended_at is None and not job.silent
@@ -136,50 +149,42 @@ class Watcher:
         with self._database.session() as session:
             if not repository.claim(session, job, at):
                 return None
-            begin = repository.looked_at_from(session, job)
-            digests = repository.segments(session, job.job_id, begin, float("inf"))
-            if is_silent:
-                session.get_one(StreamedJobRow, job.job_id).silent = True
-        if not digests:
-            return None
+            digests = repository.newest_segments(session, job.job_id, repository.looked_at_from(session, job))
+            opened = repository.open_segments(session, job.job_id)
+            if not digests:
+                session.get_one(StreamedJobRow, job.job_id).pending = False
+                return None
         wanted = Wanted(
             changed_step=job.changed_step,
             next_step=job.next_step,
             first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
             silent_until=at.timestamp() if is_silent else None,
-            merge=len(digests) >= MERGED_FROM,
         )
-        return _Due(job.job_id, digests, wanted)
+        return _Claimed(job.job_id, job.updated_at, digests, opened, wanted)
 
-    def _settle(self, due: _Due, found: Look) -> int:
+    def _settle(self, claimed: _Claimed, found: Look) -> int:
         """Store what a look has found, and queue its diagnosis."""
         diagnosis_id = None
         if found.window is not None:
             diagnosis_id = self._journal.enqueue(found.window, asked_by=None, most=self._max_queued)
-        at = self._clock()
+        silent = claimed.wanted.silent_until is not None
         with self._database.session() as session:
-            job = session.get_one(StreamedJobRow, due.job_id, with_for_update=True)
+            job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
+            if job.updated_at == claimed.updated_at:
+                job.pending, job.silent = False, silent or job.silent
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds
             if diagnosis_id is not None:
                 job.diagnosis_id = diagnosis_id
-            job.changed_step, job.next_step = followed(found, due.wanted, queued=diagnosis_id is not None)
-            if found.merged is not None:
-                repository.replace_segments(session, due.job_id, due.digests, found.merged, at)
-        if diagnosis_id is not None:
-            _log.info(
-                "a job is diagnosed",
-                job_id=due.job_id,
-                diagnosis_id=diagnosis_id,
-                silent=due.wanted.silent_until is not None,
-            )
-        return 0 if diagnosis_id is None else 1
+            job.changed_step, job.next_step = followed(found, claimed.wanted, queued=diagnosis_id is not None)
+        if diagnosis_id is None:
+            return 0
+        _log.info("a job is diagnosed", job_id=claimed.job_id, diagnosis_id=diagnosis_id, silent=silent)
+        return 1
 
-    def _postpone(self, job_id: str) -> None:
+    def _replace(self, claimed: _Claimed, merged: Fragment) -> None:
         with self._database.session() as session:
-            job = session.get(StreamedJobRow, job_id)
-            if job is not None:
-                job.pending = True
+            repository.replace_segments(session, claimed.job_id, claimed.opened, merged, self._clock())
 
 
 def followed(found: Look, wanted: Wanted, *, queued: bool) -> tuple[int | None, int | None]:

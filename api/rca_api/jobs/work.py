@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from rca.errors import InvalidInput, TooLarge
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
-from rca.telemetry.encodings import arrow
 from rca.telemetry.fragments import between_steps, complete_until, joined, within
 from rca.telemetry.window import Window
 from rca.telemetry.window_memory import refuse_large
@@ -60,15 +59,12 @@ class Look:
         Median step time.
     window : StoredWindow or None
         The window to diagnose, if one was wanted.
-    merged : Fragment or None
-        All segments in one.
     """
 
     change: StepTimeChange | None
     last_step: int | None
     usual_seconds: float | None
     window: StoredWindow | None
-    merged: Fragment | None
 
 
 @dataclass(frozen=True)
@@ -83,15 +79,12 @@ class Wanted:
         The first diagnosis is due from this step on; None if it was made.
     silent_until : float or None
         Unix seconds; given if the job has sent nothing for long.
-    merge : bool
-        Whether to store all segments as one.
     """
 
     changed_step: int | None
     next_step: int | None
     first_step: int | None
     silent_until: float | None = None
-    merge: bool = False
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
@@ -120,13 +113,13 @@ def cut(context: Context, digests: Sequence[str], begin: float, end: float, acce
 def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     """Look for a change of the step time, and cut the window that is to be diagnosed.
 
-    Steps that some ranks have not sent yet are left out.
+    Steps that some ranks have not sent yet are left out. If all segments need too much memory, the newest
+    ones are looked at.
     """
-    window = _window(context, digests)
-    merged = _fragment(context, window) if wanted.merge else None
+    window = _window(context, digests, newest=True)
     last = complete_until(window)
     if last is None:
-        return Look(None, None, None, _silent(context, window, wanted), merged)
+        return Look(None, None, None, _silent(context, window, wanted))
     steps, seconds = job_step_seconds(window)
     steps, seconds = steps[steps <= last], seconds[steps <= last]
     change = change_in(steps, seconds)
@@ -135,7 +128,12 @@ def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     if due is None and is_due(change, last, wanted):
         first = last - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
         due = store(context, between_steps(window, first, last))
-    return Look(change, last, usual if math.isfinite(usual) else None, due, merged)
+    return Look(change, last, usual if math.isfinite(usual) else None, due)
+
+
+def merge(context: Context, digests: Sequence[str]) -> Fragment:
+    """Store the rows of several segments as one."""
+    return _fragment(context, _window(context, digests))
 
 
 def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> bool:
@@ -160,33 +158,44 @@ def _silent(context: Context, window: Window, wanted: Wanted) -> StoredWindow | 
     return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
 
 
-def _window(context: Context, digests: Sequence[str]) -> Window:
+def _window(context: Context, digests: Sequence[str], *, newest: bool = False) -> Window:
+    """All rows of the segments, or as many of the newest segments as memory allows.
+
+    Raises
+    ------
+    TooLarge
+        Without `newest`, if they need too much memory.
+    """
     with context.stage("decode"):
-        fragments, held = [], 0
-        for digest in digests:
-            fragments.append(context.windows.get(digest))
-            held += sum(getattr(fragments[-1], name).nbytes for name in TABLES)
+        fragments: list[Window] = []
+        held = 0
+        for digest in reversed(digests):
+            fragment = context.windows.get(digest)
+            held += sum(getattr(fragment, name).nbytes for name in TABLES)
             if context.max_memory_bytes is not None and _COPIES * held > context.max_memory_bytes:
+                if newest and fragments:
+                    break
                 raise TooLarge(
                     f"the telemetry of this time has more than {held:,} bytes",
                     hint="name a shorter time with since and until",
                 )
-        window = joined(fragments)
+            fragments.append(fragment)
+        window = joined(fragments[::-1])
         refuse_large(window, context.max_memory_bytes)
     return window
 
 
 def _fragment(context: Context, window: Window) -> Fragment:
+    """Store a window whose bounds hold all of its rows."""
     begin, end = window.job.start, window.job.end
-    for table, column in ((window.steps, "start_time"), (window.metrics, "time")):
+    for table, column in ((window.steps, "start_time"), (window.metrics, "time"), (window.events, "time")):
         if table.num_rows:
             bounds = pc.min_max(table.column(column)).as_py()
             begin, end = min(begin, bounds["min"]), max(end, bounds["max"])
+    if (begin, end) != (window.job.start, window.job.end):
+        window = replace(window, job=window.job.model_copy(update={"start": begin, "end": end}))
     first = last = None
     if window.steps.num_rows:
         numbers = pc.min_max(window.steps.column("step")).as_py()
         first, last = numbers["min"], numbers["max"]
     return Fragment(store(context, window), begin, end, first, last)
-
-
-CONTENT_TYPE = arrow.CONTENT_TYPE

@@ -61,6 +61,7 @@ class Retention:
         self._database = database
         self._windows = windows
         self.age = timedelta(days=settings.window_days)
+        self._telemetry_age = timedelta(hours=settings.telemetry_hours)
         self._max_bytes = int(settings.max_window_store_bytes)
         self._keepers = keepers
 
@@ -130,7 +131,12 @@ class Retention:
         return session.scalars(select(WindowRow).where(self._is_old(at)).limit(_WINDOWS_PER_READ)).all()
 
     def _is_old(self, at: datetime) -> ColumnElement[bool]:
-        return and_(WindowRow.used_at < at - self.age, self._deletable())
+        # Telemetry of jobs that is neither diagnosed nor a segment any more.
+        unused = and_(
+            WindowRow.used_at < at - self._telemetry_age,
+            ~select(DiagnosisRow.id).where(DiagnosisRow.window_digest == WindowRow.digest).exists(),
+        )
+        return and_(or_(WindowRow.used_at < at - self.age, unused), self._deletable())
 
     def _excess(self, session: Session) -> int:
         return int(session.scalar(select(func.sum(WindowRow.n_bytes))) or 0) - self._max_bytes

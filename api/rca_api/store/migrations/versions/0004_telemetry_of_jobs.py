@@ -49,6 +49,7 @@ def upgrade() -> None:
         sa.Column("first_step", sa.BigInteger()),
         sa.Column("last_step", sa.BigInteger()),
         sa.Column("received_at", moment, nullable=False),
+        sa.Column("closed", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("number", name="pk_telemetry_segments"),
         sa.ForeignKeyConstraint(
             ["job_id"],
