@@ -138,7 +138,7 @@ def command(
         Path | None, typer.Option(metavar="FILE", help="PEM certificates to trust for --prometheus.")
     ] = None,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus.")
+        float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus; one day at most.")
     ] = 60.0,
     allow_partial: Annotated[
         bool, typer.Option("--allow-partial", help="Use partial data of Prometheus, and note it.")

@@ -44,6 +44,10 @@ NAMED = 0.7
 #: not taken at once.
 LEAST_WAIT = 60.0
 _NOBODY = "ranks wait in collectives that all members joined: no rank is missing"
+_ONE_RECORD = (
+    "only rank {rank} has a record: without those of the other ranks, it is open which one is missing"
+)
+_RECORDS_CHECK = "collect the logs or dumps of the other ranks and diagnose them together"
 _NO_WAIT = "no rank waits in a collective, so the records do not show whether the job stopped"
 _FEW_WAIT = "{waiting} ranks wait for {missing}: those that wait may have run ahead"
 _SHORT_WAIT = "the longest wait is {seconds:.3g} s at the end of the window; a running job shows this as well"
@@ -116,6 +120,8 @@ def _reason(
     found: tuple[AbstentionCode, str] | None = None
     if not progress.waiting.any():
         found = "undecided_mode", _NO_WAIT
+    elif (one := _only_record(progress)) is not None:
+        found = "undecided_mode", _ONE_RECORD.format(rank=one)
     elif not missing:
         found = "nobody_stands_out", _NOBODY
     elif len(missing) >= (waiting := int(progress.waiting.sum())):
@@ -126,6 +132,12 @@ def _reason(
         without = [rank for rank in missing if not progress.recorded[rank]]
         found = "cause_not_certain", _NO_DUMP.format(ranks=listed(without))
     return None if found is None else AbstentionReason(code=found[0], sentence=found[1])
+
+
+def _only_record(progress: CollectiveProgress) -> int | None:
+    """The rank with a record, if no other rank has one."""
+    recorded = np.flatnonzero(progress.recorded)
+    return int(recorded[0]) if recorded.size == 1 else None
 
 
 def _longest_wait(window: Window, progress: CollectiveProgress) -> float:
@@ -179,6 +191,8 @@ def _straggler(window: Window, ranks: list[int]) -> Straggler:
 def _next_check(progress: CollectiveProgress, missing: Sequence[int]) -> str:
     if missing:
         return _STACK_CHECK.format(ranks=listed(missing))
+    if progress.waiting.any() and _only_record(progress) is not None:
+        return _RECORDS_CHECK
     return _DUMPS_CHECK if progress.waiting.any() else LEFT_CHECK
 
 

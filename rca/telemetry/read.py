@@ -35,7 +35,7 @@ def read_window(
     Raises
     ------
     SourceError
-        If the path does not exist or cannot be read.
+        If the path is empty, does not exist or cannot be read.
     InvalidWindow
         If the content is not a window, or breaks the format.
     TooLarge
@@ -43,6 +43,8 @@ def read_window(
     """
     if isinstance(source, bytes | bytearray | memoryview):
         return _from_bytes(source, max_bytes)
+    if isinstance(source, str) and not source:
+        raise SourceError("the path is empty", hint="give the path of a window; . is the current folder")
     if isinstance(source, str | PathLike):
         return _from_path(Path(source), max_bytes)
     return _from_bytes(source.read(), max_bytes)

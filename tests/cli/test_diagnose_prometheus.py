@@ -90,6 +90,12 @@ def test_a_refused_token_is_bad_input_and_not_shown(rca_command: Run, tmp_path: 
         (("--prometheus", "http://p", "--job", "a", "--since", "soon"), "'soon' is no span of time"),
         (("--prometheus", "http://p", "--job", "a", "--since", "0s"), "the window has 0 s"),
         (("--prometheus", "http://p", "--job", "a", "--since", "30d"), "at most 7 days"),
+        (
+            ("--prometheus", "http://p", "--job", "a", "--start", "20", "--end", "10"),
+            "the end of the window lies 10 s before its start",
+        ),
+        (("--prometheus", "http://127.0.0.1:1", "--job", "a", "--timeout", "99999999999"), "(1 day)"),
+        (("--prometheus", "http://127.0.0.1:1", "--job", "a", "--timeout", "1e400"), "(1 day)"),
         (("--prometheus", "http://p", "--job", "a", "--start", "noon"), "'noon' is no time"),
         (("--prometheus", "http://p", "--job", "a", "--start", "1", "--since", "1m"), "contradict"),
         (("--prometheus", "http://p", "--job", "a", "--match", "cluster=eu"), "is no label matcher"),

@@ -183,3 +183,16 @@ def test_odd_real_traces_have_steps_and_notes(name: str) -> None:
 def test_a_gzip_file_of_something_else_is_no_trace(tmp_path: Path) -> None:
     head = gzip.compress(b'{"job": {"job_id": "a"}, "steps": []}')
     assert not profiler_trace.is_trace(head, "rank0.json.gz")
+
+
+@pytest.mark.parametrize("one", [False, True])
+def test_times_in_nanoseconds_are_refused_by_name(tmp_path: Path, one: bool) -> None:
+    folder = profiler_traces.write(tmp_path / "job", profiler_traces.job())
+    path = folder / "rank1.json"
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        event["ts"] *= 1000
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidInput, match=r"rank1\.json: .* times nanoseconds") as refused:
+        read_window(path if one else folder)
+    assert "microseconds" in str(refused.value.hint)

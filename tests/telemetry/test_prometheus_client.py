@@ -350,3 +350,9 @@ def test_pods_that_no_device_names_are_an_error_with_a_hint() -> None:
     ):
         rca.read_prometheus(url, "llama")
     assert "DCGM_EXPORTER_KUBERNETES" in str(refused.value.hint)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, 86_401.0, float("inf"), float("nan")])
+def test_a_timeout_that_no_socket_takes_is_refused(timeout: float) -> None:
+    with pytest.raises(rca.InvalidInput, match=r"a timeout of .* cannot be used"):
+        rca.read_prometheus("http://127.0.0.1:1", "llama", timeout=timeout)

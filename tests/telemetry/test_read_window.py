@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from telemetry_windows import window
 
-from rca.errors import InvalidWindow, SourceError, TooLarge
+from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
 from rca.telemetry import read_window
 
 JSON = window().to_json()
@@ -59,3 +59,26 @@ def test_a_limit_on_the_unpacked_size() -> None:
 def test_nothing_at_the_path(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no such file or directory"):
         read_window(tmp_path / "nothing.json")
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "window.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match="the path is empty"):
+        read_window("")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", r"rank0\.log is empty"), (b"\x00\x01\x02" * 99, r"known kind: rank0\.log")]
+)
+def test_a_folder_of_unknown_files_names_them(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "rank0.log").write_bytes(content)
+    with pytest.raises(InvalidInput, match=said) as refused:
+        read_window(tmp_path)
+    assert "rca sources" in str(refused.value.hint)
+
+
+def test_a_window_without_its_job_still_misses_window_json(tmp_path: Path) -> None:
+    (tmp_path / "steps.parquet").write_bytes(b"PAR1")
+    with pytest.raises(SourceError, match=r"window\.json: no such file"):
+        read_window(tmp_path)

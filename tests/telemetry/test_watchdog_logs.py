@@ -235,3 +235,20 @@ def test_a_number_of_thousands_of_digits_is_of_an_unknown_form(tmp_path: Path) -
     )
     with pytest.raises(InvalidInput, match="all of an unknown form"):
         rca.read_window(path)
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_the_log_of_one_rank_does_not_show_who_is_missing(tmp_path: Path, rank: int) -> None:
+    window = rca.read_window(write(tmp_path / f"rank{rank}.log", hang(8, [5])[rank]))
+    assert f"the logs are of rank {rank} only: the logs of the other ranks are needed" in window.notes
+    answer = rca.diagnose(window)
+    assert answer.abstained
+    assert answer.abstention_reason is not None
+    assert answer.abstention_reason.code == "undecided_mode"
+    assert f"only rank {rank} has a record" in answer.abstention_reason.sentence
+    assert "other ranks" in answer.next_check
+
+
+def test_logs_of_all_ranks_have_no_note_of_one_rank(tmp_path: Path) -> None:
+    lines = [line for each in hang(4, [1]).values() for line in each]
+    assert not [note for note in rca.read_window(write(tmp_path / "job.log", lines)).notes if "only" in note]

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
+from rca.telemetry.clock_units import LATEST_SECOND
 from rca.telemetry.schema import EVENTS, METRICS, OPS
 from rca.telemetry.sources.profiler_trace import RankTrace, is_trace, read_trace_file
 from rca.telemetry.sources.source import Source
@@ -64,9 +65,11 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Raises
     ------
     InvalidInput
-        If a trace is damaged or has no step, a rank is unknown, or two traces are of one rank.
+        If a trace is damaged or has no step, a rank is unknown, or two traces are of one rank. If times are
+        beyond the year 5000.
     """
     traces = _by_rank([read_trace_file(path) for path in paths])
+    _check_times(traces)
     notes: list[str] = []
     rounds, offsets = _matched(traces, notes)
     given = max((trace.world_size or 1 for trace in traces), default=1)
@@ -89,6 +92,16 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         OPS.empty() if rounds is None else _operations(traces, rounds),
     )
     return replace(window, notes=(*window.notes, *notes))
+
+
+def _check_times(traces: Sequence[RankTrace]) -> None:
+    for trace in traces:
+        latest = max(start + length for start, length in trace.steps.values())
+        if not latest < LATEST_SECOND:
+            raise InvalidInput(
+                f"{trace.path}: the trace has steps beyond the year 5000: are its times nanoseconds?",
+                hint="times in a Kineto trace (ts, dur) are microseconds, whatever displayTimeUnit says",
+            )
 
 
 def _by_rank(traces: Sequence[RankTrace]) -> list[RankTrace]:

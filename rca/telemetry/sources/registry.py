@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.encodings.directory import OWN_FILES
 from rca.telemetry.sources import (
     collector,
     flight_recorder,
@@ -84,6 +85,7 @@ def read_files(path: Path) -> Window | None:
     kinds = [source for source in SOURCES if source in found.values()]
     if not kinds:
         _refuse_unknown_log(path, files)
+        _refuse_unknown_folder(path, files)
         return None
     logs = all(source.marks is not None for source in kinds)
     foreign = [
@@ -105,7 +107,7 @@ def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
     """Refuse text that is no encoding of a window either."""
     for file in files:
         text = text_of(_head(file))
-        if not text or (path.is_dir() and file.suffix not in _LOG_NAMES):
+        if not text or not text.strip() or (path.is_dir() and file.suffix not in _LOG_NAMES):
             continue
         for name, (line, reason) in _UNUSABLE.items():
             if line.search(text) is not None:
@@ -117,6 +119,18 @@ def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
             f"{file.name} is text in which no line is of a known kind",
             hint="`rca sources` lists what can be diagnosed",
         )
+
+
+def _refuse_unknown_folder(path: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder whose files are neither of a source nor of a window."""
+    if not path.is_dir() or not files or any(file.name in OWN_FILES for file in files):
+        return
+    shown = [f"{file.name} is empty" if file.stat().st_size == 0 else file.name for file in files[:_SHOWN]]
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    raise InvalidInput(
+        f"{path} holds no file of a known kind: {', '.join(shown)}{more}",
+        hint="`rca sources` lists what can be diagnosed",
+    )
 
 
 def _head(path: Path) -> bytes:

@@ -410,12 +410,15 @@ def _note_gaps(
     log: JobLog, ranked: Sequence[tuple[int, _Message]], world_size: int, notes: list[str]
 ) -> None:
     if ranked:
-        heard = len({rank for rank, _ in ranked})
-        notes.append(f"the watchdog of {heard} of {world_size} ranks wrote a message")
+        heard = {rank for rank, _ in ranked}
+        notes.append(f"the watchdog of {len(heard)} of {world_size} ranks wrote a message")
         if not any(np.isfinite(each.time) for _, each in ranked):
             notes.append("the watchdog's lines have no time: the time of the file stands for it")
         else:
             notes.append("times without a zone are taken for UTC")
+    written = {rank for rank, _ in ranked} | log.logged
+    if len(written) == 1 and log.world_size != 1:
+        notes.append(f"the logs are of rank {min(written)} only: the logs of the other ranks are needed")
     if log.world_size == 0:
         notes.append("the logs do not name the world size: it is taken from the highest rank")
     if log.unreadable:

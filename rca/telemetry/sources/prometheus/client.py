@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import orjson
 
-from rca.errors import SourceError, cut
+from rca.errors import InvalidInput, SourceError, cut
 from rca.telemetry.sources.prometheus.credentials import (
     PASSWORD,
     TOKEN,
@@ -38,6 +38,8 @@ RETRIES, PAUSE_SECONDS = 3, 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 #: The server's time limit is shorter than the client's by this, seconds.
 MARGIN_SECONDS = 5.0
+#: Longest limit of one request, seconds. Sockets refuse much longer ones.
+LONGEST_TIMEOUT = 86_400.0
 #: Status codes after which the same request may succeed.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 #: Words of Prometheus, Thanos, Mimir and VictoriaMetrics for a question that selects too much.
@@ -87,14 +89,14 @@ class Prometheus:
     ca_file : path, optional
         Certificates of authorities to trust in place of the system's.
     timeout : float, seconds
-        Of one request.
+        Of one request, one day at most.
     allow_partial : bool
         Collect the server's warnings in `warnings` in place of an error.
 
     Raises
     ------
     InvalidInput
-        If the address or the file cannot be used.
+        If the address, the file or the timeout cannot be used.
     """
 
     def __init__(
@@ -106,6 +108,11 @@ class Prometheus:
         timeout: float = 60.0,
         allow_partial: bool = False,
     ) -> None:
+        if not 0.0 < timeout <= LONGEST_TIMEOUT:
+            raise InvalidInput(
+                f"a timeout of {timeout:g} s cannot be used",
+                hint=f"give more than 0 and at most {LONGEST_TIMEOUT:,.0f} seconds (1 day)",
+            )
         self.address, user, password = split_address(url)
         self.warnings: dict[str, None] = {}
         self._timeout = timeout

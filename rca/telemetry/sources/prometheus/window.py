@@ -89,7 +89,7 @@ def read_prometheus(
     ca_file : path, optional
         Certificates to trust in place of the system's.
     timeout : float, seconds
-        Of one request.
+        Of one request, one day at most.
     allow_partial : bool
         Note warnings of the server in place of an error.
     max_samples : int
@@ -131,6 +131,11 @@ def _silent(phase: str, done: int, total: int) -> None:
 def _span(since: float, start: float | None, end: float | None) -> _Span:
     last = time.time() if end is None else end
     first = last - since if start is None else start
+    if last < first:
+        raise InvalidInput(
+            f"the end of the window lies {first - last:g} s before its start",
+            hint="give an --end after --start; without --end, the window ends now",
+        )
     if not 0 < last - first <= LONGEST_SECONDS:
         raise InvalidInput(
             f"the window has {last - first:g} s",
