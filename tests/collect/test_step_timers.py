@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,3 +171,10 @@ def test_leaving_an_outer_phase_ends_the_inner_ones(depth: int) -> None:
     timer.end()
     (row,) = rows(timer)
     assert (row["backward_seconds"], row["communication_seconds"], row["step_seconds"]) == (0.0, 1.0, 2.0)
+
+
+def test_the_guide_lists_every_phase() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "collect.md").read_text()
+    found = re.search(r"^Phases are ([^.]*)\.", guide, re.MULTILINE)
+    assert found is not None
+    assert set(re.findall(r"`(\w+)`", found[1])) == set(PHASE_NUMBERS)
