@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -140,7 +141,7 @@ def _pruned(path: Path) -> dict[str, Any]:
     time.sleep(2.0)
     before = alone.stop()
     database = Database(f"sqlite:///{path}")
-    keep_all = Ages(*[None] * 6)
+    keep_all = Ages(*[None] * len(fields(Ages)))
     writer = Writer(path)
     writer.start()
     began = time.perf_counter()

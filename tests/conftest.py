@@ -30,8 +30,20 @@ START = 1_700_000_000.0
 LONGEST = ("test_train.py", "test_survival.py")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long modules first: no worker starts one when the others have nothing left."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs the long tests as well."""
+    parser.addoption("--long", action="store_true", help="also run tests that are marked as long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what is long unless it is asked for, and run long modules first.
+
+    No worker starts a long module when the others have nothing left.
+    """
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="--long runs it"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
 

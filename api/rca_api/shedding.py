@@ -19,8 +19,9 @@ from rca_api.metrics import Metrics
 from rca_api.middleware import HEADER, request_id_of
 from rca_api.problems import CATALOGUE, MEDIA_TYPE, problem_document
 
-#: Routes whose requests take a place in the queue.
-QUEUED = frozenset({"/v1/diagnoses", "/v1/diagnoses/batch", "/v1/what-if"})
+TELEMETRY = "/v1/jobs/{job_id}/telemetry"
+#: Routes whose requests take a place in the queue, as the OpenAPI document writes them.
+QUEUED = frozenset({"/v1/diagnoses", "/v1/diagnoses/batch", "/v1/what-if", TELEMETRY})
 _LOG_SECONDS = 1.0
 _log = structlog.stdlib.get_logger("rca_api.requests")
 
@@ -49,15 +50,15 @@ class Shedding:
         """Refuse a window while the queue is full; let all other requests pass."""
         if (
             scope["type"] == "http"
-            and scope["path"] in QUEUED
             and scope["method"] == "POST"
+            and (route := _queued_route(scope["path"])) is not None
             and self._admission.is_full()
         ):
-            await self._refuse(scope, send)
+            await self._refuse(route, scope, send)
         else:
             await self.app(scope, receive, send)
 
-    async def _refuse(self, scope: Scope, send: Send) -> None:
+    async def _refuse(self, route: str, scope: Scope, send: Send) -> None:
         began = time.perf_counter()
         path, headers = scope["path"], Headers(scope=scope)
         request_id = request_id_of(headers)
@@ -77,18 +78,25 @@ class Shedding:
         await send({"type": "http.response.start", "status": status, "headers": raw})
         await send({"type": "http.response.body", "body": content})
         self._metrics.problems.labels(error.code).inc()
-        self._metrics.request_done("POST", path, status, time.perf_counter() - began)
-        self._log(path)
+        self._metrics.request_done("POST", route, status, time.perf_counter() - began)
+        self._log(route)
 
-    def _log(self, path: str) -> None:
+    def _log(self, route: str) -> None:
         """Count a refusal for the next log line, which is due in a second at most."""
         if not self._unlogged:
             asyncio.get_running_loop().call_later(_LOG_SECONDS, self._write)
-        self._unlogged[path] += 1
+        self._unlogged[route] += 1
 
     def _write(self) -> None:
         refused, self._unlogged = self._unlogged, Counter()
         _log.info("requests refused", code="busy", n=refused.total(), routes=dict(refused))
+
+
+def _queued_route(path: str) -> str | None:
+    """The route of a path whose requests take a place in the queue."""
+    if path.startswith("/v1/jobs/") and path.endswith("/telemetry"):
+        return TELEMETRY
+    return path if path in QUEUED else None
 
 
 def _will_arrive(headers: Headers, at_most: int) -> bool:

@@ -37,6 +37,7 @@ def test_every_metric_of_the_window_is_one_that_a_diagnosis_uses() -> None:
     assert quality.metric_samples_unused == 0
 
 
+@pytest.mark.long
 def test_diagnosis_benchmark_reports_every_stage_beside_its_floor(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     command = [
@@ -84,6 +85,7 @@ def test_every_registered_benchmark_exists(name: str) -> None:
     assert find_spec(BENCHMARKS[name].module) is not None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_store_benchmark_reports_size_lists_and_deletion(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
@@ -97,6 +99,7 @@ def test_the_store_benchmark_reports_size_lists_and_deletion(tmp_path: Path) -> 
     assert "bytes per diagnosis" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"

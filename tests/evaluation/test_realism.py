@@ -160,6 +160,7 @@ def test_a_label_that_lacks_an_injected_fault_is_not_comparable() -> None:
     assert is_comparable(Label(failure_mode="healthy"))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_have_no_influence_on_the_comparison(real_windows: Path) -> None:
     alone = compare(real_windows, n_windows=8, seed=2)

@@ -30,7 +30,7 @@ LOGIN = 200, "text/html", b"<!doctype html><title>Log in</title>"
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Pauses between attempts are listed, not waited for."""
     waited: list[float] = []
-    monkeypatch.setattr(client.time, "sleep", waited.append)
+    monkeypatch.setattr(client, "sleep", waited.append)
     for name in (credentials.TOKEN, credentials.USER, credentials.PASSWORD):
         monkeypatch.delenv(name, raising=False)
     return waited

@@ -71,6 +71,7 @@ def found(few: pytest.MonkeyPatch, mine: Path, options: dict[str, Any]) -> Gener
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_tested_window_is_answered_with_every_set_of_signals(found: Generalisation) -> None:
     assert [each.split for each in found.folds] == [SEEN, SEVERITY, SIMULATION]
     for each in found.folds:
@@ -85,6 +86,7 @@ def test_every_tested_window_is_answered_with_every_set_of_signals(found: Genera
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_finished_folds_are_not_fitted_again(
     found: Generalisation, mine: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

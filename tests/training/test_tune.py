@@ -154,6 +154,7 @@ def test_a_head_with_too_few_rows_is_not_tuned(tmp_path: Path) -> None:
     assert "not tuned: fewer than two classes" in Tuning("", "", (found,)).table().rows[0][-1]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_tunes_the_given_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_features: FeatureCache

@@ -9,12 +9,12 @@ import http.client
 import os
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import sleep
 from typing import IO, Any
 
 import orjson
@@ -181,7 +181,7 @@ class Prometheus:
                 if status not in _TRANSIENT or last or _selects_too_much(status, body):
                     return self._data(status, headers, body)
                 pause = max(pause, _asked_pause(headers))
-            time.sleep(min(pause, LONGEST_PAUSE_SECONDS))
+            sleep(min(pause, LONGEST_PAUSE_SECONDS))
             pause *= 2
         raise AssertionError("the last attempt returns or raises")
 
