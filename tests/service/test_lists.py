@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.jobs.tables import StreamedJobRow
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database
@@ -77,6 +78,7 @@ def test_no_list_reads_a_document(client: TestClient) -> None:
             url="https://hooks.example.org/", secret=new_secret(), events=["incident.opened"], causes=[]
         )
         session.add(webhook)
+        session.add(StreamedJobRow(job_id="job", world_size=2))
     found = live(client, "nic_degradation", "nic_degradation", "healthy")
     given = client.post(f"/v1/diagnoses/{found[0]}/feedback", json={"verdict": "confirmed"})
     assert given.status_code == 201
@@ -90,7 +92,7 @@ def test_no_list_reads_a_document(client: TestClient) -> None:
             # Read from the registry.
             continue
         assert answer.status_code == 200, path
-        assert path in {"/v1/training-runs", "/v1/jobs"} or answer.json()["items"], path
+        assert path == "/v1/training-runs" or answer.json()["items"], path
         assert sent, path
         assert [each.statement for each in sent if LARGE.search(each.statement)] == [], path
     # The pattern finds what it has to find.

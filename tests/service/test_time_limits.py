@@ -27,7 +27,7 @@ from rca_api.training_runs.wakeup import WakeupQueue
 
 DEADLINE_SECONDS = 2.0
 #: The machine of the tests may be busy.
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 2.0
 
 
 @contextmanager
