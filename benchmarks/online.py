@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +28,7 @@ from rca.telemetry.fragments import between_steps
 from rca.telemetry.window import Window
 from rca_api.jobs.repository import MOST_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed
-from rca_api.jobs.work import STEPS_BEFORE, STEPS_OF_A_WINDOW, Look, Wanted, is_due
+from rca_api.jobs.work import Look, Wanted, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
 LARGEST_WORLD = 32
@@ -93,11 +93,11 @@ def watched_faulty(seed: int) -> Watched:
     return _watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
 
 
-def _small(seed: int, changed: object) -> Scenario:
+def _small(seed: int, changed: Callable[[Scenario], Scenario | None]) -> Scenario:
     draw = np.random.default_rng(seed)
     while True:
         scenario = sample_scenario(draw)
-        found = changed(scenario) if callable(changed) else None
+        found = changed(scenario)
         if scenario.world_size <= LARGEST_WORLD and found is not None:
             return found
 
@@ -149,8 +149,7 @@ def _watched(window: Window, onset: int | None) -> Watched:
 
 
 def _cut(window: Window, zero: int, last: int, change: StepTimeChange | None) -> Window:
-    first = last - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
-    return between_steps(window, zero + max(0, first), zero + last)
+    return between_steps(window, zero + max(0, first_step(change, last)), zero + last)
 
 
 def _healthy(jobs: Sequence[Watched]) -> TextTable:

@@ -171,7 +171,12 @@ def command(
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     write(_render(diagnosis, chosen, verbose=verbose), output)
-    raise typer.Exit(ABSTAINED if diagnosis.abstained else EXIT_CODES[diagnosis.failure_mode])
+    raise typer.Exit(verdict_code(diagnosis))
+
+
+def verdict_code(diagnosis: Diagnosis) -> int:
+    """Exit code of a command that has diagnosed."""
+    return ABSTAINED if diagnosis.abstained else EXIT_CODES[diagnosis.failure_mode]
 
 
 def read(path: str) -> Window:

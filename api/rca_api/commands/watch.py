@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
+from rca.commands.diagnose import verdict_code
+from rca.commands.output import BAD_INPUT
 from rca.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -30,9 +32,6 @@ A plan:
     - {job: llama-17, prometheus: http://prometheus:9090, since: 15m}
     - {job: bert-3, folder: /var/collect/bert-3, every: 5m}
 """
-#: Exit codes of `rca diagnose` by failure mode.
-_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
-_ABSTAINED, _FAILED = 30, 2
 
 
 class Format(StrEnum):
@@ -118,5 +117,5 @@ def _print(outcome: Outcome, form: Format) -> None:
 
 def _code(outcome: Outcome) -> int:
     if outcome.diagnosis is None:
-        return _FAILED
-    return _ABSTAINED if outcome.diagnosis.abstained else _CODES[outcome.diagnosis.failure_mode]
+        return BAD_INPUT
+    return verdict_code(outcome.diagnosis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, CursorResult, Select, and_, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
@@ -48,18 +48,7 @@ def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime
             f"job {job_id!r} has {job.world_size:,} ranks, this telemetry is of {size:,}",
             hint="give a job that was restarted with other ranks another job_id",
         )
-    new = insert_if_absent(
-        session,
-        SegmentRow,
-        job_id=job_id,
-        digest=fragment.window.digest,
-        n_bytes=fragment.window.n_bytes,
-        begin=fragment.begin,
-        end=fragment.end,
-        first_step=fragment.first_step,
-        last_step=fragment.last_step,
-        received_at=at,
-    )
+    new = insert_if_absent(session, SegmentRow, **_columns(job_id, fragment), received_at=at)
     if new:
         job.updated_at, job.pending, job.silent = at, True, False
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
@@ -162,18 +151,25 @@ def replace_segments(
     insert_if_absent(
         session,
         SegmentRow,
+        **_columns(job_id, merged),
         # Rows that arrived during the merge come after it.
         number=number,
-        job_id=job_id,
-        digest=merged.window.digest,
-        n_bytes=merged.window.n_bytes,
-        begin=merged.begin,
-        end=merged.end,
-        first_step=merged.first_step,
-        last_step=merged.last_step,
         received_at=received_at,
         closed=_is_long(merged),
     )
+
+
+def _columns(job_id: str, fragment: Fragment) -> dict[str, Any]:
+    """Values of a segment's row that follow from its rows."""
+    return {
+        "job_id": job_id,
+        "digest": fragment.window.digest,
+        "n_bytes": fragment.window.n_bytes,
+        "begin": fragment.begin,
+        "end": fragment.end,
+        "first_step": fragment.first_step,
+        "last_step": fragment.last_step,
+    }
 
 
 def _is_long(merged: Fragment) -> bool:

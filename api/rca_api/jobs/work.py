@@ -126,14 +126,18 @@ def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     usual = float(nan_median(seconds[None, :], axis=1)[0])
     due = _silent(context, window, wanted)
     if due is None and is_due(change, last, wanted):
-        first = last - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
-        due = store(context, between_steps(window, first, last))
+        due = store(context, between_steps(window, first_step(change, last), last))
     return Look(change, last, usual if math.isfinite(usual) else None, due)
 
 
 def merge(context: Context, digests: Sequence[str]) -> Fragment:
     """Store the rows of several segments as one."""
     return _fragment(context, _window(context, digests))
+
+
+def first_step(change: StepTimeChange | None, last_step: int) -> int:
+    """First step of the window to diagnose, which may lie before the job's first one."""
+    return last_step - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
 
 
 def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> bool:

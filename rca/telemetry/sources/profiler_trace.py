@@ -11,6 +11,7 @@ pytorch/kineto, ``libkineto/src/output_json.cpp``.
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -174,20 +175,20 @@ def _decoded(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _first_object(text: bytes, path: Path) -> Any:
-    import json
-
     try:
         return json.JSONDecoder().raw_decode(text.decode("utf-8", "replace"))[0]
     except ValueError as error:
-        raise InvalidInput(
-            f"{path}: the profiler trace is cut or damaged: {error}", hint="is the file complete?"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: ValueError) -> InvalidInput:
+    return InvalidInput(
+        f"{path}: the profiler trace is cut or damaged: {error}", hint="is the file complete?"
+    )
 
 
 def _members(head: bytes, last: bytes, path: Path) -> dict[str, Any]:
     """Members before and after the events; the text of the last event is removed from `last`."""
-    import json
-
     text = last.decode("utf-8", "replace")
     decoder = json.JSONDecoder()
     try:
@@ -196,9 +197,7 @@ def _members(head: bytes, last: bytes, path: Path) -> dict[str, Any]:
         tail = text[end:].lstrip().removeprefix(",")
         document = decoder.decode(head.decode("utf-8", "replace") + tail)
     except ValueError as error:
-        raise InvalidInput(
-            f"{path}: the profiler trace is cut or damaged: {error}", hint="is the file complete?"
-        ) from error
+        raise _damaged(path, error) from error
     return cast("dict[str, Any]", document)
 
 
