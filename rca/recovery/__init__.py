@@ -1,0 +1,1 @@
+"""What to do about a straggler: actions, their price, and a plan."""
