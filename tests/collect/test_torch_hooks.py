@@ -88,7 +88,9 @@ def test_everything_is_taken_back_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrap", [lambda out: out, lambda out: {"a": 1, "loss": out}, lambda out: (None, [out])], ids=str
+    "wrap",
+    [lambda out: out, lambda out: {"a": 1, "loss": out}, lambda out: (None, [out])],
+    ids=["tensor", "mapping", "sequence"],
 )
 def test_outputs_of_any_form_begin_the_backward_pass(tmp_path: Path, wrap: Any) -> None:
     class Wrapped(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
