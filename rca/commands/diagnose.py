@@ -24,6 +24,7 @@ rca diagnose window.json --format json | jq '.causes[0]'
 rca diagnose - --output incident.html < window.json
 rca diagnose dumps/                                who stopped the job, by flight recorder dumps
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
+rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
 rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
 """
 EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
@@ -72,6 +73,15 @@ def command(
             metavar="PATH",
             help="The same job while it ran as usual, over before this window: shows what slows all ranks "
             "alike from the first step to the last.",
+        ),
+    ] = None,
+    topology: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Which PCIe switch, NIC and leaf switch serve each GPU: Slurm's topology.conf or .yaml, "
+            "kubectl get nodes -o json, nvidia-smi topo -m, NCCL_TOPO_DUMP_FILE, or a file of your own. "
+            "May be given several times.",
         ),
     ] = None,
     bundle: Annotated[
@@ -167,6 +177,7 @@ def command(
     try:
         # Errors are all that stderr has for programs.
         window = _window(path, asked, quiet=chosen is Format.json)
+        window = _with_topology(window, topology)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
@@ -197,6 +208,14 @@ def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Windo
         raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
     forgo_pandas()
     return asked.read(quiet=quiet)
+
+
+def _with_topology(window: Window, files: list[Path] | None) -> Window:
+    if not files:
+        return window
+    from rca.telemetry.topology import with_topology
+
+    return with_topology(window, files)
 
 
 def _read_earlier(path: str) -> Window:

@@ -40,7 +40,11 @@ class Parallelism(BaseModel):
 
 
 class RankPlace(BaseModel):
-    """Where one rank runs and which part of the model it holds."""
+    """Where one rank runs, which part of the model it holds, and the hardware that its GPU is behind.
+
+    Names of PCIe switches and network adapters (`nic`) are local to their node. Names of leaf switches and
+    rails hold for the whole cluster. `pci_address` is the GPU's own.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -50,6 +54,11 @@ class RankPlace(BaseModel):
     data_rank: RankNumber | None = None
     tensor_rank: RankNumber | None = None
     pipeline_rank: RankNumber | None = None
+    pci_address: Name | None = None
+    pcie_switch: Name | None = None
+    nic: Name | None = None
+    leaf_switch: Name | None = None
+    rail: Name | None = None
 
 
 class Job(BaseModel):
