@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.diagnosis.advice import actions
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
+from rca.diagnosis.causes import catalogued
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
     PRICE,
@@ -21,10 +22,10 @@ from rca.diagnosis.result import (
     Slowdown,
     Straggler,
 )
-from rca.features.machine_outliers import MachineComparison, Outlier
+from rca.features.machine_outliers import SLOW_FROM, MachineComparison, Outlier
 from rca.features.resource_evidence import missing_resources
 from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import DECIDING, SPECS, FailureMode
+from rca.telemetry.causes import DECIDING, SPECS, UNKNOWN, FailureMode
 from rca.telemetry.window import Window
 
 #: From this score on an outlier is very loud, in units.
@@ -50,6 +51,8 @@ RIGHT: dict[str, tuple[float, float]] = {
 #: Probability that a rank ended whose process or device failed by the events, whose device is released, or
 #: whose series end. It is not measured: no labelled window without steps shows it.
 GONE = 0.5
+#: Probability that a rank is slow which another tool found slow, without a duration. It is not measured.
+FOUND_SLOW = 0.5
 #: Probability of each fault if no machine stands out: machines alone do not show whether a job is healthy.
 UNKNOWN_MODE = 0.33
 #: The first cause with the resource, if it can be on single machines.
@@ -59,6 +62,8 @@ _CAUSE_OF = {
     if cause != "network_congestion"
     for resource in resources
 } | {"loader_cpu": "data_loader_stall"}
+#: Kinds of outliers that show a slow rank, not a lost one.
+_SLOWER = ("loud", "slow")
 _NO_STEPS = "no step was timed: whether the job is slow, and what a fault costs, are unknown"
 _ENDED_CHECK = (
     "look for {ranks}: is the GPU still there (nvidia-smi -L, kernel log: Xid 79), does the exporter run?"
@@ -112,7 +117,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         unexplained_seconds_per_step=0.0,
         abstained=True,
         next_check=_next_check(outliers, compared),
-        actions=actions(causes[:1], {}),
+        actions=actions(catalogued(causes)[:1], {}),
         missing_signals=["steps", *missing_resources(compared.evidence)],
         quality=_quality(window, compared, found),
         failure_mode_set=["healthy", "fail_slow", "fail_stop"],
@@ -122,6 +127,8 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
 
 
 def _probability(outlier: Outlier) -> float:
+    if outlier.kind == "slow":
+        return FOUND_SLOW
     if outlier.kind != "loud":
         return GONE
     return RIGHT[outlier.resource][outlier.score >= VERY_LOUD]
@@ -135,8 +142,8 @@ def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float
             "fail_slow": UNKNOWN_MODE,
             "fail_stop": UNKNOWN_MODE,
         }
-    slow = max((_probability(each) for each in outliers if each.kind == "loud"), default=0.0)
-    stop = max((_probability(each) for each in outliers if each.kind != "loud"), default=0.0)
+    slow = max((_probability(each) for each in outliers if each.kind in _SLOWER), default=0.0)
+    stop = max((_probability(each) for each in outliers if each.kind not in _SLOWER), default=0.0)
     total = max(1.0, slow + stop)
     # In this order a fault as likely as not is called a fault.
     chances: dict[FailureMode, float] = {
@@ -174,6 +181,8 @@ def cause_of_resource(resource: str) -> str | None:
 
 
 def _cause_name(outlier: Outlier) -> str | None:
+    if outlier.kind == "slow":
+        return UNKNOWN
     return "process_crash" if outlier.kind != "loud" else cause_of_resource(outlier.resource)
 
 
@@ -205,6 +214,8 @@ def _evidence(outlier: Outlier) -> Evidence:
             signal="series_ended", value=outlier.value, reference=outlier.reference, unit="s", note=note
         )
     note = "memory of the device at the end" if outlier.kind == "released" else "mean over the window"
+    if outlier.kind == "slow":
+        note = "compared by the tool that wrote it; the usual value is that of the median rank"
     known = np.isfinite(outlier.reference)
     return Evidence(
         signal=outlier.channel,
@@ -217,13 +228,17 @@ def _evidence(outlier: Outlier) -> Evidence:
 
 def _next_check(outliers: list[Outlier], compared: MachineComparison) -> str:
     if not outliers:
-        return _NOTHING if np.isfinite(compared.evidence.versus_peers).any() else _INCOMPARABLE
+        known = np.isfinite(compared.evidence.versus_peers).any() or not SLOW_FROM.keys().isdisjoint(
+            compared.signals.level
+        )
+        return _NOTHING if known else _INCOMPARABLE
     first = outliers[0]
     checks = {
         "failed": _FAILED_CHECK,
         "ended": _ENDED_CHECK,
         "released": _RELEASED_CHECK,
         "loud": _TIME_STEPS,
+        "slow": f"{SPECS[UNKNOWN].next_check}; look at {{ranks}}",
     }
     check = checks[first.kind].format(ranks=listed(list(first.ranks)))
     cause = _cause_name(first)

@@ -2,7 +2,8 @@
 
 Without step timers only the machines can be compared. A rank stands out if one of its resources is loud
 against the other ranks and most of these are not. Its device stands out as well if it is released while those
-of the peers stay in use, or if its series end while those of the peers go on.
+of the peers stay in use, or if its series end while those of the peers go on. Some tools compare the speed of
+ranks themselves, without a duration: a rank that they find slow stands out too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ EMPTY = 0.15
 #: Series have ended if nothing was sampled for so many of their usual intervals and this share of the window.
 ENDED_INTERVALS, ENDED_SHARE = 4.0, 0.1
 
-Kind = Literal["failed", "loud", "released", "ended"]
+#: Channels that compare the speed of ranks, and from which value on a rank is slow.
+SLOW_FROM: Mapping[str, float] = {"waited_for": 0.2}
+
+Kind = Literal["failed", "loud", "released", "ended", "slow"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,11 @@ class Outlier:
 
     Attributes
     ----------
-    kind : {"failed", "loud", "released", "ended"}
-        A failure in the events, a loud resource, a device that was released, or series that end.
+    kind : {"failed", "loud", "released", "ended", "slow"}
+        A failure in the events, a loud resource, a device that was released, series that end, or a rank that
+        another tool found slow.
     resource : str
-        Of `rca.features.resource_evidence.RESOURCES`; "" for failures and for series that end.
+        Of `rca.features.resource_evidence.RESOURCES`; "" unless it is loud or released.
     ranks : tuple of int
     channel : str
         The resource's loudest channel.
@@ -106,7 +111,8 @@ class MachineComparison:
         gone = [*_failed(window, topology), *_released(binned, topology), *_ended(window, topology)]
         # What a rank's signals show after its end is no evidence of its slowness.
         left = {rank for each in gone for rank in each.ranks}
-        loud = [each for each in _loud(evidence, topology) if not left & set(each.ranks)]
+        slower = [*_slow(means, topology), *_loud(evidence, topology)]
+        loud = [each for each in slower if not left & set(each.ranks)]
         return cls((*gone, *sorted(loud, key=lambda each: -each.score)), evidence, signals, topology)
 
 
@@ -131,6 +137,23 @@ def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
             found.append(
                 Outlier("loud", resource, ranks, channel, float(score[rank]), float(value), float(reference))
             )
+    return found
+
+
+def _slow(means: Mapping[str, FloatArray], topology: Topology) -> list[Outlier]:
+    """Ranks that another tool found slow, while most of the others are not."""
+    found = []
+    for channel, limit in SLOW_FROM.items():
+        if channel not in means:
+            continue
+        values = means[channel]
+        marked = values >= limit
+        if not marked.any() or 2 * int(marked.sum()) > int(np.isfinite(values).sum()):
+            continue
+        usual = float(nan_median(values[None, :], axis=1)[0])
+        for ranks in groups_of(marked, topology):
+            worst = float(values[list(ranks)].max())
+            found.append(Outlier("slow", "", ranks, channel, 0.0, worst, usual))
     return found
 
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
@@ -24,21 +24,15 @@ import pyarrow as pa
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
 from rca.telemetry.sources.log_events import one_line
+from rca.telemetry.sources.nccl_processes import NcclProcess, ranks_of_job
 from rca.telemetry.sources.source import Source
 from rca.telemetry.sources.text_lines import time_of
-from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
 
 MAX_BYTES = 256 * 1024**2
 #: NCCL 2.28.9 leaves out the comma before the status of a missing rank.
 _LOST_COMMA = re.compile(rb'("nvml_dev":\s*-?\d+)(\s+"status")')
 _ADVICE = "write it with `ncclras -f json`, NCCL 2.28.7 or later"
-
-
-class _Process(NamedTuple):
-    host: str
-    pid: int
-    device: int
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class _Status:
     """One status: its time in Unix seconds, and the members of each communicator by name and process."""
 
     time: float
-    communicators: Mapping[str, Mapping[_Process, _Member]]
+    communicators: Mapping[str, Mapping[NcclProcess, _Member]]
 
 
 def is_status(head: bytes, _: str) -> bool:
@@ -91,8 +85,12 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     if not any(last.communicators.values()):
         raise InvalidInput(f"{paths[-1].name}: no communicator has a rank", hint=_ADVICE)
     notes = ["times without a zone are taken for UTC"]
-    ranks = _ranks(last, notes)
-    world_size = len(ranks)
+    communicators = {
+        name: {process: member.rank for process, member in members.items()}
+        for name, members in last.communicators.items()
+    }
+    sizes = {name: len(members) for name, members in communicators.items()}
+    ranks, world_size = ranks_of_job(communicators, sizes, notes)
     if len(statuses) < 2:
         notes.append("one status shows no standstill: take a second one after a minute, into the same folder")
     rows = [
@@ -126,9 +124,9 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 def _rows(
     name: str,
-    members: Mapping[_Process, _Member],
+    members: Mapping[NcclProcess, _Member],
     since: float,
-    ranks: Mapping[_Process, int],
+    ranks: Mapping[NcclProcess, int],
     several: bool,
 ) -> list[tuple[int, str, str, int | None, float | None, str | None]]:
     """Rows of one communicator: who has enqueued most waits if it stands still and others lack."""
@@ -152,7 +150,7 @@ def _rows(
     return rows
 
 
-def _differing(members: Mapping[_Process, _Member]) -> str | None:
+def _differing(members: Mapping[NcclProcess, _Member]) -> str | None:
     """The operation in whose counts the members differ most."""
     known = [member.counts for member in members.values() if member.counts is not None]
     kinds = sorted({kind for counts in known for kind in counts})
@@ -175,24 +173,6 @@ def _still_since(name: str, statuses: Sequence[_Status]) -> float:
             break
         since = status.time
     return since
-
-
-def _ranks(status: _Status, notes: list[str]) -> dict[_Process, int]:
-    """The rank of each process in the job."""
-    everyone = {process for members in status.communicators.values() for process in members}
-    largest = max(status.communicators, key=lambda name: len(status.communicators[name]))
-    whole = status.communicators[largest]
-    if len(everyone) > MAX_WORLD_SIZE:
-        raise InvalidInput(f"{len(everyone):,} processes; a job has at most {MAX_WORLD_SIZE:,}")
-    if everyone == set(whole):
-        ranks = {process: member.rank for process, member in whole.items()}
-        if sorted(ranks.values()) == list(range(len(everyone))):
-            return ranks
-    notes.append("no communicator has all processes: ranks are numbered by host and device")
-    return {
-        process: rank
-        for rank, process in enumerate(sorted(everyone, key=lambda p: (p.host, p.device, p.pid)))
-    }
 
 
 def _status(path: Path) -> _Status:
@@ -222,8 +202,8 @@ def _name(communicator: Mapping[str, Any]) -> str:
     return one_line(" ".join(names)) or "communicator"
 
 
-def _members(communicator: Mapping[str, Any]) -> dict[_Process, _Member]:
-    found: dict[_Process, _Member] = {}
+def _members(communicator: Mapping[str, Any]) -> dict[NcclProcess, _Member]:
+    found: dict[NcclProcess, _Member] = {}
     for each in communicator.get("ranks", []):
         counts = {str(kind): int(count) for kind, count in each["collective_counts"].items()}
         if any(not 0 <= count < 2**56 for count in counts.values()):
@@ -234,8 +214,10 @@ def _members(communicator: Mapping[str, Any]) -> dict[_Process, _Member]:
     return found
 
 
-def _process(member: Mapping[str, Any]) -> _Process:
-    return _Process(one_line(str(member.get("host", ""))), int(member["pid"]), int(member.get("cuda_dev", 0)))
+def _process(member: Mapping[str, Any]) -> NcclProcess:
+    return NcclProcess(
+        one_line(str(member.get("host", ""))), int(member["pid"]), int(member.get("cuda_dev", 0))
+    )
 
 
 def _damaged(path: Path, reason: str) -> InvalidInput:

@@ -13,6 +13,7 @@ from rca.telemetry.sources import (
     flight_recorder,
     megatron_timers,
     mlperf,
+    nccl_inspector,
     nccl_ras,
     profiler,
     table,
@@ -25,6 +26,7 @@ from rca.telemetry.window import Window
 #: Of several kinds of logs in one folder, the first one here reads all of them.
 SOURCES: tuple[Source, ...] = (
     nccl_ras.SOURCE,
+    nccl_inspector.SOURCE,
     flight_recorder.SOURCE,
     collector.SOURCE,
     profiler.SOURCE,

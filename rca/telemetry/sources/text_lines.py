@@ -115,16 +115,22 @@ def has_line(path: Path, wanted: re.Pattern[bytes]) -> bool:
 
 def text_of(head: bytes) -> str | None:
     """The first bytes of a file as text, unpacked; None if they are binary or begin a window's encoding."""
-    if head[:2] == _GZIP:
-        try:
-            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_LINE)
-        except zlib.error:
-            return None
+    head = unpacked(head)
     # A character may be cut at the end.
     text = head.decode("utf-8", "replace")
     odd = _ODD.findall(text[:-1])
     is_encoding = text.lstrip("\ufeff \r\n\t")[:1] == "{" or text.startswith("--")
     return None if is_encoding or len(odd) * _TEXT_PER_ODD > len(text) else text
+
+
+def unpacked(head: bytes) -> bytes:
+    """The first bytes of a file, decompressed if they are gzip; damaged gzip stays as it is."""
+    if head[:2] != _GZIP:
+        return head
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_LINE)
+    except zlib.error:
+        return head
 
 
 def task_in_name(path: Path) -> int | None:

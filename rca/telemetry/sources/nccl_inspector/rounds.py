@@ -1,0 +1,147 @@
+"""Repetitions of the sequence of collectives, and when each of them ended.
+
+A training loop runs the same collectives in each step. The records have the time at which they were written,
+which may be long after the collective: several repetitions may be written at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.errors import InvalidInput
+from rca.telemetry.sources.nccl_inspector.records import InspectorLog
+
+#: A window holds the newest repetitions.
+MOST_STEPS = 2000
+#: A sequence repeats if so many of its collectives are the same one repetition later.
+_SAME = 0.95
+#: The longest repetition that is looked for, and in how many of the newest collectives.
+_LONGEST_PERIOD, _SEARCHED = 2000, 20_000
+_FEWEST_STEPS = 3
+#: Repetitions that follow the one before within this share of the mean were written at once.
+_AT_ONCE = 0.1
+#: Repetitions were written at once if their collectives take so many times as long as they are apart.
+_TOO_DENSE = 2.0
+#: ... and times have another unit if it is so much, although repetitions are so far apart, seconds.
+_IMPOSSIBLE, _APART = 100.0, 0.01
+#: What to do if no repetition has a time.
+WRITE_OFTEN = "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500, or NCCL_INSPECTOR_DUMP_VERBOSE=1"
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Repetitions of the sequence of collectives: their ends in Unix seconds, (n_rounds + 1,).
+
+    `of_record` is the repetition of each record, -1 outside of them.
+    """
+
+    ends: FloatArray
+    of_record: IntArray
+
+
+class _Batches(NamedTuple):
+    """Repetitions that were written together.
+
+    Attributes
+    ----------
+    last : ndarray of shape (n_batches,), int
+        Number of the last repetition of each; 0 for the first batch.
+    moment : ndarray of shape (n_batches,), Unix seconds
+    """
+
+    last: IntArray
+    moment: FloatArray
+
+
+def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
+    """Repetitions of the sequence of collectives of the largest communicator; None if they have no times.
+
+    `notes` says why, or what a repetition is.
+    """
+    records = np.bincount(log.communicator, minlength=len(log.sizes))
+    pace = max(range(len(log.sizes)), key=lambda group: (log.sizes[group], records[group]))
+    of_process = [
+        np.flatnonzero((log.communicator == pace) & (log.process == process))
+        for group, process in log.members
+        if group == pace
+    ]
+    reference = max(of_process, key=len)
+    period = _period(np.stack([log.kind[reference], log.size[reference]])) or _period(
+        log.kind[reference][None]
+    )
+    if period is None:
+        notes.append("the sequence of collectives does not repeat: no steps")
+        return None
+    busy = period * float(log.seconds[reference].mean())
+    # The last record of every process ends a repetition; the first repetition may be cut.
+    last = [each[::-1][::period][: MOST_STEPS + 2][::-1] for each in of_process]
+    n_ends = min(len(each) for each in last)
+    written = np.median([log.time[each[len(each) - n_ends :]] for each in last], axis=0)
+    batches = _batches(written, busy)
+    if batches is None:
+        notes.append(f"records were written at once, so no step has a time: {WRITE_OFTEN}")
+        return None
+    name = list(log.communicators)[pace]
+    notes.append(
+        f"a step is one repetition of {period} collectives of communicator {name} ({log.sizes[pace]} ranks)"
+    )
+    ends = np.interp(np.arange(batches.last[-1] + 1), batches.last, batches.moment)
+    return Rounds(ends, _of_records(log, batches))
+
+
+def _period(tokens: IntArray) -> int | None:
+    """The shortest length after which a sequence, shape (n_parts, n), repeats itself; None without one."""
+    tokens = tokens[:, -_SEARCHED:]
+    n = tokens.shape[1]
+    for length in range(1, min(n // _FEWEST_STEPS, _LONGEST_PERIOD) + 1):
+        if np.all(tokens[:, length:] == tokens[:, :-length], axis=0).mean() >= _SAME:
+            return length
+    return None
+
+
+def _batches(written: FloatArray, busy: float) -> _Batches | None:
+    """Repetitions that were written at once; None if nothing shows how long a repetition takes.
+
+    Parameters
+    ----------
+    written : ndarray of shape (n_repetitions,), Unix seconds
+        When the end of each repetition was written.
+    busy : float, seconds
+        In the collectives of a repetition.
+    """
+    written = np.maximum.accumulate(written)
+    gaps = np.diff(written)
+    apart = float(gaps.mean()) if gaps.size else 0.0
+    if apart > _APART and busy > _IMPOSSIBLE * apart:
+        raise InvalidInput(
+            f"collectives of {busy:.3g} s repeat every {apart:.3g} s",
+            hint="coll_exec_time_us is not in microseconds, or the files are of several jobs",
+        )
+    if written.size <= _FEWEST_STEPS or busy > _TOO_DENSE * apart:
+        return None
+    last = np.flatnonzero(np.append(gaps > _AT_ONCE * apart, True))
+    first = np.append(0, last[:-1] + 1)
+    if last.size < 2 or last[-1] - last[0] < _FEWEST_STEPS:
+        return None
+    return _Batches(last - last[0], written[first])
+
+
+def _of_records(log: InspectorLog, batches: _Batches) -> IntArray:
+    """The repetition of each record, -1 outside; records of one batch are spread evenly over it."""
+    slack = _AT_ONCE * float(np.median(np.diff(batches.moment)))
+    batch = np.searchsorted(batches.moment + slack, log.time, side="left")
+    order = np.lexsort((batch, log.communicator, log.process))
+    keys = np.stack([log.process, log.communicator, batch])[:, order]
+    begins = np.flatnonzero(np.any(np.diff(keys, axis=1, prepend=-1) != 0, axis=0))
+    count = np.diff(np.append(begins, order.size))
+    place = np.arange(order.size) - np.repeat(begins, count)
+    inside = (batch > 0) & (batch < batches.last.size)
+    before = batches.last[np.clip(batch - 1, 0, batches.last.size - 1)]
+    held = batches.last[np.minimum(batch, batches.last.size - 1)] - before
+    share = np.empty(order.size)
+    share[order] = place / np.repeat(count, count)
+    return np.where(inside, before + (share * held).astype(np.int64), -1)

@@ -1,0 +1,147 @@
+"""Files of NCCL Inspector become steps, or a share of waiting; files without use are refused by name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from inspector_files import BEGIN, STEP, TRANSFER, records, write
+
+import rca
+from rca.errors import InvalidInput
+from rca.telemetry.sources.nccl_inspector.window import WAITED_FOR
+
+LATE = 120_000
+Records = dict[int, list[dict[str, Any]]]
+
+
+def arrivals(late: int = LATE, n_ranks: int = 8, n_steps: int = 40) -> np.ndarray:
+    """Rank 5 is late from step 10 on; the others differ by 3 ms at most."""
+    found = np.random.default_rng(1).integers(0, 3000, (n_ranks, n_steps))
+    found[5, 10:] += late
+    return found.astype(np.int64)
+
+
+@pytest.mark.parametrize(("every", "verbose"), [(1, False), (7, False), (0, True)])
+def test_a_repetition_of_the_collectives_is_a_step(tmp_path: Path, every: int, verbose: bool) -> None:
+    window = rca.read_window(write(tmp_path / "job", records(arrivals(), every=every, verbose=verbose)))
+    steps = window.steps.to_pandas()
+    assert any("one repetition of 3 collectives" in note for note in window.notes)
+    assert (window.job.world_size, window.job.topology.nodes_of([5])) == (8, ["node-1"])
+    late = steps[steps["start_time"] > BEGIN / 1e6 + 15]
+    of_5, others = late[late["rank"] == 5], late[late["rank"] != 5]
+    assert late["step_seconds"].median() == pytest.approx((STEP + LATE + 3 * TRANSFER) / 1e6, rel=0.02)
+    assert others["communication_wait_seconds"].median() == pytest.approx(LATE / 1e6, rel=0.05)
+    assert of_5["communication_wait_seconds"].max() < 0.005
+    assert late["communication_transfer_seconds"].median() == pytest.approx(3 * TRANSFER / 1e6, rel=0.02)
+
+
+def test_the_rank_that_arrives_last_is_the_straggler_with_its_cost(tmp_path: Path) -> None:
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job", records(arrivals()))))
+    assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [5])
+    # Of 40 steps 30 are late.
+    assert answer.slowdown.seconds_per_step == pytest.approx(0.75 * LATE / 1e6, rel=0.1)
+
+
+def test_files_that_are_written_at_the_end_show_who_is_waited_for_and_no_cost(tmp_path: Path) -> None:
+    window = rca.read_window(write(tmp_path / "job", records(arrivals(), every=0)))
+    shares = {row["rank"]: row["value"] for row in window.metrics.to_pylist() if row["name"] == WAITED_FOR}
+    # In a step of three collectives, others wait for rank 5 in 120 of 180 ms, in three quarters of the steps.
+    assert shares[5] == pytest.approx(0.6, abs=0.05)
+    assert max(share for rank, share in shares.items() if rank != 5) < 0.05
+    answer = rca.diagnose(window)
+    assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [5])
+    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, 0.0)
+    assert "waited_for" in {each.signal for each in answer.causes[0].evidence}
+    assert "rank 5" in answer.next_check
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_healthy_job_has_no_straggler(tmp_path: Path, every: int) -> None:
+    folder = write(tmp_path / "job", records(arrivals(late=0), every=every))
+    answer = rca.diagnose(rca.read_window(folder))
+    assert (answer.failure_mode, answer.stragglers) == ("healthy", [])
+
+
+def test_the_file_of_one_process_has_no_waiting(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", records(arrivals()))
+    window = rca.read_window(folder / "node-1-pid105.log")
+    assert "communication_wait_seconds" not in window.steps.column_names
+    assert any("files of 1 of 8 ranks" in note for note in window.notes)
+
+
+def test_cut_lines_host_times_and_roots_are_left_out_with_a_note(tmp_path: Path) -> None:
+    content = records(arrivals())
+    for lines in content.values():
+        lines[0]["coll_perf"]["coll_timing_source"] = "collective_cpu"
+        # A root sends and is done: its time shows no lateness.
+        lines.append(json.loads(json.dumps(lines[-1])))
+        lines[-1]["coll_perf"]["coll"] = "Broadcast"
+    folder = write(tmp_path / "job", content)
+    with (folder / "node-0-pid100.log").open("a") as file:
+        file.write('{"header":{"id":"0x7f')
+    packed = folder / "node-0-pid101.log"
+    (folder / "node-0-pid101.log.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    window = rca.read_window(folder)
+    text = " ".join(window.notes)
+    assert "1 records damaged" in text
+    assert "8 records timed on the host only" in text
+    assert "8 collectives with a root" in text
+    assert rca.diagnose(window).stragglers[0].ranks == [5]
+
+
+def _renamed(content: Records) -> None:
+    for lines in content.values():
+        for line in lines:
+            line["coll_perf"]["coll_exec_time"] = line["coll_perf"].pop("coll_exec_time_us")
+
+
+def _seconds(content: Records) -> None:
+    for lines in content.values():
+        for line in lines:
+            line["metadata"]["dump_timestamp_us"] //= 1_000_000
+
+
+def _nanoseconds(content: Records) -> None:
+    for lines in content.values():
+        for line in lines:
+            line["coll_perf"]["coll_exec_time_us"] *= 1000
+
+
+def _only_sends(content: Records) -> None:
+    for lines in content.values():
+        for line in lines:
+            line["p2p_perf"] = line.pop("coll_perf")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (_renamed, "without a usable collective .* without coll_exec_time_us"),
+        (_seconds, "dump_timestamp_us 1790000000 is no time in microseconds"),
+        (_nanoseconds, "repeat every 0.* s"),
+        (_only_sends, "of sends and receives"),
+    ],
+    ids=["renamed", "seconds", "nanoseconds", "point to point"],
+)
+def test_unusable_files_are_refused_by_name(tmp_path: Path, spoil: Any, message: str) -> None:
+    content = records(arrivals(n_steps=20))
+    spoil(content)
+    with pytest.raises(InvalidInput, match=message) as caught:
+        rca.read_window(write(tmp_path / "job", content))
+    assert caught.value.hint
+
+
+def test_files_of_two_attempts_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", records(arrivals(n_steps=20)))
+    for path in list(folder.iterdir()):
+        later = path.read_text().replace('"id":"0x7f8c"', '"id":"0x7f8d"').replace('"pid":1', '"pid":2')
+        later = later.replace('"dump_timestamp_us":179', '"dump_timestamp_us":180')
+        (folder / path.name.replace("pid1", "pid2")).write_text(later)
+    with pytest.raises(InvalidInput, match="two jobs or attempts"):
+        rca.read_window(folder)
