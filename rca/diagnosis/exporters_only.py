@@ -64,6 +64,8 @@ _CAUSE_OF = {
 } | {"loader_cpu": "data_loader_stall"}
 #: Kinds of outliers that show a slow rank, not a lost one.
 _SLOWER = ("loud", "slow")
+#: Channels that compare the times of kernels.
+_OF_KERNELS = ("gpu_slowdown", "gpu_slowdown_of_past")
 _NO_STEPS = "no step was timed: whether the job is slow, and what a fault costs, are unknown"
 _ENDED_CHECK = (
     "look for {ranks}: is the GPU still there (nvidia-smi -L, kernel log: Xid 79), does the exporter run?"
@@ -99,7 +101,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     compared = MachineComparison.from_window(window)
     found = sorted(compared.outliers, key=lambda each: -_probability(each))
     outliers = found[:MOST_STRAGGLERS]
-    causes = [cause for each in outliers if (cause := _cause(each, compared)) is not None]
+    causes = _causes(outliers, compared)
     mode, probability = _mode(outliers)
     return Diagnosis(
         diagnosis_id=uuid4().hex,
@@ -159,6 +161,8 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison) -> list[St
     for each in outliers:
         cause = _cause_name(each)
         kind = SPECS[cause].type if cause is not None else None
+        if each.channel in _OF_KERNELS:
+            kind = "compute"
         found.setdefault(
             each.ranks,
             Straggler(
@@ -184,6 +188,20 @@ def _cause_name(outlier: Outlier) -> str | None:
     if outlier.kind == "slow":
         return UNKNOWN
     return "process_crash" if outlier.kind != "loud" else cause_of_resource(outlier.resource)
+
+
+def _causes(outliers: list[Outlier], compared: MachineComparison) -> list[Cause]:
+    """A cause of each outlier; those of the same cause and ranks are one, with the evidence of all."""
+    found: dict[tuple[str, tuple[int, ...]], Cause] = {}
+    for each in outliers:
+        cause = _cause(each, compared)
+        if cause is None:
+            continue
+        known = found.get((cause.cause, each.ranks))
+        if known is not None:
+            cause = known.model_copy(update={"evidence": [*known.evidence, *cause.evidence[1:]]})
+        found[cause.cause, each.ranks] = cause
+    return list(found.values())
 
 
 def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:

@@ -44,7 +44,17 @@ EMPTY = 0.15
 ENDED_INTERVALS, ENDED_SHARE = 4.0, 0.1
 
 #: Channels that compare the speed of ranks, and from which value on a rank is slow.
-SLOW_FROM: Mapping[str, float] = {"waited_for": 0.2}
+#: NVRx calls a rank slow from a score of 0.75 down.
+SLOW_FROM: Mapping[str, float] = {
+    "waited_for": 0.2,
+    "gpu_slowdown": 4 / 3,
+    "gpu_slowdown_of_past": 4 / 3,
+    "section_slowdown": 4 / 3,
+    "section_slowdown_of_past": 4 / 3,
+    "found_slow": 0.5,
+}
+#: Bins at the end of a window that show the present: a rank may have become slow in the window.
+PRESENT_BINS = 2
 
 Kind = Literal["failed", "loud", "released", "ended", "slow"]
 
@@ -111,7 +121,7 @@ class MachineComparison:
         gone = [*_failed(window, topology), *_released(binned, topology), *_ended(window, topology)]
         # What a rank's signals show after its end is no evidence of its slowness.
         left = {rank for each in gone for rank in each.ranks}
-        slower = [*_slow(means, topology), *_loud(evidence, topology)]
+        slower = [*_slow(binned, topology), *_loud(evidence, topology)]
         loud = [each for each in slower if not left & set(each.ranks)]
         return cls((*gone, *sorted(loud, key=lambda each: -each.score)), evidence, signals, topology)
 
@@ -140,13 +150,14 @@ def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
     return found
 
 
-def _slow(means: Mapping[str, FloatArray], topology: Topology) -> list[Outlier]:
+def _slow(binned: Mapping[str, FloatArray], topology: Topology) -> list[Outlier]:
     """Ranks that another tool found slow, while most of the others are not."""
     found = []
     for channel, limit in SLOW_FROM.items():
-        if channel not in means:
+        if channel not in binned:
             continue
-        values = means[channel]
+        present, whole = (nan_mean(binned[channel][:, -bins:], axis=1) for bins in (PRESENT_BINS, N_BINS))
+        values = np.fmax(present, whole)
         marked = values >= limit
         if not marked.any() or 2 * int(marked.sum()) > int(np.isfinite(values).sum()):
             continue

@@ -10,6 +10,7 @@ from pathlib import Path
 import flight_recorder_dumps
 import inspector_files
 import numpy as np
+import nvrx_reports
 import profiler_traces
 import pytest
 import watchdog_logs
@@ -82,6 +83,11 @@ def _megatron(folder: Path) -> None:
     (folder / "job.log").write_text("\n".join(lines) + "\n")
 
 
+def _nvrx(folder: Path) -> None:
+    lines = [line for minute in range(5) for line in nvrx_reports.logged({0: 0.9, 1: 1.0}, minute=minute)]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+
+
 def _watchdog(folder: Path) -> None:
     lines = [line for each in watchdog_logs.hang(4, [1]).values() for line in each]
     watchdog_logs.write(folder / "job.log", lines)
@@ -103,6 +109,7 @@ WRITERS: dict[str, Writer] = {
     "profiler": _profiler,
     "table": _table,
     "megatron-timers": _megatron,
+    "nvrx": _nvrx,
     "watchdog": _watchdog,
     "mlperf": _mlperf,
 }

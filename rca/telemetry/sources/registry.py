@@ -15,6 +15,7 @@ from rca.telemetry.sources import (
     mlperf,
     nccl_inspector,
     nccl_ras,
+    nvrx,
     profiler,
     table,
     watchdog,
@@ -32,6 +33,7 @@ SOURCES: tuple[Source, ...] = (
     profiler.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
+    nvrx.SOURCE,
     watchdog.SOURCE,
     mlperf.SOURCE,
 )
