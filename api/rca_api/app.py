@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from rca_api import (
+    data_shards,
     diagnoses,
     environment,
     feedback,
@@ -31,6 +32,7 @@ from rca_api import (
     webhooks,
     what_if,
 )
+from rca_api.data_shards import endpoints as data_shard_endpoints
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
 from rca_api.drain_body import DrainBody
@@ -82,6 +84,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         openapi_tags=[
             {"name": "diagnoses", "description": diagnoses.__doc__},
             {"name": "jobs", "description": jobs.__doc__},
+            {"name": "data shards", "description": data_shards.__doc__},
             {"name": "feedback", "description": feedback.__doc__},
             {"name": "incidents", "description": incidents.__doc__},
             {"name": "nodes", "description": nodes.__doc__},
@@ -109,6 +112,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(diagnosis_endpoints.router)
     app.include_router(window_endpoints.router)
     app.include_router(job_endpoints.router)
+    app.include_router(data_shard_endpoints.router)
     app.include_router(feedback_endpoints.router)
     app.include_router(incident_endpoints.router)
     app.include_router(node_endpoints.router)

@@ -20,6 +20,7 @@ import structlog
 from sqlalchemy import ColumnElement, and_, delete, exists, false, literal, or_, select, true, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
+from rca_api.data_shards.tables import ShardSetRow
 from rca_api.diagnoses.repository import QUEUED, RUNNING
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback.tables import FeedbackRow
@@ -54,6 +55,7 @@ class Ages:
     dead: Age
     training_runs: Age
     telemetry: Age
+    data_shards: Age
 
     @classmethod
     def of(cls, settings: Settings) -> Ages:
@@ -65,6 +67,7 @@ class Ages:
             "delivered": settings.webhook_keep_days,
             "dead": settings.webhook_dead_days,
             "training_runs": settings.training_run_days,
+            "data_shards": settings.data_shard_days,
         }
         ages = {name: timedelta(days=each) if each else None for name, each in days.items()}
         return cls(**ages, telemetry=timedelta(hours=settings.telemetry_hours))
@@ -144,6 +147,7 @@ class OldRows:
         segments = (SegmentRow.received_at, SegmentRow.number)
         streamed = (StreamedJobRow.updated_at, StreamedJobRow.job_id)
         is_empty = ~exists().where(SegmentRow.job_id == StreamedJobRow.job_id)
+        shards = (ShardSetRow.updated_at, ShardSetRow.name)
         ended = TrainingRunRow.active.is_(None)
         delivered, dead = DeliveryRow.state == "delivered", DeliveryRow.state == "dead"
         return (
@@ -171,6 +175,7 @@ class OldRows:
             Kind("training runs", TrainingRunRow, runs, ages.training_runs, ended),
             Kind("telemetry", SegmentRow, segments, ages.telemetry, true()),
             Kind("jobs with telemetry", StreamedJobRow, streamed, ages.telemetry, is_empty),
+            Kind("data shards", ShardSetRow, shards, ages.data_shards, true(), _FEW),
         )
 
     def _old_incident(self, at: datetime) -> ColumnElement[bool]:

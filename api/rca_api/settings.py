@@ -152,6 +152,8 @@ class Settings(BaseSettings):
     """Age at which the records of ended training runs are deleted; 0 for never."""
     telemetry_hours: float = Field(24.0, gt=0)
     """Age at which the telemetry of jobs is deleted. Diagnosed windows stay."""
+    data_shard_days: float = Field(30.0, ge=0)
+    """Time after the last request of a worker when the shards of a data set are forgotten; 0 for never."""
     watch_seconds: float = Field(5.0, gt=0)
     """Shortest time between two looks at the telemetry of a job."""
     job_silence_seconds: float = Field(120.0, gt=0)

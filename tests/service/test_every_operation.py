@@ -99,7 +99,9 @@ def served(
         feedback = asked(f"{place}/feedback", {"verdict": "confirmed"})
         incidents = asked(f"{url}/v1/incidents")["items"]
         webhook = asked(f"{url}/v1/webhooks", {"url": "https://hooks.example.org/"})
+        asked(f"{url}/v1/data-shards", {"name": "set", "n_samples": 20, "shard_size": 8})
         known = {
+            "name": "set",
             "diagnosis_id": diagnosis["diagnosis_id"],
             "digest": asked(f"{url}/v1/diagnoses")["items"][0]["window_digest"],
             "feedback_id": feedback["id"],

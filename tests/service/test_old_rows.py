@@ -33,7 +33,7 @@ from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 YEAR = timedelta(days=365)
-FOR_EVER = Ages(None, None, None, None, None, None, None)
+FOR_EVER = Ages(None, None, None, None, None, None, None, None)
 
 
 def ago(days: float) -> datetime:
@@ -253,7 +253,7 @@ def test_many_rows_are_deleted_in_small_transactions(
 def test_replicas_that_delete_at_the_same_time_do_not_disturb_each_other(database: Database) -> None:
     for number in range(60):
         diagnosis(database, 400, window_end=float(number))
-    rows = OldRows(database, Ages(YEAR, None, None, None, None, None, None))
+    rows = OldRows(database, Ages(YEAR, None, None, None, None, None, None, None))
     with ThreadPoolExecutor(3) as replicas:
         deleted = list(replicas.map(lambda _: rows.delete(NOW)["diagnoses"], range(3)))
     # Rows that another replica is deleting are left to it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rca_api.data_shards import tables as data_shards
 from rca_api.diagnoses import tables as diagnoses
 from rca_api.feedback import tables as feedback
 from rca_api.incidents import tables as incidents
@@ -15,6 +16,7 @@ from rca_api.webhooks import tables as webhooks
 
 __all__ = [
     "Base",
+    "data_shards",
     "diagnoses",
     "feedback",
     "incidents",

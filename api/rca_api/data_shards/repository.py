@@ -1,0 +1,212 @@
+"""Shards in the database; every method works in the caller's transaction.
+
+A transaction that writes locks the row of the data set first, so requests for one data set follow each other.
+The rules of leases and reports are those of `rca.recovery.antdt.leases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from rca.errors import InvalidInput
+from rca.recovery.antdt.leases import Checkpoint, Lease, LeaseState, Offer, Progress, Receipt, Report
+from rca.recovery.antdt.shard_plan import ShardPlan
+from rca_api.data_shards.tables import ReturnedShardRow, ShardLeaseRow, ShardSetRow
+from rca_api.problems import ProblemError
+from rca_api.store.base import new_id
+from rca_api.store.deletion import delete_rows
+from rca_api.store.upsert import insert_if_absent
+
+_HELD = LeaseState.held.value
+
+
+def create(session: Session, name: str, plan: ShardPlan, at: datetime) -> bool:
+    """Create a data set; False if it exists.
+
+    Raises
+    ------
+    ProblemError
+        ``conflict`` if it exists and is cut in another way.
+    """
+    new = insert_if_absent(
+        session, ShardSetRow, name=name, **asdict(plan), next_position=0, created_at=at, updated_at=at
+    )
+    if not new and session.get_one(ShardSetRow, name).plan != plan:
+        raise ProblemError(
+            "conflict",
+            f"data set {name!r} exists and is cut in another way",
+            hint="choose another name, or delete it first",
+        )
+    return new
+
+
+def remove(session: Session, name: str) -> None:
+    """Delete a data set.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found`` if there is none.
+    """
+    if not delete_rows(session, ShardSetRow, [(name,)]):
+        raise _unknown(name)
+
+
+class StoredShards:
+    """The shards of one data set.
+
+    Parameters
+    ----------
+    session : Session
+    name : str
+    at : datetime
+        Leases that have expired by then are ended.
+    locked : bool
+        False for reading only: then expired leases are not ended, but shown as expired.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found`` if there is no such data set.
+    """
+
+    def __init__(self, session: Session, name: str, at: datetime, *, locked: bool = True) -> None:
+        # Readers lock the row as well, so that what they read in several queries belongs together.
+        lock = True if locked else {"read": True}
+        row = session.get(ShardSetRow, name, with_for_update=lock, populate_existing=True)
+        if row is None:
+            raise _unknown(name)
+        self._session = session
+        self._row = row
+        self._at = at.timestamp()
+        self.plan = row.plan
+        if locked:
+            row.updated_at = at
+            for lease in self._held():
+                if lease.expires_at <= self._at:
+                    self._store(lease.read(self.plan).at(self._at), lease)
+
+    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+        """Give the first shard that is to do to a worker; see `Shards.lease`."""
+        known = None if lease_id is None else self._find([lease_id]).get(lease_id)
+        if known is not None:
+            return self._again(known, worker)
+        taken = self._take()
+        if taken is None:
+            first = min((lease.expires_at for lease in self._held()), default=None)
+            return Offer(None, first is None, None if first is None else max(first - self._at, 0.0))
+        position, start = taken
+        expires_at = self._at + self.plan.lease_seconds
+        row = ShardLeaseRow(
+            set_name=self._row.name,
+            id=lease_id or new_id(),
+            worker=worker,
+            position=position,
+            start=start,
+            done=start,
+            expires_at=expires_at,
+            state=_HELD,
+        )
+        self._session.add(row)
+        return Offer(row.read(self.plan))
+
+    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+        """Count trained samples, and renew the leases; see `Shards.report`."""
+        rows = self._find({each.lease_id for each in reports})
+        receipts = []
+        for each in reports:
+            row = rows.get(each.lease_id)
+            if row is None:
+                receipts.append(Receipt.unknown(each.lease_id))
+                continue
+            lease = row.read(self.plan).reported(each.done, self._at, self.plan.lease_seconds)
+            receipts.append(Receipt.of(lease, each.done))
+            if row.state == _HELD:
+                self._store(lease, row)
+        return receipts
+
+    def release(self, worker: str) -> int:
+        """Take all shards of a worker back; gives their number."""
+        mine = [row for row in self._held() if row.worker == worker]
+        for row in mine:
+            self._store(replace(row.read(self.plan), state=LeaseState.released), row)
+        return len(mine)
+
+    def checkpoint(self) -> Checkpoint:
+        """The state to keep beside a checkpoint of the model."""
+        mine = select(ReturnedShardRow).where(ReturnedShardRow.set_name == self._row.name)
+        returned = [(row.position, row.done) for row in self._session.scalars(mine)]
+        held = [(row.position, row.done) for row in self._held()]
+        return Checkpoint(self._row.next_position, tuple(sorted([*returned, *held])))
+
+    def progress(self) -> Progress:
+        """Count shards and samples."""
+        held = [row.position for row in self._held() if row.expires_at > self._at]
+        return self.checkpoint().progress(self.plan, held)
+
+    def samples_of_workers(self) -> dict[str, int]:
+        """Trained samples of each worker since the last restore."""
+        trained = func.sum(ShardLeaseRow.done - ShardLeaseRow.start)
+        mine = select(ShardLeaseRow.worker, trained).where(ShardLeaseRow.set_name == self._row.name)
+        found = self._session.execute(mine.group_by(ShardLeaseRow.worker).order_by(ShardLeaseRow.worker))
+        return {worker: int(samples) for worker, samples in found}
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint; see `Shards.restore`."""
+        checkpoint.check(self.plan)
+        for table in (ShardLeaseRow, ReturnedShardRow):
+            self._session.execute(delete(table).where(table.set_name == self._row.name))
+        # The rows that this session has read are gone.
+        self._session.expire_all()
+        self._row.next_position = checkpoint.next_position
+        self._session.add_all(
+            ReturnedShardRow(set_name=self._row.name, position=position, done=done)
+            for position, done in checkpoint.open
+        )
+
+    def _again(self, row: ShardLeaseRow, worker: str) -> Offer:
+        if row.worker != worker:
+            raise InvalidInput(f"lease {row.id!r} belongs to another worker")
+        if row.state != _HELD:
+            raise InvalidInput(f"lease {row.id!r} has ended: {row.state}", hint="use a new lease_id")
+        return Offer(row.read(self.plan))
+
+    def _take(self) -> tuple[int, int] | None:
+        """Position and trained samples of the first shard that is to do."""
+        mine = select(ReturnedShardRow).where(ReturnedShardRow.set_name == self._row.name)
+        returned = self._session.scalar(mine.order_by(ReturnedShardRow.position).limit(1))
+        if returned is not None:
+            self._session.delete(returned)
+            self._session.flush()
+            return returned.position, returned.done
+        if self._row.next_position == self.plan.n_positions:
+            return None
+        self._row.next_position += 1
+        return self._row.next_position - 1, 0
+
+    def _held(self) -> Sequence[ShardLeaseRow]:
+        mine = select(ShardLeaseRow).where(ShardLeaseRow.set_name == self._row.name)
+        return self._session.scalars(mine.where(ShardLeaseRow.state == _HELD)).all()
+
+    def _find(self, ids: Iterable[str]) -> dict[str, ShardLeaseRow]:
+        mine = select(ShardLeaseRow).where(ShardLeaseRow.set_name == self._row.name)
+        found = self._session.scalars(mine.where(ShardLeaseRow.id.in_(list(ids))))
+        return {row.id: row for row in found}
+
+    def _store(self, lease: Lease, row: ShardLeaseRow) -> None:
+        """Write a held lease as it is now; a shard that is not done comes back with its end."""
+        row.done, row.expires_at, row.state = lease.done, lease.expires_at, lease.state.value
+        if lease.state in (LeaseState.expired, LeaseState.released):
+            self._session.add(
+                ReturnedShardRow(set_name=self._row.name, position=row.position, done=lease.done)
+            )
+            self._session.flush()
+
+
+def _unknown(name: str) -> ProblemError:
+    return ProblemError("not-found", f"there is no data set {name!r}")

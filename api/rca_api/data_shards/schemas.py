@@ -1,0 +1,255 @@
+"""Data sets in shards, in requests and answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from rca.recovery.antdt.leases import Checkpoint, Lease, LeaseState, Offer, Receipt, Report
+from rca.recovery.antdt.shard_plan import (
+    LARGEST_SEED,
+    LONGEST_LEASE_SECONDS,
+    MOST_EPOCHS,
+    MOST_SAMPLES,
+    ShardPlan,
+)
+from rca_api.data_shards.repository import StoredShards
+from rca_api.data_shards.tables import ShardSetRow
+from rca_api.parameters import Name
+
+#: Most reports in one request, and most open shards of a checkpoint.
+MOST_REPORTS, MOST_OPEN = 1000, 20_000
+
+SetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+LeaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
+
+
+class _Given(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NewShardSet(_Given):
+    """A data set that is to be handed out in shards."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "llama-17", "n_samples": 1_000_000, "shard_size": 2048, "n_epochs": 2}]
+        }
+    )
+
+    name: SetName = Field(description="Chosen by the caller: all workers may create it.")
+    n_samples: int = Field(ge=1, le=MOST_SAMPLES)
+    shard_size: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of a shard.")
+    n_epochs: int = Field(1, ge=1, le=MOST_EPOCHS)
+    seed: int = Field(0, ge=0, le=LARGEST_SEED)
+    shuffle: bool = Field(True, description="Whether shards and their samples have a random order.")
+    lease_seconds: float = Field(
+        60.0,
+        gt=0,
+        le=LONGEST_LEASE_SECONDS,
+        description="A worker that reports nothing for so long loses its shards.",
+    )
+
+    @property
+    def plan(self) -> ShardPlan:
+        """How the data set is cut."""
+        return ShardPlan(**self.model_dump(exclude={"name"}))
+
+
+class WantedLease(_Given):
+    """A worker that wants a shard."""
+
+    worker: Name = Field(description="Name of the worker, such as its rank.")
+    lease_id: LeaseId | None = Field(
+        None, description="Chosen by the worker. A request that repeats it gets the same lease."
+    )
+
+
+class GivenReport(_Given):
+    """Progress in one shard."""
+
+    lease_id: LeaseId
+    done: Count = Field(description="Offset in the shard up to which all samples are trained.")
+
+    def read(self) -> Report:
+        """The report as a value."""
+        return Report(self.lease_id, self.done)
+
+
+class Reports(_Given):
+    """Progress in several shards. Each report also renews its lease."""
+
+    reports: list[GivenReport] = Field(min_length=1, max_length=MOST_REPORTS)
+
+
+class EndedWorker(_Given):
+    """A worker that has died or ended."""
+
+    worker: Name
+
+
+class OpenShard(_Given):
+    """A shard that has begun and is not done."""
+
+    position: Count
+    done: Count = Field(description="Trained samples.")
+
+
+class ShardCheckpoint(_Given):
+    """State of a data set, to be kept beside a checkpoint of the model."""
+
+    next_position: Count = Field(description="First shard that was never handed out.")
+    open: list[OpenShard] = Field(
+        max_length=MOST_OPEN, description="Shards before it that are not done, in ascending order."
+    )
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> ShardCheckpoint:
+        """Read a value."""
+        shards = [OpenShard(position=position, done=done) for position, done in checkpoint.open]
+        return cls(next_position=checkpoint.next_position, open=shards)
+
+    def read(self) -> Checkpoint:
+        """The checkpoint as a value."""
+        return Checkpoint(self.next_position, tuple((each.position, each.done) for each in self.open))
+
+
+class ShardLease(BaseModel):
+    """A shard in the hands of a worker."""
+
+    id: str
+    worker: str
+    position: int = Field(description="Number of the shard through all epochs.")
+    epoch: int
+    first: int = Field(description="Number of the shard's first sample in the data set.")
+    size: int
+    start: int = Field(description="Offset in the shard where this lease begins.")
+    done: int
+    expires_at: float = Field(description="Unix seconds.")
+
+    @classmethod
+    def of(cls, lease: Lease) -> ShardLease:
+        """Read a value."""
+        return cls(
+            id=lease.id,
+            worker=lease.worker,
+            position=lease.shard.position,
+            epoch=lease.shard.epoch,
+            first=lease.shard.first,
+            size=lease.shard.size,
+            start=lease.start,
+            done=lease.done,
+            expires_at=lease.expires_at,
+        )
+
+
+class ShardOffer(BaseModel):
+    """Answer to a worker that wants a shard."""
+
+    lease: ShardLease | None
+    finished: bool = Field(description="Whether all epochs are done.")
+    wait_seconds: float | None = Field(
+        description="Without a lease: try again after so long, when leases of others may have expired."
+    )
+
+    @classmethod
+    def of(cls, offer: Offer) -> ShardOffer:
+        """Read a value."""
+        lease = None if offer.lease is None else ShardLease.of(offer.lease)
+        return cls(lease=lease, finished=offer.finished, wait_seconds=offer.wait_seconds)
+
+
+class ReportReceipt(BaseModel):
+    """Answer to a report."""
+
+    lease_id: str
+    accepted: bool = Field(description="False if the lease had ended: the report changes nothing.")
+    done: int = Field(description="Offset up to which samples count for this lease.")
+    state: LeaseState
+
+    @classmethod
+    def of(cls, receipt: Receipt) -> ReportReceipt:
+        """Read a value."""
+        return cls(
+            lease_id=receipt.lease_id, accepted=receipt.accepted, done=receipt.done, state=receipt.state
+        )
+
+
+class Receipts(BaseModel):
+    """One receipt for each report, in their order."""
+
+    receipts: list[ReportReceipt]
+
+
+class Returned(BaseModel):
+    """Shards that a worker had."""
+
+    returned: int = Field(description="Number of shards that other workers can have now.")
+
+
+class ShardEpoch(BaseModel):
+    """Shards of one epoch by state, and trained samples."""
+
+    epoch: int
+    todo: int
+    doing: int
+    done: int
+    samples: int
+
+
+class ShardSet(BaseModel):
+    """A data set that is handed out in shards."""
+
+    name: str
+    n_samples: int
+    shard_size: int
+    n_epochs: int
+    seed: int
+    shuffle: bool
+    lease_seconds: float
+    created_at: datetime
+    updated_at: datetime = Field(description="Last request of a worker.")
+
+    @classmethod
+    def of(cls, row: ShardSetRow) -> ShardSet:
+        """Read a row."""
+        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+
+
+class ShardSetPage(BaseModel):
+    """Data sets, the one with the newest request first."""
+
+    items: list[ShardSet]
+    next: str | None
+
+
+class ShardProgress(ShardSet):
+    """A data set and how much of it is trained."""
+
+    epochs: list[ShardEpoch] = Field(
+        description="From the first epoch that is not done to the last that has begun; older ones are done."
+    )
+    samples: int = Field(description="Trained samples of all epochs.")
+    samples_of_workers: dict[str, int] = Field(
+        description="Trained samples of each worker since the last restore."
+    )
+    finished: bool
+
+    @classmethod
+    def read(cls, row: ShardSetRow, shards: StoredShards) -> ShardProgress:
+        """Read a row and count."""
+        found = shards.progress()
+        epochs = [
+            ShardEpoch(epoch=e.epoch, todo=e.todo, doing=e.doing, done=e.done, samples=e.samples)
+            for e in found.epochs
+        ]
+        return cls(
+            **ShardSet.of(row).model_dump(),
+            epochs=epochs,
+            samples=found.samples,
+            samples_of_workers=shards.samples_of_workers(),
+            finished=found.finished,
+        )

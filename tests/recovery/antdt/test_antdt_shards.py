@@ -1,0 +1,151 @@
+"""Shards in memory: each sample counts once per epoch, whatever workers do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+from shard_machine import Clock, ShardMachine
+
+from rca.errors import InvalidInput
+from rca.recovery.antdt.leases import Checkpoint, LeaseState, Report
+from rca.recovery.antdt.shard_plan import ShardPlan
+from rca.recovery.antdt.shards import Shards
+
+
+class InMemory(ShardMachine):
+    open = Shards
+
+
+TestInMemory = InMemory.TestCase
+# Without shrinking: it takes minutes.
+TestInMemory.settings = settings(max_examples=60, stateful_step_count=25, phases=[Phase.generate])
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def shards(clock: Clock, n_samples: int = 20, shard_size: int = 8, **more) -> Shards:
+    return Shards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock)
+
+
+def test_a_killed_worker_loses_and_repeats_no_sample(clock: Clock) -> None:
+    service = shards(clock, n_samples=8)
+    lease = service.lease("a").lease
+    service.report([Report(lease.id, 3)])
+    assert service.lease("b").wait_seconds == 10.0
+    service.release("a")
+    again = service.lease("b").lease
+    assert (again.shard, again.start) == (lease.shard, 3)
+    late = service.report([Report(lease.id, 7)])[0]
+    assert (late.accepted, late.done, late.state) == (False, 3, LeaseState.released)
+    assert service.progress().samples == 3
+
+
+def test_reports_renew_a_lease_and_silence_ends_it(clock: Clock) -> None:
+    service = shards(clock)
+    lease = service.lease("a").lease
+    for _ in range(5):
+        clock.at += 9
+        assert service.report([Report(lease.id, 1)])[0].state is LeaseState.held
+    clock.at += 10
+    assert service.report([Report(lease.id, 2)])[0].state is LeaseState.expired
+    assert service.lease("b").lease.start == 1
+
+
+def test_an_older_report_that_arrives_late_takes_nothing_back(clock: Clock) -> None:
+    service = shards(clock)
+    lease = service.lease("a").lease
+    service.report([Report(lease.id, 5)])
+    assert service.report([Report(lease.id, 2)])[0].done == 5
+
+
+def test_one_bad_report_leaves_the_others_uncounted(clock: Clock) -> None:
+    service = shards(clock)
+    one, two = service.lease("a").lease, service.lease("a").lease
+    with pytest.raises(InvalidInput, match="the report says 99"):
+        service.report([Report(one.id, 1), Report(two.id, 99)])
+    assert service.progress().samples == 0
+
+
+def test_the_next_epoch_begins_while_the_last_shard_is_trained(clock: Clock) -> None:
+    service = shards(clock, n_epochs=2)
+    leases = [service.lease("a").lease for _ in range(4)]
+    assert [lease.shard.epoch for lease in leases] == [0, 0, 0, 1]
+    service.report([Report(lease.id, lease.shard.size) for lease in leases[1:]])
+    first, second = service.progress().epochs
+    assert (first.todo, first.doing, first.done) == (0, 1, 2)
+    assert (second.todo, second.doing, second.done) == (2, 0, 1)
+
+
+def test_a_checkpoint_of_other_shards_is_refused(clock: Clock) -> None:
+    service = shards(clock)
+    for wrong in (
+        Checkpoint(4, ()),
+        Checkpoint(2, ((2, 0),)),
+        Checkpoint(2, ((1, 0), (0, 0))),
+        Checkpoint(2, ((0, 8),)),
+    ):
+        with pytest.raises(InvalidInput):
+            service.restore(wrong)
+
+
+def test_a_lease_id_belongs_to_one_worker(clock: Clock) -> None:
+    service = shards(clock)
+    service.lease("a", "one")
+    with pytest.raises(InvalidInput, match="another worker"):
+        service.lease("b", "one")
+    service.release("a")
+    with pytest.raises(InvalidInput, match="has ended: released"):
+        service.lease("a", "one")
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_an_epoch_has_every_sample_in_an_order_of_its_own(shuffle: bool) -> None:
+    plan = ShardPlan(1003, 50, 2, seed=4, shuffle=shuffle)
+    epochs = [
+        np.concatenate(
+            [plan.samples(plan.shard(p)) for p in range(e * plan.n_shards, (e + 1) * plan.n_shards)]
+        )
+        for e in range(2)
+    ]
+    for order in epochs:
+        assert sorted(order.tolist()) == list(range(1003))
+    assert (epochs[0].tolist() != epochs[1].tolist()) == shuffle
+    assert (epochs[0].tolist() != list(range(1003))) == shuffle
+
+
+def test_the_order_is_the_same_in_every_process_and_version() -> None:
+    plan = ShardPlan(1000, 100, 3, seed=7)
+    assert [plan.shard(p).first for p in (0, 1, 10, 29)] == FIRST
+    assert plan.samples(plan.shard(3))[:4].tolist() == SAMPLES
+
+
+FIRST, SAMPLES = [800, 400, 600, 200], [625, 612, 600, 670]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_samples": 0}, "n_samples is 0"),
+        ({"shard_size": 0}, "shard_size is 0"),
+        ({"n_epochs": 0}, "n_epochs is 0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"lease_seconds": 0.0}, "lease_seconds is 0.0"),
+        ({"n_samples": 1 << 40, "shard_size": 1}, "at most 4,194,304 are possible"),
+    ],
+)
+def test_impossible_plans_are_refused(wrong: dict, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        ShardPlan(**{"n_samples": 10, "shard_size": 5} | wrong)
+
+
+def test_the_package_needs_no_torch() -> None:
+    modules = "rca.recovery.antdt, rca.recovery.antdt.shards"
+    code = f"import {modules}, sys; raise SystemExit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,190 @@
+"""Shards in the service's store: durable, each sample counted once, over HTTP."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import func, select
+from starlette.testclient import TestClient
+
+from rca.recovery.antdt.leases import Checkpoint, Offer, Progress, Receipt, Report
+from rca.recovery.antdt.shard_plan import ShardPlan
+from rca_api.app import create_app
+from rca_api.data_shards import repository
+from rca_api.data_shards.repository import StoredShards
+from rca_api.data_shards.tables import ShardLeaseRow, ShardSetRow
+from rca_api.old_rows import Ages, OldRows
+from rca_api.settings import Settings
+from rca_api.store.base import new_id, now
+from rca_api.store.database import Database
+
+sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))
+from shard_machine import Clock, ShardMachine
+
+
+class InStore:
+    """The shards of a data set, each call in a transaction of its own, at the time of a clock."""
+
+    def __init__(self, database: Database, plan: ShardPlan, clock: Clock, name: str) -> None:
+        self.database, self.plan, self.clock, self.name = database, plan, clock, name
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        at = datetime.fromtimestamp(self.clock(), UTC)
+        with self.database.session() as session:
+            return getattr(StoredShards(session, self.name, at), method)(*arguments)
+
+    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+        return self._call("lease", worker, lease_id)
+
+    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+        return self._call("report", reports)
+
+    def release(self, worker: str) -> int:
+        return self._call("release", worker)
+
+    def progress(self) -> Progress:
+        at = datetime.fromtimestamp(self.clock(), UTC)
+        with self.database.reading() as session:
+            return StoredShards(session, self.name, at, locked=False).progress()
+
+    def checkpoint(self) -> Checkpoint:
+        return self._call("checkpoint")
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self._call("restore", checkpoint)
+
+
+def test_random_workers_lose_and_repeat_no_sample(database: Database) -> None:
+    def opened(plan: ShardPlan, clock: Clock) -> InStore:
+        name = new_id()
+        with database.session() as session:
+            assert repository.create(session, name, plan, now())
+            assert not repository.create(session, name, plan, now())
+        return InStore(database, plan, clock, name)
+
+    class Stored(ShardMachine):
+        open = opened
+
+    few = settings(max_examples=3, stateful_step_count=15, phases=[Phase.generate])
+    run_state_machine_as_test(Stored, settings=few)
+
+
+def test_a_restarted_service_has_all_that_it_answered(database_url: str) -> None:
+    clock, plan = Clock(), ShardPlan(20, 8, lease_seconds=10.0)
+    with closing(Database(database_url)) as first:
+        with first.session() as session:
+            repository.create(session, "set", plan, now())
+        lease = InStore(first, plan, clock, "set").lease("a").lease
+        InStore(first, plan, clock, "set").report([Report(lease.id, 3)])
+    with closing(Database(database_url)) as second:
+        service = InStore(second, plan, clock, "set")
+        assert service.progress().samples == 3
+        assert service.report([Report(lease.id, 5)])[0].accepted
+        clock.at += 60
+        assert service.lease("b").lease.start == 5
+
+
+def test_workers_at_the_same_time_get_different_shards(database: Database) -> None:
+    plan, clock = ShardPlan(64, 2, shuffle=False), Clock()
+    with database.session() as session:
+        repository.create(session, "set", plan, now())
+    service = InStore(database, plan, clock, "set")
+
+    def train(worker: int) -> list[int]:
+        trained = []
+        while (lease := service.lease(f"worker-{worker}").lease) is not None:
+            assert service.report([Report(lease.id, lease.shard.size)])[0].accepted
+            trained += plan.samples(lease.shard, lease.start).tolist()
+        return trained
+
+    with ThreadPoolExecutor(4) as pool:
+        trained = [sample for each in pool.map(train, range(4)) for sample in each]
+    assert sorted(trained) == list(range(64))
+    assert service.progress().finished
+
+
+def test_forgotten_data_sets_go_with_their_leases(database: Database) -> None:
+    plan, clock = ShardPlan(20, 8), Clock()
+    with database.session() as session:
+        repository.create(session, "old", plan, now())
+        repository.create(session, "new", plan, now())
+    InStore(database, plan, clock, "old").lease("a")
+    assert OldRows(database, Ages.of(Settings(data_shard_days=30))).delete()["data shards"] == 1
+    with database.reading() as session:
+        assert list(session.scalars(select(ShardSetRow.name))) == ["new"]
+        assert session.scalar(select(func.count()).select_from(ShardLeaseRow)) == 0
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Iterator[TestClient]:
+    data = tmp_path_factory.mktemp("data")
+    shutil.copyfile(migrated_file, data / "rca.db")
+    # The pool's processes are not needed, so the app is not started.
+    app = create_app(Settings(data_dir=data, database_url=f"sqlite:///{data / 'rca.db'}"))
+    held = TestClient(app, raise_server_exceptions=False)
+    yield held
+    app.state.parts.database.close()
+
+
+def call(client: TestClient, method: str, place: str, body: Any = None, status: int = 200) -> Any:
+    answer = client.request(method, f"/v1/data-shards{place}", json=body)
+    assert answer.status_code == status, answer.text
+    return answer.json() if answer.content else None
+
+
+def test_an_epoch_over_http(client: TestClient) -> None:
+    wanted = {"name": "epoch", "n_samples": 20, "shard_size": 8, "lease_seconds": 30}
+    call(client, "POST", "", wanted, 201)
+    assert call(client, "POST", "", wanted)["n_samples"] == 20
+    assert call(client, "POST", "", wanted | {"seed": 1}, 409)["code"] == "conflict"
+    lease = call(client, "POST", "/epoch/leases", {"worker": "0", "lease_id": "mine"})["lease"]
+    assert call(client, "POST", "/epoch/leases", {"worker": "0", "lease_id": "mine"})["lease"] == lease
+    report = {"reports": [{"lease_id": "mine", "done": 3}, {"lease_id": "other", "done": 1}]}
+    kept, unknown = call(client, "POST", "/epoch/reports", report)["receipts"]
+    assert kept == {"lease_id": "mine", "accepted": True, "done": 3, "state": "held"}
+    assert (unknown["accepted"], unknown["state"]) == (False, "unknown")
+    assert call(client, "POST", "/epoch/releases", {"worker": "0"}) == {"returned": 1}
+    again = call(client, "POST", "/epoch/leases", {"worker": "1"})["lease"]
+    assert (again["position"], again["start"], again["size"]) == (lease["position"], 3, lease["size"])
+    found = call(client, "GET", "/epoch")
+    assert (found["samples"], found["finished"], found["samples_of_workers"]) == (3, False, {"0": 3, "1": 0})
+    assert found["epochs"] == [{"epoch": 0, "todo": 2, "doing": 1, "done": 0, "samples": 3}]
+    kept = call(client, "GET", "/epoch/checkpoint")
+    assert kept == {"next_position": 1, "open": [{"position": 0, "done": 3}]}
+    call(client, "POST", "/epoch/reports", {"reports": [{"lease_id": again["id"], "done": again["size"]}]})
+    call(client, "POST", "/epoch/restore", kept)
+    assert call(client, "GET", "/epoch")["samples"] == 3
+    assert "epoch" in [each["name"] for each in call(client, "GET", "")["items"]]
+    call(client, "DELETE", "/epoch", None, 204)
+    assert call(client, "GET", "/epoch", None, 404)["code"] == "not-found"
+
+
+@pytest.mark.parametrize(
+    ("place", "body", "status"),
+    [
+        ("", {"name": "a/b", "n_samples": 1, "shard_size": 1}, 422),
+        ("", {"name": "a", "n_samples": 0, "shard_size": 1}, 422),
+        ("", {"name": "a", "n_samples": 1 << 40, "shard_size": 1}, 400),
+        ("/none/leases", {"worker": "0"}, 404),
+        ("/bad/leases", {"worker": ""}, 422),
+        ("/bad/reports", {"reports": []}, 422),
+        ("/bad/reports", {"reports": [{"lease_id": "one", "done": 99}]}, 400),
+        ("/bad/restore", {"next_position": 99, "open": []}, 400),
+        ("/bad/restore", {"next_position": 1, "open": [{"position": 0, "done": 8}]}, 400),
+    ],
+)
+def test_bad_requests_are_refused(client: TestClient, place: str, body: Any, status: int) -> None:
+    answer = client.post("/v1/data-shards", json={"name": "bad", "n_samples": 20, "shard_size": 8})
+    assert answer.status_code in (200, 201)
+    call(client, "POST", "/bad/leases", {"worker": "0", "lease_id": "one"})
+    assert call(client, "POST", place, body, status)["detail"]
