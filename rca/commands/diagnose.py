@@ -140,6 +140,12 @@ def command(
         list[str] | None,
         typer.Option(metavar="MATCHER", help="Only series with this label, such as 'cluster=\"eu-1\"'."),
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME:VALUE", help="Header for Prometheus, such as X-Scope-OrgID:team-a; repeatable."
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with a bearer token. [default: RCA_PROMETHEUS_TOKEN]"),
@@ -169,6 +175,7 @@ def command(
         labels=labels,
         namespace=namespace,
         match=tuple(match or ()),
+        header=tuple(header or ()),
         token_file=token_file,
         ca_file=ca_file,
         timeout=timeout,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ class PrometheusOptions:
     labels: Path | None = None
     namespace: str | None = None
     match: tuple[str, ...] = ()
+    header: tuple[str, ...] = field(default=(), repr=False)
     token_file: Path | None = None
     ca_file: Path | None = None
     timeout: float = 60.0
@@ -56,7 +57,7 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.sources.prometheus.credentials import read_token
+        from rca.telemetry.sources.prometheus.credentials import headers_of, read_token
         from rca.telemetry.sources.prometheus.window import USUAL_SECONDS, read_prometheus
 
         if self.url is None or not self.job:
@@ -77,6 +78,7 @@ class PrometheusOptions:
                 ca_file=self.ca_file,
                 timeout=self.timeout,
                 allow_partial=self.allow_partial,
+                headers=headers_of(self.header),
                 report=report,
             )
 

@@ -99,6 +99,7 @@ def test_a_refused_token_is_bad_input_and_not_shown(rca_command: Run, tmp_path: 
         (("--prometheus", "http://p", "--job", "a", "--start", "noon"), "'noon' is no time"),
         (("--prometheus", "http://p", "--job", "a", "--start", "1", "--since", "1m"), "contradict"),
         (("--prometheus", "http://p", "--job", "a", "--match", "cluster=eu"), "is no label matcher"),
+        (("--prometheus", "http://p", "--job", "a", "--header", "X-Scope-OrgID"), "has no colon"),
         (
             ("--prometheus", "http://p", "--job", "a", "--labels", "nowhere.yaml"),
             "nowhere.yaml: cannot be read",

@@ -117,6 +117,10 @@ def test_an_unexpected_error_ends_no_job(tmp_path: Path, answer: Diagnosis) -> N
         ("jobs: [{job: a, folder: x}, {job: a, folder: y}]", "the job 'a' occurs twice"),
         ("jobs: [{job: a, folder: x, every: soon}]", "'soon' is no span of time"),
         ("jobs: [{job: a, folder: x, evry: 5s}]", "evry: Extra inputs are not permitted"),
+        (
+            "jobs: [{job: a, prometheus: 'http://p', headers: {Host: s3cret}}]",
+            "the header Host cannot be given",
+        ),
         ("- a", "needs the member jobs"),
         ("jobs: [", "no YAML"),
     ],
@@ -127,6 +131,15 @@ def test_a_wrong_plan_names_the_member(tmp_path: Path, text: str, says: str) -> 
     with pytest.raises(InvalidInput) as refused:
         read_plan(path)
     assert says in str(refused.value)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_values_of_headers_are_not_shown(tmp_path: Path) -> None:
+    path = tmp_path / "watch.yaml"
+    path.write_text("jobs: [{job: a, prometheus: 'http://p', headers: {X-Scope-OrgID: s3cret}}]")
+    plan = read_plan(path)
+    assert plan.jobs[0].headers["X-Scope-OrgID"].get_secret_value() == "s3cret"
+    assert "s3cret" not in repr(plan) + plan.model_dump_json()
 
 
 def test_paths_count_from_the_folder_of_the_plan(tmp_path: Path) -> None:

@@ -226,6 +226,38 @@ def test_credentials_are_sent_and_never_shown(how: str, sent: str, monkeypatch: 
     assert not any(secret in shown for secret in ("t0ken", "fr0m-env", "p@ss", "p%40ss", "ann", "pw"))
 
 
+def test_headers_are_sent_and_their_values_never_shown() -> None:
+    seen: list[str] = []
+
+    def handle(path: str, parameters: Any, headers: dict[str, str]) -> Answer:
+        # Names of headers have no case.
+        seen.append({name.lower(): value for name, value in headers.items()}["x-scope-orgid"])
+        return 401, "text/plain", b"no org id"
+
+    with stub(handle) as url, pytest.raises(rca.SourceError) as refused:
+        rca.read_prometheus(url, "llama", headers={"X-Scope-OrgID": "team-s3cret"})
+    assert seen == ["team-s3cret"]
+    assert "s3cret" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["X-Scope-OrgID=s3cret"], "has no colon"),
+        (["X Scope:s3cret"], "'X Scope' is no name of an HTTP header"),
+        (["X-Scope-OrgID:s3cret\r\nHost: a"], "value of the header X-Scope-OrgID"),
+        (["X-Scope-OrgID:"], "value of the header X-Scope-OrgID is empty"),
+        (["Host:s3cret"], "the header Host cannot be given"),
+        (["a:s3cret", "A:s3cret"], "'A' is given twice"),
+    ],
+)
+def test_headers_that_cannot_be_sent_are_named_without_their_value(texts: list[str], said: str) -> None:
+    with pytest.raises(rca.InvalidInput, match=said) as refused:
+        credentials.headers_of(texts)
+    assert "s3cret" not in f"{refused.value} {refused.value.hint}"
+    assert credentials.headers_of(["X-Scope-OrgID: a|b"]) == {"X-Scope-OrgID": "a|b"}
+
+
 def test_a_proxy_without_post_gets_get() -> None:
     def handle(path: str, parameters: dict[str, list[str]], headers: dict[str, str]) -> Answer:
         if "Content-Length" in headers:

@@ -236,3 +236,38 @@ def scrapes(url: str, name: str) -> int:
     with urllib.request.urlopen(f"{url}/api/v1/query?{asked}", timeout=5) as answer:
         result = json.load(answer)["data"]["result"]
     return int(float(result[0]["value"][1])) if result else 0
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Eight machines with node exporters and no GPU exporter; half of them run the pods of a job."""
+    pods = [("etl", "ml", f"etl-worker-{3 - node}", node) for node in range(4)]
+    lines = chain(node_samples(8, TIMES), pod_samples(pods, TIMES))
+    with prometheus(tmp_path_factory.mktemp("machines"), lines) as url:
+        yield url
+
+
+def test_machines_without_gpu_exporters_have_a_rank_each(machines: str) -> None:
+    window = read(machines, "node")
+    places = {place.rank: place.node for place in window.job.ranks or ()}
+    assert places == {rank: f"node-{rank}.hpc.example" for rank in range(8)}
+    assert {row["name"] for row in window.metrics.to_pylist()} >= {"node_load1", "node_cpu_seconds_total"}
+    assert any("no GPU exporter reports" in note for note in window.notes)
+    assert rca.diagnose(window).abstention_reason is not None
+
+
+def test_machines_follow_the_pods_of_a_job_or_the_map(machines: str) -> None:
+    window = read(machines, "etl")
+    # Worker 0 runs on node-3.
+    assert {place.rank: place.node for place in window.job.ranks or ()} == {
+        rank: f"node-{3 - rank}" for rank in range(4)
+    }
+    assert window.metrics.num_rows
+    listed = read(machines, "any", labels=LabelMap(ranks={"node-6": (1,), "node-2": (0,)}))
+    assert {place.rank: place.node for place in listed.job.ranks or ()} == {0: "node-2", 1: "node-6"}
+
+
+def test_a_job_without_machines_lists_those_that_report(machines: str) -> None:
+    with pytest.raises(rca.InvalidInput, match="no machine reports for the job llama") as refused:
+        read(machines, "llama")
+    assert "job: node" in str(refused.value.hint)

@@ -122,6 +122,12 @@ def test_the_table_lists_every_name_once() -> None:
         ("amd_gpu_ecc_uncorrect_total", "0", ("ecc_dbe",)),
         ("DCGM_EXP_XID_ERRORS_COUNT", "0", ()),
         ("nccl_bus_bandwidth_gbs", "0", ()),
+        # NVLink 5, before and since DCGM 4.5.
+        ("DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS", "0", ("nvlink_errors",)),
+        ("DCGM_FI_DEV_NVLINK_RX_ERROR_TOTAL", "0", ("nvlink_errors",)),
+        ("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL", "0", ("nvlink_errors",)),
+        ("DCGM_FI_PROF_NVLINK_L17_TX_BYTES", "0", ("nvlink_bytes",)),
+        ("DCGM_FI_DEV_NVLINK_COUNT_SYMBOL_BER_FLOAT", "0", ()),
     ],
 )
 def test_other_exporters_of_gpus_are_known(name: str, device: str, channels: tuple[str, ...]) -> None:

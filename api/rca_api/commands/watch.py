@@ -92,6 +92,7 @@ def _read(job: WatchedJob) -> Window:
         labels=job.labels,
         token=None if job.token_file is None else read_token(job.token_file),
         ca_file=job.ca_file,
+        headers={name: value.get_secret_value() for name, value in job.headers.items()},
     )
 
 

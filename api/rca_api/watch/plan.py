@@ -7,10 +7,20 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from rca.commands.prometheus_options import seconds_of
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.sources.prometheus.credentials import checked_headers
 
 MOST_JOBS = 256
 
@@ -30,6 +40,8 @@ class WatchedJob(BaseModel):
     ----------
     every : float or None
         Seconds between two diagnoses; None for that of the plan.
+    headers : dict of str to SecretStr
+        Sent with every request to Prometheus, such as the tenant of Mimir.
     since : float
         Seconds before now that a window from Prometheus covers.
     """
@@ -43,6 +55,7 @@ class WatchedJob(BaseModel):
     labels: Path | None = None
     token_file: Path | None = None
     ca_file: Path | None = None
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
     since: Span = 900.0
     every: Span | None = None
 
@@ -51,6 +64,15 @@ class WatchedJob(BaseModel):
         if (self.prometheus is None) == (self.folder is None):
             raise ValueError("needs either prometheus or folder")
         return self
+
+    @field_validator("headers")
+    @classmethod
+    def _usable_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        try:
+            checked_headers({name: value.get_secret_value() for name, value in headers.items()})
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
+        return headers
 
 
 class Plan(BaseModel):

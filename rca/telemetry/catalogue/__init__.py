@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rca.telemetry.catalogue import gpu, host, network, process, rank_speed
+from rca.telemetry.catalogue import gpu, host, network, nvlink, process, rank_speed
 from rca.telemetry.catalogue.signal import Signal
 
 __all__ = ["KNOWN", "Signal", "channels", "resolve", "to_markdown", "unit_of_channel"]
 
 KNOWN: tuple[Signal, ...] = (
     *gpu.SIGNALS,
+    *nvlink.SIGNALS,
     *network.SIGNALS,
     *host.SIGNALS,
     *process.SIGNALS,

@@ -142,12 +142,6 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     _gpu("DCGM_FI_PROF_PCIE_TX_BYTES", "pcie_tx", "PCIe bytes sent by the GPU", "B/s", combine="sum"),
     _gpu("DCGM_FI_PROF_PCIE_RX_BYTES", "pcie_rx", "PCIe bytes received by the GPU", "B/s", combine="sum"),
-    _errors("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "nvlink_errors", "NVLink flit CRC errors"),
-    _errors("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "nvlink_errors", "NVLink data CRC errors"),
-    _errors("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "nvlink_errors", "NVLink retransmissions"),
-    _errors("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "nvlink_errors", "NVLink recoveries"),
-    _gpu("DCGM_FI_PROF_NVLINK_TX_BYTES", "nvlink_bytes", "NVLink bytes sent", "B/s", combine="sum"),
-    _gpu("DCGM_FI_PROF_NVLINK_RX_BYTES", "nvlink_bytes", "NVLink bytes received", "B/s", combine="sum"),
     _gpu("DCGM_FI_DEV_FB_USED", "gpu_memory_used", "device memory in use", "MiB"),
     # AMD's device metrics exporter. One clock for each engine, with its kind as a part of the device.
     _gpu(
@@ -236,7 +230,6 @@ SIGNALS: tuple[Signal, ...] = (
         "DCGM_FI_DEV_ENC_UTIL",
         "DCGM_FI_DEV_DEC_UTIL",
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
         "DCGM_FI_PROF_SM_OCCUPANCY",

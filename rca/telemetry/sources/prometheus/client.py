@@ -25,6 +25,7 @@ from rca.telemetry.sources.prometheus.credentials import (
     TOKEN,
     USER,
     authorization,
+    checked_headers,
     is_local,
     split_address,
     trust,
@@ -92,11 +93,13 @@ class Prometheus:
         Of one request, one day at most.
     allow_partial : bool
         Collect the server's warnings in `warnings` in place of an error.
+    headers : mapping of str to str, optional
+        Sent with every request.
 
     Raises
     ------
     InvalidInput
-        If the address, the file or the timeout cannot be used.
+        If the address, the file, the timeout or a header cannot be used.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Prometheus:
         ca_file: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
         allow_partial: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         if not 0.0 < timeout <= LONGEST_TIMEOUT:
             raise InvalidInput(
@@ -123,7 +127,7 @@ class Prometheus:
             "Accept-Encoding": "identity" if is_local(self.address) else "gzip",
             "User-Agent": "straggler-rca",
         }
-        self._headers |= authorization(token, user, password)
+        self._headers |= authorization(token, user, password) | checked_headers(headers or {})
         handler = urllib.request.HTTPSHandler(context=trust(ca_file))
         self._opener = urllib.request.build_opener(handler, _NoRedirects)
         self._post = True

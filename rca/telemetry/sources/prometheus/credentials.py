@@ -1,18 +1,26 @@
-"""Address of a Prometheus, and the credentials for it, which no message holds."""
+"""Address of a Prometheus, and the credentials and headers for it, whose values no message holds."""
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 import ssl
 import urllib.parse
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rca.errors import InvalidInput, SourceError
+from rca.errors import InvalidInput, SourceError, cut
 from rca.telemetry.node_names import LOOPBACK
 
 #: Environment variables for credentials.
 TOKEN, USER, PASSWORD = "RCA_PROMETHEUS_TOKEN", "RCA_PROMETHEUS_USER", "RCA_PROMETHEUS_PASSWORD"
+#: A name of RFC 9110, and headers that the client sets itself.
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_OWN_HEADERS = frozenset(
+    {"host", "content-length", "content-type", "accept", "accept-encoding", "connection", "transfer-encoding"}
+)
+_HEADER_FORM = "write it like X-Scope-OrgID:team-a"
 #: Ends of an address as browsers show them.
 _PAGES = ("/graph", "/query", "/api/v1/query", "/api/v1")
 
@@ -69,6 +77,45 @@ def authorization(token: str | None, user: str | None, password: str | None) -> 
     if user is None:
         return {}
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()}
+
+
+def headers_of(texts: Iterable[str]) -> dict[str, str]:
+    """Headers from texts like ``X-Scope-OrgID:team-a``.
+
+    Raises
+    ------
+    InvalidInput
+        If one has no colon, or one name occurs twice. It does not show the value.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, colon, value = text.partition(":")
+        if not colon:
+            raise InvalidInput("a header has no colon after its name", hint=_HEADER_FORM)
+        if name.strip().lower() in {held.lower() for held in found}:
+            raise InvalidInput(f"the header {cut(name.strip())!r} is given twice")
+        found[name.strip()] = value.strip()
+    return checked_headers(found)
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers that may be sent with every request, such as the tenant of Mimir, Cortex or Thanos.
+
+    Raises
+    ------
+    InvalidInput
+        If a name or a value is none of HTTP, or the client sets the header itself. It does not show values.
+    """
+    for name, value in headers.items():
+        if not _HEADER_NAME.fullmatch(name):
+            raise InvalidInput(f"{cut(name)!r} is no name of an HTTP header", hint=_HEADER_FORM)
+        if name.lower() in _OWN_HEADERS:
+            raise InvalidInput(f"the header {name} cannot be given", hint="it follows from the request")
+        if not value or not value.isascii() or not value.isprintable():
+            raise InvalidInput(
+                f"the value of the header {name} is empty or has characters that no HTTP header may have"
+            )
+    return dict(headers)
 
 
 def trust(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:

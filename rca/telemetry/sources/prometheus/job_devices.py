@@ -84,13 +84,13 @@ class JobSearch:
     namespace: str | None
     label_map: LabelMap
 
-    def find(self) -> JobDevices:
-        """The devices of the job.
+    def find(self) -> JobDevices | None:
+        """The devices of the job; None if no device reports for it.
 
         Raises
         ------
         InvalidInput
-            If there is no such job, or several have this name.
+            If several jobs have this name, or no device names the job's pods.
         """
         own_label = self.label_map.labels.job
         ways = (
@@ -103,9 +103,9 @@ class JobSearch:
         for way in ways:
             found = way()
             if found is not None:
-                self._refuse_several_clusters(found.series)
+                self.refuse_several_clusters(found.series)
                 return found
-        raise self._unknown()
+        return None
 
     def _series(self, *alternatives: tuple[str, ...]) -> list[dict[str, str]]:
         """Series of the devices that one of the alternatives matches."""
@@ -145,12 +145,9 @@ class JobSearch:
         pods, notes = self._labelled_pods()
         if not pods:
             pods, notes = self._named_pods()
-        if self.namespace is not None:
-            pods = [pod for pod in pods if pod.namespace == self.namespace]
+        pods = self._of_one_job(pods)
         if not pods:
             return None
-        self._refuse_several(pods)
-        pods = sorted(set(pods))
         for pod_label, namespace_label in self._pod_pairs():
             chosen = tuple(
                 (matcher(namespace_label, [pods[0].namespace]), matcher(pod_label, names))
@@ -170,6 +167,19 @@ class JobSearch:
             f"{cut(self.job)} has {len(pods)} pods, but no metric of a device names one of them",
             hint="let DCGM's exporter map pods (DCGM_EXPORTER_KUBERNETES=true), or place ranks with --labels",
         )
+
+    def machines_of_pods(self) -> JobDevices | None:
+        """The job's pods by their labels, with their nodes and without devices; None without any."""
+        pods, notes = self._labelled_pods()
+        pods = self._of_one_job(pods)
+        return None if not pods else JobDevices((), (), (), tuple(pods), *self._nodes_of(pods), tuple(notes))
+
+    def _of_one_job(self, pods: Sequence[Pod]) -> list[Pod]:
+        """The pods in the namespace that was given."""
+        if self.namespace is not None:
+            pods = [pod for pod in pods if pod.namespace == self.namespace]
+        self._refuse_several(pods)
+        return sorted(set(pods))
 
     def _pod_pairs(self) -> tuple[tuple[str, str], ...]:
         own = self.label_map.labels
@@ -232,7 +242,7 @@ class JobSearch:
             hint=f"choose one with --namespace {namespaces[0]}",
         )
 
-    def _refuse_several_clusters(self, series: Sequence[Labels]) -> None:
+    def refuse_several_clusters(self, series: Sequence[Labels]) -> None:
         clusters = sorted({name for labels in series if (name := labels.get(CLUSTER_LABEL))})
         if len(clusters) > 1:
             raise InvalidInput(
@@ -245,21 +255,30 @@ class JobSearch:
             return chosen
         return (*chosen, matcher(self.label_map.labels.namespace or "namespace", [self.namespace]))
 
-    def _unknown(self) -> InvalidInput:
+    def unknown(self, node_names: Sequence[str]) -> InvalidInput:
+        """The error of a job for which neither a device nor a machine reports; it lists those that do.
+
+        Parameters
+        ----------
+        node_names : sequence of str
+            Metrics of machines that the server has.
+        """
         own = self.label_map.labels.job
-        known = self._known_jobs((own,) if own is not None else (*JOB_LABELS, SCRAPE_LABEL))
+        labels = (own,) if own is not None else (*JOB_LABELS, SCRAPE_LABEL)
+        known = self._known_jobs(labels, self.names or node_names)
         listed = "; ".join(
             f"{label}: {', '.join(map(cut, values[:_SHOWN]))}{', ...' if len(values) > _SHOWN else ''}"
             for label, values in known.items()
         )
         place = "" if self.namespace is None else f" in the namespace {cut(self.namespace)}"
+        kind = "device" if self.names else "machine"
         return InvalidInput(
-            f"no device reports for the job {cut(self.job)}{place} in this time",
+            f"no {kind} reports for the job {cut(self.job)}{place} in this time",
             hint=f"jobs that do: {listed}" if listed else "place ranks by node with --labels",
         )
 
-    def _known_jobs(self, labels: Sequence[str]) -> dict[str, list[str]]:
-        chosen = selector(matcher("__name__", self.names), *self.matchers)
+    def _known_jobs(self, labels: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
+        chosen = selector(matcher("__name__", names), *self.matchers)
         found: dict[str, list[str]] = {}
         controllers = [
             kubernetes.PREFIXES[0] + kubernetes.label_name(each.job) for each in kubernetes.SCHEMES

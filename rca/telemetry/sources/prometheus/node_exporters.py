@@ -58,6 +58,11 @@ class NodeExporters:
         return sorted(set(self.nodes) - set(reporting))
 
 
+def machine_of(labels: Mapping[str, str]) -> str | None:
+    """Name of the machine that a series of a node exporter is about; None if its labels do not say."""
+    return next((host_of(labels[name]) for name in _NAMES if labels.get(name)), None)
+
+
 def host_of(instance: str) -> str:
     """The address without its port."""
     host, colon, port = instance.rpartition(":")

@@ -15,6 +15,7 @@ from rca.telemetry.sources.prometheus.client import Prometheus
 from rca.telemetry.sources.prometheus.job_devices import JobDevices, JobSearch
 from rca.telemetry.sources.prometheus.kubernetes import pod_name
 from rca.telemetry.sources.prometheus.label_map import LabelMap, read_label_map
+from rca.telemetry.sources.prometheus.machines import find_machines
 from rca.telemetry.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
 from rca.telemetry.sources.prometheus.node_exporters import NodeExporters
 from rca.telemetry.sources.prometheus.promql import matcher, quoted, selector
@@ -63,6 +64,7 @@ def read_prometheus(
     ca_file: str | os.PathLike[str] | None = None,
     timeout: float = 60.0,
     allow_partial: bool = False,
+    headers: Mapping[str, str] | None = None,
     max_samples: int = MAX_SAMPLES,
     report: Report | None = None,
 ) -> Window:
@@ -92,6 +94,8 @@ def read_prometheus(
         Of one request, one day at most.
     allow_partial : bool
         Note warnings of the server in place of an error.
+    headers : mapping of str to str, optional
+        Sent with every request, such as ``X-Scope-OrgID`` with the tenant of Mimir. No message shows values.
     max_samples : int
     report : callable, optional
         ``report(phase, done, total)``.
@@ -117,7 +121,9 @@ def read_prometheus(
     label_map = (
         labels if isinstance(labels, LabelMap) else LabelMap() if labels is None else read_label_map(labels)
     )
-    server = Prometheus(url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial)
+    server = Prometheus(
+        url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
+    )
     reading = _Reading(
         server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples
     )
@@ -161,15 +167,15 @@ class _Reading:
         start, end = self.span.start, self.span.end
         asked = [selector(*self.matchers)] if self.matchers else []
         names = names_by_level(self.server.label_values("__name__", asked, start, end))
-        if not names["device"]:
+        if not names["device"] and not names["node"]:
             raise InvalidInput(
-                f"{self.server.address} has no metric of a GPU exporter in this time",
+                f"{self.server.address} has no metric of a GPU exporter or of a node exporter in this time",
                 hint="rca signals lists the names; check the exporters, --start and --end",
             )
-        found = JobSearch(
+        search = JobSearch(
             self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
-        ).find()
-        places = place_ranks(found, self.label_map)
+        )
+        found, places = self._ranks(search, names["node"])
         nodes = sorted({place.node for place in places.places if place.node is not None})
         exporters = NodeExporters.find(self.server, nodes, self.matchers, start, end)
         queries = [
@@ -186,6 +192,16 @@ class _Reading:
         ]
         table, notes = metric_table(placed)
         return self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+
+    def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, Places]:
+        """The devices of the job with their ranks; without any, its machines with a rank each."""
+        found = search.find() if search.names else None
+        if found is not None:
+            return found, place_ranks(found, self.label_map)
+        machines = find_machines(search, node_names) if node_names else None
+        if machines is None:
+            raise search.unknown(node_names)
+        return machines
 
     def _device_queries(self, found: JobDevices) -> list[Query]:
         return [
