@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
+from rca.errors import InvalidInput, SourceError
 from rca.recovery.antdt.leases import Checkpoint, Offer, Progress, Receipt, Report
+from rca.recovery.antdt.shard_client import ShardClient
 from rca.recovery.antdt.shard_plan import ShardPlan
+from rca.recovery.antdt.shard_sampler import ShardSampler
 from rca_api.app import create_app
 from rca_api.data_shards import repository
 from rca_api.data_shards.repository import StoredShards
@@ -188,3 +193,34 @@ def test_bad_requests_are_refused(client: TestClient, place: str, body: Any, sta
     assert answer.status_code in (200, 201)
     call(client, "POST", "/bad/leases", {"worker": "0", "lease_id": "one"})
     assert call(client, "POST", place, body, status)["detail"]
+
+
+def test_a_sampler_trains_an_epoch_of_a_service(client: TestClient) -> None:
+    config = uvicorn.Config(client.app, port=0, lifespan="off", log_config=None)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            thread.join(0.01)
+        host, port = server.servers[0].sockets[0].getsockname()[:2]
+        plan = ShardPlan(50, 8, 2, seed=3)
+        service = ShardClient(f"http://{host}:{port}", "sampled", plan)
+        assert ShardClient(f"http://{host}:{port}", "sampled").plan == plan
+        with pytest.raises(InvalidInput, match="cut in another way"):
+            ShardClient(f"http://{host}:{port}", "sampled", ShardPlan(51, 8))
+        with pytest.raises(SourceError, match="there is no data set 'absent'"):
+            ShardClient(f"http://{host}:{port}", "absent")
+        killed = ShardSampler(service, "killed", report_seconds=0)
+        trained = killed.take(11).tolist()
+        killed.confirm()
+        kept = service.checkpoint()
+        killed.take(5)
+        assert service.release("killed") == 1
+        service.restore(kept)
+        trained += [sample for batch in ShardSampler(service, "other", 7) for sample in batch]
+        assert sorted(trained) == sorted([*range(50), *range(50)])
+        assert service.progress().finished
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -295,7 +295,7 @@ def test_deletion_may_take_longer_than_a_request(database: Database, monkeypatch
 
 
 def test_zero_days_are_for_ever() -> None:
-    names = ("diagnosis_days", "incident_days", "feedback_days", "training_run_days")
+    names = ("diagnosis_days", "incident_days", "feedback_days", "training_run_days", "data_shard_days")
     zero = dict.fromkeys((*names, "webhook_keep_days", "webhook_dead_days"), 0.0)
     assert replace(Ages.of(Settings(**zero)), telemetry=None) == FOR_EVER  # type: ignore[arg-type]
     kept = Ages.of(Settings())

@@ -1,0 +1,208 @@
+"""What runs in a worker: the sampler, and the agreement on decisions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_machine import Clock
+
+from rca.errors import InvalidInput, SourceError
+from rca.recovery.antdt import Decision, NonDedicated, equal
+from rca.recovery.antdt.agent import Agent
+from rca.recovery.antdt.agreement import Agreement
+from rca.recovery.antdt.shard_client import ShardClient
+from rca.recovery.antdt.shard_plan import ShardPlan
+from rca.recovery.antdt.shard_sampler import ShardSampler
+from rca.recovery.antdt.shards import Shards
+
+
+def opened(n_samples: int = 20, shard_size: int = 8, **more: Any) -> tuple[Shards, Clock]:
+    clock = Clock()
+    return Shards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock), clock
+
+
+def test_batches_of_any_size_cover_each_epoch_once() -> None:
+    service, clock = opened(n_epochs=2)
+    sampler = ShardSampler(service, "a", itertools.cycle([3, 7, 1]).__next__, clock=clock)
+    batches = list(sampler)
+    assert [len(batch) for batch in batches][:4] == [3, 7, 1, 3]
+    trained = np.concatenate(batches)
+    for epoch in (trained[:20], trained[20:]):
+        assert sorted(epoch.tolist()) == list(range(20))
+    assert service.progress().finished
+    assert sampler.repeated == 0
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), n_workers=st.integers(1, 4))
+def test_workers_that_are_killed_and_replaced_train_each_sample_once(seed: int, n_workers: int) -> None:
+    rng = np.random.default_rng(seed)
+    service, clock = opened(60, 7, n_epochs=2)
+    samplers = [ShardSampler(service, f"{rank}", report_seconds=0, clock=clock) for rank in range(n_workers)]
+    trained: list[int] = []
+    while not service.progress().finished:
+        rank = int(rng.integers(n_workers))
+        batch = samplers[rank].take(int(rng.integers(1, 9)))
+        if rng.random() < 0.1:
+            # Killed before its update counts.
+            service.release(f"{rank}")
+            samplers[rank] = ShardSampler(service, f"{rank}", report_seconds=0, clock=clock)
+            continue
+        samplers[rank].confirm()
+        trained += batch.tolist()
+    assert np.bincount(trained, minlength=60).tolist() == [2] * 60
+    assert all(sampler.repeated == 0 for sampler in samplers)
+
+
+def test_training_beyond_the_lease_is_noticed() -> None:
+    service, clock = opened()
+    sampler = ShardSampler(service, "a", clock=clock)
+    sampler.take(5)
+    clock.at += 11
+    sampler.confirm()
+    assert sampler.repeated == 5
+    assert service.progress().samples == 0
+    # It goes on with what is free.
+    assert sampler.take(5).size == 5
+
+
+def test_a_worker_without_a_shard_gets_a_short_batch_at_once() -> None:
+    service, clock = opened(8, 8)
+    first, second = ShardSampler(service, "a", clock=clock), ShardSampler(service, "b", clock=clock)
+    first.take(3)
+    assert second.take(4).size == 0
+    assert not second.finished
+    first.close()
+    assert second.take(10).size == 8
+    second.confirm()
+    assert second.take(1).size == 0
+    assert second.finished
+
+
+def test_reports_renew_leases_before_they_expire() -> None:
+    service, clock = opened(1000, 1000)
+    sampler = ShardSampler(service, "a", clock=clock)
+    for _ in range(50):
+        sampler.take(10)
+        clock.at += 4
+        sampler.confirm()
+    assert sampler.repeated == 0
+    sampler.flush()
+    assert service.progress().samples == 500
+
+
+class FakeStore:
+    """The store of a job, in memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def add(self, key: str, amount: int) -> int:
+        self.values[key] = self.values.get(key, 0) + amount
+        return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self.values.pop(key, None) is not None
+
+
+@given(lags=st.lists(st.integers(0, 1), min_size=20, max_size=20), published=st.sets(st.integers(0, 18)))
+def test_ranks_that_read_early_or_late_switch_at_the_same_step(lags: list[int], published: set[int]) -> None:
+    """A rank may read after rank 0 has begun the next step, and then sees what is for the step after."""
+    store, first = FakeStore(), Decision.of([2, 2])
+    zero, other = Agreement(store, first), Agreement(store, first)
+    seen: list[tuple[Decision, Decision]] = []
+    version = 0
+    used = {0: first}
+    for step in range(20):
+        if step in published:
+            version += 1
+            zero.publish(Decision(version, step + 1, (version, 4), (1, 1)))
+        # The rank reads after its all-reduce of the step before: perhaps only now, when rank 0 is here.
+        if step and lags[step - 1]:
+            other.read()
+        used[step] = zero.at(step)
+        seen.append((used[step], other.at(step)))
+        zero.read()
+        if not lags[step]:
+            other.read()
+    assert all(mine == theirs for mine, theirs in seen)
+    assert seen[-1][0].version == version
+
+
+def run_job(slow: dict[int, float], n_steps: int) -> tuple[list[Agent], list[tuple[int, ...]]]:
+    """Agents of four ranks in turn, with a clock each; a sample takes 10 ms."""
+    store, first = FakeStore(), Decision.of(equal(4, 100))
+    clocks = [Clock() for _ in range(4)]
+    controller = NonDedicated(first, restart_seconds=1e9)
+    agents = [
+        Agent(store, rank, first, controller=None if rank else controller, clock=clocks[rank])
+        for rank in range(4)
+    ]
+    sizes = []
+    for _ in range(n_steps):
+        assert all(agent.begin() for agent in agents)
+        decisions = {agent.decision for agent in agents}
+        assert len(decisions) == 1
+        sizes.append(agents[0].decision.sizes)
+        for agent in agents:
+            for size, is_last in agent.passes():
+                assert is_last
+                agent.loss_scale(size)
+                clocks[agent.rank].at += 0.01 * size * slow.get(agent.rank, 1.0)
+                agent.gradients_are_ready()
+        latest = max(clock.at for clock in clocks)
+        for agent, clock in zip(agents, clocks, strict=True):
+            clock.at = latest
+            agent.end()
+    return agents, sizes
+
+
+def test_the_batch_of_a_slow_rank_shrinks_in_all_ranks_at_once() -> None:
+    _, sizes = run_job({1: 3.0}, 20)
+    assert sizes[0] == (25, 25, 25, 25)
+    assert sizes[-1] == (30, 10, 30, 30)
+    assert len(set(sizes)) == 2
+
+
+def test_equal_ranks_keep_their_batches() -> None:
+    _, sizes = run_job({}, 20)
+    assert set(sizes) == {(25, 25, 25, 25)}
+
+
+def test_all_ranks_end_after_the_same_step() -> None:
+    agents, _ = run_job({}, 3)
+    for agent in agents:
+        assert agent.begin()
+    agents[0].stop()
+    for agent in agents:
+        agent.end()
+        assert not agent.begin()
+
+
+def test_a_controller_in_another_rank_is_refused() -> None:
+    first = Decision.of([1, 1])
+    with pytest.raises(InvalidInput, match="only rank 0"):
+        Agent(FakeStore(), 1, first, controller=NonDedicated(first, 1.0))
+    with pytest.raises(InvalidInput, match="there is no rank 2"):
+        Agent(FakeStore(), 2, first)
+
+
+def test_a_service_that_is_not_there_is_named() -> None:
+    with pytest.raises(SourceError, match="/v1/data-shards/x cannot be used"):
+        ShardClient("http://127.0.0.1:9", "x", retries=0)
+    with pytest.raises(InvalidInput, match="is not an http or https address"):
+        ShardClient("file:///etc", "x")
