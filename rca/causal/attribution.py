@@ -133,7 +133,7 @@ def attribute(
         nothing = np.zeros(len(removals))
         return Attribution(nothing, nothing, np.zeros((len(removals), 2)), 0.0, 0.0, (0.0, 0.0))
     shares = shapley(saved) if removals else np.zeros((0, lost.size))
-    rounds = _resampled(np.vstack([shares, lost]), seed)
+    rounds = resampled_means(np.vstack([shares, lost]), seed)
     low, high = np.quantile(rounds, [(1 - COST_LEVEL) / 2, (1 + COST_LEVEL) / 2], axis=1)
     seconds, slowdown = shares.mean(axis=1), float(lost.mean())
     alone = np.array([saved[1 << index].mean() for index in range(len(removals))])
@@ -199,8 +199,18 @@ def _without(work: JobWork, removals: Sequence[Removal], coalition: int) -> JobW
     return JobWork(np.maximum(own, 0.0), np.maximum(transfer, 0.0), serial)
 
 
-def _resampled(values: FloatArray, seed: int) -> FloatArray:
-    """Means of block-bootstrap resamples along the last axis, shape (n_rows, BOOTSTRAP_ROUNDS)."""
+def resampled_means(values: FloatArray, seed: int) -> FloatArray:
+    """Means of block-bootstrap resamples of consecutive steps.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, n_steps)
+    seed : int
+
+    Returns
+    -------
+    ndarray of shape (n_rows, BOOTSTRAP_ROUNDS)
+    """
     n = values.shape[1]
     block = min(BLOCK_STEPS, n)
     n_blocks = -(-n // block)

@@ -1,53 +1,18 @@
-"""Recovery actions and the next check of a diagnosis."""
+"""Remedies of the causes and the next check of a diagnosis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rca.diagnosis.cause_gating import deciding_resource
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Action, Cause, Interval
 from rca.features.resource_evidence import RESOURCES
+from rca.recovery.remedies import REMEDY_OF
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES
 
-#: First action by cause: the cheapest that removes it. The recovery planner prices alternatives.
-_ACTIONS = {
-    "gpu_throttling": "drain_node",
-    "gpu_contention": "evict_other_process",
-    "gpu_memory_errors": "replace_gpu",
-    "pcie_degradation": "drain_node",
-    "nvlink_degradation": "drain_node",
-    "nic_degradation": "drain_node",
-    "network_congestion": "call_network_team",
-    "cpu_contention": "evict_other_process",
-    "memory_pressure": "evict_other_process",
-    "data_loader_stall": "add_loader_workers",
-    "storage_degradation": "call_storage_team",
-    "runtime_gc": "plan_garbage_collection",
-    "stage_imbalance": "rebalance_stages",
-    "sequence_length_imbalance": "rebalance_sequences",
-    "checkpoint_stall": "checkpoint_asynchronously",
-    "process_crash": "restart_from_checkpoint",
-    "hang": "restart_from_checkpoint",
-}
-#: Actions that take a machine out of service.
-DESTRUCTIVE = frozenset({"drain_node", "replace_gpu"})
-#: What a person does for each action.
-_INSTRUCTIONS = {
-    "drain_node": "cordon the node, restart from the last checkpoint without it, and check the node",
-    "evict_other_process": "move the other processes off the node, or give the job whole nodes",
-    "replace_gpu": "take the GPU out of service and restart from the last checkpoint on another",
-    "call_network_team": "send the network team the nodes and the time span; no single node is at fault",
-    "call_storage_team": "send the storage team the nodes and the time span; cache data locally meanwhile",
-    "add_loader_workers": "raise the number of loader workers or the prefetch depth, or decode in advance",
-    "plan_garbage_collection": "collect garbage at the same step on all ranks, and freeze long-lived objects",
-    "rebalance_stages": "move layers from the slow stage to the others",
-    "rebalance_sequences": "pack batches by the sum of squared sequence lengths",
-    "checkpoint_asynchronously": "write checkpoints in the background, or less often",
-    "restart_from_checkpoint": "restart from the last checkpoint without the named node until it is checked",
-}
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {
     "phases": "per-rank phase times (forward, backward, communication wait), which show the slow rank",
@@ -90,26 +55,28 @@ def _wanted(missing: list[str], suspected: str | None) -> list[str]:
     return [_COLLECT[family] for family in families]
 
 
-def actions(
-    causes: list[Cause], alone: dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]
+def removals(
+    causes: list[Cause], alone: Mapping[tuple[str, tuple[int, ...]], tuple[float, Interval]]
 ) -> list[Action]:
-    """One action per cause, with the seconds per step that removing this cause alone would save.
+    """The remedy of each cause, with the seconds per step that removing this cause alone would save.
 
-    An action that takes a machine out of service needs a signal, because step times fit too many causes.
+    The planner judges them later, once for the whole window.
     """
     found = []
     for cause in causes:
-        if _ACTIONS[cause.cause] in DESTRUCTIVE and not signals_for(cause):
-            continue
         saved = alone.get((cause.cause, tuple(cause.ranks)))
         found.append(
             Action(
-                action=_ACTIONS[cause.cause],
+                action=REMEDY_OF[cause.cause],
                 expected_seconds_per_step_saved=None if saved is None else saved[0],
                 interval=None if saved is None else saved[1],
                 cost_seconds=None,
                 break_even_steps=None,
-                runbook=_INSTRUCTIONS[_ACTIONS[cause.cause]],
+                runbook="",
+                causes=[cause.cause],
+                ranks=cause.ranks,
+                nodes=cause.nodes,
+                chance=cause.probability,
             )
         )
     return found
@@ -122,11 +89,6 @@ def signals_for(cause: Cause) -> list[str]:
         for evidence in cause.evidence
         if evidence.direction == "for" and subject_of_signal(evidence.signal) in RESOURCES
     ]
-
-
-def first_action(cause: str) -> str | None:
-    """The cheapest action that removes a cause; None for an unknown cause."""
-    return _ACTIONS.get(cause)
 
 
 def swap_check(cause: Cause) -> str:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from rca.diagnosis.advice import actions
+from rca.diagnosis.advice import removals
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.data_quality import listed
@@ -119,7 +119,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         unexplained_seconds_per_step=0.0,
         abstained=True,
         next_check=_next_check(outliers, compared),
-        actions=actions(catalogued(causes)[:1], {}),
+        actions=removals(catalogued(causes)[:1], {}),
         missing_signals=["steps", *missing_resources(compared.evidence)],
         quality=_quality(window, compared, found),
         failure_mode_set=["healthy", "fail_slow", "fail_stop"],

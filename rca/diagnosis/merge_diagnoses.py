@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rca.diagnosis.advice import first_action
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.telemetry.causes import UNKNOWN
@@ -238,11 +237,12 @@ def _actions(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
 ) -> list[Action]:
     """The whole's actions without those of replaced causes, and the part's for the added causes."""
-    wanted = {first_action(cause.cause) for cause in old}
-    gone = {first_action(cause.cause) for cause in whole.causes} - wanted
-    new = {first_action(cause.cause) for cause in added}
-    kept = [action for action in whole.actions if action.action not in gone]
-    return [*kept, *(_over_all_steps(action, share) for action in part.actions if action.action in new)]
+    kept = [action for action in whole.actions if _removes_one_of(action, old)]
+    return [*kept, *(_over_all_steps(each, share) for each in part.actions if _removes_one_of(each, added))]
+
+
+def _removes_one_of(action: Action, causes: Sequence[Cause]) -> bool:
+    return any(cause.cause in action.causes and cause.ranks == action.ranks for cause in causes)
 
 
 def _over_all_steps(action: Action, share: float) -> Action:

@@ -22,8 +22,8 @@ from rca.diagnosis.advice import (
     BETWEEN_STEPS_CHECK,
     FAILED_CHECK,
     LEFT_CHECK,
-    actions,
     next_check,
+    removals,
     swap_check,
 )
 from rca.diagnosis.answer_limits import within_limits
@@ -36,6 +36,7 @@ from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.hidden_faults import with_hidden_faults
+from rca.diagnosis.planning import with_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
 from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
@@ -46,6 +47,7 @@ from rca.diagnosis.stragglers import straggler
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
+from rca.recovery.site import Site
 from rca.telemetry.baseline_window import refuse_incomparable
 from rca.telemetry.window import Window
 from rca.telemetry.window_memory import MAX_MEMORY_BYTES, refuse_large
@@ -66,6 +68,7 @@ def diagnose(
     priors: Mapping[str, float] | None = None,
     node_odds: Mapping[str, float] | None = None,
     earlier: Window | None = None,
+    site: Site | None = None,
     max_memory_bytes: int | None = MAX_MEMORY_BYTES,
 ) -> Diagnosis:
     """Diagnose one telemetry window.
@@ -85,6 +88,8 @@ def diagnose(
     earlier : Window, optional
         A healthy window of the same job that ends before `window` begins. It shows a fault that acts in all
         steps of `window`; see `rca.diagnosis.baseline_window`.
+    site : Site, optional
+        Costs and limits of recovery, by which actions are chosen; see `rca.recovery.site`.
     max_memory_bytes : int, optional
         Windows that need more memory are refused before any work; None for no limit. See
         `rca.telemetry.window_memory`.
@@ -105,13 +110,14 @@ def diagnose(
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)
     odds = None if node_odds is None else checked_node_odds(node_odds)
+    site = site or Site()
     if earlier is not None:
         refuse_incomparable(window, earlier)
     if window.steps.num_rows == 0:
         if earlier is not None:
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = diagnose_collectives if window.collectives.num_rows else diagnose_exporters
-        return within_limits(alone(window, bundle.model))
+        return within_limits(with_actions(alone(window, bundle.model), window, site))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -127,6 +133,7 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
+    diagnosis = with_actions(diagnosis, window, site)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 
@@ -191,7 +198,7 @@ def _assemble(
         - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
-        actions=actions([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
+        actions=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
         missing_signals=missing,
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,

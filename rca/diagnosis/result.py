@@ -148,7 +148,12 @@ class Cause(_Frozen):
 
 
 class Action(_Frozen):
-    """A recovery step and what it is expected to gain."""
+    """A recovery step and what it is expected to gain.
+
+    `cost_seconds` is the time that it takes from the job once. It pays off after `break_even_steps`. Heavy
+    actions restart the job or take machines out: while the slowness lasts, they are due after
+    `escalate_after_steps` more steps. `chance` is the probability that the action is on the true cause.
+    """
 
     action: str
     expected_seconds_per_step_saved: float | None
@@ -156,6 +161,13 @@ class Action(_Frozen):
     cost_seconds: float | None
     break_even_steps: int | None
     runbook: str
+    weight: Literal["none", "light", "heavy"] | None = None
+    causes: list[str] = []
+    ranks: list[int] = []
+    nodes: list[str] = []
+    chance: Probability | None = None
+    risk: str | None = None
+    escalate_after_steps: int | None = None
 
 
 class AbstentionReason(_Frozen):

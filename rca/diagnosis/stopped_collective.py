@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from rca.diagnosis.advice import LEFT_CHECK, actions
+from rca.diagnosis.advice import LEFT_CHECK, removals
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
 from rca.diagnosis.data_quality import listed
@@ -98,7 +98,7 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         next_check=_next_check(
             progress, missing if reason is None or reason.code == "cause_not_certain" else []
         ),
-        actions=actions(causes[:1], {}),
+        actions=removals(causes[:1], {}),
         missing_signals=["steps"],
         quality=_quality(window, progress),
         failure_mode_set=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],

@@ -22,7 +22,7 @@ from rca.features.post_stop_signals import (
 from rca.features.rank_features import rank_features
 from rca.features.resource_evidence import Evidence, gather_evidence
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
-from rca.features.work import Work
+from rca.features.work import Work, warmup_steps
 from rca.robust import nan_median
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
@@ -83,6 +83,13 @@ def extract(window: Window) -> FeatureSet:
         job_end=job_end,
         signals=signals,
     )
+
+
+def step_phases(window: Window) -> PhaseArrays:
+    """The phases of a window's steps without waits that are hidden in them, and without warm-up."""
+    window = placed(window)
+    phases = without_hidden_waits(PhaseArrays.from_window(window), window.job.topology)
+    return phases.without_first(warmup_steps(nan_median(phases.phase("step_seconds"))))
 
 
 def without_steps(features: FeatureSet, dropped: BoolArray) -> FeatureSet:

@@ -290,10 +290,12 @@ def _action(action: Action) -> Phrase:
         if action.interval is not None:
             gain += f" ({seconds_interval(action.interval)})"
         gains.append(gain)
-    if action.cost_seconds is not None:
+    if action.cost_seconds:
         gains.append(f"costs {seconds(action.cost_seconds)} once")
-    if action.break_even_steps is not None:
+    if action.break_even_steps:
         gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
+    if action.escalate_after_steps:
+        gains.append(f"due if the slowness lasts {count(action.escalate_after_steps, 'more step')}")
     gain = f": {', '.join(gains)}." if gains else "."
     return (Name(clean(action.action)), gain, _sentence(action.runbook))
 

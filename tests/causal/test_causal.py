@@ -186,10 +186,10 @@ def test_resampled_means_are_the_same_in_blocks_and_take_little_memory(
 ) -> None:
     values = np.random.default_rng(0).random((3, 40_000))
     tracemalloc.start()
-    in_blocks = attribution._resampled(values, 1)
+    in_blocks = attribution.resampled_means(values, 1)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # The starts of all blocks, and the draws of a few rounds.
     assert peak < 64 << 20
     monkeypatch.setattr(attribution, "MAX_DRAWN", 10**9)
-    assert np.array_equal(attribution._resampled(values, 1), in_blocks)
+    assert np.array_equal(attribution.resampled_means(values, 1), in_blocks)

@@ -47,7 +47,8 @@ def test_two_hot_devices_on_two_nodes_are_one_cause_with_what_both_cost() -> Non
     # Who straggles is still told place by place.
     assert sorted(tuple(each.ranks) for each in diagnosis.stragglers) == [(3,), (12,)]
     assert {each.pattern for each in diagnosis.stragglers} == {"persistent"}
-    assert len([action for action in diagnosis.actions if action.expected_seconds_per_step_saved]) == 1
+    # Two of four nodes at once: a person decides.
+    assert "drain_node" not in {each.action for each in diagnosis.actions}
 
 
 def test_the_common_belief_is_the_weakest() -> None:

@@ -64,7 +64,9 @@ def test_seconds_and_shares_add_up(diagnosis: rca.Diagnosis) -> None:
     assert [each.share for each in diagnosis.causes] == [
         pytest.approx(each.seconds_per_step / total) for each in diagnosis.causes
     ]
-    assert len(diagnosis.actions) == len(diagnosis.causes)
+    assert {name for each in diagnosis.actions for name in each.causes} == {
+        each.cause for each in diagnosis.causes
+    }
 
 
 @pytest.mark.parametrize("fault", [THROTTLED, STARVED], ids=["early", "late"])
@@ -130,8 +132,8 @@ def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -
     assert found.slowdown.gpu_hours_lost == pytest.approx(lost * features.work.steps.size * 16 / 3600)
     assert found.slowdown.versus_own_past == alone.slowdown.versus_own_past
     assert cause.seconds_per_step + found.unexplained_seconds_per_step == pytest.approx(lost)
-    (action,), (wanted,) = found.actions, alone.actions
-    assert action.action == wanted.action
+    action, wanted = found.actions[0], alone.actions[0]
+    assert (action.action, action.ranks) == (wanted.action, wanted.ranks)
     saved = wanted.expected_seconds_per_step_saved
     assert action.expected_seconds_per_step_saved == pytest.approx(part.share * saved)
     assert action.interval == pytest.approx([part.share * end for end in wanted.interval])

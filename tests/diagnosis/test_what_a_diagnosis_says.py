@@ -8,8 +8,10 @@ import pyarrow.compute as pc
 import pytest
 
 import rca
-from rca.diagnosis.advice import actions, next_check
+from rca.diagnosis.advice import next_check, removals
+from rca.diagnosis.planning import plan
 from rca.diagnosis.result import Evidence
+from rca.recovery.remedies import REMEDIES, REMEDY_OF
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
 
 SPEAKS_FOR = Evidence(signal="sm_clock_mhz", value=900.0, reference=1700.0, unit="MHz", note="")
@@ -61,17 +63,20 @@ def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> No
     cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
     for name in SLOW_CAUSES:
         given = cause.model_copy(update={"cause": name, "probability": 0.9, "evidence": [SPEAKS_FOR]})
-        (action,) = actions([given], {})
-        assert action.action
+        (remedy,) = removals([given], {})
+        assert remedy.action
         assert next_check("fail_slow", True, [given], []) == CAUSES[name].next_check
 
 
 @pytest.mark.parametrize("name", ["gpu_throttling", "gpu_memory_errors", "nic_degradation"])
 @pytest.mark.parametrize("evidence", [[], [SPEAKS_FOR.model_copy(update={"signal": "forward_seconds"})]])
 def test_no_machine_is_taken_out_of_service_on_times_alone(make_window, name: str, evidence) -> None:
-    cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
-    given = cause.model_copy(update={"cause": name, "probability": 0.99, "evidence": evidence})
-    assert actions([given], {}) == []
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
+    given = diagnosis.causes[0].model_copy(update={"cause": name, "probability": 0.99, "evidence": evidence})
+    given = diagnosis.model_copy(update={"causes": [given], "actions": removals([given], {})})
+    found = plan(given)
+    assert not {"drain_node", "replace_gpu"} & {each.action for each in found.options}
+    assert any("no exporter signal" in each.reason for each in found.rejected)
 
 
 def test_the_next_check_asks_for_what_is_missing() -> None:
@@ -106,11 +111,9 @@ def test_a_longer_lateness_costs_more(make_window) -> None:
 
 
 def test_every_cause_of_the_catalogue_has_an_action_with_an_instruction() -> None:
-    from rca.diagnosis.advice import _ACTIONS, _INSTRUCTIONS
-    from rca.telemetry.causes import CAUSES
-
-    assert set(_ACTIONS) == set(CAUSES)
-    assert set(_INSTRUCTIONS) == set(_ACTIONS.values())
+    assert set(REMEDY_OF) == set(CAUSES)
+    assert sum(len(remedy.causes) for remedy in REMEDIES) == len(CAUSES)
+    assert all(remedy.instruction and remedy.risk for remedy in REMEDIES)
 
 
 def test_without_one_finished_step_health_is_not_certain(make_window) -> None:

@@ -1,0 +1,146 @@
+"""The plan for a diagnosis: its causes are the faults of a situation, the plan's options its actions."""
+
+from __future__ import annotations
+
+from rca.diagnosis.advice import signals_for
+from rca.diagnosis.result import Action, Cause, Diagnosis
+from rca.features.extract import step_phases
+from rca.recovery.option import Option
+from rca.recovery.planner import Plan
+from rca.recovery.planner import plan as plan_for
+from rca.recovery.remedies import REMEDY_OF
+from rca.recovery.site import Site
+from rca.recovery.situation import Fault, Situation, Suspect
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.window import Window
+from rca.whatif.phase_replay import PhaseReplay
+
+#: Answers list this many actions besides the first remedies of their causes.
+MOST_ALTERNATIVES = 4
+#: A fault is over if it ended this share of the window's steps before its end.
+QUIET_END = 0.1
+#: Reasons of abstention that leave the first cause named.
+_STILL_NAMED = frozenset({"no_step_times"})
+
+
+def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | None = None) -> Plan:
+    """What to do about a diagnosis.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+    window : Window, optional
+        The diagnosed window. Without it, actions that change the ranks' work have no price and are left out.
+    site : Site, optional
+        Costs and limits; defaults and the job's hints where it says nothing.
+
+    Returns
+    -------
+    Plan
+    """
+    return plan_for(situation_of(diagnosis, window, site or Site()))
+
+
+def with_actions(diagnosis: Diagnosis, window: Window, site: Site) -> Diagnosis:
+    """The diagnosis with the plan's options as its actions: remedies of its causes first."""
+    if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
+        return diagnosis
+    options = plan(diagnosis, window, site=site).options
+    order = {cause.cause: place for place, cause in reversed(list(enumerate(diagnosis.causes)))}
+    remedies = [each for each in options if any(REMEDY_OF.get(name) == each.action for name in each.causes)]
+    remedies.sort(key=lambda each: min(order[name] for name in each.causes))
+    others = [each for each in options if each not in remedies]
+    actions = [_action(each) for each in [*remedies, *others[:MOST_ALTERNATIVES]]]
+    return diagnosis.model_copy(update={"actions": actions})
+
+
+def situation_of(diagnosis: Diagnosis, window: Window | None, site: Site) -> Situation:
+    """The situation that a diagnosis describes."""
+    topology = None if window is None else window.job.topology
+    replay = None
+    if window is not None and diagnosis.failure_mode == "fail_slow" and window.steps.num_rows:
+        replay = PhaseReplay.from_arrays(step_phases(window), window.job)
+    step_seconds = _step_seconds(diagnosis)
+    reason = diagnosis.abstention_reason
+    nodes = {node for each in diagnosis.stragglers for node in each.nodes}
+    return Situation(
+        mode=diagnosis.failure_mode,
+        decided=reason is None or reason.code in _STILL_NAMED,
+        faults=tuple(_fault(cause, diagnosis) for cause in diagnosis.causes if cause.cause in CAUSES),
+        suspects=tuple(
+            Suspect(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers
+        ),
+        step_seconds=step_seconds,
+        lost=diagnosis.slowdown.seconds_per_step,
+        lost_interval=diagnosis.slowdown.interval,
+        steps_lost=diagnosis.quality.steps_used,
+        over=window is not None and _is_over(diagnosis, window),
+        job_nodes=len(topology.node_names) if topology is not None else len(nodes),
+        global_batch=None if window is None else _global_batch(window),
+        topology=topology,
+        replay=replay,
+        site=site if window is None else site.for_job(window.job, step_seconds),
+    )
+
+
+def _fault(cause: Cause, diagnosis: Diagnosis) -> Fault:
+    """A cause with the saving of its removal, if the diagnosis found it worth acting on."""
+    remedy = REMEDY_OF.get(cause.cause)
+    known = [
+        action
+        for action in diagnosis.actions
+        if action.action == remedy and action.ranks == cause.ranks and cause.cause in action.causes
+    ]
+    saved = known[0].expected_seconds_per_step_saved if known else None
+    return Fault(
+        cause=cause.cause,
+        ranks=tuple(cause.ranks),
+        nodes=tuple(cause.nodes),
+        probability=cause.probability,
+        saved=saved,
+        interval=known[0].interval if known else None,
+        actionable=bool(known),
+        evident=bool(signals_for(cause)),
+    )
+
+
+def _action(option: Option) -> Action:
+    return Action(
+        action=option.action,
+        expected_seconds_per_step_saved=option.seconds_per_step_saved,
+        interval=option.interval,
+        cost_seconds=option.one_off_seconds,
+        break_even_steps=option.break_even_steps,
+        runbook=option.instruction,
+        weight=option.weight,
+        causes=option.causes,
+        ranks=option.ranks,
+        nodes=option.nodes,
+        chance=option.chance,
+        risk=option.risk,
+        escalate_after_steps=option.escalate_after_steps,
+    )
+
+
+def _step_seconds(diagnosis: Diagnosis) -> float:
+    """Mean step of the window, seconds; 0 where no loss was measured."""
+    ratio, lost = diagnosis.slowdown.ratio, diagnosis.slowdown.seconds_per_step
+    return lost * ratio / (ratio - 1.0) if ratio > 1.0 and lost > 0 else 0.0
+
+
+def _is_over(diagnosis: Diagnosis, window: Window) -> bool:
+    """Whether every straggler was quiet in the last part of the window."""
+    last_steps = [each.last_step for each in diagnosis.stragglers]
+    if diagnosis.failure_mode != "fail_slow" or not last_steps or window.steps.num_rows == 0:
+        return False
+    steps = window.steps.column("step").to_numpy()
+    first, last = int(steps.min()), int(steps.max())
+    quiet_from = last - QUIET_END * (last - first + 1)
+    return all(step is not None and step < quiet_from for step in last_steps)
+
+
+def _global_batch(window: Window) -> float | None:
+    value: object = window.job.hints.get("global_batch_size")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        return None
+    return float(value)

@@ -1,0 +1,146 @@
+"""A recovery action as an option of a plan: gain, cost, risk, and what a person does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import Annotated, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rca.recovery.situation import Fault, Interval, Situation
+
+#: Light actions change the running job; heavy ones stop it or take machines out of service.
+Weight = Literal["none", "light", "heavy"]
+#: `attribution`: the cost of the causes that it removes. `replay`: the job replayed with the action.
+#: `published`: a published formula on this job's times.
+Basis = Literal["attribution", "replay", "published", "unknown"]
+Chance = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Option(_Frozen):
+    """One applicable action.
+
+    Attributes
+    ----------
+    action : str
+    weight : {"none", "light", "heavy"}
+    causes : list of str
+        That it removes or bypasses.
+    ranks, nodes : list
+        It acts on these.
+    seconds_per_step_saved : float or None
+        If the diagnosis is right; None where it is unknown.
+    interval : tuple of float or None
+    basis : {"attribution", "replay", "published", "unknown"}
+    chance : float
+        Probability that the action acts on the true cause.
+    one_off_seconds : float
+        Time of the job that the action costs once.
+    break_even_steps : int or None
+        Steps until the saved time exceeds the one-off cost.
+    escalate_after_steps : int or None
+        Heavy actions: steps from now after which the time lost equals the cost (ski-rental).
+    risk : str
+        For convergence or for the cluster.
+    instruction : str
+        What a person does.
+    """
+
+    action: str
+    weight: Weight
+    causes: list[str]
+    ranks: list[int]
+    nodes: list[str]
+    seconds_per_step_saved: float | None
+    interval: Interval | None
+    basis: Basis
+    chance: Chance
+    one_off_seconds: Annotated[float, Field(ge=0.0)]
+    break_even_steps: int | None
+    escalate_after_steps: int | None = None
+    risk: str
+    instruction: str
+
+
+class Rejection(_Frozen):
+    """An action that does not apply or must not be taken, and why."""
+
+    action: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What an action is predicted to save, seconds per step."""
+
+    saved: float | None
+    interval: Interval | None
+    basis: Basis
+
+
+class Action(Protocol):
+    """One recovery action."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def weight(self) -> Weight: ...
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:
+        """The ways to take the action in a situation, or one reason against it; never empty."""
+        ...
+
+
+UNKNOWN_GAIN = Gain(None, None, "unknown")
+
+
+def option(
+    action: Action,
+    gain: Gain,
+    *,
+    chance: float,
+    causes: Iterable[str] = (),
+    ranks: Iterable[int] = (),
+    nodes: Iterable[str] = (),
+    one_off: float = 0.0,
+    risk: str,
+    instruction: str,
+    corrected: float = 1.0,
+) -> Option:
+    """An option with its break-even.
+
+    Parameters
+    ----------
+    corrected : float
+        Observed over predicted gain of earlier uses; multiplies the gain.
+    """
+    saved = None if gain.saved is None else gain.saved * corrected
+    interval = gain.interval and (gain.interval[0] * corrected, gain.interval[1] * corrected)
+    pays = saved is not None and saved > 0
+    return Option(
+        action=action.name,
+        weight=action.weight,
+        causes=sorted(set(causes)),
+        ranks=sorted(set(ranks)),
+        nodes=sorted(set(nodes)),
+        seconds_per_step_saved=saved,
+        interval=interval,
+        basis=gain.basis,
+        chance=min(max(chance, 0.0), 1.0),
+        one_off_seconds=one_off,
+        break_even_steps=ceil(one_off / saved) if pays and saved else None,
+        risk=risk,
+        instruction=instruction,
+    )
+
+
+def removal(fault: Fault) -> Gain:
+    """The gain of removing one fault."""
+    return Gain(fault.saved, fault.interval, "unknown" if fault.saved is None else "attribution")

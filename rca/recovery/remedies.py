@@ -1,0 +1,160 @@
+"""Actions that remove one cause: each is the first remedy of its causes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rca.recovery.option import Option, Rejection, Weight, option, removal
+from rca.recovery.situation import Fault, Situation
+from rca.telemetry.causes import CAUSES, STOP_CAUSES
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Removes a cause without a change of the training algorithm.
+
+    Attributes
+    ----------
+    name : str
+    weight : {"light", "heavy"}
+        Heavy actions restart the job.
+    causes : tuple of str
+        It removes these; it is their first remedy.
+    hardware : bool
+        Takes a machine out of service. It needs a named cause of the infrastructure and its signals.
+    risk, instruction : str
+    """
+
+    name: str
+    weight: Weight
+    causes: tuple[str, ...]
+    risk: str
+    instruction: str
+    hardware: bool = False
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:
+        """One option for each fault that this removes."""
+        faults = situation.of_cause(*self.causes)
+        if not faults:
+            return [Rejection(action=self.name, reason=f"no cause that it removes: {', '.join(self.causes)}")]
+        found: list[Option | Rejection] = []
+        for fault in faults:
+            refused = self.hardware and _no_hardware_action(fault, situation)
+            if refused:
+                found.append(Rejection(action=self.name, reason=refused))
+                continue
+            found.append(
+                option(
+                    self,
+                    removal(fault),
+                    chance=fault.probability,
+                    causes=[fault.cause],
+                    ranks=fault.ranks,
+                    nodes=fault.nodes,
+                    one_off=situation.site.restart_cost if self.weight == "heavy" else 0.0,
+                    risk=self.risk,
+                    instruction=self.instruction,
+                    corrected=situation.site.corrections.get(self.name, 1.0),
+                )
+            )
+        return found
+
+
+def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
+    """Why no machine may be taken out of service for a fault; None if one may."""
+    if CAUSES[fault.cause].owner == "workload":
+        return f"{fault.cause} belongs to the workload: another machine would be as slow"
+    if not situation.decided:
+        return f"{fault.cause} is not certain; a machine is taken out only for a named cause"
+    if not fault.evident:
+        return f"no exporter signal shows {fault.cause}; step times alone fit too many causes"
+    return None
+
+
+NO_RISK = "none for convergence"
+RESTART_RISK = "none for convergence; work since the last checkpoint is done again"
+
+REMEDIES = (
+    Remedy(
+        "evict_other_process",
+        "light",
+        ("gpu_contention", "cpu_contention", "memory_pressure"),
+        NO_RISK,
+        "move the other processes off the node, or give the job whole nodes",
+    ),
+    Remedy(
+        "add_loader_workers",
+        "light",
+        ("data_loader_stall",),
+        NO_RISK,
+        "raise the number of loader workers or the prefetch depth, or decode in advance",
+    ),
+    Remedy(
+        "plan_garbage_collection",
+        "light",
+        ("runtime_gc",),
+        "none for convergence; memory grows between collections",
+        "collect garbage at the same step on all ranks, and freeze long-lived objects",
+    ),
+    Remedy(
+        "checkpoint_asynchronously",
+        "light",
+        ("checkpoint_stall",),
+        "a failure loses more work if checkpoints become rarer",
+        "write checkpoints in the background, or less often",
+    ),
+    Remedy(
+        "rebalance_sequences",
+        "light",
+        ("sequence_length_imbalance",),
+        "none if samples only change ranks within one global batch",
+        "pack batches by the sum of squared sequence lengths",
+    ),
+    Remedy(
+        "call_network_team",
+        "light",
+        ("network_congestion",),
+        NO_RISK,
+        "send the network team the nodes and the time span; no single node is at fault",
+    ),
+    Remedy(
+        "call_storage_team",
+        "light",
+        ("storage_degradation",),
+        NO_RISK,
+        "send the storage team the nodes and the time span; cache data locally meanwhile",
+    ),
+    Remedy(
+        "rebalance_stages",
+        "heavy",
+        ("stage_imbalance",),
+        RESTART_RISK,
+        "move layers from the slow stage to the others",
+    ),
+    Remedy(
+        "drain_node",
+        "heavy",
+        ("gpu_throttling", "pcie_degradation", "nvlink_degradation", "nic_degradation"),
+        RESTART_RISK,
+        "cordon the node, restart from the last checkpoint without it, and check the node",
+        hardware=True,
+    ),
+    Remedy(
+        "replace_gpu",
+        "heavy",
+        ("gpu_memory_errors",),
+        RESTART_RISK,
+        "take the GPU out of service and restart from the last checkpoint on another",
+        hardware=True,
+    ),
+    Remedy(
+        "restart_from_checkpoint",
+        "heavy",
+        tuple(sorted(STOP_CAUSES)),
+        RESTART_RISK,
+        "restart from the last checkpoint without the named node until it is checked",
+    ),
+)
+
+#: First remedy by cause.
+REMEDY_OF = {cause: remedy.name for remedy in REMEDIES for cause in remedy.causes}

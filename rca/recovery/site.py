@@ -1,0 +1,112 @@
+"""What a recovery costs at a site, and how much of it may change at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rca.errors import InvalidInput
+from rca.telemetry.job import Job
+
+#: Schedule, start, load and first collective of a restart, where neither the site nor the job gives it.
+RESTART_SECONDS = 600.0
+#: Interval between checkpoints where it is unknown; a restart loses half of it on average.
+CHECKPOINT_SECONDS = 1800.0
+#: Largest share of a pool that may be out of service: fleet guard of Node Verdict.
+POOL_SHARE = 0.2
+#: Share of a job's nodes from which a change stops for a person: fleet guard of Node Verdict.
+JOB_SHARE = 0.5
+
+Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0.0, le=1.0)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
+Factor = Annotated[float, Field(ge=0.0, le=2.0)]
+
+
+class Site(BaseModel):
+    """Costs and limits of recovery at a site; absent values follow from the job's hints or defaults.
+
+    Attributes
+    ----------
+    restart_seconds : float, optional
+        From the decision to stop until the job makes its next step.
+    checkpoint_seconds : float, optional
+        Time between two checkpoints.
+    steps_left : int, optional
+        Steps until the job ends. Actions that pay off later are left out.
+    pool_nodes, nodes_out : int
+        Nodes of the pool, and those of them that are out of service already. Without a pool only
+        `most_of_job` limits an action.
+    most_of_pool, most_of_job : float
+        Guards: share of the pool that may be out, and share of the job's nodes that may change at once.
+    nics_per_node : int, optional
+        Network interfaces that a node's collectives may use.
+    gradient_noise_scale : float, optional
+        In samples; prices actions that change how many samples one update has.
+    corrections : mapping of str to float
+        Observed over predicted gain by action, from earlier incidents.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    restart_seconds: Seconds | None = None
+    checkpoint_seconds: Seconds | None = None
+    steps_left: Count | None = None
+    pool_nodes: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    nodes_out: Count = 0
+    most_of_pool: Share = POOL_SHARE
+    most_of_job: Share = JOB_SHARE
+    nics_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
+    gradient_noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    corrections: Mapping[str, Factor] = Field(default_factory=dict)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> Self:
+        """A site from untrusted values.
+
+        Raises
+        ------
+        InvalidInput
+            Names the first wrong field.
+        """
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "site"
+            raise InvalidInput(
+                f"{place}: {first['msg'].lower()}", hint=f"fields: {', '.join(cls.model_fields)}"
+            ) from None
+
+    def for_job(self, job: Job, step_seconds: float) -> Self:
+        """The site with the hints of a job in place of what the site leaves open."""
+        found: dict[str, float] = {}
+        if self.restart_seconds is None and (seconds := _positive(job.hints.get("restart_seconds"))):
+            found["restart_seconds"] = seconds
+        steps = _positive(job.hints.get("checkpoint_interval_steps"))
+        if self.checkpoint_seconds is None and steps and step_seconds > 0:
+            found["checkpoint_seconds"] = steps * step_seconds
+        if self.gradient_noise_scale is None and (noise := _positive(job.hints.get("gradient_noise_scale"))):
+            found["gradient_noise_scale"] = noise
+        return self.model_copy(update=found)
+
+    @property
+    def restart_cost(self) -> float:
+        """Seconds that a restart takes from the job: the restart, and half a checkpoint interval of work."""
+        restart = RESTART_SECONDS if self.restart_seconds is None else self.restart_seconds
+        between = CHECKPOINT_SECONDS if self.checkpoint_seconds is None else self.checkpoint_seconds
+        return restart + between / 2
+
+    @property
+    def nodes_to_spare(self) -> int | None:
+        """Nodes that may still be taken out of the pool, at least one of an untouched pool; None without."""
+        if self.pool_nodes is None:
+            return None
+        return max(max(int(self.pool_nodes * self.most_of_pool), 1) - self.nodes_out, 0)
+
+
+def _positive(value: Any) -> float | None:
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1e7
+    return float(value) if known else None

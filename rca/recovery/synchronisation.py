@@ -1,0 +1,181 @@
+"""Actions that change how many workers one update waits for: backup workers and grouped synchronisation.
+
+Both change the number of samples of an update. The time is therefore compared per sample and, where the
+gradient noise scale is known, per unit of progress: iterations grow as ``1 + noise / samples`` (STAR).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.arrays import FloatArray, IntArray
+from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.situation import Situation
+from rca.robust import group_members, nan_median
+
+#: Backup workers drop the gradients of at most this share of the workers.
+MOST_DROPPED = 0.1
+#: Two groups of workers differ if their usual times differ by this share: STAR's rule for a straggler.
+GROUPS_APART = 0.2
+#: Fewer workers than this have no part worth waiting for alone.
+LEAST_WORKERS = 3
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The workers of a data-parallel job.
+
+    Attributes
+    ----------
+    seconds : ndarray of shape (n_workers, n_steps), seconds
+        Work of the slowest rank of each worker; NaN where none finished the step.
+    transfer : ndarray of shape (n_steps,), seconds
+    ranks : list of ndarray of int
+    """
+
+    seconds: FloatArray
+    transfer: FloatArray
+    ranks: list[IntArray]
+
+    @property
+    def n(self) -> int:
+        return len(self.ranks)
+
+    def without_last(self, dropped: int) -> FloatArray:
+        """Step time if the last `dropped` workers of each step are not waited for, shape (n_steps,)."""
+        ordered = np.sort(np.where(np.isnan(self.seconds), -np.inf, self.seconds), axis=0)
+        seconds: FloatArray = ordered[-1 - dropped] + self.transfer
+        return np.where(np.isfinite(seconds), seconds, np.nan)
+
+    def slower_group(self) -> IntArray:
+        """Workers above the largest gap between usual times, ascending; empty if it is narrow."""
+        usual = nan_median(self.seconds, axis=1)
+        order = np.argsort(usual)
+        ratio = usual[order][1:] / np.maximum(usual[order][:-1], 1e-12)
+        ratio = np.where(np.isfinite(ratio), ratio, 1.0)
+        gap = int(np.argmax(ratio))
+        return np.sort(order[gap + 1 :]) if ratio[gap] >= 1.0 + GROUPS_APART else order[:0]
+
+    @classmethod
+    def of(cls, situation: Situation) -> Workers | str:
+        """The workers of the job, or why their synchronisation cannot change."""
+        replay, topology = situation.replay, situation.topology
+        if situation.mode != "fail_slow":
+            return "the job is not slow"
+        if replay is None or topology is None or not replay.informative:
+            return "needs the phases of every rank"
+        if topology.n_stages > 1:
+            return "the stages of a pipeline depend on each other's output"
+        groups = group_members(topology.worker)
+        if len(groups) < LEAST_WORKERS:
+            return f"needs {LEAST_WORKERS} or more workers"
+        seconds = np.array([np.fmax.reduce(replay.own[ranks], axis=0) for ranks in groups])
+        return cls(seconds, replay.transfer, groups)
+
+
+class BackupWorkers:
+    """AntDT's `BACKUP_WORKERS`: an update does not wait for the last few workers; their samples are lost."""
+
+    name = "backup_workers"
+    weight: Weight = "light"
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:
+        """The best number of dropped workers, priced by replay; or the reason against it."""
+        workers = Workers.of(situation)
+        if isinstance(workers, str):
+            return [Rejection(action=self.name, reason=workers)]
+        n = workers.n
+        most = max(int(n * MOST_DROPPED), 1)
+        best: tuple[float, tuple[float, float], int] | None = None
+        for dropped in range(1, most + 1):
+            penalty = progress_penalty((n - dropped) / n, situation)
+            found = situation.saved(workers.without_last(dropped) * penalty)
+            if found is not None and (best is None or found[0] > best[0]):
+                best = (*found, dropped)
+        if best is None or best[0] <= 0:
+            reason = "the lost samples cost more than the wait for the last workers"
+            return [Rejection(action=self.name, reason=reason)]
+        saved, interval, dropped = best
+        return [
+            option(
+                self,
+                Gain(saved, interval, "replay"),
+                chance=1.0,
+                causes=[fault.cause for fault in situation.faults],
+                ranks=[rank for each in situation.suspects for rank in each.ranks],
+                risk=f"loses the samples of {dropped} of {n} workers per step, mostly of the stragglers",
+                instruction=f"average the first {n - dropped} gradients of each step; weight by samples seen",
+                corrected=situation.site.corrections.get(self.name, 1.0),
+            )
+        ]
+
+
+class GroupedSynchronisation:
+    """STAR: workers of like speed update in groups, so that the fast do not wait for the slow."""
+
+    name = "grouped_synchronisation"
+    weight: Weight = "light"
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:
+        """One option for two groups of workers; or the reason against it."""
+        workers = Workers.of(situation)
+        if isinstance(workers, str):
+            return [Rejection(action=self.name, reason=workers)]
+        slow = workers.slower_group()
+        if slow.size == 0:
+            reason = f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
+            return [Rejection(action=self.name, reason=reason)]
+        found = situation.saved(self._changed(workers, slow, situation))
+        if found is None or found[0] <= 0:
+            reason = "smaller updates cost more iterations than the shorter steps save"
+            return [Rejection(action=self.name, reason=reason)]
+        saved, (low, high) = found
+        # Stale updates may cost any part of it where the gradient noise is not known.
+        known = situation.site.gradient_noise_scale is not None and situation.global_batch is not None
+        return [
+            option(
+                self,
+                Gain(saved, (low if known else min(low, 0.0), high), "replay"),
+                chance=max((each.probability for each in situation.suspects), default=1.0),
+                causes=[fault.cause for fault in situation.faults],
+                ranks=[int(rank) for worker in slow for rank in workers.ranks[worker]],
+                risk="updates of the slow group are stale; lower the learning rate with the group's size",
+                instruction="let the slow workers form a group of their own that joins when it is done",
+                corrected=situation.site.corrections.get(self.name, 1.0),
+            )
+        ]
+
+    def _changed(self, workers: Workers, slow: IntArray, situation: Situation) -> FloatArray:
+        """Step time with which synchronous training would make the same progress, shape (n_steps,)."""
+        is_slow = np.isin(np.arange(workers.n), slow)
+        rate = np.zeros(workers.transfer.size)
+        for members in (~is_slow, is_slow):
+            seconds = np.fmax.reduce(workers.seconds[members], axis=0) + workers.transfer
+            rate += 1.0 / (seconds * progress_penalty(float(members.mean()), situation))
+        changed: FloatArray = 1.0 / rate
+        return changed
+
+
+class AdjustLearningRate:
+    """AntDT's `ADJUST_LR`: belongs to actions that change the samples per update; saves nothing alone."""
+
+    name = "adjust_learning_rate"
+    weight: Weight = "light"
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:  # noqa: ARG002
+        """The reason why it is no option of its own."""
+        reason = "saves no time alone; goes with backup workers and grouped synchronisation"
+        return [Rejection(action=self.name, reason=reason)]
+
+
+def progress_penalty(share: float, situation: Situation) -> float:
+    """Steps with a share of the samples that make the progress of one full step.
+
+    Without a known gradient noise scale it is 1 / share: every sample counts alike.
+    """
+    noise, batch = situation.site.gradient_noise_scale, situation.global_batch
+    if noise is None or batch is None:
+        return 1.0 / share
+    return (1.0 + noise / (share * batch)) / (1.0 + noise / batch)

@@ -1,0 +1,85 @@
+"""Actions that change the ranks' work, replayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rca.recovery.site import Site
+from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation, progress_penalty
+from rca.recovery.work_shares import LEAST_SHARE, MOST_SHARE, SHORT_WINDOW, AdjustBatchSizes, equal_finish
+from tests.recovery.situations import STEPS, job, situation, slow_rank
+
+SECONDS = st.floats(0.01, 1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=9))
+def test_no_other_shares_finish_earlier(workers: list[tuple[float, float]]) -> None:
+    fixed, scales = (np.array(each) for each in zip(*workers, strict=True))
+    shares = equal_finish(fixed, scales)
+    assert shares.mean() == pytest.approx(1.0, abs=1e-6)
+    assert (shares >= LEAST_SHARE - 1e-9).all()
+    assert (shares <= MOST_SHARE + 1e-9).all()
+    last = (fixed + scales * shares).max()
+    # Whoever finishes last can give nothing away: all others are full or as late.
+    others = (shares < MOST_SHARE - 1e-6) & (fixed + scales * shares < last - 1e-6)
+    givers = (fixed + scales * shares > last - 1e-6) & (shares > LEAST_SHARE + 1e-6)
+    assert not (others.any() and givers.all() and givers.any() and not givers.all())
+    assert last <= (fixed + scales).max() + 1e-9
+
+
+def test_batches_by_speed_take_the_wait_away() -> None:
+    """One of eight at two thirds of the speed: all finish together after 8 / (7 + 2/3) of a usual step."""
+    (found,) = AdjustBatchSizes().options(situation())
+    usual, late = 0.1, 0.15
+    balanced = usual * 8 / (7 + usual / late)
+    expected = (late - balanced) * (STEPS - SHORT_WINDOW) / STEPS
+    assert found.seconds_per_step_saved == pytest.approx(expected, rel=1e-3)
+    assert found.basis == "replay"
+
+
+def test_batches_do_not_follow_a_straggler_that_changes_every_step() -> None:
+    rng = np.random.default_rng(0)
+    forward = slow_rank(late={0: 1.0})
+    forward[rng.integers(0, 8, STEPS), np.arange(STEPS)] *= 1.5
+    (found,) = AdjustBatchSizes().options(situation(forward=forward))
+    gained = getattr(found, "seconds_per_step_saved", 0.0)
+    assert gained < 0.005
+
+
+def test_a_backup_worker_is_worth_it_only_for_a_long_wait() -> None:
+    """Without its samples 8 / 7 as many steps are needed."""
+    (found,) = BackupWorkers().options(situation(forward=slow_rank(late={5: 3.0})))
+    assert found.seconds_per_step_saved == pytest.approx(0.31 - 0.11 * 8 / 7)
+    (refused,) = BackupWorkers().options(situation(forward=slow_rank(late={5: 1.1})))
+    assert "lost samples" in refused.reason
+
+
+def test_two_groups_progress_by_their_samples() -> None:
+    (found,) = GroupedSynchronisation().options(situation(forward=slow_rank(late={5: 2.0, 6: 2.0})))
+    rate = (6 / 8) / 0.11 + (2 / 8) / 0.21
+    assert found.seconds_per_step_saved == pytest.approx(0.21 - 1 / rate)
+    assert found.ranks == [5, 6]
+    assert found.interval[0] == 0.0
+
+
+def test_a_small_gradient_noise_scale_makes_partial_updates_cheap() -> None:
+    noisy = situation(site=Site(gradient_noise_scale=1e6), global_batch=1000.0)
+    calm = situation(site=Site(gradient_noise_scale=10.0), global_batch=1000.0)
+    assert progress_penalty(0.5, noisy) == pytest.approx(2.0, rel=0.01)
+    assert progress_penalty(0.5, calm) == pytest.approx(1.01, rel=0.01)
+    assert progress_penalty(0.5, situation()) == 2.0
+
+
+def test_workers_of_like_speed_have_no_groups() -> None:
+    (refused,) = GroupedSynchronisation().options(situation(forward=slow_rank(late={5: 1.1})))
+    assert "slower" in refused.reason
+
+
+def test_pipelines_keep_their_batches() -> None:
+    for action in (AdjustBatchSizes(), BackupWorkers(), GroupedSynchronisation()):
+        (refused,) = action.options(situation(job=job(pipeline=2)))
+        assert "pipeline" in refused.reason
