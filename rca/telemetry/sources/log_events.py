@@ -136,7 +136,9 @@ class LogEvents:
 
 def one_line(text: str, most: int = LONGEST_MESSAGE) -> str:
     """A text on one line, without control characters, cut at `most` characters."""
-    printable = "".join(each if each.isprintable() else " " for each in text[: 2 * most])
+    printable = text[: 2 * most]
+    if not printable.isprintable():
+        printable = "".join(each if each.isprintable() else " " for each in printable)
     return " ".join(printable.split())[:most]
 
 

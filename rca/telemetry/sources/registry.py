@@ -20,8 +20,9 @@ from rca.telemetry.sources import (
     table,
     watchdog,
 )
+from rca.telemetry.sources.line_search import first_that_occurs
 from rca.telemetry.sources.source import HEAD_BYTES, Source
-from rca.telemetry.sources.text_lines import has_line, text_of
+from rca.telemetry.sources.text_lines import text_of
 from rca.telemetry.window import Window
 
 #: Of several kinds of logs in one folder, the first one here reads all of them.
@@ -66,8 +67,9 @@ def source_of(path: Path) -> Source | None:
     found = next((source for source in SOURCES if source.recognises(head, path.name)), None)
     if found is not None or text_of(head) is None:
         return found
-    marked = (source for source in SOURCES if source.marks is not None and has_line(path, source.marks))
-    return next(marked, None)
+    logs = [(source, source.marks) for source in SOURCES if source.marks is not None]
+    number = first_that_occurs(path, [marks for _, marks in logs])
+    return None if number is None else logs[number][0]
 
 
 def read_files(path: Path) -> Window | None:

@@ -1,11 +1,7 @@
-"""Lines of job logs, with the labels and times that launchers put before them.
-
-Logs are large and mostly of no interest: they are searched in blocks, and only matching lines are decoded.
-"""
+"""Lines of job logs, with the labels and times that launchers put before them."""
 
 from __future__ import annotations
 
-import gzip
 import os
 import re
 import zlib
@@ -14,15 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.sources.line_search import LONGEST_LINE, matching_lines
 
-BLOCK_BYTES = 1 << 22
-#: The rest of a longer line is left out. Watchdogs and timers write a few hundred characters.
-LONGEST_LINE = 1 << 16
 #: A text may have one odd character in so many: progress bars and broken encodings.
 _TEXT_PER_ODD = 50
 _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
@@ -47,26 +40,40 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a log.
+    """One line of a log. Labels and the time are looked for when they are asked for.
 
     Attributes
     ----------
     text : str
-    rank : int or None
-        From a label that can only be a rank.
-    task : int or None
-        From a label that is a rank or a node, or from the file's name.
-    time : float, Unix seconds
-        NaN if the line has none. Without a zone it is taken for UTC.
     path : Path
         The file of the line.
+    named : int or None
+        Rank or task in the name of the file.
+    written : float, Unix seconds
+        When the file was last written.
     """
 
     text: str
-    rank: int | None
-    task: int | None
-    time: float
     path: Path
+    named: int | None
+    written: float
+
+    @property
+    def rank(self) -> int | None:
+        """From a label that can only be a rank."""
+        found = _RANK.search(self.text)
+        return None if found is None else int(found[1] or found[2])
+
+    @property
+    def task(self) -> int | None:
+        """From a label that is a rank or a node, or from the file's name."""
+        found = _TASK.match(self.text)
+        return self.named if found is None else int(found[1] or found[2])
+
+    @property
+    def time(self) -> float:
+        """Unix seconds; NaN if the line has none. Without a zone it is taken for UTC."""
+        return time_of(self.text, self.written)
 
 
 def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
@@ -79,17 +86,11 @@ def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
     """
     named = task_in_name(path)
     written = _modified(path)
-    for raw in _raw_lines(path, wanted):
-        text = _COLOUR.sub("", raw.decode("utf-8", "replace")).rstrip()
-        rank = _RANK.search(text)
-        task = _TASK.match(text)
-        yield Line(
-            text,
-            None if rank is None else int(rank[1] or rank[2]),
-            named if task is None else int(task[1] or task[2]),
-            time_of(text, written),
-            path,
-        )
+    for raw in matching_lines(path, wanted):
+        text = raw.decode("utf-8", "replace")
+        if "\x1b" in text:
+            text = _COLOUR.sub("", text)
+        yield Line(text.rstrip(), path, named, written)
 
 
 def mixed(one: Path, other: Path, what: str) -> InvalidInput:
@@ -101,16 +102,6 @@ def mixed(one: Path, other: Path, what: str) -> InvalidInput:
     return InvalidInput(
         f"{names[0]} and {names[1]} both hold {what}", hint="give the logs of one job and one attempt"
     )
-
-
-def has_line(path: Path, wanted: re.Pattern[bytes]) -> bool:
-    """Whether `wanted` occurs in a file.
-
-    Raises
-    ------
-    SourceError, InvalidInput
-    """
-    return next(_raw_lines(path, wanted), None) is not None
 
 
 def text_of(head: bytes) -> str | None:
@@ -194,36 +185,6 @@ def _zone(text: str | None) -> float:
         return 0.0
     hours, minutes = int(text[1:3]), int(text[-2:])
     return (-1.0 if text[0] == "-" else 1.0) * (3600.0 * hours + 60.0 * minutes)
-
-
-def _raw_lines(path: Path, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
-    """Matching lines without their ends; a progress bar's carriage return ends a line too."""
-    rest = b""
-    for block in _blocks(path):
-        data = rest + block.replace(b"\r", b"\n")
-        cut = data.rfind(b"\n") + 1
-        at = 0
-        while (found := wanted.search(data, at, cut)) is not None:
-            begin = data.rfind(b"\n", 0, found.start()) + 1
-            at = data.find(b"\n", found.end())
-            yield data[begin : min(at, begin + LONGEST_LINE)]
-        rest = data[cut:][-LONGEST_LINE:]
-    if wanted.search(rest) is not None:
-        yield rest
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-            raw.seek(0)
-            file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
-            while block := file.read(BLOCK_BYTES):
-                yield block
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InvalidInput(f"{path.name}: the gzip data is damaged ({error})") from None
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def _modified(path: Path) -> float:
