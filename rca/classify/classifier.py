@@ -39,6 +39,7 @@ from rca.classify.preconditions import (
     silent_enough,
 )
 from rca.classify.priors import ratios, reweighted
+from rca.classify.shared_parts import through_switches
 from rca.classify.stop_origin import refine_stop_cause
 from rca.classify.suspects import Suspicion, link_behind_growth, most_probable
 from rca.classify.uncertainty import Doubt
@@ -191,6 +192,8 @@ class Classifier:
         named = named_ranks(parts)
         whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
         parts = self._rearranged(_joined, parts, features, priors)
+        if features.topology.parts:
+            parts = self._rearranged(through_switches, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
         return [*parts, *(whole or self._collectives(parts, features, priors))]
 

@@ -9,11 +9,16 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.classify.components import Component
 from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
+from rca.classify.shared_parts import (
+    CONGESTION,
+    behind_switch,
+    crowded_switch,
+    is_between_nodes,
+)
 from rca.features import FeatureSet
 from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Topology
 
-CONGESTION = "network_congestion"
 #: Least score of a crowded port, in units: against its past, or against the quietest port.
 CROWDED_VS_PAST, CROWDED_VS_QUIETEST = 0.5, 1.5
 
@@ -41,6 +46,8 @@ def reaching(
     """
     evidence, topology = features.evidence, features.topology
     if component.scope != "job":
+        if is_between_nodes(component, topology):
+            return component, without_single_node_link(causes)
         alone = isolated_link_fault(Ports.from_features(features), topology)
         if alone is None or not set(component.ranks) <= set(alone.component.ranks):
             return component, causes
@@ -51,6 +58,9 @@ def reaching(
     likeliest = max(causes, key=lambda name: causes[name])
     # Without transfer times the cost is part of every rank's own time, so all ranks have to be priced.
     if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
+        part = crowded_switch(features)
+        if part is not None:
+            return behind_switch(part, component.probability, topology), causes
         ranks = crowded_part(evidence, topology)
         component = replace(component, scope="node", ranks=ranks) if ranks else component
     return component, causes

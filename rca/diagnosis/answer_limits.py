@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rca.diagnosis.result import Cause, Diagnosis, Quality, Straggler
+from rca.diagnosis.result import Cause, Diagnosis, Quality, Shared, Straggler
 
 MOST_STRAGGLERS = 64
 MOST_CAUSES = 64
@@ -78,7 +78,8 @@ class _Limits:
                 item if item.note == note else item.model_copy(update={"note": note})
                 for item, note in zip(each.evidence, notes, strict=True)
             ]
-            update = {"ranks": ranks, "nodes": nodes, "evidence": evidence}
+            shared = self._shared(f"{name}[{position}].shared", each.shared)
+            update = {"ranks": ranks, "nodes": nodes, "evidence": evidence, "shared": shared}
             found.append(each.model_copy(update=update))
         return found
 
@@ -91,6 +92,17 @@ class _Limits:
             "notes": [self._text(note) for note in notes],
         }
         return quality.model_copy(update=update)
+
+    def _shared(self, name: str, part: Shared | None) -> Shared | None:
+        if part is None:
+            return None
+        return Shared(
+            level=part.level,
+            name=self._text(part.name),
+            within=None if part.within is None else self._text(part.within),
+            ranks=self._fitting(f"{name}.ranks", part.ranks),
+            nodes=self._fitting(f"{name}.nodes", [self._text(node) for node in part.nodes]),
+        )
 
     def _fitting(self, name: str, places: list[_Place]) -> list[_Place]:
         used = n_fit = 0

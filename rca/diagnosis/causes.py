@@ -8,10 +8,11 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
+from rca.classify.shared_parts import carrying
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.contradiction import is_contradicted, most_unlike
 from rca.diagnosis.pricing import Pricing
-from rca.diagnosis.result import PRICE, Cause, Evidence
+from rca.diagnosis.result import PRICE, Cause, Evidence, Shared
 from rca.features import FeatureSet
 from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
@@ -48,9 +49,19 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                     *_signal_evidence(name, ranks, features, pricing.busy),
                     *_normal_evidence(name, ranks, features, pricing.busy),
                 ],
+                shared=shared_part(ranks, name, features),
             )
         )
     return by_expected_cost(found)
+
+
+def shared_part(ranks: Sequence[int], cause: str | None, features: FeatureSet) -> Shared | None:
+    """The part that ranks with a cause share, for the answer."""
+    part = carrying(ranks, cause, features)
+    if part is None:
+        return None
+    nodes = features.topology.nodes_of(part.ranks)
+    return Shared(level=part.level, name=part.name, within=part.within, ranks=list(part.ranks), nodes=nodes)
 
 
 def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:

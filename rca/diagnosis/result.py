@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
+from rca.telemetry.job import PartLevel
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 AbstentionCode = Literal[
@@ -30,6 +31,24 @@ Interval = tuple[float, float]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+class Shared(_Frozen):
+    """The part of the hardware that slow ranks share, and that their cause is a fault of.
+
+    `within` is the node of a PCIe switch or NIC, and the leaf switch of a rail. `ranks` and `nodes` are all
+    those behind the part.
+    """
+
+    level: PartLevel
+    name: str
+    within: str | None
+    ranks: list[int]
+    nodes: list[str]
 
 
 class ModelVersion(_Frozen):
@@ -104,7 +123,8 @@ class Straggler(_Frozen):
 
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
     first; `evidence` is what made these ranks suspects. Both are empty where the bundle lacks the data.
-    `preference` is None where no other cause is likely.
+    `preference` is None where no other cause is likely. `shared` is left out where the ranks share no part,
+    or the topology is not known.
     """
 
     ranks: list[int]
@@ -118,12 +138,14 @@ class Straggler(_Frozen):
     plausible_causes: list[str] = []
     evidence: list[Contribution] = []
     preference: Preference | None = None
+    shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
 
 class Cause(_Frozen):
     """A catalogue cause with its cost: the seconds per step that its removal saves.
 
     `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
+    `shared` is as in `Straggler`.
     """
 
     cause: str
@@ -135,6 +157,7 @@ class Cause(_Frozen):
     share: float
     owner: CauseOwner
     evidence: list[Evidence]
+    shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
     @property
     def stops_the_job(self) -> bool:

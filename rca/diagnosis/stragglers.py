@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Suspect
+from rca.diagnosis.causes import shared_part
 from rca.diagnosis.result import Contribution, Preference, Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
@@ -55,6 +56,7 @@ def straggler(
         plausible_causes=plausible,
         evidence=evidence,
         preference=preferred,
+        shared=shared_part(ranks, first_cause or _likeliest(suspect.causes), features),
     )
 
 

@@ -12,6 +12,7 @@ from rca.features.comparison import Comparison
 from rca.features.end_events import APPLICATION_XIDS
 from rca.features.job_end import JobEnd
 from rca.features.job_features import job_features, window_maxima
+from rca.features.port_evidence import PortEvidence
 from rca.features.post_stop_signals import (
     FINAL_SHARE,
     MIN_STEPS_WITHOUT_PROGRESS,
@@ -45,6 +46,8 @@ class FeatureSet:
         Columns in the order of `rca.features.table.RANK_FEATURES`.
     window : ndarray of shape (n_window_features,)
         In the order of `rca.features.table.WINDOW_FEATURES`.
+    ports : PortEvidence or None
+        Signals of each rank's own network adapter, where the job names adapters. The models do not use them.
     """
 
     rank: FloatArray
@@ -56,6 +59,7 @@ class FeatureSet:
     evidence: Evidence
     job_end: JobEnd
     signals: SignalArrays
+    ports: PortEvidence | None = None
 
 
 def extract(window: Window) -> FeatureSet:
@@ -82,6 +86,7 @@ def extract(window: Window) -> FeatureSet:
         evidence=evidence,
         job_end=job_end,
         signals=signals,
+        ports=PortEvidence.from_window(window, *segment_edges(window, work, comparison)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.runbook.numbers import probability, ratio, seconds
-from rca.runbook.phrases import Name, Phrase, joined, who
+from rca.runbook.phrases import Name, Phrase, joined, place_of
 
 # A healthy job is reported as slower than before from this ratio on; less is day-to-day variation.
 NOTABLE_SLOWING = 1.10
@@ -88,9 +88,7 @@ def _mode_odds(diagnosis: Diagnosis) -> str:
 def _culprits(groups: Sequence[Straggler]) -> Phrase:
     if not groups:
         return ("the whole job",)
-    shown = joined(
-        (who(group.ranks, group.nodes, group.scope) for group in groups[:_SHOWN_STRAGGLERS]), " and "
-    )
+    shown = joined((place_of(group) for group in groups[:_SHOWN_STRAGGLERS]), " and ")
     rest = len(groups) - _SHOWN_STRAGGLERS
     return (*shown, f" and {rest} more") if rest > 0 else shown
 

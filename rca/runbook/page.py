@@ -27,7 +27,7 @@ from rca.runbook.numbers import (
     seconds_interval,
     steps,
 )
-from rca.runbook.phrases import Name, Phrase, clean, joined, label_of, name, who
+from rca.runbook.phrases import Name, Phrase, clean, joined, label_of, name, place_of
 from rca.telemetry.causes import SPECS
 from rca.telemetry.causes import UNKNOWN as UNEXPLAINED
 
@@ -187,7 +187,7 @@ def _comparison(earlier: EarlierWindow) -> Phrase:
 
 def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
     return (
-        who(group.ranks, group.nodes, group.scope),
+        place_of(group),
         (group.straggler_type or UNKNOWN,),
         (group.pattern or UNKNOWN,),
         (steps(group.first_step, group.last_step),),
@@ -201,7 +201,7 @@ def _suspicions(group: Straggler, level: float | None, *, verbose: bool) -> Iter
     if (preferred := group.preference) is not None:
         two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
         close = CLOSE_CALL if _is_close(preferred, group) else ""
-        title = (*who(group.ranks, group.nodes, group.scope), ": ", *two, close)
+        title = (*place_of(group), ": ", *two, close)
         yield Entry(title, _lines(preferred.evidence, verbose=verbose))
 
 
@@ -214,7 +214,7 @@ def _is_close(preferred: Preference, group: Straggler) -> bool:
 
 
 def _suspicion(group: Straggler, level: float | None) -> Phrase:
-    title = who(group.ranks, group.nodes, group.scope)
+    title = place_of(group)
     if group.plausible_causes and level is not None:
         causes = joined((Name(cause),) for cause in group.plausible_causes)
         title = (*title, f", causes not ruled out at {percent(level)}: ", *causes)
@@ -223,7 +223,7 @@ def _suspicion(group: Straggler, level: float | None) -> Phrase:
 
 def _cause_entry(cause: Cause, *, priced: bool, verbose: bool) -> CauseEntry:
     meaning = _meaning(cause.cause)
-    place = who(cause.ranks, cause.nodes)
+    place = place_of(cause)
     cost: tuple[Phrase, ...] = (
         (seconds(cause.seconds_per_step, signed=True),),
         (seconds_interval(cause.interval),),

@@ -9,9 +9,11 @@ from __future__ import annotations
 from rca.simulation.corpus import corpus_window, generate_corpus
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.faults import FAULTS
+from rca.simulation.faults.shared import leaf_fault, pcie_switch_fault, rail_fault
 from rca.simulation.healthy_job import Benign, Fleet, HarmlessSignal, Workload
 from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import Fault, PhaseAccounting, Scenario, Telemetry
+from rca.simulation.wiring import Wiring
 
 __all__ = [
     "FAULTS",
@@ -23,9 +25,13 @@ __all__ = [
     "PhaseAccounting",
     "Scenario",
     "Telemetry",
+    "Wiring",
     "Workload",
     "corpus_window",
     "generate_corpus",
+    "leaf_fault",
+    "pcie_switch_fault",
+    "rail_fault",
     "sample_scenario",
     "simulate",
 ]

@@ -93,6 +93,14 @@ def _edges(timing: Timing, run_end: RunEnd) -> FloatArray:
     return np.append(starts, last)
 
 
+def _hardware(scenario: Scenario, rank: int, *, named: bool) -> dict[str, str]:
+    """Switches and adapter of a rank; empty without a wiring or names of nodes."""
+    if scenario.wiring is None or not named:
+        return {}
+    node, gpu = divmod(rank, scenario.ranks_per_node)
+    return scenario.wiring.columns(node, gpu, scenario.ranks_per_node)
+
+
 def _job(scenario: Scenario, run_end: RunEnd, node_names: list[str] | None) -> Job:
     ranks = None
     if scenario.telemetry.list_ranks:
@@ -101,6 +109,7 @@ def _job(scenario: Scenario, run_end: RunEnd, node_names: list[str] | None) -> J
                 rank=rank,
                 node=None if node_names is None else node_names[rank // scenario.ranks_per_node],
                 gpu=rank % scenario.ranks_per_node,
+                **_hardware(scenario, rank, named=node_names is not None),
             )
             for rank in range(scenario.world_size)
         )

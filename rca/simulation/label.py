@@ -147,7 +147,29 @@ def _cause(
         "severity": fault.severity,
         "seconds_per_step": None if fail_stop else cost["seconds_per_step"],
         "alone_seconds_per_step": None if fail_stop else cost["alone_seconds_per_step"],
+        **_shared(fault, scenario),
     }
+
+
+def _shared(fault: Fault, scenario: Scenario) -> dict[str, dict[str, str]]:
+    """The part of the wiring that a fault is of; empty if it is of none."""
+    if scenario.wiring is None or not fault.ranks:
+        return {}
+    node, gpu = divmod(fault.ranks[0], scenario.ranks_per_node)
+    leaf, switch = scenario.wiring.leaf(node), scenario.wiring.switch(gpu)
+    if fault.rail is not None:
+        return {"shared": {"level": "rail", "name": str(fault.rail), "within": leaf}}
+    mates = [
+        rank
+        for rank in scenario.ranks_on(node)
+        if scenario.wiring.switch(rank % scenario.ranks_per_node) == switch
+    ]
+    if fault.cause == "pcie_degradation" and list(fault.ranks) == mates and len(mates) > 1:
+        return {"shared": {"level": "pcie_switch", "name": switch}}
+    nodes = [each for each in range(scenario.n_nodes) if scenario.wiring.leaf(each) == leaf]
+    if fault.cause == "network_congestion" and list(fault.nodes) == nodes and len(nodes) < scenario.n_nodes:
+        return {"shared": {"level": "leaf_switch", "name": leaf}}
+    return {}
 
 
 def _type(fault: Fault) -> str | None:

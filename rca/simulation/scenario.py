@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rca.simulation.healthy_job import Benign, Fleet, Frozen, Index, NotNegative, Positive, Share, Workload
+from rca.simulation.wiring import Wiring
 from rca.telemetry.job import Parallelism
 
 Dialect = Literal["gpu_cluster", "cpu_testbed", "mixed"]
@@ -54,6 +55,8 @@ class Fault(Frozen):
         Development between the first and the last step.
     late_share : float
         Share of late batches under a fault of a loader or its storage; fewer late batches are longer.
+    rail : int or None
+        The only adapter of each node on which a fault of the fabric shows; None for all of them.
     """
 
     cause: str
@@ -67,6 +70,7 @@ class Fault(Frozen):
     last_step: Index | None = None
     shape: Shape = "step"
     late_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    rail: Index | None = None
 
     @property
     def force(self) -> float:
@@ -190,6 +194,8 @@ class Scenario(Frozen):
         Training steps the window covers, warm-up included.
     dialect : {"gpu_cluster", "cpu_testbed", "mixed"}
         Kind of machines and exporters that it resembles.
+    wiring : Wiring or None
+        Switches and adapters of the nodes; the window names them if it lists ranks and nodes.
     """
 
     seed: Index = 0
@@ -204,6 +210,7 @@ class Scenario(Frozen):
     faults: tuple[Fault, ...] = ()
     benign: Benign = Benign()
     telemetry: Telemetry = Telemetry()
+    wiring: Wiring | None = None
 
     @property
     def world_size(self) -> int:

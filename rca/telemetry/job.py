@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from rca.robust import group_members
 from rca.telemetry.names import Line, Name
 
 FORMAT = 1
+
+PartLevel = Literal["pcie_switch", "nic", "leaf_switch", "rail"]
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
 RankNumber = Annotated[int, Field(ge=0, strict=True)]
@@ -91,6 +93,26 @@ class Job(BaseModel):
 
 
 @dataclass(frozen=True)
+class SharedPart:
+    """A part of the hardware behind which some of a job's ranks are, and others are not.
+
+    Attributes
+    ----------
+    level : {"pcie_switch", "nic", "leaf_switch", "rail"}
+    name : str
+    within : str or None
+        Node of a PCIe switch or a network adapter; leaf switch of a rail, if known.
+    ranks : tuple of int
+        Ascending.
+    """
+
+    level: PartLevel
+    name: str
+    within: str | None
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Topology:
     """Coordinates of every rank, as arrays indexed by rank.
 
@@ -101,6 +123,8 @@ class Topology:
     node_names : tuple of str
     data_rank, tensor_rank, stage : ndarray of shape (n_ranks,), int
         Position along the data (with context), tensor and pipeline dimension.
+    parts : tuple of SharedPart
+        PCIe switches, network adapters, leaf switches and rails, as far as they are known.
     """
 
     node: IntArray
@@ -108,6 +132,7 @@ class Topology:
     data_rank: IntArray
     tensor_rank: IntArray
     stage: IntArray
+    parts: tuple[SharedPart, ...] = ()
 
     @property
     def n_ranks(self) -> int:
@@ -159,4 +184,24 @@ class Topology:
                 tensor_rank[place.rank] = place.tensor_rank
             if place.pipeline_rank is not None:
                 stage[place.rank] = place.pipeline_rank
-        return cls(node, tuple(names), data_rank, tensor_rank, stage)
+        return cls(node, tuple(names), data_rank, tensor_rank, stage, _parts(job))
+
+
+def _parts(job: Job) -> tuple[SharedPart, ...]:
+    """The parts that the ranks' places name; without those behind which all ranks are."""
+    members: dict[tuple[PartLevel, str | None, str], list[int]] = {}
+    for place in sorted(job.ranks or (), key=lambda each: each.rank):
+        named: tuple[tuple[PartLevel, str | None, str | None], ...] = (
+            ("leaf_switch", None, place.leaf_switch),
+            ("rail", place.leaf_switch, place.rail),
+            ("pcie_switch", place.node, place.pcie_switch),
+            ("nic", place.node, place.nic),
+        )
+        for level, within, name in named:
+            if name is not None and (level in ("leaf_switch", "rail") or within is not None):
+                members.setdefault((level, within, name), []).append(place.rank)
+    return tuple(
+        SharedPart(level, name, within, tuple(ranks))
+        for (level, within, name), ranks in members.items()
+        if len(ranks) < job.world_size
+    )

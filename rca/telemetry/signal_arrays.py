@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rca.arrays import FloatArray, IntArray
 from rca.telemetry.catalogue.host import CPU_MODES
-from rca.telemetry.placement import Level, combined, place_series
+from rca.telemetry.placement import Level, Placement, combined, place_series
 from rca.telemetry.series import SeriesSet
 from rca.telemetry.window import Window
 
@@ -58,16 +58,12 @@ class SignalArrays:
         series = SeriesSet.from_window(window)
         at = np.asarray(edges, dtype=np.float64)
         binned = series.bin_means(at)
-        placement = place_series(series, window.job)
         values: dict[str, FloatArray] = {}
         level: dict[str, Level] = {}
         is_used = np.zeros(series.n_series, dtype=bool)
-        for channel, rows in _rows_by_channel(series).items():
-            rule = series.signals[series.signal[rows[0]]].combine
-            found = combined(binned, rows, placement, rule)
-            if found is not None:
-                values[channel], level[channel], used = found
-                is_used[used] = True
+        for channel, found in placed_channels(series, binned, place_series(series, window.job)).items():
+            values[channel], level[channel], used = found
+            is_used[used] = True
         return cls(
             edges=at,
             values=values | cpu_shares(values, level),
@@ -75,6 +71,24 @@ class SignalArrays:
             samples_used=int(np.diff(series.offsets)[is_used].sum()),
             unknown=series.unknown,
         )
+
+
+def placed_channels(
+    series: SeriesSet, binned: FloatArray, placement: Placement
+) -> dict[str, tuple[FloatArray, Level, IntArray]]:
+    """Every channel with a series that belongs to a rank, as `rca.telemetry.placement.combined` gives it.
+
+    Parameters
+    ----------
+    series : SeriesSet
+    binned : ndarray of shape (n_series, n_bins)
+    placement : Placement
+    """
+    found = {
+        channel: combined(binned, rows, placement, series.signals[series.signal[rows[0]]].combine)
+        for channel, rows in _rows_by_channel(series).items()
+    }
+    return {channel: one for channel, one in found.items() if one is not None}
 
 
 def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:

@@ -62,14 +62,16 @@ def interface(run: FinishedRun, out: MetricsScraper) -> None:
 
 def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
     """Port counters of node_exporter, and RoCE's congestion and loss counters."""
-    ports = (1, 2, 4)[run.scenario.seed % 3]
+    wiring = run.scenario.wiring
+    ports = (1, 2, 4)[run.scenario.seed % 3] if wiring is None else wiring.adapters
     moved, roce = _moved(run) / ports, run.scenario.seed % 2 == 0
-    slow, marked = run.state("nic_stretch") - 1, np.clip(run.state("congestion"), 0, 3)
+    slow, crowded = run.state("nic_stretch") - 1, np.clip(run.state("congestion"), 0, 3)
     queued = np.clip(run.state("nic_queue"), 0, 2)
     errors, loss = run.state("nic_errors"), run.state("nic_loss")
     for port in range(ports):
         # A node's fault often affects one of its ports only.
-        own = 1.0 if port == run.scenario.seed % ports or slow.min() > 0 else 0.1
+        own = (1.0 if port == run.scenario.seed % ports or slow.min() > 0 else 0.1) * _on_rail(run, port)
+        marked = _on_rail(run, port) * crowded
         device = f"mlx5_{port}"
         send_wait = (
             machine_level(run, "wait ticks", 1, 100) * moved / 2e4 * (0.05 + 2 * own * queued + 3 * marked)
@@ -86,6 +88,15 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
         )
         if roce:
             _roce(out, device, marked, own * loss, 1 - run.stalled)
+
+
+def _on_rail(run: FinishedRun, port: int) -> FloatArray:
+    """Share of a node's trouble that one port shows, (n_nodes, 1): a fault of another rail spares it."""
+    share = np.ones((run.scenario.n_nodes, 1))
+    for fault in run.scenario.faults:
+        if fault.rail not in (None, port):
+            share[list(fault.nodes)] = 0.02
+    return share
 
 
 def _roce(out: MetricsScraper, device: str, marked: FloatArray, loss: FloatArray, alive: FloatArray) -> None:
