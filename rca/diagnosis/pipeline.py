@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from os import PathLike
@@ -35,10 +35,19 @@ from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
+from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.planning import with_actions
 from rca.diagnosis.pricing import Pricing, price
-from rca.diagnosis.result import AbstentionReason, Cause, Diagnosis, Interval, Slowdown, Straggler
+from rca.diagnosis.result import (
+    AbstentionReason,
+    Cause,
+    Diagnosis,
+    Interval,
+    ModelVersion,
+    Slowdown,
+    Straggler,
+)
 from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
 from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
@@ -116,7 +125,7 @@ def diagnose(
     if window.steps.num_rows == 0:
         if earlier is not None:
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
-        alone = diagnose_collectives if window.collectives.num_rows else diagnose_exporters
+        alone = _without_steps(window)
         return within_limits(with_actions(alone(window, bundle.model), window, site))
     loaded = bundle
 
@@ -135,6 +144,13 @@ def diagnose(
         )
     diagnosis = with_actions(diagnosis, window, site)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
+
+
+def _without_steps(window: Window) -> Callable[[Window, ModelVersion], Diagnosis]:
+    """The diagnosis of a window without steps: of the most telling table that it has."""
+    if window.collectives.num_rows:
+        return diagnose_collectives
+    return diagnose_exporters if window.metrics.num_rows else diagnose_events
 
 
 def analyse(

@@ -72,7 +72,7 @@ def within(window: Window, begin: float, end: float) -> Window:
     Raises
     ------
     InvalidInput
-        If no row of steps, metrics or collectives is left.
+        If no row of steps, metrics, events or collectives is left.
     """
     steps = window.steps
     if steps.num_rows:
@@ -82,7 +82,8 @@ def within(window: Window, begin: float, end: float) -> Window:
     ops = window.ops
     if ops.num_rows:
         ops = ops.filter(pc.is_in(ops.column("step"), value_set=pc.unique(steps.column("step"))))
-    if not (steps.num_rows or metrics.num_rows or window.collectives.num_rows):
+    events = sampled_within(window.events, begin, end)
+    if not (steps.num_rows or metrics.num_rows or events.num_rows or window.collectives.num_rows):
         raise InvalidInput("there is no telemetry of this time")
     job = window.job
     return replace(
@@ -90,7 +91,7 @@ def within(window: Window, begin: float, end: float) -> Window:
         job=job.model_copy(update={"start": max(begin, job.start), "end": max(begin, min(end, job.end))}),
         steps=steps,
         metrics=metrics,
-        events=sampled_within(window.events, begin, end),
+        events=events,
         ops=ops,
     )
 

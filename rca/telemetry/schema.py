@@ -167,7 +167,7 @@ COLLECTIVES = TableSpec(
     keys=("rank", "group"),
 )
 #: A window has rows in at least one of these tables.
-SUFFICIENT = ("steps", "metrics", "collectives")
+SUFFICIENT = ("steps", "metrics", "events", "collectives")
 #: Columns of one table, unknown ones included.
 MOST_COLUMNS = 1000
 SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS, COLLECTIVES)}

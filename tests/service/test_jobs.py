@@ -221,6 +221,24 @@ def test_the_silence_of_an_ended_job_is_no_stop(client: TestClient) -> None:
     assert watch(client, "ended", timedelta(hours=2))["diagnosis_id"] == before
 
 
+def test_a_job_whose_first_news_is_a_failure_is_kept_and_diagnosed(client: TestClient) -> None:
+    job = {"job_id": "failed", "world_size": N_RANKS, "start": START, "end": START + 1}
+    event = {"time": START, "rank": 2, "node": "node-2", "kind": "process_exit", "code": "-9"}
+    receipt = send(client, "failed", orjson.dumps({"job": job, "events": [event]}))
+    assert (receipt["new"], receipt["first_step"]) == (True, None)
+    answer = client.get("/v1/jobs/failed/window", headers={"Accept": "application/json"})
+    assert answer.headers["X-Missing-Tables"] == "steps, metrics"
+    assert answer.json()["events"][0]["kind"] == "process_exit"
+    found = client.post("/v1/diagnoses", content=answer.content, headers=JSON).json()
+    assert (found["failure_mode"], found["stragglers"][0]["ranks"]) == ("fail_stop", [2])
+    # Steps that come later join the events.
+    for content in fragments("failed", step_rows(20)):
+        send(client, "failed", content)
+    answer = client.get("/v1/jobs/failed/window", headers={"Accept": "application/json"})
+    assert answer.headers["X-Missing-Tables"] == "metrics"
+    assert (len(answer.json()["steps"]["rank"]), len(answer.json()["events"])) == (80, 1)
+
+
 def test_many_segments_become_one(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "MERGED_FROM", 8)
     rows = step_rows(40)

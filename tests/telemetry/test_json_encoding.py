@@ -115,7 +115,7 @@ def test_a_misspelt_table_is_not_overlooked() -> None:
     assert (error.table, error.column) == ("window", "metric")
 
 
-@pytest.mark.parametrize("absent", [("job",), ("steps", "metrics")])
+@pytest.mark.parametrize("absent", [("job",), ("steps", "metrics", "events")])
 def test_the_job_and_a_table_are_required(absent: tuple[str, ...]) -> None:
     assert refused(document(**dict.fromkeys(absent))).table == absent[0]
 

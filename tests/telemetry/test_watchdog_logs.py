@@ -131,6 +131,22 @@ def test_torchrun_and_the_kernel_give_events(tmp_path: Path) -> None:
     assert "last enqueued work: 78" in fired[0]["message"]
 
 
+def test_the_table_of_torchrun_alone_names_the_first_failed_rank(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.log", TABLE)
+    answer = rca.diagnose(rca.read_window(path))
+    assert (answer.failure_mode, answer.abstained) == ("fail_stop", False)
+    assert [(each.ranks, each.nodes) for each in answer.stragglers] == [([1], ["node-a"])]
+    assert answer.causes[0].cause == "process_crash"
+    evidence = next(each for each in answer.causes[0].evidence if each.signal == "exit_code")
+    assert evidence.value == -9
+    assert "SIGKILL" in evidence.note
+
+
+def test_a_table_that_is_cut_before_its_first_rank_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"job\.log.*no failure is complete|no line names a rank"):
+        rca.read_window(write(tmp_path / "job.log", ["[rank0]: ...", *TABLE[:8]]))
+
+
 def test_folders_of_torchrun_and_packed_logs_are_read(tmp_path: Path) -> None:
     for rank, lines in hang(4, [3]).items():
         path = write(

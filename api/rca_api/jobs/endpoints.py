@@ -30,6 +30,8 @@ from rca_api.store.base import now
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
+#: Header of a window with the names of the tables that it lacks.
+MISSING_HEADER = "X-Missing-Tables"
 JobId = Annotated[Name, Path(description="Id of the job, as in its telemetry.")]
 Sender = Annotated[Principal, Security(requires(Scope.diagnose))]
 Reader = Annotated[Principal, Security(requires(Scope.read))]
@@ -56,9 +58,9 @@ Reader = Annotated[Principal, Security(requires(Scope.read))]
 async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> Receipt:
     """Store rows of a running job; they are durable when this answers.
 
-    The body is a window with the rows of any ranks and steps. They may come in any order, from each rank
-    alone, and again: of rows with the same rank and step the last ones count. A lasting change of the step
-    time, or silence, is diagnosed without a further request.
+    The body is a window with the rows of any ranks and steps, or with metrics or events only. They may come
+    in any order, from each rank alone, and again: of rows with the same rank and step the last ones count. A
+    lasting change of the step time, or silence, is diagnosed without a further request.
     """
     state = State.of(request)
     content_type = content_type_of(request, WINDOW_TYPES)
@@ -108,6 +110,12 @@ def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
         200: {
             "description": "The window, in a form that can be posted to `/v1/diagnoses`.",
             "model": TelemetryWindow,
+            "headers": {
+                MISSING_HEADER: {
+                    "description": "Tables without a row, such as `steps, metrics`; absent if all have rows.",
+                    "schema": {"type": "string"},
+                }
+            },
             "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
         },
         **problem_responses(
@@ -130,16 +138,20 @@ async def get_job_window(
     since: Annotated[Moment | None, Query(description="Steps that began at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Steps that began before this time.")] = None,
 ) -> Response:
-    """Get the rows of a time as one window; without `since`, all that is stored."""
+    """Get the rows of a time as one window; without `since`, all that is stored.
+
+    A job may have sent events only. The header `X-Missing-Tables` says what a diagnosis would lack.
+    """
     state = State.of(request)
     accept = choose(request.headers.get("accept"), (MULTIPART, JSON))
     begin, end = _seconds(since, -float("inf")), _seconds(until, float("inf"))
     with state.admission.work():
         digests = await run_in_threadpool(_digests, state, job_id, begin, end)
         deadline = Deadline.after(state.settings.deadline_seconds)
-        content = await state.pool.run(work.cut, digests, begin, end, accept, deadline=deadline)
+        content, missing = await state.pool.run(work.cut, digests, begin, end, accept, deadline=deadline)
     media_type = JSON if accept == JSON else arrow.CONTENT_TYPE
-    return Response(content, media_type=media_type, headers={"Vary": "Accept"})
+    lacking = {MISSING_HEADER: ", ".join(missing)} if missing else {}
+    return Response(content, media_type=media_type, headers={"Vary": "Accept", **lacking})
 
 
 def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:

@@ -21,6 +21,8 @@ from rca_api.store.canonical import CanonicalPieces
 
 #: Steps before a change that its diagnosis compares with.
 STEPS_BEFORE = 120
+#: Tables that a diagnosis of a running job uses.
+USED_TABLES = ("steps", "metrics", "events")
 TABLES = ("steps", "metrics", "events", "ops", "collectives")
 #: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
 _COPIES = 4
@@ -98,16 +100,19 @@ def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
     return _fragment(context, window)
 
 
-def cut(context: Context, digests: Sequence[str], begin: float, end: float, accept: str) -> bytes:
-    """The window of a time, encoded."""
+def cut(
+    context: Context, digests: Sequence[str], begin: float, end: float, accept: str
+) -> tuple[bytes, list[str]]:
+    """The window of a time, encoded, and the tables that a diagnosis would use and that have no row."""
     window = _window(context, digests)
     if math.isfinite(begin) or math.isfinite(end):
         window = within(
             window, max(begin, window.job.start), min(end, math.nextafter(window.job.end, math.inf))
         )
+    missing = [name for name in USED_TABLES if not getattr(window, name).num_rows]
     if accept == JSON:
-        return window.to_json()
-    return b"".join(bytes(piece) for piece in CanonicalPieces(window))
+        return window.to_json(), missing
+    return b"".join(bytes(piece) for piece in CanonicalPieces(window)), missing
 
 
 def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:

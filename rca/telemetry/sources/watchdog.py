@@ -167,12 +167,13 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Returns
     -------
     Window
-        With the tables ``collectives`` and ``events``. Its notes say what the logs lack.
+        With the tables ``collectives`` and ``events``; without a message of the watchdog, with ``events``
+        only. Its notes say what the logs lack.
 
     Raises
     ------
     InvalidInput
-        If no line names a rank, or all watchdog lines have an unknown form. If two files hold different
+        If no line names a rank, or no message and no failure is complete. If two files hold different
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
@@ -198,8 +199,12 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         raise InvalidInput(f"{names}: rank {highest:,} is above {MAX_WORLD_SIZE - 1:,}")
     members = _members(ranked, log.logged, world_size, notes)
     if not members:
+        if not log.events.rows:
+            raise InvalidInput(
+                f"{names}: no message of the NCCL watchdog and no failure is complete",
+                hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
+            )
         notes.append("no message of the NCCL watchdog: the logs do not show which rank waits")
-        members = {("job", rank): _Member("idle", None, np.nan, None) for rank in exited | log.logged}
     begin, end = _bounds(members, messages, log)
     _add_timeouts(ranked, log.events)
     _note_gaps(log, ranked, world_size, notes)

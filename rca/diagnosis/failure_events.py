@@ -1,0 +1,266 @@
+"""Diagnosis from events alone: which process or device failed first."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import numpy as np
+
+from rca.arrays import BoolArray
+from rca.diagnosis.advice import removals
+from rca.diagnosis.answer_limits import MOST_STRAGGLERS
+from rca.diagnosis.data_quality import listed
+from rca.diagnosis.result import (
+    PRICE,
+    AbstentionReason,
+    Cause,
+    Diagnosis,
+    Evidence,
+    ModelVersion,
+    Quality,
+    Slowdown,
+    Straggler,
+)
+from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
+from rca.features.end_origin import TERMINATED_CODES, end_origin
+from rca.features.machine_outliers import groups_of
+from rca.telemetry.causes import SPECS, FailureMode
+from rca.telemetry.job import Topology
+from rca.telemetry.window import Window
+
+#: Probability of a stop after the exit of a process with an error.
+STOPPED = 0.95
+#: Probability that the process that ended first crashed by itself. No labelled set of such logs exists: the
+#: number is a judgement, as are the next two.
+FIRST_EXIT = 0.8
+#: ... of ranks that are missed, but have no exit: that they hang.
+MISSED = 0.6
+#: ... of ranks whose device failed for good, or that failed among others without an order.
+FAILED = 0.5
+_NO_FAILURE = "the window has events only, and none of them is a failure"
+_NO_ORDER = "{n} ranks failed, and the events do not show which one was first"
+_DEVICE = "events report that a device of {ranks} failed, and no process of it has ended"
+_NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
+_TIME_STEPS = "time the steps of each rank: events alone show no slowness"
+#: What to look at after a signal that the process did not send itself.
+_AFTER_SIGNAL = {
+    signal.SIGKILL: "look for the out-of-memory killer in the kernel log of {place}; check the memory limit",
+    signal.SIGBUS: "look at {place}: shared memory (/dev/shm) or a disk may be full; read its kernel log",
+    signal.SIGSEGV: "look at the core dump and the libraries of {place}; the kernel log names the library",
+}
+_EVENTS_ONLY = "the window has events only: the answer follows from the failures that they report"
+_NO_COST = Slowdown(
+    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
+)
+_UNKNOWN_COST = Evidence(
+    signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
+)
+
+
+def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
+    """Diagnose a window with events and nothing else.
+
+    Parameters
+    ----------
+    window : Window
+    model : ModelVersion
+        Version of the bundle; it has no part in this answer.
+
+    Returns
+    -------
+    Diagnosis
+        Fail-stop with the rank that failed first, or abstained. It claims no seconds per step.
+    """
+    events = read_events(window)
+    failures = sorted((each for each in events if each.failure), key=lambda each: each.time)
+    first, ranks, name, probability = _first(window, failures)
+    groups = [list(each) for each in groups_of(ranks, window.job.topology)][:MOST_STRAGGLERS]
+    causes = [
+        Cause(
+            cause=name,
+            ranks=each,
+            nodes=_nodes(window, each),
+            probability=probability,
+            seconds_per_step=0.0,
+            interval=(0.0, 0.0),
+            share=0.0,
+            owner=SPECS[name].owner,
+            evidence=[_UNKNOWN_COST, *_evidence(each, failures, window)],
+        )
+        for each in groups
+    ]
+    reason = _reason(failures, groups, certain=first)
+    stopped = STOPPED if first else FAILED if failures else 0.0
+    mode: FailureMode = "fail_stop" if failures else "healthy"
+    return Diagnosis(
+        diagnosis_id=uuid4().hex,
+        window_id=window.job.window_id,
+        job_id=window.job.job_id,
+        created_at=datetime.now(UTC),
+        model=model,
+        failure_mode=mode,
+        failure_mode_probability=_probability(stopped),
+        slowdown=_NO_COST,
+        stragglers=[_straggler(each, probability, window) for each in groups],
+        causes=causes,
+        unexplained_seconds_per_step=0.0,
+        abstained=reason is not None,
+        next_check=_next_check(groups, failures, window),
+        actions=removals(causes[:1], {}) if first else [],
+        missing_signals=["steps", "metrics"],
+        quality=_quality(window, failures),
+        failure_mode_set=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
+        abstention_reason=reason,
+    )
+
+
+def _first(window: Window, failures: Sequence[Event]) -> tuple[bool, BoolArray, str, float]:
+    """Whether events show who failed first, these ranks, their cause and its probability."""
+    topology = window.job.topology
+    nobody = np.zeros(topology.n_ranks, dtype=bool)
+    if not failures:
+        return False, nobody, "process_crash", 0.0
+    began = min((each.time for each in failures if each.kind in DEATHS), default=failures[0].time)
+    end = End(topology, began, np.full(topology.n_ranks, -np.inf), 1.0)
+    origin = end_origin(failures, end)
+    if not origin.any():
+        origin = _earliest_death(failures, topology)
+    if origin.any():
+        died = any(each.kind in DEATHS and origin[ranks_named(each, topology)].any() for each in failures)
+        return True, origin, "process_crash" if died else "hang", FIRST_EXIT if died else MISSED
+    return False, ranks_that_failed(failures, topology, window.job.start), "process_crash", FAILED
+
+
+def _earliest_death(failures: Sequence[Event], topology: Topology) -> BoolArray:
+    """The ranks of one node that died before all others, unless they were terminated; else none."""
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    died = [each for each in failures if each.kind in DEATHS and each.rank is not None]
+    if not died or died[0].code in TERMINATED_CODES:
+        return found
+    first = {each.rank for each in died if each.time == died[0].time}
+    ranks = np.array(sorted(rank for rank in first if rank is not None))
+    one_node = ranks.size == 1 or (topology.node[ranks] == topology.node[ranks[0]]).all()
+    if one_node and (ranks.size == 1 or topology.node[ranks[0]] >= 0):
+        found[ranks] = True
+    return found
+
+
+def _probability(stopped: float) -> dict[FailureMode, float]:
+    if not stopped:
+        return {"healthy": 1 / 3, "fail_slow": 1 / 3, "fail_stop": 1 / 3}
+    other = (1.0 - stopped) / 2
+    return {"healthy": other, "fail_slow": other, "fail_stop": stopped}
+
+
+def _reason(failures: Sequence[Event], groups: list[list[int]], *, certain: bool) -> AbstentionReason | None:
+    if certain:
+        return None
+    if not failures:
+        return AbstentionReason(code="no_step_times", sentence=_NO_FAILURE)
+    ranks = [rank for each in groups for rank in each]
+    if not ranks:
+        return AbstentionReason(code="failure_reported", sentence=_NO_ORIGIN)
+    if not any(each.kind in DEATHS and each.rank is not None for each in failures):
+        return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=listed(ranks)))
+    return AbstentionReason(code="failure_reported", sentence=_NO_ORDER.format(n=len(ranks)))
+
+
+def _nodes(window: Window, ranks: list[int]) -> list[str]:
+    """Nodes of ranks: of the job, else those that the events of these ranks name."""
+    found = window.job.topology.nodes_of(ranks)
+    if found:
+        return found
+    table = window.events
+    columns = [table.column(name).to_pylist() for name in ("rank", "node")]
+    return sorted({node for rank, node in zip(*columns, strict=True) if rank in ranks and node is not None})
+
+
+def _evidence(ranks: list[int], failures: Sequence[Event], window: Window) -> list[Evidence]:
+    """The failures that name the ranks, the first ones, and how many others followed."""
+    topology = window.job.topology
+    own = [each for each in failures if set(ranks_named(each, topology).tolist()) & set(ranks)]
+    found = [_of_event(each) for each in own[:3]]
+    later = len(failures) - len(own)
+    if later:
+        note = "failures of other ranks, which may follow from this one"
+        found.append(
+            Evidence(signal="other_failures", value=float(later), reference=None, unit="", note=note)
+        )
+    return found
+
+
+def _of_event(event: Event) -> Evidence:
+    at = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    code = _number(event.code)
+    name = signal_of(event)
+    text = f"{at}: {event.message}" if event.message else at
+    note = f"{name.name}; {text}" if name is not None and name.name not in text else text
+    signal_name = "exit_code" if event.kind == "process_exit" else event.kind
+    reference = 0.0 if event.kind == "process_exit" else None
+    return Evidence(signal=signal_name, value=code, reference=reference, unit="", note=note)
+
+
+def signal_of(event: Event) -> signal.Signals | None:
+    """The signal that ended a process, by its exit code: -9 of Python, 137 of a shell."""
+    code = _number(event.code)
+    if event.kind != "process_exit" or code is None:
+        return None
+    number = -int(code) if code < 0 else int(code) - 128
+    return next((each for each in signal.Signals if each.value == number), None)
+
+
+def _number(code: str | None) -> float | None:
+    try:
+        return None if code is None else float(int(code))
+    except ValueError:
+        return None
+
+
+def _straggler(ranks: list[int], probability: float, window: Window) -> Straggler:
+    return Straggler(
+        ranks=ranks,
+        nodes=_nodes(window, ranks),
+        scope="rank" if len(ranks) == 1 else "node",
+        straggler_type=None,
+        pattern=None,
+        probability=probability,
+        first_step=None,
+        last_step=None,
+    )
+
+
+def _next_check(groups: list[list[int]], failures: Sequence[Event], window: Window) -> str:
+    if not failures:
+        return _TIME_STEPS
+    if not groups:
+        return _NO_ORIGIN
+    ranks = groups[0]
+    nodes = _nodes(window, ranks)
+    place = f"{listed(ranks)} ({', '.join(nodes)})" if nodes else listed(ranks)
+    own = [each for each in failures if set(ranks_named(each, window.job.topology).tolist()) & set(ranks)]
+    for each in own:
+        ended = signal_of(each)
+        if ended in _AFTER_SIGNAL:
+            return _AFTER_SIGNAL[ended].format(place=place)
+    return f"{place}: {SPECS['process_crash'].next_check}"
+
+
+def _quality(window: Window, failures: Sequence[Event]) -> Quality:
+    return Quality(
+        rows_used=0,
+        rows_unused=0,
+        steps_used=0,
+        warmup_steps=0,
+        metric_samples_used=0,
+        metric_samples_unused=0,
+        events_used=len(failures),
+        events_unused=window.events.num_rows - len(failures),
+        unknown_metrics=[],
+        notes=[
+            *window.notes,
+            "the window has events only: the answer follows from failures that they report",
+        ],
+    )

@@ -1,0 +1,111 @@
+"""Events alone: the process that ended first is named; what has no order abstains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rca
+
+BEGIN = 1_760_000_000.0
+
+
+def window(*events: dict[str, Any], world_size: int = 8, placed: bool = True) -> rca.Window:
+    job: dict[str, Any] = {"job_id": "a", "world_size": world_size, "start": BEGIN, "end": BEGIN + 60}
+    if placed:
+        job["ranks"] = [
+            {"rank": rank, "node": f"node-{rank // 4}", "gpu": rank % 4} for rank in range(world_size)
+        ]
+    rows = [{"node": None, "rank": None, "code": None, "message": None, **each} for each in events]
+    return rca.Window.from_tables(job, events=rows)
+
+
+def exit_of(rank: int, code: int | str, second: float = 0.0, message: str | None = None) -> dict[str, Any]:
+    return {
+        "time": BEGIN + second,
+        "rank": rank,
+        "node": f"node-{rank // 4}",
+        "kind": "process_exit",
+        "code": str(code),
+        "message": message,
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "signal", "check"),
+    [
+        (-9, "SIGKILL", "out-of-memory killer in the kernel log of rank 5 (node-1)"),
+        (137, "SIGKILL", "out-of-memory killer"),
+        (-7, "SIGBUS", "shared memory"),
+        (1, "", "the rank's own log and exit code"),
+    ],
+)
+def test_the_process_that_ended_first_is_named(code: int, signal: str, check: str) -> None:
+    later = [exit_of(rank, -15, 3.0) for rank in range(8) if rank != 5]
+    answer = rca.diagnose(window(*later, exit_of(5, code, 1.0)))
+    assert (answer.failure_mode, answer.abstained) == ("fail_stop", False)
+    assert [(each.ranks, each.nodes) for each in answer.stragglers] == [([5], ["node-1"])]
+    cause = answer.causes[0]
+    assert (cause.cause, cause.ranks) == ("process_crash", [5])
+    evidence = {each.signal: each for each in cause.evidence}
+    assert evidence["exit_code"].value == code
+    assert signal in evidence["exit_code"].note
+    assert evidence["other_failures"].value == 7
+    assert check in answer.next_check
+    assert answer.slowdown.seconds_per_step == 0
+    assert (answer.quality.events_used, answer.missing_signals) == (8, ["steps", "metrics"])
+
+
+def test_without_places_the_nodes_are_those_of_the_events() -> None:
+    answer = rca.diagnose(window(exit_of(5, -9), exit_of(2, -6, 2.0), placed=False))
+    assert (answer.stragglers[0].ranks, answer.stragglers[0].nodes) == ([5], ["node-1"])
+
+
+def test_a_job_that_was_terminated_from_outside_has_no_first_rank() -> None:
+    answer = rca.diagnose(window(*(exit_of(rank, -15, 0.1 * rank) for rank in range(8))))
+    assert answer.abstained
+    assert answer.abstention_reason is not None
+    assert answer.abstention_reason.code == "failure_reported"
+
+
+def test_failures_at_one_time_on_two_nodes_have_no_order() -> None:
+    answer = rca.diagnose(window(exit_of(1, -9), exit_of(6, -9)))
+    assert answer.abstained
+    assert [each.ranks for each in answer.stragglers] == [[1], [6]]
+
+
+def test_a_device_that_failed_names_the_ranks_of_its_node_and_abstains() -> None:
+    event = {"time": BEGIN, "node": "node-1", "kind": "xid", "code": "79", "message": "fallen off the bus"}
+    answer = rca.diagnose(window(event))
+    assert (answer.failure_mode, answer.abstained) == ("fail_stop", True)
+    assert answer.stragglers[0].ranks == [4, 5, 6, 7]
+    assert "no process of it has ended" in str(answer.abstention_reason)
+    unplaced = rca.diagnose(window(event, placed=False))
+    assert (unplaced.stragglers, unplaced.abstained) == ([], True)
+    assert "place the nodes on ranks" in unplaced.next_check
+
+
+def test_watchdogs_that_fired_name_the_rank_whose_watchdog_did_not() -> None:
+    fired = [
+        {"time": BEGIN, "rank": rank, "kind": "nccl_timeout", "message": "timeout"}
+        for rank in range(8)
+        if rank != 3
+    ]
+    answer = rca.diagnose(window(*fired))
+    assert (answer.stragglers[0].ranks, answer.causes[0].cause) == ([3], "hang")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        exit_of(0, 0),
+        {"time": BEGIN, "rank": 2, "kind": "log", "message": "step 100 loss 2.1"},
+        {"time": BEGIN, "node": "node-0", "kind": "ecc", "message": "corrected error (SBE)"},
+    ],
+    ids=["normal exit", "progress", "corrected"],
+)
+def test_events_without_a_failure_show_nothing(event: dict[str, Any]) -> None:
+    answer = rca.diagnose(window(event))
+    assert (answer.failure_mode, answer.abstained, answer.stragglers) == ("healthy", True, [])
+    assert answer.quality.events_used == 0
