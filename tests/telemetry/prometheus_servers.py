@@ -102,6 +102,14 @@ def pod_samples(pods: Sequence[tuple[str, str, str, int]], times: Sequence[float
             yield f'kube_pod_info{{namespace="{namespace}",pod="{pod}",node="node-{node}"}} 1 {at:.3f}'
 
 
+def node_label_samples(leaves: Sequence[str], label: str, times: Sequence[float]) -> Iterator[str]:
+    """What kube-state-metrics says about the labels of nodes: a label with the leaf switch of each."""
+    yield "# TYPE kube_node_labels gauge"
+    for node, leaf in enumerate(leaves):
+        for at in times:
+            yield f'kube_node_labels{{node="node-{node}",instance="ksm:8080",{label}="{leaf}"}} 1 {at:.3f}'
+
+
 def free_port() -> int:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

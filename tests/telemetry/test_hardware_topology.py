@@ -293,6 +293,14 @@ def test_a_file_that_contradicts_the_window_is_refused(tmp_path: Path) -> None:
         with_topology(window, written(tmp_path, "t.conf", TOPOLOGY_CONF))
 
 
+def test_an_address_is_the_same_in_dcgm_s_spelling(tmp_path: Path) -> None:
+    window = job(pci_address=["00000000:07:00.0", "00000000:0F:00.0"] * 4)
+    assert column(with_topology(window, written(tmp_path, "t.xml", NCCL)), "nic") == ["mlx5_0", "mlx5_1"] * 4
+    other = job(pci_address=["00000000:08:00.0", "00000000:0F:00.0"] * 4)
+    with pytest.raises(InvalidInput, match=r"the pci_address of rank 0 is 0000:08:00.0 in the window"):
+        with_topology(other, written(tmp_path, "t.xml", NCCL))
+
+
 def test_the_topology_of_another_cluster_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, "t.conf", "SwitchName=s Nodes=gpu[1-4]\n")
     with pytest.raises(

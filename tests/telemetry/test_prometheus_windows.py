@@ -27,6 +27,7 @@ from tests.telemetry.prometheus_servers import (
     MISSING,
     dcgm_samples,
     free_port,
+    node_label_samples,
     node_samples,
     pod_samples,
     prometheus,
@@ -36,6 +37,8 @@ from tests.telemetry.prometheus_servers import (
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
 TIMES = [END - 900 + INTERVAL * number for number in range(60)]
 NODE_EXPORTER = "prometheus-node-exporter"
+#: A label of a Kubernetes node, as kube-state-metrics writes it.
+LEAF_LABEL = "label_network_topology_nvidia_com_leaf"
 #: Node of a GPU -> labels of the pod that uses it.
 PODS = {
     **{node: ("llama", "ml", f"llama-worker-{3 - node}") for node in range(4)},
@@ -49,6 +52,7 @@ PODS = {
 def pod_labels(node: int, gpu: int) -> str:
     _, namespace, pod = PODS[node]
     exporter = f',job="dcgm",pod="dcgm-exporter-{node}",namespace="gpu"'
+    exporter += f',pci_bus_id="{node:08d}:{gpu:02d}:00.0"'
     return f'{exporter},exported_pod="{pod}",exported_namespace="{namespace}"'
 
 
@@ -62,6 +66,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             [(job, namespace, pod, node) for node, (job, namespace, pod) in PODS.items() if job != "solo"],
             TIMES,
         ),
+        node_label_samples([f"leaf-{node // 2}" for node in range(8)], LEAF_LABEL, TIMES),
     )
     with prometheus(tmp_path_factory.mktemp("prometheus"), lines) as url:
         yield url
@@ -80,6 +85,13 @@ def test_ranks_follow_the_pods_of_a_kubeflow_job(cluster: str) -> None:
     assert any("pod labels of Kubeflow training operator" in note for note in window.notes)
     (straggler,) = rca.diagnose(window).stragglers
     assert (straggler.ranks, straggler.nodes) == ([18], ["node-1"])
+
+
+def test_labels_of_nodes_and_devices_name_the_hardware_of_ranks(cluster: str) -> None:
+    places = read(cluster, "llama").job.ranks or ()
+    assert [place.leaf_switch for place in places] == ["leaf-1"] * 16 + ["leaf-0"] * 16
+    # Worker 0 runs on node-3.
+    assert places[5].pci_address == "0003:05:00.0"
 
 
 def test_samples_are_those_that_were_scraped(cluster: str) -> None:

@@ -9,7 +9,14 @@ from dataclasses import replace
 from rca.errors import InvalidInput, cut
 from rca.telemetry.job import RankPlace
 from rca.telemetry.node_names import placed, same_nodes
-from rca.telemetry.topology.hardware import LEVELS, Fact, HardwareTopology, Level, contradiction
+from rca.telemetry.topology.hardware import (
+    LEVELS,
+    Fact,
+    HardwareTopology,
+    Level,
+    canonical_address,
+    contradiction,
+)
 from rca.telemetry.topology.read import read_topology
 from rca.telemetry.validation import validated_job
 from rca.telemetry.window import Window
@@ -139,5 +146,7 @@ def _described(
 
 def _refuse_contradiction(place: RankPlace, level: Level, fact: Fact) -> None:
     known: str | None = getattr(place, level)
+    if known is not None and level == "pci_address":
+        known = canonical_address(known)
     if known is not None and known != fact.name:
         raise contradiction(f"the {level} of rank {place.rank}", Fact(known, _WINDOW), fact)

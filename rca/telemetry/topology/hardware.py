@@ -94,6 +94,12 @@ def contradiction(about: str, one: Fact, other: Fact) -> InvalidInput:
     )
 
 
+def canonical_address(text: str) -> str:
+    """A PCI address as the kernel writes it: DCGM writes ``00000000:0F:00.0`` for ``0000:0f:00.0``."""
+    domain, colon, rest = text.lower().partition(":")
+    return f"{domain.lstrip('0').zfill(4)}{colon}{rest}" if rest.count(":") == 1 else text.lower()
+
+
 class Facts:
     """Collects the facts of one file.
 
@@ -118,6 +124,8 @@ class Facts:
         """
         if name is None:
             return
+        if level == "pci_address":
+            name = canonical_address(name)
         known = self._facts.setdefault((place, level), Fact(name, self.source))
         if known.name != name:
             raise InvalidInput(

@@ -18,6 +18,7 @@ from rca.telemetry.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.telemetry.sources.prometheus.machines import find_machines
 from rca.telemetry.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
 from rca.telemetry.sources.prometheus.node_exporters import NodeExporters
+from rca.telemetry.sources.prometheus.node_labels import with_hardware
 from rca.telemetry.sources.prometheus.promql import matcher, quoted, selector
 from rca.telemetry.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
 from rca.telemetry.sources.prometheus.rank_places import DeviceNames, Places, place_ranks
@@ -176,6 +177,8 @@ class _Reading:
             self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
         )
         found, places = self._ranks(search, names["node"])
+        devices = DeviceNames(found, self.label_map)
+        places = with_hardware(places, found, devices, self.server, self.matchers, start, end)
         nodes = sorted({place.node for place in places.places if place.node is not None})
         exporters = NodeExporters.find(self.server, nodes, self.matchers, start, end)
         queries = [
@@ -185,7 +188,6 @@ class _Reading:
         ]
         self.report(f"{places.world_size} ranks on {len(nodes)} nodes, {len(queries)} queries", 0, 0)
         parts = read_samples(self.server, queries, self.report, max_samples=self.max_samples)
-        devices = DeviceNames(found, self.label_map)
         placed = [
             PlacedSeries.of(part, lambda labels: self._place(labels, found, places, devices, exporters))
             for part in parts
