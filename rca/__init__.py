@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rca.causal.ranking import rank_causes
     from rca.diagnosis import Bundle, Diagnosis, diagnose
+    from rca.diagnosis.planning import plan
     from rca.errors import (
         BundleError,
         InvalidInput,
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
         SourceError,
         TooLarge,
     )
+    from rca.recovery.planner import Plan
+    from rca.recovery.site import Site
     from rca.telemetry import Window, read_window
     from rca.telemetry.sources.prometheus import read_prometheus
     from rca.whatif import WhatIf, what_if
@@ -35,12 +38,15 @@ __all__ = [
     "InvalidTrace",
     "InvalidWindow",
     "MissingExtra",
+    "Plan",
     "RcaError",
+    "Site",
     "SourceError",
     "TooLarge",
     "WhatIf",
     "Window",
     "diagnose",
+    "plan",
     "rank_causes",
     "read_prometheus",
     "read_window",
@@ -51,6 +57,9 @@ __all__ = [
 _HOMES = {
     "rca.causal.ranking": ("rank_causes",),
     "rca.diagnosis": ("Bundle", "Diagnosis", "diagnose"),
+    "rca.diagnosis.planning": ("plan",),
+    "rca.recovery.planner": ("Plan",),
+    "rca.recovery.site": ("Site",),
     "rca.telemetry": ("Window", "read_window"),
     "rca.telemetry.sources.prometheus": ("read_prometheus",),
     "rca.whatif": ("WhatIf", "what_if"),

@@ -25,6 +25,7 @@ from rca_api import (
     logs,
     models,
     nodes,
+    plans,
     problems,
     tracing,
     training_runs,
@@ -43,6 +44,7 @@ from rca_api.lifespan import lifespan
 from rca_api.middleware import RequestContext, SecurityHeaders
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
+from rca_api.plans import endpoints as plan_endpoints
 from rca_api.settings import Settings
 from rca_api.shedding import Shedding
 from rca_api.state import State
@@ -85,6 +87,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "diagnoses", "description": diagnoses.__doc__},
             {"name": "jobs", "description": jobs.__doc__},
             {"name": "data shards", "description": data_shards.__doc__},
+            {"name": "plans", "description": plans.__doc__},
             {"name": "feedback", "description": feedback.__doc__},
             {"name": "incidents", "description": incidents.__doc__},
             {"name": "nodes", "description": nodes.__doc__},
@@ -113,6 +116,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(window_endpoints.router)
     app.include_router(job_endpoints.router)
     app.include_router(data_shard_endpoints.router)
+    app.include_router(plan_endpoints.router)
     app.include_router(feedback_endpoints.router)
     app.include_router(incident_endpoints.router)
     app.include_router(node_endpoints.router)

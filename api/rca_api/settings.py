@@ -105,6 +105,9 @@ class Settings(BaseSettings):
     """Folder of the model bundle. Default: the shipped bundle."""
     priors: Path | None = None
     """JSON file of how often each slow cause occurs on this cluster. Default: as in the training data."""
+    site: Path | None = None
+    """YAML file with the costs and limits of recovery, by which actions are planned. Default: no limits, a
+    restart of 600 s, checkpoints every 1,800 s."""
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
     """Largest body as sent, compressed or not."""
     max_decoded_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
@@ -249,7 +252,7 @@ class Settings(BaseSettings):
     `OTEL_*` variables set its address and the sampling.
     """
 
-    @field_validator("bundle", "priors", "collections_dir", mode="before")
+    @field_validator("bundle", "priors", "site", "collections_dir", mode="before")
     @classmethod
     def _is_given(cls, value: object) -> object:
         """An empty variable is no path, as one that `--print-config` shows for an unset path."""

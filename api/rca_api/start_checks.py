@@ -14,6 +14,7 @@ from typing import Any
 
 from rca.classify.priors import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError
+from rca.recovery.site import Site
 from rca_api.environment import variable_of
 from rca_api.redis_pool import is_redis, redis_pool
 from rca_api.settings import Settings
@@ -29,6 +30,7 @@ SERVE = (
     "rate_limit_storage_url",
     "bundle",
     "priors",
+    "site",
     "queue_url",
     "collections_dir",
 )
@@ -121,6 +123,16 @@ def _priors(settings: Settings) -> None:
             raise InvalidInput(f"needs a JSON file of positive numbers by slow cause: {reason}") from None
 
 
+def _site(settings: Settings) -> None:
+    if settings.site is not None:
+        try:
+            Site.read(settings.site)
+        except InvalidInput as error:
+            raise InvalidInput(f"needs a YAML file with costs and limits: {error.message}") from None
+        except RcaError:
+            raise InvalidInput("needs a readable YAML file with costs and limits") from None
+
+
 def _queue(settings: Settings) -> None:
     kind, _, rest = settings.queue_url.partition("://")
     if is_redis(settings.queue_url):
@@ -185,6 +197,7 @@ _CHECKS: dict[str, Callable[[Settings], None]] = {
     "rate_limit_storage_url": _rates,
     "bundle": _bundle,
     "priors": _priors,
+    "site": _site,
     "queue_url": _queue,
     "collections_dir": _collections,
     "cache_dir": _cache,

@@ -9,6 +9,7 @@ from typing import cast
 
 from fastapi import FastAPI, Request
 
+from rca.recovery.site import Site
 from rca_api.admission import Admission
 from rca_api.compute.body import Spool
 from rca_api.compute.bundles import BundleRef, small_window
@@ -57,6 +58,7 @@ class State:
     """Parts built once per app by `create_app`."""
 
     settings: Settings
+    site: Site
     database: Database
     schema_check: SchemaCheck
     metrics: Metrics
@@ -120,6 +122,7 @@ class State:
         dispatcher = Dispatcher(journal, pool, models, memory, settings, shadow.answered)
         return cls(
             settings=settings,
+            site=Site() if settings.site is None else Site.read(settings.site),
             database=database,
             schema_check=SchemaCheck(database),
             authority=Authority(settings, database),
@@ -175,6 +178,7 @@ def _setup(settings: Settings, models: CurrentModels) -> Setup:
         settings.window_store_url,
         settings.log_level,
         int(settings.max_window_memory_bytes),
+        settings.site,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 COMMANDS: tuple[str, ...] = (
     "diagnose",
+    "plan",
     "validate",
     "what-if",
     "serve",

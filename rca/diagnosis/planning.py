@@ -30,7 +30,7 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
     ----------
     diagnosis : Diagnosis
     window : Window, optional
-        The diagnosed window. Without it, actions that change the ranks' work have no price and are left out.
+        The diagnosed window. Without it, actions that change the ranks' work keep the price of the diagnosis.
     site : Site, optional
         Costs and limits; defaults and the job's hints where it says nothing.
 
@@ -38,7 +38,8 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
     -------
     Plan
     """
-    return plan_for(situation_of(diagnosis, window, site or Site()))
+    priced = [] if window is not None else _replayed(diagnosis)
+    return plan_for(situation_of(diagnosis, window, site or Site()), priced=priced)
 
 
 def with_actions(diagnosis: Diagnosis, window: Window, site: Site) -> Diagnosis:
@@ -89,7 +90,9 @@ def _fault(cause: Cause, diagnosis: Diagnosis) -> Fault:
     known = [
         action
         for action in diagnosis.actions
-        if action.action == remedy and action.ranks == cause.ranks and cause.cause in action.causes
+        if action.action == remedy
+        # Older answers do not say which cause an action removes.
+        and (not action.causes or (action.ranks == cause.ranks and cause.cause in action.causes))
     ]
     saved = known[0].expected_seconds_per_step_saved if known else None
     return Fault(
@@ -117,9 +120,33 @@ def _action(option: Option) -> Action:
         ranks=option.ranks,
         nodes=option.nodes,
         chance=option.chance,
+        basis=option.basis,
         risk=option.risk,
         escalate_after_steps=option.escalate_after_steps,
     )
+
+
+def _replayed(diagnosis: Diagnosis) -> list[Option]:
+    """The options of a diagnosis that a replay of its window priced."""
+    return [
+        Option(
+            action=each.action,
+            weight=each.weight or "light",
+            causes=each.causes,
+            ranks=each.ranks,
+            nodes=each.nodes,
+            seconds_per_step_saved=each.expected_seconds_per_step_saved,
+            interval=each.interval,
+            basis="replay",
+            chance=1.0 if each.chance is None else each.chance,
+            one_off_seconds=each.cost_seconds or 0.0,
+            break_even_steps=each.break_even_steps,
+            risk=each.risk or "",
+            instruction=each.runbook,
+        )
+        for each in diagnosis.actions
+        if each.basis == "replay"
+    ]
 
 
 def _step_seconds(diagnosis: Diagnosis) -> float:

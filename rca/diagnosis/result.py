@@ -176,6 +176,7 @@ class Action(_Frozen):
     `cost_seconds` is the time that it takes from the job once. It pays off after `break_even_steps`. Heavy
     actions restart the job or take machines out: while the slowness lasts, they are due after
     `escalate_after_steps` more steps. `chance` is the probability that the action is on the true cause.
+    `basis` is the source of the gain: the cost of the causes, a replay of the job, or a published formula.
     """
 
     action: str
@@ -189,6 +190,7 @@ class Action(_Frozen):
     ranks: list[int] = []
     nodes: list[str] = []
     chance: Probability | None = None
+    basis: Literal["attribution", "replay", "published", "unknown"] | None = None
     risk: str | None = None
     escalate_after_steps: int | None = None
 

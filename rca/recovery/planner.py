@@ -27,6 +27,8 @@ ACTIONS: tuple[Action, ...] = (
     IsolateSuspects(),
 )
 
+_REMOVES_A_CAUSE = frozenset(remedy.name for remedy in REMEDIES)
+
 
 class Plan(BaseModel):
     """What to do about a diagnosis.
@@ -38,7 +40,8 @@ class Plan(BaseModel):
         Without any action.
     interval : tuple of float
     options : list of Option
-        Light actions before heavy ones, the larger expected saving first.
+        Light actions before heavy ones; among these what removes a cause comes first, then the larger
+        expected saving.
     first : str
         The action to take now; "none" where waiting is best.
     why : str
@@ -61,7 +64,7 @@ class Plan(BaseModel):
     competitive_ratio: float
 
 
-def plan(situation: Situation, actions: Sequence[Action] = ACTIONS) -> Plan:
+def plan(situation: Situation, actions: Sequence[Action] = ACTIONS, *, priced: Sequence[Option] = ()) -> Plan:
     """Judge every action in a situation.
 
     Parameters
@@ -69,11 +72,14 @@ def plan(situation: Situation, actions: Sequence[Action] = ACTIONS) -> Plan:
     situation : Situation
     actions : sequence of Action
         By default all.
+    priced : sequence of Option
+        Replayed options of an earlier plan, for actions that cannot be replayed now.
     """
     options: list[Option] = []
     rejected: list[Rejection] = []
     for action in actions:
-        for found in action.options(situation):
+        known: list[Option | Rejection] = [each for each in priced if each.action == action.name]
+        for found in known or action.options(situation):
             kept = found if isinstance(found, Rejection) else guarded(found, situation)
             if isinstance(kept, Option):
                 options.append(kept)
@@ -130,8 +136,10 @@ def ladder_of(options: Sequence[Option], situation: Situation) -> Ladder:
     return Ladder.of(rungs)
 
 
-def _order(option: Option) -> tuple[bool, float, str, list[int]]:
-    return option.weight == "heavy", -_expected(option), option.action, option.ranks
+def _order(option: Option) -> tuple[bool, bool, float, str, list[int]]:
+    """Light before heavy, what removes a cause before what works around it, then the expected saving."""
+    around = option.action not in _REMOVES_A_CAUSE
+    return option.weight == "heavy", around, -_expected(option), option.action, option.ranks
 
 
 def _expected(option: Option) -> float:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Self
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, SourceError
 from rca.telemetry.job import Job
 
 #: Schedule, start, load and first collective of a restart, where neither the site nor the job gives it.
@@ -79,6 +81,28 @@ class Site(BaseModel):
             raise InvalidInput(
                 f"{place}: {first['msg'].lower()}", hint=f"fields: {', '.join(cls.model_fields)}"
             ) from None
+
+    @classmethod
+    def read(cls, path: Path, changes: Mapping[str, Any] | None = None) -> Self:
+        """The site of a YAML or JSON file, with some values changed.
+
+        Raises
+        ------
+        SourceError
+            If the file cannot be read or holds no mapping.
+        InvalidInput
+            If a value is wrong.
+        """
+        hint = f"fields: {', '.join(cls.model_fields)}"
+        try:
+            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise SourceError(f"cannot read {path}: {error.strerror}") from None
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+            raise SourceError(f"{path} is not YAML", hint=hint) from None
+        if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+            raise SourceError(f"{path} has no fields", hint=hint)
+        return cls.checked({**values, **(changes or {})})
 
     def for_job(self, job: Job, step_seconds: float) -> Self:
         """The site with the hints of a job in place of what the site leaves open."""

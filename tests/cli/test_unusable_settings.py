@@ -78,6 +78,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "public_metrics": (SECRET,),
     "bundle": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "/proc/1/mem"),
     "priors": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
+    "site": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "webhook_http": (SECRET,),
     "webhook_hosts": (
         SECRET,
@@ -257,7 +258,7 @@ def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    "name", ["bundle", "priors", "collections_dir", "cache_dir", "window_store_url", "queue_url"]
+    "name", ["bundle", "priors", "site", "collections_dir", "cache_dir", "window_store_url", "queue_url"]
 )
 def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     default = getattr(Settings(), name)

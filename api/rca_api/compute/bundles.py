@@ -16,6 +16,7 @@ from rca.classify.priors import read_priors
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError
+from rca.recovery.site import Site
 from rca.telemetry.window import Window
 
 #: Champion, challenger and previous champion, so that a swap loads no bundle twice.
@@ -48,10 +49,14 @@ class LoadedBundles:
     ----------
     priors : Path, optional
         JSON file of how often each slow cause occurs on this cluster.
+    site : Path, optional
+        YAML file with costs and limits of recovery.
     """
 
-    def __init__(self, priors: Path | None = None) -> None:
+    def __init__(self, priors: Path | None = None, site: Path | None = None) -> None:
         self._priors_file = priors
+        self._site_file = site
+        self._site: Site | None = None
         self._priors: dict[str, float] | None = None
         self._held: OrderedDict[BundleRef, rca.Bundle] = OrderedDict()
 
@@ -77,6 +82,7 @@ class LoadedBundles:
             priors=self._priors,
             node_odds=node_odds or None,
             earlier=earlier,
+            site=self._site,
             max_memory_bytes=None,
         )
 
@@ -91,20 +97,22 @@ class LoadedBundles:
         Raises
         ------
         RcaError
-            If the bundle or the priors cannot be used.
+            If the bundle, the priors or the site cannot be used.
         """
         return self.diagnose(ref, small_window()).model
 
     def prepare(self, ref: BundleRef) -> rca.Bundle:
-        """Load a bundle and the priors, unless they are loaded.
+        """Load a bundle, the priors and the site, unless they are loaded.
 
         Raises
         ------
         RcaError
-            If the bundle or the priors cannot be used. The reason is for operators, not for callers.
+            If the bundle, the priors or the site cannot be used. The reason is for operators only.
         """
         if self._priors is None and self._priors_file is not None:
             self._priors = read_priors(self._priors_file)
+        if self._site is None and self._site_file is not None:
+            self._site = Site.read(self._site_file)
         held = self._held.get(ref)
         if held is None:
             held = baseline() if ref.folder is None else rca.Bundle.load(ref.folder)

@@ -45,6 +45,7 @@ class Setup:
     window_store_url: str
     log_level: str = "info"
     max_memory_bytes: int | None = None
+    site: Path | None = None
 
 
 @dataclass
@@ -113,7 +114,7 @@ def initialize(setup: Setup) -> Context:
     command_process.take_over()
     command_process.forgo_pandas()
     windows = WindowStore(setup.window_store_url)
-    _Process.context = Context(LoadedBundles(setup.priors), windows, setup.max_memory_bytes)
+    _Process.context = Context(LoadedBundles(setup.priors, setup.site), windows, setup.max_memory_bytes)
     model, failure = None, None
     try:
         model = _Process.context.bundles.warm(setup.champion)

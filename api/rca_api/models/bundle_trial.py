@@ -174,16 +174,18 @@ def _setup_message(setup: Setup) -> Message:
         "priors": None if setup.priors is None else str(setup.priors),
         "window_store_url": setup.window_store_url,
         "log_level": setup.log_level,
+        "site": None if setup.site is None else str(setup.site),
     }
 
 
 def _read_setup(message: Message) -> Setup:
-    priors = message["priors"]
+    priors, site = message["priors"], message["site"]
     return Setup(
         _read_bundle(message["champion"]),
         None if priors is None else Path(priors),
         message["window_store_url"],
         message["log_level"],
+        site=None if site is None else Path(site),
     )
 
 

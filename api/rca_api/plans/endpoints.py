@@ -1,0 +1,76 @@
+"""`POST /v1/plans`: plan the recovery of a job from a stored diagnosis."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Security
+from pydantic import BaseModel, ConfigDict, Field
+
+from rca.diagnosis.planning import plan
+from rca.diagnosis.result import Diagnosis
+from rca.recovery.planner import Plan
+from rca.recovery.site import Site
+from rca_api.diagnoses.repository import DONE, find
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+
+router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBodies)
+
+#: As for one diagnosis: callers that create or judge it know its id.
+Planner = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+
+
+class PlanRequest(BaseModel):
+    """A stored diagnosis, and costs and limits that differ from those of the service."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"diagnosis_id": "9f0c2f1e7d6b4a5f8c3d2e1f0a9b8c7d", "site": {"restart_seconds": 240.0}}
+            ]
+        },
+    )
+
+    diagnosis_id: str = Field(pattern="^[0-9a-f]{32}$", description="Of a finished diagnosis.")
+    site: Site = Field(
+        default_factory=Site, description="Fields given here replace those of the setting `RCA_SITE`."
+    )
+
+
+@router.post(
+    "",
+    summary="Plan the recovery of a job",
+    responses=problem_responses(
+        "invalid-parameters",
+        "unauthenticated",
+        "forbidden",
+        "rate-limited",
+        "store-unavailable",
+        *BODY_PROBLEMS,
+        "not-found",
+        "conflict",
+    ),
+)
+def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
+    """Judge every recovery action for a diagnosis.
+
+    Each action has the seconds per step that it saves, its cost, when it pays off and its risk, or the reason
+    against it. Actions that change the ranks' work keep the price that the diagnosis gave them. A plan is not
+    stored: the same request gives the same plan.
+    """
+    state = State.of(request)
+    with state.database.reading() as session:
+        row = find(session, wanted.diagnosis_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no diagnosis {wanted.diagnosis_id}")
+        if row.state != DONE or row.document is None:
+            raise ProblemError("conflict", f"the diagnosis is {row.state}; a plan needs a finished one")
+        document = row.document
+    given = wanted.site.model_dump(include=wanted.site.model_fields_set)
+    site = state.site.model_copy(update=given)
+    return plan(Diagnosis.model_validate_json(document), site=site)

@@ -1,0 +1,155 @@
+"""`rca plan`: what to do about a slow or stopped job, at which price."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rca.commands.diagnose import MAX_BYTES, read
+from rca.commands.output import fail, rendered, write
+from rca.commands.process import forgo_pandas
+from rca.errors import InvalidInput, RcaError
+
+if TYPE_CHECKING:
+    from rca.diagnosis.result import Diagnosis
+    from rca.telemetry.window import Window
+
+EXAMPLES = """
+rca plan data/windows/nic-rate-limited                       every action with gain, cost and risk
+rca plan window.json --verbose                               and why the other actions do not apply
+rca plan window.json --restart-seconds 240 --steps-left 5000
+rca plan window.json --site site.yaml --format json | jq .first
+rca diagnose window.json --format json > answer.json; rca plan answer.json
+"""
+
+
+class Format(StrEnum):
+    """How the plan is written."""
+
+    json = "json"
+    markdown = "markdown"
+    table = "table"
+
+
+def command(
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="A window, as for `rca diagnose`, or the JSON of a diagnosis. A diagnosis alone has no "
+            "prices for actions that change the ranks' work.",
+        ),
+    ],
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", envvar="RCA_SITE", help="YAML with the site's costs and limits."),
+    ] = None,
+    restart_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Time of a restart. [default: the job's hint, else 600]"),
+    ] = None,
+    checkpoint_seconds: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Between two checkpoints. [default: the job's hint, else 1800]"),
+    ] = None,
+    steps_left: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Steps until the job ends; later gains do not count."),
+    ] = None,
+    pool_nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Nodes of the pool; a fifth may be out of service."),
+    ] = None,
+    nodes_out: Annotated[
+        int | None, typer.Option(metavar="N", help="Nodes of the pool that are out already. [default: 0]")
+    ] = None,
+    nics_per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="Network interfaces of a node for collectives.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
+    ] = None,
+    format_: Annotated[
+        Format | None,
+        typer.Option("--format", "-f", help="Default: table on a terminal, markdown in a pipe."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also say why each other action does not apply.")
+    ] = False,
+) -> None:
+    """Plan the recovery of a slow or stopped job.
+
+    Every action is listed with the seconds per step that it saves, its cost, when it pays off and its risk,
+    or with the reason against it. Light actions come first; a heavy one is due when the time lost equals its
+    cost, which is never worse than twice the best.
+
+    Exit codes: 0 planned, 2 bad input.
+    """
+    chosen = format_ or (Format.table if sys.stdout.isatty() and output is None else Format.markdown)
+    given = {
+        "restart_seconds": restart_seconds,
+        "checkpoint_seconds": checkpoint_seconds,
+        "steps_left": steps_left,
+        "pool_nodes": pool_nodes,
+        "nodes_out": nodes_out,
+        "nics_per_node": nics_per_node,
+    }
+    try:
+        from rca.recovery.site import Site
+
+        changes = {name: value for name, value in given.items() if value is not None}
+        limits = Site.checked(changes) if site is None else Site.read(site, changes)
+        diagnosis, window = _diagnosed(path, bundle)
+        from rca.diagnosis.planning import plan
+
+        found = plan(diagnosis, window, site=limits)
+    except RcaError as error:
+        fail(error, as_json=chosen is Format.json)
+    if chosen is Format.json:
+        write(found.model_dump_json(indent=2), output)
+        return
+    from rca.runbook.plan_page import plan_markdown, plan_terminal
+
+    if chosen is Format.table:
+        write(rendered(plan_terminal(found, verbose=verbose)), output)
+        return
+    write(plan_markdown(found, verbose=verbose), output)
+
+
+def _diagnosed(path: str, bundle: Path | None) -> tuple[Diagnosis, Window | None]:
+    """The diagnosis of a window, or a stored one without its window."""
+    known = None if path == "-" else _stored(Path(path))
+    if known is not None:
+        if bundle is not None:
+            raise InvalidInput("a stored diagnosis needs no bundle", hint="give its window, or no --bundle")
+        return known, None
+    forgo_pandas()
+    import rca
+
+    window = read(path)
+    return rca.diagnose(window, bundle=None if bundle is None else rca.Bundle.load(bundle)), window
+
+
+def _stored(path: Path) -> Diagnosis | None:
+    """The diagnosis that a JSON file holds; None for other files."""
+    if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_BYTES:
+        return None
+    content = path.read_bytes()
+    if b'"diagnosis_id"' not in content:
+        return None
+    from pydantic import ValidationError
+
+    from rca.diagnosis.result import Diagnosis
+
+    try:
+        return Diagnosis.model_validate_json(content)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise InvalidInput(f"{path} is no whole diagnosis: {place or 'not JSON'}") from None

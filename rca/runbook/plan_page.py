@@ -1,0 +1,101 @@
+"""A recovery plan as Markdown or for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rca.recovery.option import Option
+from rca.recovery.planner import Plan
+from rca.runbook.numbers import count, probability, rank_list, seconds, seconds_interval
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "On the true cause")
+#: Nodes named in a table; the JSON has all.
+MOST_NODES = 4
+
+
+def headline(plan: Plan) -> str:
+    """The first action and why, in a line."""
+    lost = f"{seconds(plan.seconds_per_step_lost)} per step lost"
+    if plan.mode == "fail_stop":
+        lost = "the job stands still"
+    if plan.mode == "healthy":
+        lost = "nothing is lost"
+    return f"{'wait' if plan.first == 'none' else plan.first}: {plan.why} ({lost})"
+
+
+def plan_markdown(plan: Plan, *, verbose: bool = False) -> str:
+    """The plan for a chat or a ticket."""
+    lines = [f"# {headline(plan)}", ""]
+    if plan.options:
+        lines += [_row(HEADER), _row("---" for _ in HEADER)]
+        lines += [_row(_cells(each)) for each in plan.options]
+        lines += ["", *(f"- `{each.action}`: {_how(each)}" for each in _distinct(plan.options))]
+    if verbose:
+        lines += ["", "Not now:", "", *(f"- `{each.action}`: {each.reason}." for each in plan.rejected)]
+    else:
+        lines += ["", f"{count(len(plan.rejected), 'other action')} judged; --verbose says why not."]
+    return "\n".join(lines)
+
+
+def plan_terminal(plan: Plan, *, verbose: bool = False) -> RenderableType:
+    """The plan for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(headline(plan), style="bold")]
+    if plan.options:
+        table = Table(*HEADER)
+        for each in plan.options:
+            table.add_row(*map(Text, _cells(each)))
+        parts.append(table)
+        parts += [Text(f"{each.action}: {_how(each)}") for each in _distinct(plan.options)]
+    if verbose:
+        parts += [Text(f"not now: {each.action}: {each.reason}", style="dim") for each in plan.rejected]
+    else:
+        parts.append(Text(f"{count(len(plan.rejected), 'other action')} judged; --verbose says why not."))
+    return Group(*parts)
+
+
+def _cells(option: Option) -> tuple[str, ...]:
+    interval = "" if option.interval is None else f" ({seconds_interval(option.interval)})"
+    saved = option.seconds_per_step_saved
+    due = option.escalate_after_steps
+    after = count(option.break_even_steps, "step") if option.break_even_steps else ""
+    if due is not None:
+        after += "; due now" if due == 0 else f"; due in {count(due, 'step')}"
+    return (
+        option.action,
+        _places(option),
+        ("unknown" if saved is None else seconds(saved)) + interval,
+        seconds(option.one_off_seconds) if option.one_off_seconds else "nothing",
+        after.removeprefix("; "),
+        probability(option.chance),
+    )
+
+
+def _places(option: Option) -> str:
+    if option.nodes:
+        shown = ", ".join(option.nodes[:MOST_NODES])
+        more = len(option.nodes) - MOST_NODES
+        return shown + (f" and {more} more" if more > 0 else "")
+    if not option.ranks:
+        return "the job"
+    return f"rank{'s' if len(option.ranks) > 1 else ''} {rank_list(option.ranks)}"
+
+
+def _how(option: Option) -> str:
+    return f"{option.instruction}. Risk: {option.risk}."
+
+
+def _distinct(options: Iterable[Option]) -> list[Option]:
+    """One option of each action."""
+    return list({each.action: each for each in reversed(list(options))}.values())[::-1]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

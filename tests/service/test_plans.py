@@ -1,0 +1,96 @@
+"""`POST /v1/plans`: a plan for a stored diagnosis, with the service's site and the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from diagnosed import document
+from incident_service import live, service_without_model, state_of
+from starlette.testclient import TestClient
+
+import rca
+from rca.diagnosis.result import Action
+from rca_api.diagnoses.tables import DiagnosisRow
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    folder = tmp_path_factory.mktemp("plans")
+    with service_without_model(f"sqlite:///{folder}/rca.db", folder) as held:
+        yield held
+
+
+@pytest.fixture(scope="module")
+def slow(make_window: Any) -> rca.Diagnosis:
+    return rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
+
+
+@pytest.fixture(scope="module")
+def stored(client: TestClient, slow: rca.Diagnosis) -> str:
+    """Id of a finished diagnosis of a real window."""
+    (found,) = live(client, "data_loader_stall")
+    with state_of(client).database.session() as session:
+        row = session.get(DiagnosisRow, found)
+        assert row is not None
+        row.document = slow.to_json().encode()
+    return found
+
+
+def test_the_plan_is_that_of_the_library(client: TestClient, stored: str, slow: rca.Diagnosis) -> None:
+    answer = client.post("/v1/plans", json={"diagnosis_id": stored})
+    assert answer.status_code == 200
+    assert answer.json() == rca.plan(slow).model_dump(mode="json")
+    options = {each["action"]: each for each in answer.json()["options"]}
+    actions = {each.action: each for each in slow.actions}
+    assert set(options) == set(actions)
+    for name, each in actions.items():
+        assert options[name]["seconds_per_step_saved"] == each.expected_seconds_per_step_saved
+
+
+def test_fields_of_the_site_replace_those_of_the_service(client: TestClient) -> None:
+    (found,) = live(client, "hang", job="stopped")
+    parts = state_of(client)
+    restart = Action(
+        action="restart_from_checkpoint",
+        expected_seconds_per_step_saved=None,
+        interval=None,
+        cost_seconds=None,
+        break_even_steps=None,
+        runbook="",
+    )
+    with parts.database.session() as session:
+        row = session.get(DiagnosisRow, found)
+        assert row is not None
+        held = rca.Diagnosis.model_validate(document(found, "stopped", "hang"))
+        row.document = held.model_copy(update={"actions": [restart]}).to_json().encode()
+    site = rca.Site(restart_seconds=60.0, checkpoint_seconds=20.0)
+    app: Any = client.app
+    app.state.parts = replace(parts, site=site)
+    try:
+        costs = [
+            client.post("/v1/plans", json={"diagnosis_id": found, "site": given}).json()["options"][0]
+            for given in ({}, {"restart_seconds": 5.0})
+        ]
+    finally:
+        app.state.parts = parts
+    assert [each["one_off_seconds"] for each in costs] == [70.0, 15.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ({"diagnosis_id": "0" * 32}, 404, "no diagnosis"),
+        ({"diagnosis_id": "x"}, 422, "diagnosis_id"),
+        ({}, 422, "diagnosis_id"),
+        ({"diagnosis_id": "0" * 32, "site": {"restart_seconds": -1}}, 422, "restart_seconds"),
+        ({"diagnosis_id": "0" * 32, "site": {"nodes": 1}}, 422, "nodes"),
+        ([], 422, ""),
+    ],
+)
+def test_a_wrong_request_is_refused_by_name(client: TestClient, body: Any, status: int, said: str) -> None:
+    answer = client.post("/v1/plans", json=body)
+    assert answer.status_code == status
+    assert said in answer.text
