@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.arrays import BoolArray, IntArray, Seconds32
-from rca.errors import InvalidTrace
+from rca.errors import InvalidInput, InvalidTrace
 from rca.telemetry.job import Job
+from rca.telemetry.yaml_documents import read_document
 
 
 class TraceMeta(BaseModel):
@@ -45,15 +45,18 @@ class TraceMeta(BaseModel):
         Raises
         ------
         InvalidTrace
-            If the file cannot be read or a size is not a positive integer.
+            If the file is no YAML, or a size is not a positive integer.
+        SourceError
+            If the file cannot be read.
         """
         if isinstance(source, TraceMeta):
             return source
         if source is None:
             return cls()
-        fields = source if isinstance(source, Mapping) else _read_yaml(Path(source))
+        if not isinstance(source, Mapping):
+            return _read(source)
         try:
-            return cls.model_validate(dict(fields))
+            return cls.model_validate(dict(source))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
@@ -76,18 +79,12 @@ class TraceMeta(BaseModel):
         )
 
 
-def _read_yaml(path: Path) -> Mapping[str, Any]:
-    import yaml
-
+def _read(path: str | PathLike[str]) -> TraceMeta:
+    """Metadata from a YAML file."""
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidTrace(f"job metadata {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidTrace(f"job metadata {path}: not YAML: {error}") from error
-    if not isinstance(loaded, Mapping):
-        raise InvalidTrace(f"job metadata {path}: expected a mapping of sizes")
-    return loaded
+        return read_document(path, TraceMeta, hint="the sizes of the job: dp_size: 8, pp_size: 4, tp_size: 2")
+    except InvalidInput as error:
+        raise InvalidTrace(f"job metadata {error}", hint=error.hint) from None
 
 
 @dataclass(frozen=True)

@@ -116,13 +116,16 @@ def test_an_unexpected_error_ends_no_job(tmp_path: Path, answer: Diagnosis) -> N
         ("jobs: [{job: a, folder: x, prometheus: 'http://p'}]", "needs either prometheus or folder"),
         ("jobs: [{job: a, folder: x}, {job: a, folder: y}]", "the job 'a' occurs twice"),
         ("jobs: [{job: a, folder: x, every: soon}]", "'soon' is no span of time"),
-        ("jobs: [{job: a, folder: x, evry: 5s}]", "evry: Extra inputs are not permitted"),
+        (
+            "jobs:\n- {job: a, folder: x}\n- {job: b, folder: x, evry: 5s}",
+            "line 3: jobs.1.evry: Extra inputs",
+        ),
         (
             "jobs: [{job: a, prometheus: 'http://p', headers: {Host: s3cret}}]",
             "the header Host cannot be given",
         ),
-        ("- a", "needs the member jobs"),
-        ("jobs: [", "no YAML"),
+        ("- a", "watch.yaml: needs names and values, not a list"),
+        ("every: 5s\njobs: [", "watch.yaml: line 2 is no YAML"),
     ],
 )
 def test_a_wrong_plan_names_the_member(tmp_path: Path, text: str, says: str) -> None:

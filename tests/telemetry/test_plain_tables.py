@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import rca
-from rca.errors import InvalidInput, InvalidWindow
+from rca.errors import InvalidInput, InvalidWindow, TooLarge
+from rca.telemetry.sources import table
 from rca.telemetry.sources.registry import source_of
 
 BEGIN = datetime(2026, 3, 21, 2, 7, 8, tzinfo=UTC)
@@ -117,6 +118,36 @@ def test_unusable_files_are_refused_by_name(tmp_path: Path, text: str, message: 
     path.write_text(text)
     with pytest.raises(InvalidInput, match=rf"steps\.csv(?s:.*){message}"):
         rca.read_window(path)
+
+
+def test_values_after_the_first_block_may_have_fractions_or_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "MAX_ROW_BYTES", 256)
+    lines = ["rank,step,start_time,step_ms,forward_ms,remark"]
+    lines += [f"0,{step},2026-03-21T02:07:{step:02d}Z,5,," for step in range(20)]
+    lines += [f"0,{step},2026-03-21T02:07:{step:02d}.250Z,5.5,2.5,slow" for step in range(20, 40)]
+    path = tmp_path / "steps.csv"
+    path.write_text("\n".join(lines) + "\n")
+    steps = rca.read_window(path).steps.to_pylist()
+    assert (steps[0]["step_seconds"], steps[39]["step_seconds"]) == (0.005, 0.0055)
+    assert (steps[39]["forward_seconds"], steps[39]["start_time"] % 1) == (0.0025, 0.25)
+    path.write_text("\n".join([*lines, "0,40,2026-03-21T02:07:40Z,five,,"]) + "\n")
+    with pytest.raises(InvalidInput, match=r"steps\.csv is no complete table: .*'five'"):
+        rca.read_window(path)
+
+
+@pytest.mark.parametrize("write", [csv, json_lines])
+def test_more_rows_than_the_limit_are_refused_by_name(tmp_path: Path, monkeypatch: Any, write: Any) -> None:
+    monkeypatch.setattr(table, "MAX_ROWS", 100)
+    for rank in range(4):
+        own = [row for row in rows() if row["rank"] == rank]
+        (tmp_path / f"rank_{rank}.csv").write_text(write(own))
+    with pytest.raises(
+        TooLarge, match=r"rank_2\.csv has more than 20 rows; .* all tables is 100 rows"
+    ) as refused:
+        rca.read_window(tmp_path)
+    assert "shorter time" in str(refused.value.hint)
 
 
 def test_windows_and_other_csv_are_no_tables(tmp_path: Path, real_windows: Path) -> None:

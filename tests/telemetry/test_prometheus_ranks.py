@@ -237,7 +237,7 @@ def test_a_label_may_hold_the_rank() -> None:
         ("labels: {gpu: 'a b'}", "labels.gpu"),
         ("ranks: {a: [0, 0]}", "rank 0 is on two GPUs"),
         ("nodes: [a, a]", "names a node twice"),
-        ("- a", "the file"),
+        ("- a", "needs names and values"),
     ],
 )
 def test_a_map_that_cannot_be_used_says_where(tmp_path: Path, text: str, said: str) -> None:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from rca.commands.prometheus_options import seconds_of
-from rca.errors import InvalidInput, SourceError
+from rca.errors import InvalidInput
 from rca.telemetry.sources.prometheus.credentials import checked_headers
+from rca.telemetry.yaml_documents import read_document
 
 MOST_JOBS = 256
 
@@ -114,22 +112,7 @@ def read_plan(path: Path) -> Plan:
     InvalidInput
         Naming the member that is wrong.
     """
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path}: no YAML: {error}") from error
-    if not isinstance(loaded, Mapping):
-        raise InvalidInput(f"{path}: needs the member jobs", hint="`rca watch --help` shows a plan")
-    try:
-        plan = Plan.model_validate(dict(loaded))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the plan"
-        message = first["msg"].removeprefix("Value error, ")
-        raise InvalidInput(f"{path}: {place}: {message}", hint="`rca watch --help` shows a plan") from error
-    return _beside(plan, path)
+    return _beside(read_document(path, Plan, hint="`rca watch --help` shows a plan"), path)
 
 
 def _beside(plan: Plan, path: Path) -> Plan:

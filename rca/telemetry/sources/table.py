@@ -25,6 +25,8 @@ from rca.telemetry.window import Window
 
 #: Bytes of one file, and of a row.
 MAX_BYTES, MAX_ROW_BYTES = 1 << 30, 1 << 20
+#: Rows of all tables of a job.
+MAX_ROWS = 30_000_000
 _NEEDED: Mapping[str, frozenset[str]] = {
     "steps": frozenset({"rank", "step"}),
     "metrics": frozenset({"time", "name", "value"}),
@@ -32,6 +34,7 @@ _NEEDED: Mapping[str, frozenset[str]] = {
 }
 _SPECS = {spec.name: spec for spec in (STEPS, METRICS, EVENTS)}
 _SEPARATORS = (",", "\t", ";")
+_DURATIONS = ("_seconds", "_ms")
 _STEP_DURATIONS = ("step_seconds", "step_ms")
 
 
@@ -61,11 +64,13 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         If a file is damaged or has no row, or the tables break the format.
     """
     found: dict[str, list[pa.Table]] = {}
+    n_rows = 0
     notes: list[str] = []
     names = ", ".join(path.name for path in paths[:3])
     try:
         for path in paths:
-            spec, table = _table(path)
+            spec, table = _table(path, MAX_ROWS - n_rows)
+            n_rows += table.num_rows
             table, remarks = as_table(spec, table)
             notes += [remark for remark in remarks if remark not in notes]
             found.setdefault(spec.name, []).append(table)
@@ -98,7 +103,7 @@ def _kind(names: Sequence[str]) -> str | None:
     return None if found == "steps" and not held & {*_STEP_DURATIONS, "start_time"} else found
 
 
-def _table(path: Path) -> tuple[TableSpec, pa.Table]:
+def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TooLarge(f"{path.name} has {size:,} bytes; the limit of a table is {MAX_BYTES:,} bytes")
@@ -107,16 +112,17 @@ def _table(path: Path) -> tuple[TableSpec, pa.Table]:
         kind = _kind(names)
         if kind is None:
             raise InvalidInput(f"{path.name}: the first line names no columns of a table")
-        table = _csv(path, names, separator) if separator else _json_lines(path)
+        if _is_empty(path):
+            raise InvalidInput(f"{path.name}: names of columns, and no row")
+        table = _csv(path, names, separator, most_rows) if separator else _json_lines(path)
+        _refuse_many(path, table.num_rows, most_rows)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except pa.ArrowException as error:
         raise InvalidInput(
             f"{path.name} is no complete table: {str(error)[:300]}",
-            hint="every row needs as many values as the first line has names",
+            hint="every row needs a value for each name in the first line, and a column values of one type",
         ) from None
-    if table.num_rows == 0:
-        raise InvalidInput(f"{path.name}: names of columns, and no row")
     spec = _SPECS[kind]
     missing = "start_time" if kind == "steps" and "start_time" not in names else None
     if kind == "steps" and not set(names) & set(_STEP_DURATIONS):
@@ -129,14 +135,56 @@ def _table(path: Path) -> tuple[TableSpec, pa.Table]:
     return spec, table
 
 
-def _csv(path: Path, names: list[str], separator: str) -> pa.Table:
+def _is_empty(path: Path) -> bool:
+    """Whether nothing but white space follows the first line."""
+    with path.open("rb") as file:
+        first = file.readline(HEAD_BYTES)
+        return not first.startswith(b"{") and not file.read(HEAD_BYTES).strip()
+
+
+def _csv(path: Path, names: list[str], separator: str, most_rows: int) -> pa.Table:
+    """Read a table in blocks, with the types that its first block shows."""
     texts = {name: pa.string() for name in ("node", "device", "name", "kind", "code", "message")}
-    return pyarrow.csv.read_csv(
-        path,
-        read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=1, block_size=MAX_ROW_BYTES),
-        parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
-        convert_options=pyarrow.csv.ConvertOptions(column_types=texts, strings_can_be_null=True),
-    )
+
+    def opened(types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
+        return pyarrow.csv.open_csv(
+            path,
+            read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=1, block_size=MAX_ROW_BYTES),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+            convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True),
+        )
+
+    with opened(texts) as first:
+        types = {field.name: _lasting(field.name, field.type) for field in first.schema}
+    batches: list[pa.RecordBatch] = []
+    n_rows = 0
+    with opened(types) as reader:
+        for batch in reader:
+            n_rows += batch.num_rows
+            _refuse_many(path, n_rows, most_rows)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+def _lasting(name: str, kind: pa.DataType) -> pa.DataType:
+    """A type that also holds later values of a column: fractions, and times to the nanosecond."""
+    known = any(name in spec.by_name for spec in _SPECS.values())
+    if not known and not name.endswith(_DURATIONS):
+        # It is left out.
+        return pa.string()
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    if pa.types.is_null(kind) or (pa.types.is_integer(kind) and name not in ("rank", "step")):
+        return pa.float64()
+    return kind
+
+
+def _refuse_many(path: Path, n_rows: int, most_rows: int) -> None:
+    if n_rows > most_rows:
+        raise TooLarge(
+            f"{path.name} has more than {most_rows:,} rows; the limit of all tables is {MAX_ROWS:,} rows",
+            hint="give a shorter time: a window needs some hundred steps",
+        )
 
 
 def _json_lines(path: Path) -> pa.Table:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from rca.errors import InvalidInput, SourceError, cut
+from rca.errors import InvalidInput
 from rca.telemetry.names import Name
+from rca.telemetry.yaml_documents import read_document
 
 RankNumber = Annotated[int, Field(ge=0, strict=True)]
 LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
@@ -72,22 +71,7 @@ def read_label_map(path: str | os.PathLike[str]) -> LabelMap:
     InvalidInput
         If it is no such map, or gives one rank twice.
     """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise InvalidInput(
-            f"{path} is no YAML: {cut(' '.join(str(error).split()), 200)}", hint=HINT
-        ) from None
-    try:
-        held = LabelMap.model_validate(content if content is not None else {})
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        place = ".".join(str(each) for each in first["loc"]) or "the file"
-        raise InvalidInput(f"{path}: {cut(place)}: {first['msg']}", hint=HINT) from None
+    held = read_document(path, LabelMap, hint=HINT)
     ranks = [rank for by_gpu in held.ranks_by_gpu().values() for rank in by_gpu.values()]
     if len(set(ranks)) < len(ranks):
         twice = next(rank for rank in ranks if ranks.count(rank) > 1)
