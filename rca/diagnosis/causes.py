@@ -18,6 +18,7 @@ from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN
+from rca.telemetry.job import SharedPart, Topology
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
@@ -57,10 +58,14 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
 
 def shared_part(ranks: Sequence[int], cause: str | None, features: FeatureSet) -> Shared | None:
     """The part that ranks with a cause share, for the answer."""
-    part = carrying(ranks, cause, features)
+    return described(carrying(ranks, cause, features), features.topology)
+
+
+def described(part: SharedPart | None, topology: Topology) -> Shared | None:
+    """A part of the topology, for the answer."""
     if part is None:
         return None
-    nodes = features.topology.nodes_of(part.ranks)
+    nodes = topology.nodes_of(part.ranks)
     return Shared(level=part.level, name=part.name, within=part.within, ranks=list(part.ranks), nodes=nodes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.diagnosis.advice import removals
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
-from rca.diagnosis.causes import catalogued
+from rca.diagnosis.causes import catalogued, described
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
     PRICE,
@@ -168,15 +168,20 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison) -> list[St
             Straggler(
                 ranks=list(each.ranks),
                 nodes=compared.topology.nodes_of(list(each.ranks)),
-                scope="rank" if len(each.ranks) == 1 else "node",
+                scope="rank" if len(each.ranks) == 1 or _is_part_of_a_node(each) else "node",
                 straggler_type=None if kind in (None, "fail_stop", "unknown") else kind,
                 pattern=None,
                 probability=_probability(each),
                 first_step=None,
                 last_step=None,
+                shared=described(each.part, compared.topology),
             ),
         )
     return list(found.values())
+
+
+def _is_part_of_a_node(outlier: Outlier) -> bool:
+    return outlier.part is not None and outlier.part.level == "pcie_switch"
 
 
 def cause_of_resource(resource: str) -> str | None:
@@ -187,6 +192,8 @@ def cause_of_resource(resource: str) -> str | None:
 def _cause_name(outlier: Outlier) -> str | None:
     if outlier.kind == "slow":
         return UNKNOWN
+    if outlier.part is not None and outlier.part.level == "leaf_switch":
+        return "network_congestion"
     return "process_crash" if outlier.kind != "loud" else cause_of_resource(outlier.resource)
 
 
@@ -219,6 +226,7 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
         share=0.0,
         owner=SPECS[name].owner,
         evidence=[_UNKNOWN_COST, _evidence(outlier)],
+        shared=described(outlier.part, compared.topology),
     )
 
 

@@ -20,7 +20,7 @@ from rca.features.extract import with_derived_channels
 from rca.features.post_stop_signals import MEMORY_CHANNEL
 from rca.features.resource_evidence import RESOURCES, Evidence, gather_evidence, resource_names
 from rca.robust import nan_mean, nan_median
-from rca.telemetry.job import Topology
+from rca.telemetry.job import PartLevel, SharedPart, Topology
 from rca.telemetry.node_names import placed
 from rca.telemetry.placement import RANK, place_series
 from rca.telemetry.series import SeriesSet
@@ -56,6 +56,9 @@ SLOW_FROM: Mapping[str, float] = {
 #: Bins at the end of a window that show the present: a rank may have become slow in the window.
 PRESENT_BINS = 2
 
+#: Level of the part that several ranks with a loud resource may share.
+_PART_OF: Mapping[str, PartLevel] = {"pcie": "pcie_switch", "nic": "leaf_switch"}
+
 Kind = Literal["failed", "loud", "released", "ended", "slow"]
 
 
@@ -78,6 +81,8 @@ class Outlier:
     value, reference : float
         Of the channel, in its own unit, and what it was compared with. If series end: seconds before the end
         of the window at which they end, and those of the peers. NaN for a failure.
+    part : SharedPart or None
+        PCIe switch or leaf switch behind which exactly these ranks are.
     """
 
     kind: Kind
@@ -87,6 +92,7 @@ class Outlier:
     score: float
     value: float
     reference: float
+    part: SharedPart | None = None
 
 
 @dataclass(frozen=True)
@@ -140,14 +146,45 @@ def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
         marked = score >= max(LOUD_SCORE, ALSO_LOUD * loudest)
         if resource in UNSPECIFIC or not marked.any() or 2 * int(marked.sum()) > marked.size:
             continue
-        for ranks in groups_of(marked, topology):
+        for ranks, part in _places_of(resource, marked, topology):
             rank = max(ranks, key=lambda each: score[each])
             channel = RESOURCES[resource][int(evidence.worst_channel[rank, column])].channel
             value, reference = evidence.values[channel][rank], evidence.references[channel][rank]
             found.append(
-                Outlier("loud", resource, ranks, channel, float(score[rank]), float(value), float(reference))
+                Outlier(
+                    "loud",
+                    resource,
+                    ranks,
+                    channel,
+                    float(score[rank]),
+                    float(value),
+                    float(reference),
+                    part,
+                )
             )
     return found
+
+
+def _places_of(
+    resource: str, marked: BoolArray, topology: Topology
+) -> list[tuple[tuple[int, ...], SharedPart | None]]:
+    """Marked ranks as `groups_of`, but those behind one part that may have the fault are one group.
+
+    That is a PCIe switch if all its GPUs are marked, and not all of the node. It is a leaf switch if all its
+    nodes are marked, and no other node.
+    """
+    level, left = _PART_OF.get(resource), marked.copy()
+    found: list[tuple[tuple[int, ...], SharedPart | None]] = []
+    for part in topology.parts if level is not None else ():
+        ranks = list(part.ranks)
+        nodes = topology.node[ranks]
+        whole = marked[np.isin(topology.node, nodes)].all()
+        alone = int(marked.sum()) == len(ranks) if level == "leaf_switch" else not whole
+        several = np.unique(nodes).size > 1 or level == "pcie_switch"
+        if part.level == level and len(ranks) > 1 and several and marked[ranks].all() and alone:
+            found.append((part.ranks, part))
+            left[ranks] = False
+    return sorted([*found, *((ranks, None) for ranks in groups_of(left, topology))], key=lambda each: each[0])
 
 
 def _slow(binned: Mapping[str, FloatArray], topology: Topology) -> list[Outlier]:

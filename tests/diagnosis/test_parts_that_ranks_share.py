@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from simulated_jobs import WORKLOAD
@@ -169,3 +170,15 @@ def test_pages_name_the_part_first() -> None:
     assert "FAIL-SLOW: leaf switch `leaf-0` (nodes" in headline
     page = rca.diagnose(faulty(1, rail)[0]).to_markdown()
     assert "rail `1` of leaf switch `leaf-1` (ranks" in page
+
+
+@pytest.mark.parametrize("inject", [leaf, switch])
+def test_exporters_alone_show_a_part_as_one_place(inject: Inject) -> None:
+    window, label = faulty(1, inject)
+    (true,) = label["causes"]
+    answer = rca.diagnose(replace(window, steps=window.steps.slice(0, 0)))
+    first = next(cause for cause in answer.causes if cause.shared is not None)
+    assert (first.cause, first.ranks) == (true["cause"], true["ranks"])
+    assert first.shared is not None
+    assert first.shared.name == true["shared"]["name"]
+    assert [each.ranks for each in answer.stragglers].count(true["ranks"]) == 1
