@@ -25,6 +25,7 @@ class Benchmark:
 
 BENCHMARKS = {
     "answers": Benchmark("benchmarks.answers", long=True),
+    "antdt": Benchmark("benchmarks.antdt", long=True),
     "collect": Benchmark("benchmarks.collecting"),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "exporters": Benchmark("benchmarks.exporters", long=True),

@@ -22,6 +22,8 @@ from rca.recovery.antdt.monitor import Reading, Straggler
 
 ADJUST_BATCH_SIZES = "ADJUST_BS"
 KILL_RESTART = "KILL_RESTART"
+#: At least this share of a measured time depends on the samples, even if the fixed time is given too long.
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class NonDedicated:
     least_gain : float
         Smallest share of the step time for which sizes change.
     fixed : float
-        Seconds of a step that do not depend on the batch size.
+        Seconds of a step that do not depend on the batch size; the same as the monitor's.
 
     Attributes
     ----------
@@ -85,6 +87,7 @@ class NonDedicated:
     least_gain: float = 0.05
     fixed: float = 0.0
     lost: FloatArray = field(init=False)
+    _ordered: set[int] = field(init=False, default_factory=set)
     _seen: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -116,8 +119,9 @@ class NonDedicated:
         return restarts or self._adjusted(reading, next_step)
 
     def restarted(self, worker: int) -> None:
-        """Begin to count anew for a worker that was restarted."""
+        """Begin to count anew for a worker that was restarted. Until then it is not restarted again."""
         self.lost[worker] = 0.0
+        self._ordered.discard(worker)
 
     def _restarts(self, reading: Reading, passed: float) -> tuple[Action, ...]:
         persistent = set(reading.of(Straggler.persistent))
@@ -129,10 +133,12 @@ class NonDedicated:
                 self.lost[worker] = 0.0
                 continue
             self.lost[worker] += passed * (1 - self._without(reading, worker) / now)
-        due = [worker for worker in sorted(persistent) if self.lost[worker] >= self.restart_seconds]
+        waiting = sorted(persistent - self._ordered)
+        due = [worker for worker in waiting if self.lost[worker] >= self.restart_seconds]
         if not due:
             return ()
         worst = max(due, key=lambda worker: float(self.lost[worker]))
+        self._ordered.add(worst)
         return (
             Action(
                 KILL_RESTART,
@@ -180,7 +186,7 @@ class Dedicated:
     ----------
     decision : Decision
     hardware : sequence of Hardware
-        Memory limits and fixed times; the speeds are measured.
+        Memory limits and fixed times; the speeds are measured, by a monitor without a fixed time.
     most_steps : int
     least_gain : float
     """
@@ -194,10 +200,14 @@ class Dedicated:
         """Decide at a moment; parameters and result are those of `NonDedicated.act`."""
         if not reading.is_complete:
             return ()
+        passes = np.array(self.decision.steps) / np.array(self.decision.samples)
+        fixed = np.array([kind.fixed for kind in self.hardware])
+        # The measured time of a sample has its share of the fixed times of the passes.
+        seconds = np.maximum(1 / reading.speed - passes * fixed, _LEAST_SHARE / reading.speed)
         workers = [
             # Three digits: noise would make each worker a kind of its own.
-            replace(kind, speed=float(f"{speed:.3g}"))
-            for kind, speed in zip(self.hardware, reading.speed, strict=True)
+            replace(kind, speed=float(f"{1 / each:.3g}"))
+            for kind, each in zip(self.hardware, seconds, strict=True)
         ]
         best = accumulated(workers, self.decision.total, most_steps=self.most_steps)
         now = zip(workers, self.decision.sizes, self.decision.steps, strict=True)

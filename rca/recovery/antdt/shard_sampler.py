@@ -13,21 +13,26 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from rca.arrays import IntArray
 from rca.errors import InvalidInput
-from rca.recovery.antdt.leases import Lease, LeaseState, Report, ShardService
+from rca.recovery.antdt.leases import Lease, LeaseState, Offer, Receipt, Report, ShardService
 
+Answer = TypeVar("Answer")
 #: A share of the lease after which progress is reported, so that several reports may be lost.
 REPORT_SHARE = 0.25
+#: The next shard is asked for when so many batches are left. More would keep shards from faster workers.
+BATCHES_AHEAD = 2
 #: Longest pause before a worker without a shard tries again.
 LONGEST_PAUSE_SECONDS = 1.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Held:
     """A lease, its samples in order, and offsets: samples before `taken` are in training or trained."""
 
@@ -54,6 +59,9 @@ class ShardSampler:
         Samples of a batch when iterating; a callable gives the present size.
     report_seconds : float, optional
         Progress is reported after so long; a quarter of the lease if not given.
+    background : bool
+        Whether a thread asks for the next shard ahead of time and reports, so that training does not wait
+        for the service.
     clock : callable
         Gives seconds.
 
@@ -73,13 +81,18 @@ class ShardSampler:
         batch_size: int | Callable[[], int] = 1,
         *,
         report_seconds: float | None = None,
+        background: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._service, self._worker = service, worker
         self._batch_size = batch_size
         self._every = REPORT_SHARE * service.plan.lease_seconds if report_seconds is None else report_seconds
         self._clock = clock
+        self._is_ahead = background
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards") if background else None
         self._held: list[_Held] = []
+        self._coming: Future[Offer] | None = None
+        self._reports: tuple[list[_Held], Future[list[Receipt]]] | None = None
         self._reported_at = clock()
         self._wait = 0.0
         self.finished = False
@@ -109,35 +122,43 @@ class ShardSampler:
             held.taken += part.size
             wanted -= part.size
             parts.append(part)
+        left = sum(each.lease.shard.size - each.taken for each in self._held)
+        is_low = left <= BATCHES_AHEAD * n_samples and not self.finished
+        if self._is_ahead and is_low and self._coming is None:
+            self._coming = self._ask()
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def confirm(self) -> None:
         """Say that all samples that were taken are trained; reports them when it is time."""
         for held in self._held:
             held.trained = held.taken
+        if self._coming is not None and self._coming.done():
+            self._hold(self._coming.result())
+            self._coming = None
+        if self._reports is not None and self._reports[1].done():
+            self._settle()
         is_due = self._clock() - self._reported_at >= self._every
-        if is_due or any(held.trained == held.lease.shard.size for held in self._held):
-            self.flush()
+        ended = any(each.trained == each.lease.shard.size > each.reported for each in self._held)
+        if self._reports is None and (is_due or ended):
+            self._report()
+            if not self._is_ahead:
+                self._settle()
 
     def flush(self) -> None:
-        """Report now, as before a checkpoint. It also renews the leases."""
-        self._reported_at = self._clock()
-        if not self._held:
-            return
-        reports = [Report(held.lease.id, held.trained) for held in self._held]
-        left = []
-        for held, receipt in zip(self._held, self._service.report(reports), strict=True):
-            if not receipt.accepted:
-                self.repeated += held.trained - max(receipt.done, held.lease.start)
-            elif receipt.state is LeaseState.held:
-                left.append(held)
-        self._held = left
+        """Report now and wait for the answer, as before a checkpoint. It also renews the leases."""
+        self._settle()
+        self._report()
+        self._settle()
 
     def close(self) -> None:
         """Report, and give back what is not trained."""
         self.flush()
-        self._held = []
+        if self._coming is not None:
+            self._coming.result()
+        self._held, self._coming = [], None
         self._service.release(self._worker)
+        if self._thread is not None:
+            self._thread.shutdown()
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield batches until all epochs are done. A batch counts as trained when the next is asked for.
@@ -156,9 +177,21 @@ class ShardSampler:
                 return
 
     def _lease(self) -> _Held | None:
-        if any(held.trained == held.lease.shard.size for held in self._held):
+        """The next shard; waits for the answer of the service."""
+        if self._coming is not None:
+            held = self._hold(self._coming.result())
+            self._coming = None
+            if held is not None or self.finished:
+                return held
+        # Asked again: what was not free some time ago may be free now, and what is trained must be known.
+        if any(each.trained == each.lease.shard.size > each.reported for each in self._held):
             self.flush()
-        offer = self._service.lease(self._worker, uuid.uuid4().hex)
+        return self._hold(self._ask().result())
+
+    def _ask(self) -> Future[Offer]:
+        return self._submit(self._service.lease, self._worker, uuid.uuid4().hex)
+
+    def _hold(self, offer: Offer) -> _Held | None:
         self.finished = offer.finished
         self._wait = offer.wait_seconds or 0.0
         if offer.lease is None:
@@ -168,3 +201,31 @@ class ShardSampler:
         held = _Held(lease, numbers, lease.start, lease.start, lease.start)
         self._held.append(held)
         return held
+
+    def _report(self) -> None:
+        self._reported_at = self._clock()
+        if not self._held:
+            return
+        reports = [Report(held.lease.id, held.trained) for held in self._held]
+        for held in self._held:
+            held.reported = held.trained
+        self._reports = (list(self._held), self._submit(self._service.report, reports))
+
+    def _settle(self) -> None:
+        """Read the answer to the last report."""
+        if self._reports is None:
+            return
+        (sent, answer), self._reports = self._reports, None
+        for held, receipt in zip(sent, answer.result(), strict=True):
+            if not receipt.accepted:
+                self.repeated += held.trained - max(receipt.done, held.lease.start)
+            if not receipt.accepted or receipt.state is not LeaseState.held:
+                self._held.remove(held)
+
+    def _submit(self, call: Callable[..., Answer], *arguments: object) -> Future[Answer]:
+        """Call the service, in the thread if there is one: one call at a time, in this order."""
+        if self._thread is not None:
+            return self._thread.submit(call, *arguments)
+        done: Future[Answer] = Future()
+        done.set_result(call(*arguments))
+        return done

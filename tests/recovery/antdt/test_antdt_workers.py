@@ -59,6 +59,21 @@ def test_workers_that_are_killed_and_replaced_train_each_sample_once(seed: int, 
     assert all(sampler.repeated == 0 for sampler in samplers)
 
 
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_shards_that_are_asked_for_ahead_are_trained_once(n_workers: int) -> None:
+    service = Shards(ShardPlan(200, 7, 2))
+    samplers = [ShardSampler(service, f"{rank}", background=True) for rank in range(n_workers)]
+    trained: list[int] = []
+    while not all(sampler.finished for sampler in samplers):
+        for sampler in samplers:
+            trained += sampler.take(5).tolist()
+            sampler.confirm()
+    for sampler in samplers:
+        sampler.close()
+    assert np.bincount(trained, minlength=200).tolist() == [2] * 200
+    assert service.progress().finished
+
+
 def test_training_beyond_the_lease_is_noticed() -> None:
     service, clock = opened()
     sampler = ShardSampler(service, "a", clock=clock)
