@@ -15,7 +15,7 @@ from rca.telemetry.sources.line_search import first_that_occurs, matching_lines
 from rca.telemetry.sources.megatron_timers import _WANTED as MEGATRON
 from rca.telemetry.sources.mlperf import _WANTED as MLPERF
 from rca.telemetry.sources.nvrx.window import _WANTED as NVRX
-from rca.telemetry.sources.watchdog import WANTED as WATCHDOG
+from rca.telemetry.sources.watchdog_messages import WANTED as WATCHDOG
 
 PIECES = (
     b"[rank3]:", b"  exitcode  : -9 (pid: 4)", b"last enqueued work: 7", b"rank  0: 12.30", b"   ", b"\t",

@@ -22,8 +22,8 @@ from rca.errors import InvalidInput, cut
 from rca.telemetry.schema import METRICS, OPS
 from rca.telemetry.sources.source import Source
 from rca.telemetry.sources.text_lines import Line, lines_of, mixed
-from rca.telemetry.sources.watchdog import WANTED as WATCHDOG_LINES
-from rca.telemetry.sources.watchdog import JobLog, events_of
+from rca.telemetry.sources.watchdog_messages import WANTED as WATCHDOG_LINES
+from rca.telemetry.sources.watchdog_messages import JobLog, events_of
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
 

@@ -10,10 +10,9 @@ PyTorch 2.1 to 2.9, ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,130 +21,21 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.telemetry.schema import COLLECTIVES, METRICS, OPS, STEPS
-from rca.telemetry.sources.log_events import PATTERN as EVENT_PATTERN
-from rca.telemetry.sources.log_events import LogEvents, one_line
 from rca.telemetry.sources.source import Source
-from rca.telemetry.sources.text_lines import Line, lines_of, mixed, task_in_name
+from rca.telemetry.sources.watchdog_messages import (
+    DEFAULT_GROUP,
+    MARKS,
+    UNNAMED_GROUP,
+    JobLog,
+    Message,
+    add_timeouts,
+    last_stop,
+    refuse_two_jobs,
+    scan,
+    with_ranks,
+)
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
-
-#: A file with such a line is a log of a stopped job.
-MARKS = re.compile(
-    rb"Watchdog caught collective operation timeout|[Ll]ast enqueued (?:NCCL )?work: -?\d|ChildFailedError"
-    rb"|NVRM: Xid|NCCL WARN"
-)
-_SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
-#: Finds every line that `JobLog.add` may use.
-WANTED = re.compile(
-    rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|" + _SIZES + rb"|" + EVENT_PATTERN.pattern,
-    re.MULTILINE,
-)
-_CAUGHT = re.compile(
-    r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w*\((?:SeqNum=(\d{1,19}), )?"
-    r"OpType=(\w+).*?\) ran for (\d+) milliseconds"
-)
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\s(\]]+) ?(?:\(([^)\]]*)\))? ?Rank (\d{1,9})\]")
-_STATUS = re.compile(
-    r"[Ll]ast enqueued(?: NCCL)? work: (-?\d{1,19}), last completed(?: NCCL)?(?: work)?: (-?\d{1,19})"
-)
-_FAILED_WORK = re.compile(r"\bat (?:NCCL )?work(?: sequence id)?: (\d{1,19})")
-#: The exception quotes the first message again, without the label of the rank.
-_REPEATED = "watchdog thread terminated with exception"
-_WORLD = re.compile(
-    r"\bnranks (\d{1,9})|dist_world_size=(\d{1,9})|using world size: (\d{1,9})|global_world_sizes=\[(\d{1,9})"
-)
-_DEFAULT = "default_pg"
-_UNNAMED = "process group"
-#: Timeouts of one stop fire within minutes; earlier ones are of an earlier attempt, seconds.
-ONE_STOP = 1800.0
-#: Messages of one log; beyond, the log is not of one job.
-MOST_MESSAGES = 2_000_000
-_LARGEST = 2**62
-
-
-class _Message(NamedTuple):
-    """What one line says about one rank.
-
-    `group` is empty if the line names none; `waits_at` is -1 if the rank does not wait.
-    """
-
-    rank: int | None
-    task: int | None
-    group_rank: int | None
-    group: str
-    waits_at: int
-    enqueued: int
-    completed: int
-    operation: str
-    since: float
-    time: float
-    text: str
-    path: Path
-
-
-@dataclass
-class JobLog:
-    """Messages of all logs of a job.
-
-    Attributes
-    ----------
-    logged : set of int
-        Ranks that have a log of their own, or a line with their label.
-    """
-
-    messages: list[_Message] = field(default_factory=list)
-    events: LogEvents = field(default_factory=LogEvents)
-    logged: set[int] = field(default_factory=set)
-    world_size: int = 0
-    latest_file: float = 0.0
-    unreadable: int = 0
-
-    def add(self, line: Line) -> None:
-        """Add a line that `WANTED` finds."""
-        text = line.text
-        if line.rank is not None:
-            self.logged.add(line.rank)
-        if _REPEATED in text:
-            return
-        caught = _CAUGHT.search(text)
-        status = _STATUS.search(text)
-        group = _GROUP.search(text)
-        if caught is not None and (caught[2] or (status and group)):
-            self._add_caught(line, caught)
-        elif status is not None and group is not None:
-            self._add_status(line, status, group)
-        elif (size := _WORLD.search(text)) is not None:
-            self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
-        elif "Watchdog caught" in text or "ast enqueued" in text:
-            self.unreadable += 1
-        else:
-            self.events.add(line)
-        if len(self.messages) > MOST_MESSAGES:
-            raise InvalidInput(f"the logs hold more than {MOST_MESSAGES:,} watchdog messages")
-
-    def _add_caught(self, line: Line, caught: re.Match[str]) -> None:
-        waits_at = min(int(caught[2]), _LARGEST)
-        since = line.time - float(caught[4]) / 1e3
-        group_rank = None if caught[1] is None else int(caught[1])
-        self.messages.append(
-            _Message(
-                line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], since,
-                line.time, one_line(line.text[caught.start() :]), line.path,
-            )
-        )  # fmt: skip
-
-    def _add_status(self, line: Line, status: re.Match[str], group: re.Match[str]) -> None:
-        enqueued, completed = (min(int(status[part]), _LARGEST) for part in (1, 2))
-        failed = _FAILED_WORK.search(line.text)
-        waits_at = int(failed[1]) if failed else completed + 1 if completed < enqueued else -1
-        name = f"{group[2]} ({group[1]})" if group[2] and group[2] != "undefined" else group[1]
-        self.messages.append(
-            _Message(
-                line.rank, line.task, int(group[3]), one_line(name) or _UNNAMED, min(waits_at, _LARGEST),
-                enqueued, completed, "", np.nan, line.time, one_line(line.text[group.start() :]),
-                line.path,
-            )
-        )  # fmt: skip
 
 
 class _Member(NamedTuple):
@@ -177,7 +67,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
-    _refuse_two_jobs(log.messages)
+    refuse_two_jobs(log.messages)
     names = ", ".join(path.name for path in paths[:3])
     if log.unreadable and not log.messages:
         raise InvalidInput(
@@ -185,8 +75,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             hint="they may be cut, or of a version that is not supported: PyTorch 2.1 to 2.9 are",
         )
     notes: list[str] = []
-    messages = _last_stop(log.messages, notes)
-    ranked = _with_ranks(messages, notes)
+    messages = last_stop(log.messages, notes)
+    ranked = with_ranks(messages, notes)
     exited = {event.rank for event in log.events.rows if event.rank is not None}
     highest = max([*(rank for rank, _ in ranked), *exited, *log.logged], default=-1)
     if highest < 0:
@@ -206,7 +96,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             )
         notes.append("no message of the NCCL watchdog: the logs do not show which rank waits")
     begin, end = _bounds(members, messages, log)
-    _add_timeouts(ranked, log.events)
+    add_timeouts(ranked, log.events)
     _note_gaps(log, ranked, world_size, notes)
     window = Window.from_tables(
         {"job_id": job_id, "framework": "pytorch", "world_size": world_size, "start": begin, "end": end},
@@ -219,105 +109,12 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     return replace(window, notes=(*window.notes, *notes))
 
 
-def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
-    """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`.
-
-    Raises
-    ------
-    InvalidInput
-        If two files hold different messages of one rank.
-    """
-    _refuse_two_jobs(log.messages)
-    _add_timeouts(_with_ranks(_last_stop(log.messages, []), []), log.events)
-    return log.events.table(world_size, otherwise)
-
-
-def scan(paths: Iterable[Path]) -> JobLog:
-    """Collect the messages and events of all logs."""
-    log = JobLog()
-    for path in paths:
-        log.latest_file = max(log.latest_file, path.stat().st_mtime)
-        named = task_in_name(path)
-        if named is not None:
-            log.logged.add(named)
-        for line in lines_of(path, WANTED):
-            log.add(line)
-    return log
-
-
-def _last_stop(messages: list[_Message], notes: list[str]) -> list[_Message]:
-    """Messages of the last stop; a job that was started again has earlier ones."""
-    latest = max((each.time for each in messages if np.isfinite(each.time)), default=np.nan)
-    kept = [each for each in messages if not each.time < latest - ONE_STOP]
-    if len(kept) < len(messages):
-        notes.append(f"{len(messages) - len(kept)} messages of earlier stops are left out")
-    return kept
-
-
-def _refuse_two_jobs(messages: Sequence[_Message]) -> None:
-    """Refuse files that say different things about one rank.
-
-    A file may repeat another one: torchrun copies what a rank writes. Ranks that are taken from a group are
-    compared within it.
-    """
-    said: dict[tuple[int, str | None], dict[Path, set[tuple[str, float | None]]]] = {}
-    for rank, guessed, each in _ranks(messages):
-        when = each.time if np.isfinite(each.time) else None
-        files = said.setdefault((rank, each.group if guessed else None), {})
-        files.setdefault(each.path, set()).add((each.text, when))
-    for (rank, _), files in said.items():
-        fullest = max(files, key=lambda path: len(files[path]))
-        for path, texts in files.items():
-            if not texts <= files[fullest]:
-                one, other = sorted((path, fullest))
-                raise mixed(one, other, f"messages of rank {rank}")
-
-
-def _ranks(messages: Sequence[_Message]) -> Iterator[tuple[int, bool, _Message]]:
-    """Each message that names a rank, with it, and whether it is only known from a group."""
-    of_task: dict[tuple[int, str], set[int]] = {}
-    for each in messages:
-        if each.task is not None and each.group_rank is not None:
-            of_task.setdefault((each.task, each.group), set()).add(each.group_rank)
-    tasks_are_ranks = all(len(ranks) == 1 for ranks in of_task.values())
-    for each in messages:
-        is_default = each.group == "0" or each.group.startswith(_DEFAULT)
-        if each.rank is not None:
-            yield each.rank, False, each
-        elif is_default or each.task is None or not tasks_are_ranks:
-            if each.group_rank is not None:
-                yield each.group_rank, not is_default, each
-        else:
-            yield each.task, False, each
-
-
-def _with_ranks(messages: Sequence[_Message], notes: list[str]) -> list[tuple[int, _Message]]:
-    """Each message with the rank that wrote it.
-
-    Without a label of its own, a rank of the default group is the job's rank. Labels of tasks are ranks if
-    each of them has lines of one rank only; else they are nodes.
-    """
-    found: list[tuple[int, _Message]] = []
-    guesses = 0
-    for rank, guessed, each in _ranks(messages):
-        guesses += guessed
-        found.append((rank, each))
-    if guesses:
-        notes.append(
-            f"{guesses} lines name the rank in its group only; it is taken for the rank of the job "
-            "(keep the labels [rankN]: of PyTorch, or use one file per rank)"
-        )
-    if len(found) < len(messages):
-        notes.append(f"{len(messages) - len(found)} lines of the watchdog name no rank")
-    return found
-
-
 def _members(
-    ranked: Sequence[tuple[int, _Message]], logged: set[int], world_size: int, notes: list[str]
+    ranked: Sequence[tuple[int, Message]], logged: set[int], world_size: int, notes: list[str]
 ) -> dict[tuple[str, int], _Member]:
     """State of each member of each group, by group and rank."""
     found: dict[tuple[str, int], _Member] = {}
-    caught: dict[int, dict[int, _Message]] = {}
+    caught: dict[int, dict[int, Message]] = {}
     for rank, each in ranked:
         if not each.group:
             caught.setdefault(rank, {}).setdefault(each.waits_at, each)
@@ -329,13 +126,13 @@ def _members(
             _advance(found, (each.group, rank), each, known)
     waited_in = {group for (group, _), member in found.items() if member.state == "waiting"}
     with_wait = {rank for (_, rank), member in found.items() if member.state == "waiting"}
-    alone = next(iter(waited_in)) if len(waited_in) == 1 else _UNNAMED
+    alone = next(iter(waited_in)) if len(waited_in) == 1 else UNNAMED_GROUP
     for rank, works in caught.items():
         if rank not in with_wait:
             first = works[min(works)]
             of_group.setdefault(alone, {})[rank] = -1 if first.group_rank is None else first.group_rank
             _advance(found, (alone, rank), first, first)
-    if _UNNAMED in of_group:
+    if UNNAMED_GROUP in of_group:
         notes.append("lines without a process group count as one group of all ranks")
     for group, ranks in of_group.items():
         _add_silent(found, group, ranks, logged, world_size, notes)
@@ -343,7 +140,7 @@ def _members(
 
 
 def _advance(
-    found: dict[tuple[str, int], _Member], key: tuple[str, int], each: _Message, caught: _Message | None
+    found: dict[tuple[str, int], _Member], key: tuple[str, int], each: Message, caught: Message | None
 ) -> None:
     """Add what a message says about a member: the first collective that it waits in decides."""
     before = found.get(key)
@@ -375,7 +172,7 @@ def _add_silent(
         return
     held = {rank: found[group, rank] for rank in ranks}
     last = max((member.sequence or -1 for member in held.values()), default=-1)
-    is_world = group == "0" or group.startswith(_DEFAULT) or group == _UNNAMED
+    is_world = group == "0" or group.startswith(DEFAULT_GROUP) or group == UNNAMED_GROUP
     silent = sorted(set(range(world_size if is_world else max(ranks) + 1)) - ranks.keys())
     if not silent or not any(member.state == "waiting" for member in held.values()):
         return
@@ -387,7 +184,7 @@ def _add_silent(
 
 
 def _bounds(
-    members: Mapping[tuple[str, int], _Member], messages: Sequence[_Message], log: JobLog
+    members: Mapping[tuple[str, int], _Member], messages: Sequence[Message], log: JobLog
 ) -> tuple[float, float]:
     """From the first wait to the last message; without times, the files' time stands for the last."""
     times = [each.time for each in messages if np.isfinite(each.time)]
@@ -399,21 +196,7 @@ def _bounds(
     return min(begin, end - 1.0), end
 
 
-def _add_timeouts(ranked: Sequence[tuple[int, _Message]], events: LogEvents) -> None:
-    """One event for each rank whose watchdog fired, with the message that says most."""
-    fired: dict[int, _Message] = {}
-    for rank, each in ranked:
-        before = fired.get(rank)
-        by_itself = "Received a dump signal due to a collective timeout from rank" not in each.text
-        if each.waits_at >= 0 and by_itself and (before is None or (each.group and not before.group)):
-            fired[rank] = each if before is None else each._replace(time=before.time)
-    for rank, each in fired.items():
-        events.append(each.time, "nccl_timeout", each.text, code=each.operation or None, rank=rank)
-
-
-def _note_gaps(
-    log: JobLog, ranked: Sequence[tuple[int, _Message]], world_size: int, notes: list[str]
-) -> None:
+def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: int, notes: list[str]) -> None:
     if ranked:
         heard = {rank for rank, _ in ranked}
         notes.append(f"the watchdog of {len(heard)} of {world_size} ranks wrote a message")

@@ -28,6 +28,8 @@ from rca.telemetry.sources.nvrx.reports import (
 )
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.sources.text_lines import lines_of, unpacked
+from rca.telemetry.sources.watchdog_messages import WANTED as WATCHDOG_LINES
+from rca.telemetry.sources.watchdog_messages import JobLog, events_of
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
 
@@ -54,7 +56,7 @@ _PHASES: Mapping[str, re.Pattern[str]] = {
     "backward_seconds": re.compile(r"(?:bwd|backward(?:_pass)?|.*\.backward)$", re.IGNORECASE),
     "optimizer_seconds": re.compile(r"(?:opt(?:im(?:izer)?)?(?:_step)?|.*\.optimizer_step)$", re.IGNORECASE),
 }
-_WANTED = re.compile(LINES + rb"|" + watchdog.WANTED.pattern, re.MULTILINE)
+_WANTED = re.compile(LINES + rb"|" + WATCHDOG_LINES.pattern, re.MULTILINE)
 _OWN = re.compile(LINES.decode())
 _STOPPED = "reports of NVRx in the same logs are left out: the NCCL watchdog reports a stop"
 
@@ -94,7 +96,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     """
     latest = max(path.stat().st_mtime for path in paths)
     texts = [path for path in paths if not is_json_report(_head(path), path.name)]
-    job_log = watchdog.JobLog(latest_file=latest)
+    job_log = JobLog(latest_file=latest)
     logs = list(_logs(texts, job_log))
     if job_log.messages:
         stopped = watchdog.read(texts, job_id)
@@ -144,7 +146,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         job,
         STEPS.empty() if steps is None else steps,
         _metrics(held, times, nodes),
-        watchdog.events_of(job_log, world_size, job["end"] - 1e-3),
+        events_of(job_log, world_size, job["end"] - 1e-3),
         OPS.empty(),
     )
     return replace(window, notes=(*window.notes, *notes))
@@ -155,7 +157,7 @@ def _head(path: Path) -> bytes:
         return file.read(HEAD_BYTES)
 
 
-def _logs(paths: Sequence[Path], job_log: watchdog.JobLog) -> Iterator[ReportLog]:
+def _logs(paths: Sequence[Path], job_log: JobLog) -> Iterator[ReportLog]:
     """Reports of each log; failures of all logs go to `job_log`."""
     for path in paths:
         log = ReportLog()
