@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rca import collect
-from rca.collect import counters, identity, recorder
+from rca.collect import collection, counters, identity, recorder
 from rca.collect.segments import Segment, read_segment
 from rca.collect.timers import COLUMNS, StepTimer
 
@@ -25,7 +25,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (*identity.RANK, *identity.WORLD_SIZE, *identity.LOCAL_RANK, *identity.JOB, "RCA_COLLECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.delenv("RCA_COLLECT_DIR", raising=False)
-    monkeypatch.setattr(collect, "_faults", recorder.Faults())
+    monkeypatch.setattr(collection.CURRENT, "faults", recorder.Faults())
     yield
     collect.stop()
 
@@ -84,7 +84,7 @@ def test_an_error_in_training_passes_through_and_leaves_the_step_open(tmp_path: 
 
     with pytest.raises(ZeroDivisionError):
         broken_step()
-    collect._at_exit()
+    collection.at_exit()
     (found,) = segments(tmp_path)
     assert found.open_step is not None
     assert found.open_step[0] == 7
@@ -158,7 +158,9 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
         pass
     child = os.fork()
     if child == 0:
-        idle = collect._recorder is None and not any("_observe" in str(each) for each in gc.callbacks)
+        idle = collection.CURRENT.recorder is None and not any(
+            "_observe" in str(each) for each in gc.callbacks
+        )
         with collect.step(), collect.phase("forward"):
             pass
         collect.stop()

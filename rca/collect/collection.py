@@ -1,0 +1,175 @@
+"""The collection in this process: begun and ended once, and forgotten by forked children.
+
+Nothing here raises into training: errors are counted, and the first is logged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from rca.collect.device_marks import marks_of_gpu
+from rca.collect.identity import identify
+from rca.collect.recorder import Faults, Recorder, Settings
+from rca.collect.timers import StepTimer
+
+if TYPE_CHECKING:
+    from rca.collect.torch_hooks import TorchHooks
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_OFF: Final = {"0", "false", "no", "off"}
+
+
+class Collection:
+    """What collects in this process; there is one of it, `CURRENT`.
+
+    Attributes
+    ----------
+    recorder : Recorder or None
+        None while nothing is collected.
+    timer : StepTimer or None
+        Of the recorder, to save training code a lookup per phase.
+    hooks : TorchHooks or None
+    faults : Faults
+    """
+
+    def __init__(self) -> None:
+        self.recorder: Recorder | None = None
+        self.timer: StepTimer | None = None
+        self.hooks: TorchHooks | None = None
+        self.faults = Faults()
+        self._registered = False
+
+    def begin(self, recorder: Recorder) -> None:
+        """Collect with a started recorder."""
+        self.recorder, self.timer = recorder, recorder.timer
+        if not self._registered:
+            atexit.register(at_exit)
+            os.register_at_fork(after_in_child=self._forget)
+            self._registered = True
+
+    def end(self, code: str | None, message: str | None) -> None:
+        """End the collection, with an event of the process's exit if there is a code."""
+        recorder = self._taken()
+        if recorder is not None:
+            try:
+                recorder.timer.settle()
+            except Exception as error:
+                self.faults.lost_step(recorder.timer, error)
+            if code is not None:
+                recorder.event("process_exit", code, message)
+            recorder.end()
+
+    def _forget(self) -> None:
+        """A child of the training process, such as a data loader, does not collect."""
+        recorder = self._taken()
+        if recorder is not None:
+            recorder.forget()
+
+    def _taken(self) -> Recorder | None:
+        """The recorder, which no longer collects."""
+        recorder, self.recorder, self.timer = self.recorder, None, None
+        hooks, self.hooks = self.hooks, None
+        if hooks is not None:
+            hooks.remove()
+        return recorder
+
+
+CURRENT: Final = Collection()
+
+
+def guarded(default: _T) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """A function that returns `default` instead of raising."""
+
+    def around(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @wraps(function)
+        def safe(*arguments: _P.args, **options: _P.kwargs) -> _T:
+            try:
+                return function(*arguments, **options)
+            except Exception as error:  # Training must not notice.
+                CURRENT.faults.add(f"collect.{function.__name__}", error)
+                return default
+
+        return safe
+
+    return around
+
+
+@guarded(default=False)
+def start(
+    folder: str | os.PathLike[str] | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    node: str | None = None,
+    job_id: str | None = None,
+    parallelism: Mapping[str, int] | None = None,
+    max_bytes: int = 16 * 1024**2,
+) -> bool:
+    """Begin to collect in this process.
+
+    Parameters
+    ----------
+    folder : path, optional
+        For the files of all ranks of one run, ``RCA_COLLECT_DIR`` by default. Without either, nothing is
+        collected.
+    rank, world_size : int, optional
+        From torch.distributed, or else from the variables of torchrun, SLURM, Open MPI or MPICH.
+    node : str, optional
+        Name of the machine; its host name by default.
+    job_id : str, optional
+        The launcher's by default.
+    parallelism : mapping of str to int, optional
+        Sizes `data`, `tensor`, `pipeline`, `context`, `expert`, `virtual_pipeline`.
+    max_bytes : int
+        Limit on the files of this rank; the oldest are deleted.
+
+    Returns
+    -------
+    bool
+        Whether this process collects now. ``RCA_COLLECT=0`` switches the collector off.
+    """
+    if os.environ.get("RCA_COLLECT", "").strip().lower() in _OFF:
+        return False
+    faults = CURRENT.faults
+    if CURRENT.recorder is not None:
+        faults.warn("twice", "collect.start was called again without collect.stop; the first call counts")
+        return True
+    target = folder or os.environ.get("RCA_COLLECT_DIR")
+    if not target:
+        faults.warn("folder", "nothing is collected: set RCA_COLLECT_DIR, or give collect.start a folder")
+        return False
+    header: dict[str, Any] = {"framework": "pytorch"} if "torch" in sys.modules else {}
+    if parallelism is not None:
+        header["parallelism"] = {name: int(size) for name, size in parallelism.items()}
+    who = partial(identify, rank, world_size, node, job_id)
+    settings = Settings(Path(target), who, header, max(1 << 16, int(max_bytes)))
+    timer = StepTimer()
+    if os.environ.get("RCA_COLLECT_GPU", "").strip().lower() not in _OFF:
+        timer.find_marks = partial(marks_of_gpu, timer.write)
+    recorder = Recorder(settings, timer, faults)
+    recorder.start()
+    CURRENT.begin(recorder)
+    return True
+
+
+@guarded(default=None)
+def stop() -> None:
+    """End the collection, because training is over; waits two seconds at most for the disk."""
+    if CURRENT.timer is not None:
+        CURRENT.timer.cancel()
+    CURRENT.end("0", "the training code stopped the collector")
+
+
+@guarded(default=None)
+def at_exit() -> None:
+    """At the interpreter's end without `stop`: with an error, if one ended the program."""
+    error = getattr(sys, "last_value", None)
+    failed = isinstance(error, BaseException)
+    CURRENT.end("1" if failed else None, f"{type(error).__name__}: {error}"[:200] if failed else None)
