@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-# Optimizers import it: once here, before the ranks are forked.
+# DistributedDataParallel imports it: once here, before the ranks are forked.
 import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -45,7 +45,6 @@ class ShardMachine(RuleBasedStateMachine):
     """Subclasses say how a service is opened."""
 
     open: Open
-    reopen: Callable[[ShardService], ShardService] | None = None
 
     @initialize(
         n_samples=st.integers(1, 40),
@@ -115,11 +114,6 @@ class ShardMachine(RuleBasedStateMachine):
         self.leases, self.kept = {}, None
         self.service.restore(checkpoint)
         assert not any(receipt.accepted for receipt in self.service.report(before))
-
-    @precondition(lambda self: type(self).reopen is not None)
-    @rule()
-    def restart_of_the_service(self) -> None:
-        self.service = type(self).reopen(self.service)
 
     @invariant()
     def every_sample_counts_once(self) -> None:
