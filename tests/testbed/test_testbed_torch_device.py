@@ -80,6 +80,8 @@ def one_step(model: str, repeats: int, pageable: float) -> None:
     """The same batch through the GPU ranks' path and through the stand-in's kernels, then one update."""
     import torch
 
+    # As in a capture: a forked process must not use the thread pool of its parent's libraries.
+    torch.set_num_threads(1)
     length = length_of(model)
     network, reference = models.build(model, 1.0), models.build(model, 1.0)
     shared = shared_of(network)
