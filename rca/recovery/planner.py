@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
+from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.escalation import Ladder, Rung, escalate_after
 from rca.recovery.isolation import IsolateSuspects
 from rca.recovery.network import DegradedLinkCollectives, Reroute
@@ -22,6 +23,7 @@ ACTIONS: tuple[Action, ...] = (
     DegradedLinkCollectives(),
     BackupWorkers(),
     GroupedSynchronisation(),
+    StragglerAwareAllReduce(),
     AdjustLearningRate(),
     Reroute(),
     IsolateSuspects(),

@@ -77,6 +77,7 @@ def situation(**changes: Any) -> Situation:
     """A fail-slow job of 8 ranks whose rank 5 computes half as fast again."""
     of = changes.pop("job", None) or job()
     forward = changes.pop("forward", slow_rank())
+    transfer = changes.pop("transfer", 0.01)
     faults = changes.pop("faults", (fault(),))
     given = {
         "mode": "fail_slow",
@@ -91,7 +92,7 @@ def situation(**changes: Any) -> Situation:
         "job_nodes": len(of.topology.node_names),
         "global_batch": None,
         "topology": of.topology,
-        "replay": replay_of(forward, of),
+        "replay": replay_of(forward, of, transfer),
         "site": Site(),
     }
     return Situation(**(given | changes))

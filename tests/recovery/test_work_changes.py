@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.site import Site
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation, progress_penalty
 from rca.recovery.work_shares import LEAST_SHARE, MOST_SHARE, SHORT_WINDOW, AdjustBatchSizes, equal_finish
@@ -77,6 +78,22 @@ def test_a_small_gradient_noise_scale_makes_partial_updates_cheap() -> None:
 def test_workers_of_like_speed_have_no_groups() -> None:
     (refused,) = GroupedSynchronisation().options(situation(forward=slow_rank(late={5: 1.1})))
     assert "slower" in refused.reason
+
+
+def test_a_late_rank_hides_the_reduction_of_the_others() -> None:
+    """8 ranks: a ring takes 14 of 8 parts of the tensor, StragglAR 9 of 7 after the last rank has arrived."""
+    late = situation(job=job(), forward=slow_rank(), transfer=0.02)
+    (found,) = StragglerAwareAllReduce().options(late)
+    assert found.seconds_per_step_saved == pytest.approx(0.02 * (1 - (9 / 7) / (14 / 8)))
+    assert found.ranks == [5]
+
+
+@pytest.mark.parametrize("late", [1.0, 1.03])
+def test_a_short_delay_does_not_hide_it(late: float) -> None:
+    (refused,) = StragglerAwareAllReduce().options(
+        situation(forward=slow_rank(late={5: late}), transfer=0.02)
+    )
+    assert "break-even" in refused.reason
 
 
 def test_pipelines_keep_their_batches() -> None:
