@@ -120,6 +120,12 @@ def _exporter_names(resource: str) -> list[str]:
     return names[:_SHOWN_METRICS]
 
 
+def _check_of(cause: Cause) -> str:
+    """The check of a cause, at the part that its ranks share."""
+    check = CAUSES[cause.cause].next_check
+    return check if cause.shared is None else f"look at {cause.shared.title}: {check}"
+
+
 def next_check(
     mode: str,
     decided: bool,
@@ -159,13 +165,13 @@ def next_check(
             f"collect {wanted[0]}" if wanted else "send a longer window"
         )
     if causes and causes[0].probability >= 0.5 and named:
-        return CAUSES[causes[0].cause].next_check
+        return _check_of(causes[0])
     if mode == "fail_slow" and (settling := _settling(causes, missing)) is not None:
         return settling
     if wanted:
         return f"no cause is certain; collect {wanted[0]}"
     if causes:
-        return CAUSES[causes[0].cause].next_check
+        return _check_of(causes[0])
     if suspects:
         return (
             f"no measured signal explains {listed(suspects)}; run the same test on them and on a fast "

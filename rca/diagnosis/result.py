@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -37,6 +38,15 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
+#: What the parts of a topology are called, and what comes between a part and the place that it is in.
+PART_WORDS: Mapping[PartLevel, tuple[str, str]] = {
+    "leaf_switch": ("leaf switch ", ""),
+    "rail": ("rail ", " of leaf switch "),
+    "pcie_switch": ("PCIe switch ", " of "),
+    "nic": ("NIC ", " of "),
+}
+
+
 class Shared(_Frozen):
     """The part of the hardware that slow ranks share, and that their cause is a fault of.
 
@@ -49,6 +59,12 @@ class Shared(_Frozen):
     within: str | None
     ranks: list[int]
     nodes: list[str]
+
+    @property
+    def title(self) -> str:
+        """The part in words: ``PCIe switch plx-0 of node-2``."""
+        words, between = PART_WORDS[self.level]
+        return f"{words}{self.name}" + ("" if self.within is None else f"{between}{self.within}")
 
 
 class ModelVersion(_Frozen):

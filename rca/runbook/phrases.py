@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from rca.diagnosis.result import Cause, Straggler
+from rca.diagnosis.result import PART_WORDS, Cause, Straggler
 from rca.runbook.numbers import rank_list
 from rca.telemetry.catalogue import channels, resolve
 
@@ -82,15 +82,6 @@ def node_names(nodes: Sequence[str]) -> Phrase:
     return (*shown, f" and {rest:,} more") if rest > 0 else shown
 
 
-#: What the parts of a topology are called, and what comes between a part and the place that it is in.
-_PARTS = {
-    "leaf_switch": ("leaf switch ", ""),
-    "rail": ("rail ", " of leaf switch "),
-    "pcie_switch": ("PCIe switch ", " of "),
-    "nic": ("NIC ", " of "),
-}
-
-
 def place_of(component: Straggler | Cause) -> Phrase:
     """The component to look at: the part that its ranks share, else as `who`."""
     scope = component.scope if isinstance(component, Straggler) else None
@@ -98,7 +89,7 @@ def place_of(component: Straggler | Cause) -> Phrase:
     part = component.shared
     if part is None:
         return ranks
-    title, between = _PARTS[part.level]
+    title, between = PART_WORDS[part.level]
     inside = (between, name(part.within)) if part.within is not None else ()
     return (title, name(part.name), *inside, " (", *ranks, ")")
 

@@ -164,8 +164,10 @@ def test_an_answer_without_a_topology_does_not_mention_one() -> None:
     assert "shared" not in answer.to_json()
 
 
-def test_pages_name_the_part_first() -> None:
-    page = rca.diagnose(faulty(0, leaf)[0]).to_markdown()
+def test_the_page_and_the_next_check_name_the_part_first() -> None:
+    answer = rca.diagnose(faulty(0, leaf)[0])
+    assert answer.next_check.startswith("look at leaf switch leaf-0: switch congestion counters")
+    page = answer.to_markdown()
     headline = next(line for line in page.splitlines() if "FAIL-SLOW" in line)
     assert "FAIL-SLOW: leaf switch `leaf-0` (nodes" in headline
     page = rca.diagnose(faulty(1, rail)[0]).to_markdown()
