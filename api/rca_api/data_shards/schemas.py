@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from rca.recovery.antdt.leases import Checkpoint, Lease, LeaseState, Offer, Receipt, Report
 from rca.recovery.antdt.shard_plan import (
     LARGEST_SEED,
+    LARGEST_SHARD,
     LONGEST_LEASE_SECONDS,
     MOST_EPOCHS,
     MOST_SAMPLES,
@@ -42,7 +43,7 @@ class NewShardSet(_Given):
 
     name: SetName = Field(description="Chosen by the caller: all workers may create it.")
     n_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    shard_size: int = Field(ge=1, le=MOST_SAMPLES, description="Samples of a shard.")
+    shard_size: int = Field(ge=1, le=LARGEST_SHARD, description="Samples of a shard.")
     n_epochs: int = Field(1, ge=1, le=MOST_EPOCHS)
     seed: int = Field(0, ge=0, le=LARGEST_SEED)
     shuffle: bool = Field(True, description="Whether shards and their samples have a random order.")

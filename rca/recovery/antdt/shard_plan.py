@@ -15,8 +15,9 @@ import numpy as np
 from rca.arrays import IntArray
 from rca.errors import InvalidInput
 
-#: Largest numbers of samples and of shards in an epoch. A permutation of the shards is held in memory.
-MOST_SAMPLES, MOST_SHARDS = 1 << 50, 1 << 22
+MOST_SAMPLES = 1 << 50
+#: Most shards of an epoch, and most samples of a shard: a permutation of them is held in memory.
+MOST_SHARDS, LARGEST_SHARD = 1 << 20, 1 << 24
 MOST_EPOCHS = 1 << 20
 LONGEST_LEASE_SECONDS = 86_400.0
 LARGEST_SEED = (1 << 63) - 1
@@ -76,7 +77,7 @@ class ShardPlan:
     def __post_init__(self) -> None:
         ranges = {
             "n_samples": (1, MOST_SAMPLES),
-            "shard_size": (1, MOST_SAMPLES),
+            "shard_size": (1, LARGEST_SHARD),
             "n_epochs": (1, MOST_EPOCHS),
             "seed": (0, LARGEST_SEED),
         }
@@ -148,7 +149,7 @@ class ShardPlan:
         return numbers
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 def _order(seed: int, stream: int, length: int) -> IntArray:
     """A permutation; read-only, because it is cached."""
     raw = np.random.Philox(key=np.array([seed, stream], dtype=np.uint64)).random_raw(length)

@@ -137,7 +137,7 @@ FIRST, SAMPLES = [800, 400, 600, 200], [625, 612, 600, 670]
         ({"n_epochs": 0}, "n_epochs is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"lease_seconds": 0.0}, "lease_seconds is 0.0"),
-        ({"n_samples": 1 << 40, "shard_size": 1}, "at most 4,194,304 are possible"),
+        ({"n_samples": 1 << 40, "shard_size": 1}, "at most 1,048,576 are possible"),
     ],
 )
 def test_impossible_plans_are_refused(wrong: dict, message: str) -> None:
