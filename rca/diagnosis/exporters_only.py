@@ -241,7 +241,7 @@ def _evidence(outlier: Outlier) -> Evidence:
         )
     note = "memory of the device at the end" if outlier.kind == "released" else "mean over the window"
     if outlier.kind == "slow":
-        note = "compared by the tool that wrote it; the usual value is that of the median rank"
+        note = "in the window or at its end; the reference is the median rank"
     known = np.isfinite(outlier.reference)
     return Evidence(
         signal=outlier.channel,
@@ -264,7 +264,7 @@ def _next_check(outliers: list[Outlier], compared: MachineComparison) -> str:
         "ended": _ENDED_CHECK,
         "released": _RELEASED_CHECK,
         "loud": _TIME_STEPS,
-        "slow": f"{SPECS[UNKNOWN].next_check}; look at {{ranks}}",
+        "slow": f"{{ranks}}: {SPECS[UNKNOWN].next_check}",
     }
     check = checks[first.kind].format(ranks=listed(list(first.ranks)))
     cause = _cause_name(first)

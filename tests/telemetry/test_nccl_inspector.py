@@ -60,6 +60,25 @@ def test_files_that_are_written_at_the_end_show_who_is_waited_for_and_no_cost(tm
     assert "rank 5" in answer.next_check
 
 
+def test_a_rank_that_only_waits_for_another_one_is_not_named(tmp_path: Path) -> None:
+    """Rank 5 is late in its pair (4, 5), so that rank 4 is late in the group (0, 2, 4, 6) as well."""
+    content: Records = {rank: [] for rank in range(8)}
+    late = LATE * (np.arange(8) == 5)
+    for step in range(1, 31):
+        pairs = late.reshape(4, 2).max(axis=1).repeat(2)
+        for group, arrived, end in (("pair", late, pairs + TRANSFER), ("data", pairs, LATE + TRANSFER)):
+            for rank, (begins, ends) in enumerate(zip(arrived, np.broadcast_to(end, 8), strict=True)):
+                members = 2 if group == "pair" else 4
+                name, place = (f"p{rank // 2}", rank % 2) if members == 2 else (f"d{rank % 2}", rank // 2)
+                record = json.loads(json.dumps(records(np.zeros((1, 1), int), every=0)[0][0]))
+                record["header"].update(id=name, rank=place, n_ranks=members)
+                record["metadata"].update(hostname=f"node-{rank // 4}", pid=rank)
+                record["coll_perf"].update(coll_sn=step, coll_exec_time_us=int(ends - begins))
+                content[rank].append(record)
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job", content)))
+    assert [each.ranks for each in answer.stragglers] == [[5]]
+
+
 @pytest.mark.parametrize("every", [0, 1])
 def test_a_healthy_job_has_no_straggler(tmp_path: Path, every: int) -> None:
     folder = write(tmp_path / "job", records(arrivals(late=0), every=every))

@@ -27,12 +27,13 @@ def values(window: rca.Window, name: str) -> dict[int, float]:
 @pytest.mark.parametrize("n_ranks", [4, 16])
 def test_logged_scores_name_the_slow_rank_and_no_cost(tmp_path: Path, n_ranks: int) -> None:
     scores = {rank: 0.5 if rank == 3 else 0.97 + 0.001 * (rank % 5) for rank in range(n_ranks)}
-    path = log(tmp_path, [line for minute in range(5) for line in logged(scores, minute=minute)])
+    path = log(tmp_path, [line for minute in range(0, 10, 2) for line in logged(scores, minute=minute)])
     window = rca.read_window(path)
     assert source_of(path) is not None
     assert window.job.world_size == n_ranks
-    # Reports come once a minute.
-    assert window.job.end - window.job.start == pytest.approx(241)
+    # Reports come every second minute; the line after the scores has the time.
+    assert window.job.end - window.job.start == pytest.approx(481)
+    assert not any("no time" in note for note in window.notes)
     assert values(window, "nvrx_gpu_relative_slowdown")[3] == pytest.approx(2.0)
     answer = rca.diagnose(window)
     assert (answer.failure_mode, answer.abstained, answer.slowdown.seconds_per_step) == ("fail_slow", True, 0)

@@ -13,7 +13,7 @@ SIGNALS: tuple[Signal, ...] = (
     Signal(
         "nccl_inspector_waited_for_ratio",
         "waited_for",
-        "share of the time in collectives in which others wait for the rank (NCCL Inspector)",
+        "time that others wait for the rank less its own, over all time in collectives (NCCL Inspector)",
         "ratio",
         worse="higher",
     ),

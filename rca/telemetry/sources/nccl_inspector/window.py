@@ -25,7 +25,8 @@ from rca.telemetry.sources.nccl_processes import NcclProcess, ranks_of_job
 from rca.telemetry.sources.source import Source
 from rca.telemetry.window import Window
 
-#: Metric of a window without steps: share of the time in collectives in which others wait for the rank.
+#: Metric of a window without steps: share of the time in collectives in which others wait for the rank, less
+#: that in which the rank waits.
 WAITED_FOR = "nccl_inspector_waited_for_ratio"
 #: Members of these kinds end together; in the others, a root ends earlier or later by its role.
 _TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
@@ -212,7 +213,10 @@ def _waited_for(
     ranks: dict[NcclProcess, int],
     time: float,
 ) -> pa.Table:
-    """The share of the time in collectives in which the others wait for each rank, as metrics."""
+    """The share of the time in collectives in which the others wait for each rank, as metrics.
+
+    A rank that others wait for may have waited itself, in another communicator: that is taken off.
+    """
     if not matched.record.size:
         raise InvalidInput(
             "the files of NCCL Inspector show no step, and no collective of two ranks: nothing to compare",
@@ -224,6 +228,7 @@ def _waited_for(
     duration = (longest + _per_collective(matched.transfer, matched.collective))[matched.collective]
     waiting = np.where(_late(matched, longest), longest[matched.collective], 0.0)
     total = np.bincount(process, duration, minlength=len(processes))
+    caused = np.bincount(process, waiting - matched.wait, minlength=len(processes)).clip(0.0)
     known: list[int] = np.flatnonzero(total > 0).tolist()
     return pa.table(
         {
@@ -231,7 +236,7 @@ def _waited_for(
             "node": pa.array([processes[each].host or None for each in known], pa.string()),
             "rank": np.array([ranks[processes[each]] for each in known], dtype=np.int32),
             "name": pa.array([WAITED_FOR] * len(known), pa.string()),
-            "value": np.bincount(process, waiting, minlength=len(processes))[known] / total[known],
+            "value": (caused / np.where(total > 0, total, 1.0))[known],
         }
     )
 

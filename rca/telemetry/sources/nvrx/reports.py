@@ -137,8 +137,10 @@ class ReportLog:
     def add(self, line: Line) -> None:
         """Add a line that `LINES` finds."""
         text = line.text
-        if np.isfinite(line.time):
-            self._time = line.time
+        self._time = line.time
+        if self.reports and np.isnan(self.reports[-1].time):
+            # The callback logs a line with the time after the lines of the scores, which have none.
+            self.reports[-1].time = line.time
         if (head := _HEAD.search(text)) is not None:
             self._begin("gpu_relative" if head[1] == "relative" else "gpu_individual")
         elif (score := _SCORE.search(text)) is not None:
