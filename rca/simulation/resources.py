@@ -42,6 +42,7 @@ OF_NODES = frozenset(
         "nic_loss",
         "nic_errors",
         "congestion",
+        "only_port",
         "foreign_cpu",
         "memory_stall",
         "disk_stall",
@@ -110,6 +111,8 @@ class Resources:
     nic_queue, nic_delay, nic_loss, nic_errors, congestion : ndarray of shape (n_nodes, n_steps)
         Symptoms at the port: queued share, added seconds of round trip, lost share, link errors per second,
         marked share.
+    only_port : ndarray of shape (n_nodes, n_steps)
+        1 + index of the only port with these symptoms; 0 if all ports have them.
     foreign_cpu, memory_stall, disk_stall, remote_stall : ndarray of shape (n_nodes, n_steps)
         Cores used by foreign processes; share of time stalled on memory; shares of time in which the disk or
         the file server is saturated.
@@ -152,6 +155,7 @@ class Resources:
     nic_loss: FloatArray
     nic_errors: FloatArray
     congestion: FloatArray
+    only_port: FloatArray
     foreign_cpu: FloatArray
     memory_stall: FloatArray
     disk_stall: FloatArray

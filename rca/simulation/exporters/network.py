@@ -11,6 +11,8 @@ from rca.simulation.scraping import MetricsScraper
 
 # Unacknowledged bytes per second of delay.
 UNACKNOWLEDGED_BYTES_PER_SECOND = 2.5e6
+# Share of the symptoms of one rail that the other ports of a node show.
+SPARED = 0.02
 
 
 def _moved(run: FinishedRun) -> FloatArray:
@@ -70,8 +72,9 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
     errors, loss = run.state("nic_errors"), run.state("nic_loss")
     for port in range(ports):
         # A node's fault often affects one of its ports only.
-        own = (1.0 if port == run.scenario.seed % ports or slow.min() > 0 else 0.1) * _on_rail(run, port)
-        marked = _on_rail(run, port) * crowded
+        shown = _share_of_port(run, port)
+        own = (1.0 if port == run.scenario.seed % ports or slow.min() > 0 else 0.1) * shown
+        marked = shown * crowded
         device = f"mlx5_{port}"
         send_wait = (
             machine_level(run, "wait ticks", 1, 100) * moved / 2e4 * (0.05 + 2 * own * queued + 3 * marked)
@@ -90,13 +93,10 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
             _roce(out, device, marked, own * loss, 1 - run.stalled)
 
 
-def _on_rail(run: FinishedRun, port: int) -> FloatArray:
-    """Share of a node's trouble that one port shows, (n_nodes, 1): a fault of another rail spares it."""
-    share = np.ones((run.scenario.n_nodes, 1))
-    for fault in run.scenario.faults:
-        if fault.rail not in (None, port):
-            share[list(fault.nodes)] = 0.02
-    return share
+def _share_of_port(run: FinishedRun, port: int) -> FloatArray:
+    """Share of a node's symptoms that one port shows, (n_nodes, n_segments)."""
+    only = run.state("only_port")
+    return np.where((only == 0) | (only == 1 + port), 1.0, SPARED)
 
 
 def _roce(out: MetricsScraper, device: str, marked: FloatArray, loss: FloatArray, alive: FloatArray) -> None:

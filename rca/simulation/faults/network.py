@@ -42,6 +42,8 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     own = jitter(rng, (nodes.size, 1), 0.15) * jitter(rng, (nodes.size, scenario.n_steps), 0.1)
     worst = 6.0 * fault.strength * fault.force**2
     resources.nic_stretch[nodes] *= 1 + worst * active * tide * own
+    if fault.rail is not None:
+        resources.only_port[nodes] = 1 + fault.rail
     resources.congestion[nodes] += active * fault.severity * tide * own
     # Full queues drop packets or delay them, depending on their configuration.
     resources.nic_loss[nodes] += rng.choice([0.0, 0.5, 1.0]) * active * 0.004 * fault.severity * own
