@@ -53,11 +53,15 @@ class StragglarState:
 def ddp_hook(state: StragglarState, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Average a bucket of gradients with StragglAR.
 
+    Run with gloo on CPUs. The path of CUDA tensors has not been run on several GPUs.
+
     Examples
     --------
     ``model.register_comm_hook(StragglarState(straggler=3), ddp_hook)``
     """
     gradients = bucket.buffer()
+    if gradients.is_cuda:
+        return _enqueued(state, gradients)
     done: torch.futures.Future[Tensor] = torch.futures.Future()
 
     def run() -> None:
@@ -69,4 +73,15 @@ def ddp_hook(state: StragglarState, bucket: dist.GradBucket) -> torch.futures.Fu
             done.set_result(gradients)
 
     state.worker.submit(run)
+    return done
+
+
+def _enqueued(state: StragglarState, gradients: Tensor) -> torch.futures.Future[Tensor]:
+    """Enqueue the messages on the device's streams; the calling thread does not wait for them."""
+    if state.straggler is None:
+        # A rank arrives when its gradients exist, not when their kernels are enqueued.
+        torch.cuda.current_stream(gradients.device).synchronize()
+    done: torch.futures.Future[Tensor] = torch.futures.Future(devices=[gradients.device])
+    state.average(gradients)
+    done.set_result(gradients)
     return done

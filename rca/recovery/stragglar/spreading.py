@@ -13,76 +13,59 @@ Why this ends in N + window - 1 rounds:
 - After the exchanges the straggler goes on sending chunk N - 1, under the numbers N, N + 1 and so on.
 - Every rank has a chunk in flight after the last round. All these numbers stand for chunk N - 1.
 
-For n a power of two this is the published scheme: window log2 n, one chunk in flight per rank. For other n
-some ranks hold several chunks in flight, and a bipartite matching decides who sends which. The search stops
-if a rank is left without a chunk in flight, and starts again with another preference. If all preferences
-fail, the window grows by one, which costs one round. No size up to 260 needs that.
+With window = ceil(log2 n) the number of holders of a chunk has to double in every round. For n a power of two
+each rank then holds one chunk in flight, as in the published scheme. For other n some ranks hold two. A
+bipartite matching decides who sends which. Young chunks go first, because a chunk that falls behind never
+recovers.
+
+It is not proved that the matching always succeeds. It does for all n up to 300. If it fails, the owners send
+their finished chunks around a ring, which takes almost twice the rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 STRAGGLER = -1
 IndexTransfer = tuple[int, int, int]
 IndexRound = list[IndexTransfer]
-# Of the way from half of the ranks saturated to the next lower power of two.
-_SHARES = (0.65, 1.0, 0.5, 0.83, 0.91, 0.75, 0.55, 0.6, 0.7)
-
-
-@dataclass(frozen=True)
-class Preference:
-    """How the search breaks ties.
-
-    Attributes
-    ----------
-    most_saturated
-        Target for the number of saturated ranks.
-    youngest_first
-        Ranks that are not due soon receive the youngest chunk, not the oldest.
-    due_ones_last
-        Of the ranks with several chunks in flight, those that are still due receive last.
-    """
-
-    most_saturated: int
-    youngest_first: bool
-    due_ones_last: bool
 
 
 def spread(n_ranks: int) -> list[IndexRound]:
     """Rounds of `(source, destination, chunk)`, with `STRAGGLER` for the straggler."""
-    window = (n_ranks - 1).bit_length()
-    while True:
-        for preference in _preferences(n_ranks):
-            rounds = _Spread(n_ranks, window, preference).rounds()
-            if rounds is not None:
-                return rounds
-        window += 1
+    for due_ones_last in (True, False):
+        rounds = _Spread(n_ranks, due_ones_last).rounds()
+        if rounds is not None:
+            return rounds
+    return exchanges_then_ring(n_ranks)
 
 
-def _preferences(n_ranks: int) -> Iterator[Preference]:
-    """The preference that most often ends well first."""
-    half, full = (n_ranks + 1) // 2, 1 << ((n_ranks - 1).bit_length() - 1)
-    targets = list(dict.fromkeys(half + round(share * (full - half)) for share in _SHARES))
-    for youngest_first in (True, False) if half < full else (False, True):
-        for target in targets:
-            for due_ones_last in (False, True):
-                yield Preference(target, youngest_first, due_ones_last)
+def exchanges_then_ring(n_ranks: int) -> list[IndexRound]:
+    """All exchanges, and then a ring of the owners: 2(n - 1) - 1 rounds, for any n."""
+    n_owners = n_ranks - 1
+    exchanges = [[(owner, STRAGGLER, owner), (STRAGGLER, owner, owner)] for owner in range(n_owners)]
+    ring = [
+        [(x, (x + 1) % n_owners, (x - step) % n_owners) for x in range(n_owners)]
+        for step in range(n_owners - 1)
+    ]
+    return exchanges + ring
 
 
 class _Spread:
-    """One attempt with one preference.
+    """One attempt.
+
+    With `due_ones_last`, of the ranks with two chunks in flight those receive last whose exchange is still to
+    come. A rank that receives nothing has one chunk less, and is easier to have ready for its exchange.
 
     At the start of round t, bit j of `ages[x]` says whether rank x holds chunk t - j, for 1 <= j <= window.
     """
 
-    def __init__(self, n_ranks: int, window: int, preference: Preference) -> None:
+    def __init__(self, n_ranks: int, due_ones_last: bool) -> None:
         self.n_owners = n_ranks - 1
-        self.window = window
-        self.preference = preference
+        self.window = (n_ranks - 1).bit_length()
+        self.due_ones_last = due_ones_last
         self.ages = [0] * self.n_owners
-        self.oldest = 1 << window
+        self.oldest = 1 << self.window
         self.young = self.oldest - 2
 
     def rounds(self) -> list[IndexRound] | None:
@@ -151,14 +134,10 @@ class _Spread:
         return set(able[:n_lacking])
 
     def _young_senders(self, senders: Sequence[int], now: int) -> dict[int, int]:
-        """Age of the chunk that each sender sends. The holders of a chunk at most double."""
-        holders = {age: sum(held >> age & 1 for held in self.ages) for age in range(1, self.window)}
-        capacity = {age: count for age, count in holders.items() if age <= now}
-        before_last = self.window - 1
-        if before_last in capacity:
-            room = max(0, self.preference.most_saturated - holders[before_last])
-            capacity[before_last] = min(holders[before_last], room)
-        able = {x: _ages_in(self.ages[x] & self.young, before_last) for x in senders}
+        """Age of the chunk that each sender sends: the youngest, whose holders at most double."""
+        ages = range(1, min(self.window - 1, now) + 1)
+        capacity = {age: sum(held >> age & 1 for held in self.ages) for age in ages}
+        able = {x: [age for age in ages if self.ages[x] >> age & 1] for x in senders}
         # Ranks that are not saturated cannot send anything else: they go first.
         order = sorted(senders, key=lambda x: (len(able[x]), self.ages[x] >= self.oldest))
         return matching(order, able, capacity)
@@ -175,16 +154,13 @@ class _Spread:
             held = self.ages[x] & self.young
             eldest = held.bit_length() - 1
             least = self.window - due_in[x]
-            ages = [
-                age
-                for age in range(self.window - 1, 0, -1)
-                if not held >> age & 1 and max(eldest, age) >= least
-            ]
-            allowed[x] = ages[::-1] if self.preference.youngest_first and due_in[x] >= self.window else ages
+            ages = [a for a in range(1, self.window) if not held >> a & 1 and max(eldest, a) >= least]
+            # A rank that is due soon gets the oldest chunk.
+            allowed[x] = ages if due_in[x] >= self.window else ages[::-1]
         order = {}
         for x in ranks:
             in_flight = (self.ages[x] & self.young).bit_count()
-            late = in_flight * (x > now) if self.preference.due_ones_last else 0
+            late = in_flight * (x > now) if self.due_ones_last else 0
             order[x] = (in_flight > 0, late, due_in[x], x)
         return matching(sorted(ranks, key=order.__getitem__), allowed, supply)
 
@@ -193,10 +169,6 @@ class _Spread:
         for x, held in enumerate(self.ages):
             gained = 1 << received[x] if x in received else 0
             self.ages[x] = (held | gained | (x == peer)) << 1 & keep
-
-
-def _ages_in(bits: int, eldest: int) -> list[int]:
-    return [age for age in range(eldest, 0, -1) if bits >> age & 1]
 
 
 def matching(

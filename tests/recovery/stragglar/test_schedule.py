@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
+from rca.recovery.stragglar import schedule as stragglar_schedule
 from rca.recovery.stragglar.checker import InvalidSchedule, check
 from rca.recovery.stragglar.schedule import Schedule, Transfer, fewest_rounds, schedule
+from rca.recovery.stragglar.spreading import exchanges_then_ring
 
 PUBLISHED_POWERS_OF_TWO = {4: 4, 8: 9, 16: 18, 32: 35, 64: 68, 128: 133}
 PUBLISHED_EVEN = {
@@ -35,12 +37,12 @@ def test_no_more_rounds_than_published(n: int, published: int) -> None:
     assert len(schedule(n, n - 1).rounds) <= published
 
 
-@pytest.mark.parametrize("n", [*range(2, 40), 49, 63, 99])
+@pytest.mark.parametrize("n", [*range(2, 40), 49, 63, 99, 150])
 def test_the_lower_bound_on_rounds_is_met(n: int) -> None:
     assert len(schedule(n, 0).rounds) == fewest_rounds(n)
 
 
-@pytest.mark.parametrize("n", [96, 99])
+@pytest.mark.parametrize("n", [96, 150])
 def test_large_odd_and_even_sizes_pass_the_check(n: int) -> None:
     check(schedule(n, n // 2))
 
@@ -50,6 +52,16 @@ def test_256_ranks_take_less_than_two_seconds() -> None:
     rounds = schedule(256, 17).rounds
     assert time.process_time() - began < 2
     assert len(rounds) == 262
+
+
+@pytest.mark.parametrize("n", [2, 3, 11, 12])
+def test_the_ring_that_replaces_a_failed_search_is_an_all_reduce(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stragglar_schedule, "_spread_of", lambda n: tuple(exchanges_then_ring(n)))
+    rounds = schedule(n, 1)
+    check(rounds)
+    assert len(rounds.rounds) == 2 * (n - 1) - 1
 
 
 def test_the_order_of_exchanges_is_the_order_of_chunks() -> None:
