@@ -127,3 +127,11 @@ def test_collect_benchmark_reports_time_and_memory() -> None:
     assert found["step_seconds"] > 0
     assert found["phase_seconds"] < found["step_seconds"] < found["share_of_step"]
     assert found["memory_bytes"] < 20e6
+
+
+def test_stragglar_benchmark_shows_our_rounds_beside_the_published() -> None:
+    command = [sys.executable, "-m", "benchmarks.stragglar", "--ranks", "--largest", "12"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    rows = {words[0]: words[1:4] for words in map(str.split, ran.stdout.splitlines())}
+    assert rows["8"] == ["9", "9", "9"]
+    assert rows["12"] == ["14", "15", "14"]

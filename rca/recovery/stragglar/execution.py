@@ -34,6 +34,9 @@ def all_reduce(tensor: Tensor, straggler: int, group: dist.ProcessGroup | None =
     The result is the same on every rank, bit by bit. It differs from that of `torch.distributed.all_reduce`
     by the order of summation. A wrong `straggler` costs time, not correctness.
 
+    Gloo takes a message for sent when the kernel holds it. On a slow link give TCP small buffers
+    (``net.ipv4.tcp_wmem``): with deep ones, messages of several rounds share the link.
+
     Parameters
     ----------
     tensor

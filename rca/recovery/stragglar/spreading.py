@@ -18,8 +18,8 @@ each rank then holds one chunk in flight, as in the published scheme. For other 
 bipartite matching decides who sends which. Young chunks go first, because a chunk that falls behind never
 recovers.
 
-It is not proved that the matching always succeeds. It does for all n up to 300. If it fails, the owners send
-their finished chunks around a ring, which takes almost twice the rounds.
+It is not proved that the matching always succeeds. It does for all n up to 300 and every 37th up to 1,100. If
+it fails, the owners send their finished chunks around a ring, which takes almost twice the rounds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """The schedule of StragglAR: an all-reduce for every size, in no more rounds than the published ones."""
 
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -155,3 +157,9 @@ def _changed(rounds: Schedule, number: int, transfers: list[Transfer]) -> Schedu
     changed = list(rounds.rounds)
     changed[number] = transfers
     return replace(rounds, rounds=changed)
+
+
+def test_schedules_and_prices_need_no_torch() -> None:
+    modules = "rca.recovery.stragglar.cost, rca.recovery.stragglar.checker"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
