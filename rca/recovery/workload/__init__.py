@@ -1,0 +1,1 @@
+"""Fixes of the workload: stage balance, sequence packing and planned garbage collection."""
