@@ -134,6 +134,20 @@ def training(group: dist.ProcessGroup) -> Result:
     }
 
 
+class Failing(StragglarState):
+    def average(self, gradients: torch.Tensor) -> None:
+        raise ValueError("no link")
+
+
+def failure(group: dist.ProcessGroup) -> Result:
+    """What backward raises if the all-reduce fails."""
+    try:
+        gradients(group, Failing(0, group))
+    except Exception as error:
+        return {"failure": str(error)}
+    return {"failure": ""}
+
+
 def refusals(group: dist.ProcessGroup) -> Result:
     def refused(call: Callable[[], None]) -> str:
         try:
@@ -165,7 +179,7 @@ def serve(rank: int, ports: Any, results: Any) -> None:
                 continue
             found |= sums(group)
             if n == DDP_RANKS:
-                for part in (layouts, overlap, agreement, training, refusals):
+                for part in (layouts, overlap, agreement, training, refusals, failure):
                     found |= part(group)
         dist.barrier()
         results.put((rank, found))
@@ -234,6 +248,10 @@ def test_the_state_counts_the_stragglers(found: list[Result]) -> None:
     eager = [found[rank]["eager stragglers"] for rank in range(DDP_RANKS)]
     assert all(each == eager[0] for each in eager)
     assert sum(eager[0].values()) == sum(found[0]["static stragglers"].values()) > 2
+
+
+def test_an_all_reduce_that_fails_ends_the_backward_pass(found: list[Result]) -> None:
+    assert all("no link" in found[rank]["failure"] for rank in range(DDP_RANKS))
 
 
 def test_what_cannot_be_reduced_is_refused(found: list[Result]) -> None:
