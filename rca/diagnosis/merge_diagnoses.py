@@ -7,6 +7,7 @@ from typing import Any
 
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
 from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
+from rca.recovery.remedies import REMEDY_OF
 from rca.telemetry.causes import UNKNOWN
 
 #: Reasons of abstention that a certain cause removes.
@@ -237,8 +238,12 @@ def _actions(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
 ) -> list[Action]:
     """The whole's actions without those of replaced causes, and the part's for the added causes."""
-    kept = [action for action in whole.actions if _removes_one_of(action, old)]
+    # What works around a straggler was replayed with the whole window.
+    kept = [each for each in whole.actions if _removes_one_of(each, old) or each.action not in _REMEDIES]
     return [*kept, *(_over_all_steps(each, share) for each in part.actions if _removes_one_of(each, added))]
+
+
+_REMEDIES = frozenset(REMEDY_OF.values())
 
 
 def _removes_one_of(action: Action, causes: Sequence[Cause]) -> bool:

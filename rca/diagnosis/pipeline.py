@@ -37,7 +37,7 @@ from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference,
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.planning import with_actions
+from rca.diagnosis.planning import is_over, with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -126,7 +126,8 @@ def diagnose(
         if earlier is not None:
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = _without_steps(window)
-        return within_limits(with_actions(alone(window, bundle.model), window, site))
+        diagnosis = alone(window, bundle.model)
+        return within_limits(with_actions(diagnosis, window.job, over=False, site=site))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -136,13 +137,14 @@ def diagnose(
 
     diagnosis, features, measured = once(window)
     outline = Outline.of(features)
+    diagnosis = with_replayed_actions(diagnosis, features, window.job, site)
     del features
     diagnosis = with_segment_diagnoses(diagnosis, window, outline, measured, lambda part: once(part)[0])
     if earlier is not None:
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    diagnosis = with_actions(diagnosis, window, site)
+    diagnosis = with_actions(diagnosis, window.job, over=is_over(diagnosis, window), site=site)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 

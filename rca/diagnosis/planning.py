@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rca.diagnosis.advice import signals_for
 from rca.diagnosis.result import Action, Cause, Diagnosis
-from rca.features.extract import step_phases
+from rca.features.extract import FeatureSet, step_phases
 from rca.recovery.option import Option
-from rca.recovery.planner import Plan
+from rca.recovery.planner import REPLAYED, Plan
 from rca.recovery.planner import plan as plan_for
 from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site
 from rca.recovery.situation import Fault, Situation, Suspect
 from rca.telemetry.causes import CAUSES
+from rca.telemetry.job import Job
 from rca.telemetry.window import Window
 from rca.whatif.phase_replay import PhaseReplay
 
@@ -21,6 +24,7 @@ MOST_ALTERNATIVES = 4
 QUIET_END = 0.1
 #: Reasons of abstention that leave the first cause named.
 _STILL_NAMED = frozenset({"no_step_times"})
+_REPLAYED = frozenset(action.name for action in REPLAYED)
 
 
 def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | None = None) -> Plan:
@@ -38,15 +42,32 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
     -------
     Plan
     """
-    priced = [] if window is not None else _replayed(diagnosis)
-    return plan_for(situation_of(diagnosis, window, site or Site()), priced=priced)
+    site = site or Site()
+    if window is None:
+        return plan_for(_situation(diagnosis, None, None, site), priced=_replayed(diagnosis))
+    replay = None
+    if diagnosis.failure_mode == "fail_slow" and window.steps.num_rows:
+        replay = PhaseReplay.from_arrays(step_phases(window), window.job)
+    situation = _situation(diagnosis, window.job, replay, site)
+    return plan_for(replace(situation, over=is_over(diagnosis, window)))
 
 
-def with_actions(diagnosis: Diagnosis, window: Window, site: Site) -> Diagnosis:
-    """The diagnosis with the plan's options as its actions: remedies of its causes first."""
+def with_actions(diagnosis: Diagnosis, job: Job, *, over: bool, site: Site) -> Diagnosis:
+    """The diagnosis with the plan's options as its actions: remedies of its causes first.
+
+    Parameters
+    ----------
+    diagnosis : Diagnosis
+        Its actions are remedies with their gain, and those of `with_replayed_actions`.
+    job : Job
+    over : bool
+        Whether the stragglers were quiet in the last part of the window.
+    site : Site
+    """
     if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
         return diagnosis
-    options = plan(diagnosis, window, site=site).options
+    situation = replace(_situation(diagnosis, job, None, site), over=over)
+    options = plan_for(situation, priced=_replayed(diagnosis)).options
     order = {cause.cause: place for place, cause in reversed(list(enumerate(diagnosis.causes)))}
     remedies = [each for each in options if any(REMEDY_OF.get(name) == each.action for name in each.causes)]
     remedies.sort(key=lambda each: min(order[name] for name in each.causes))
@@ -55,12 +76,20 @@ def with_actions(diagnosis: Diagnosis, window: Window, site: Site) -> Diagnosis:
     return diagnosis.model_copy(update={"actions": actions})
 
 
-def situation_of(diagnosis: Diagnosis, window: Window | None, site: Site) -> Situation:
-    """The situation that a diagnosis describes."""
-    topology = None if window is None else window.job.topology
-    replay = None
-    if window is not None and diagnosis.failure_mode == "fail_slow" and window.steps.num_rows:
-        replay = PhaseReplay.from_arrays(step_phases(window), window.job)
+def with_replayed_actions(diagnosis: Diagnosis, features: FeatureSet, job: Job, site: Site) -> Diagnosis:
+    """The diagnosis with further actions, which work around its stragglers, priced by replay."""
+    if diagnosis.failure_mode != "fail_slow":
+        return diagnosis
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), job)
+    situation = _situation(diagnosis, job, replay, site)
+    found = [option for action in REPLAYED for option in action.options(situation)]
+    added = [_action(each) for each in found if isinstance(each, Option)]
+    return diagnosis.model_copy(update={"actions": [*diagnosis.actions, *added]})
+
+
+def _situation(diagnosis: Diagnosis, job: Job | None, replay: PhaseReplay | None, site: Site) -> Situation:
+    """The situation that a diagnosis describes; nothing of it is over."""
+    topology = None if job is None else job.topology
     step_seconds = _step_seconds(diagnosis)
     reason = diagnosis.abstention_reason
     nodes = {node for each in diagnosis.stragglers for node in each.nodes}
@@ -75,12 +104,12 @@ def situation_of(diagnosis: Diagnosis, window: Window | None, site: Site) -> Sit
         lost=diagnosis.slowdown.seconds_per_step,
         lost_interval=diagnosis.slowdown.interval,
         steps_lost=diagnosis.quality.steps_used,
-        over=window is not None and _is_over(diagnosis, window),
+        over=False,
         job_nodes=len(topology.node_names) if topology is not None else len(nodes),
-        global_batch=None if window is None else _global_batch(window),
+        global_batch=None if job is None else _global_batch(job),
         topology=topology,
         replay=replay,
-        site=site if window is None else site.for_job(window.job, step_seconds),
+        site=site if job is None else site.for_job(job, step_seconds),
     )
 
 
@@ -137,7 +166,7 @@ def _replayed(diagnosis: Diagnosis) -> list[Option]:
             nodes=each.nodes,
             seconds_per_step_saved=each.expected_seconds_per_step_saved,
             interval=each.interval,
-            basis="replay",
+            basis=each.basis or "replay",
             chance=1.0 if each.chance is None else each.chance,
             one_off_seconds=each.cost_seconds or 0.0,
             break_even_steps=each.break_even_steps,
@@ -145,7 +174,7 @@ def _replayed(diagnosis: Diagnosis) -> list[Option]:
             instruction=each.runbook,
         )
         for each in diagnosis.actions
-        if each.basis == "replay"
+        if each.action in _REPLAYED
     ]
 
 
@@ -155,7 +184,7 @@ def _step_seconds(diagnosis: Diagnosis) -> float:
     return lost * ratio / (ratio - 1.0) if ratio > 1.0 and lost > 0 else 0.0
 
 
-def _is_over(diagnosis: Diagnosis, window: Window) -> bool:
+def is_over(diagnosis: Diagnosis, window: Window) -> bool:
     """Whether every straggler was quiet in the last part of the window."""
     last_steps = [each.last_step for each in diagnosis.stragglers]
     if diagnosis.failure_mode != "fail_slow" or not last_steps or window.steps.num_rows == 0:
@@ -166,8 +195,8 @@ def _is_over(diagnosis: Diagnosis, window: Window) -> bool:
     return all(step is not None and step < quiet_from for step in last_steps)
 
 
-def _global_batch(window: Window) -> float | None:
-    value: object = window.job.hints.get("global_batch_size")
+def _global_batch(job: Job) -> float | None:
+    value: object = job.hints.get("global_batch_size")
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         return None
     return float(value)

@@ -16,14 +16,18 @@ from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import AdjustBatchSizes
 
-#: All actions, in the order of their mention where gains are equal.
-ACTIONS: tuple[Action, ...] = (
-    *REMEDIES,
+#: Actions that work around a straggler; only a replay of the window prices them.
+REPLAYED: tuple[Action, ...] = (
     AdjustBatchSizes(),
-    DegradedLinkCollectives(),
     BackupWorkers(),
     GroupedSynchronisation(),
     StragglerAwareAllReduce(),
+)
+#: All actions, in the order of their mention where gains are equal.
+ACTIONS: tuple[Action, ...] = (
+    *REMEDIES,
+    *REPLAYED,
+    DegradedLinkCollectives(),
     AdjustLearningRate(),
     Reroute(),
     IsolateSuspects(),

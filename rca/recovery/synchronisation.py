@@ -12,8 +12,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, Rejection, Weight, option
-from rca.recovery.situation import Situation
-from rca.robust import group_members, nan_median
+from rca.recovery.situation import Situation, slowest_of_each
+from rca.robust import group_members, nan_mean, nan_median
 
 #: Backup workers drop the gradients of at most this share of the workers.
 MOST_DROPPED = 0.1
@@ -43,10 +43,17 @@ class Workers:
     def n(self) -> int:
         return len(self.ranks)
 
-    def without_last(self, dropped: int) -> FloatArray:
-        """Step time if the last `dropped` workers of each step are not waited for, shape (n_steps,)."""
-        ordered = np.sort(np.where(np.isnan(self.seconds), -np.inf, self.seconds), axis=0)
-        seconds: FloatArray = ordered[-1 - dropped] + self.transfer
+    def without_last(self, most: int) -> FloatArray:
+        """Step times if the last workers of each step are not waited for.
+
+        Returns
+        -------
+        ndarray of shape (most, n_steps), seconds
+            Row ``k`` waits for all but ``k + 1`` workers; NaN where fewer finished the step.
+        """
+        known = np.where(np.isnan(self.seconds), -np.inf, self.seconds)
+        last = np.sort(np.partition(known, self.n - 1 - most, axis=0)[self.n - 1 - most :], axis=0)
+        seconds: FloatArray = last[-2::-1][:most] + self.transfer
         return np.where(np.isfinite(seconds), seconds, np.nan)
 
     def slower_group(self) -> IntArray:
@@ -71,8 +78,8 @@ class Workers:
         groups = group_members(topology.worker)
         if len(groups) < LEAST_WORKERS:
             return f"needs {LEAST_WORKERS} or more workers"
-        seconds = np.array([np.fmax.reduce(replay.own[ranks], axis=0) for ranks in groups])
-        return cls(seconds, replay.transfer, groups)
+        # Groups are in the order of the workers' numbers.
+        return cls(slowest_of_each(replay.own, topology.worker), replay.transfer, groups)
 
 
 class BackupWorkers:
@@ -88,20 +95,18 @@ class BackupWorkers:
             return [Rejection(action=self.name, reason=workers)]
         n = workers.n
         most = max(int(n * MOST_DROPPED), 1)
-        best: tuple[float, tuple[float, float], int] | None = None
-        for dropped in range(1, most + 1):
-            penalty = progress_penalty((n - dropped) / n, situation)
-            found = situation.saved(workers.without_last(dropped) * penalty)
-            if found is not None and (best is None or found[0] > best[0]):
-                best = (*found, dropped)
-        if best is None or best[0] <= 0:
+        penalties = [progress_penalty((n - dropped) / n, situation) for dropped in range(1, most + 1)]
+        changed = workers.without_last(most) * np.array(penalties)[:, None]
+        means = nan_mean(changed, axis=1)
+        best = int(np.nanargmin(means)) if np.isfinite(means).any() else 0
+        found, dropped = situation.saved(changed[best]), best + 1
+        if found is None or found[0] <= 0:
             reason = "the lost samples cost more than the wait for the last workers"
             return [Rejection(action=self.name, reason=reason)]
-        saved, interval, dropped = best
         return [
             option(
                 self,
-                Gain(saved, interval, "replay"),
+                Gain(*found, "replay"),
                 chance=1.0,
                 causes=[fault.cause for fault in situation.faults],
                 ranks=[rank for each in situation.suspects for rank in each.ranks],

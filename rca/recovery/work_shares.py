@@ -6,8 +6,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, Rejection, Weight, option
-from rca.recovery.situation import Situation
-from rca.robust import group_members, nan_median
+from rca.recovery.situation import Situation, slowest_of_each
+from rca.robust import nan_median
 from rca.whatif.phase_replay import PhaseReplay
 
 #: Steps from which batch sizes are set and for which they hold: the short window of AntDT's monitor.
@@ -41,10 +41,9 @@ class AdjustBatchSizes:
         compute = scaling_seconds(replay)
         if compute is None:
             return [self._rejected("needs forward and backward times of every rank")]
-        workers = group_members(topology.worker)
-        if len(workers) < 2:
+        if topology.n_workers < 2:
             return [self._rejected("needs two or more workers")]
-        shares = batch_shares(replay.own, compute, workers)
+        shares = batch_shares(replay.own, compute, topology.worker)
         changed = replay.evaluate(replay.own + compute * (shares - 1.0), replay.serial, replay.transfer)
         found = situation.saved(changed)
         if found is None or found[0] <= 0:
@@ -76,15 +75,15 @@ def scaling_seconds(replay: PhaseReplay) -> FloatArray | None:
     return compute if bool((np.nan_to_num(compute) > 0).any(axis=1).all()) else None
 
 
-def batch_shares(own: FloatArray, compute: FloatArray, workers: list[IntArray]) -> FloatArray:
+def batch_shares(own: FloatArray, compute: FloatArray, workers: IntArray) -> FloatArray:
     """Batch of every rank at every step, relative to an equal share.
 
     Parameters
     ----------
     own, compute : ndarray of shape (n_ranks, n_steps), seconds
         Work of a rank, and the part that grows with its batch.
-    workers : list of ndarray of int
-        Ranks that share one batch.
+    workers : ndarray of shape (n_ranks,), int
+        Number of the worker of each rank; its ranks share one batch.
 
     Returns
     -------
@@ -92,15 +91,14 @@ def batch_shares(own: FloatArray, compute: FloatArray, workers: list[IntArray]) 
         1 in the first block of `SHORT_WINDOW` steps.
     """
     shares = np.ones(own.shape)
+    place = np.unique(workers, return_inverse=True)[1]
     for first in range(SHORT_WINDOW, own.shape[1], SHORT_WINDOW):
         before = slice(first - SHORT_WINDOW, first)
         grows = nan_median(compute[:, before], axis=1)
         stays = nan_median(own[:, before] - compute[:, before], axis=1)
         # A worker is as slow as its slowest rank.
-        scales = np.array([np.fmax.reduce(grows[ranks]) for ranks in workers])
-        fixed = np.array([np.fmax.reduce(stays[ranks]) for ranks in workers])
-        for ranks, share in zip(workers, equal_finish(fixed, scales), strict=True):
-            shares[ranks, first : first + SHORT_WINDOW] = share
+        share = equal_finish(slowest_of_each(stays, workers), slowest_of_each(grows, workers))
+        shares[:, first : first + SHORT_WINDOW] = share[place][:, None]
     return shares
 
 
