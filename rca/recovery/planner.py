@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pydantic import BaseModel, ConfigDict
 
 from rca.recovery.all_reduce import StragglerAwareAllReduce
+from rca.recovery.checkpoints import CheckpointInterval
 from rca.recovery.escalation import Ladder, Rung, escalate_after
 from rca.recovery.isolation import IsolateSuspects
 from rca.recovery.network import DegradedLinkCollectives, Reroute
@@ -16,12 +17,13 @@ from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import AdjustBatchSizes
 
-#: Actions that work around a straggler; only a replay of the window prices them.
+#: Actions that need the window's step times for their price.
 REPLAYED: tuple[Action, ...] = (
     AdjustBatchSizes(),
     BackupWorkers(),
     GroupedSynchronisation(),
     StragglerAwareAllReduce(),
+    CheckpointInterval(),
 )
 #: All actions, in the order of their mention where gains are equal.
 ACTIONS: tuple[Action, ...] = (

@@ -36,6 +36,8 @@ class Site(BaseModel):
         From the decision to stop until the job makes its next step.
     checkpoint_seconds : float, optional
         Time between two checkpoints.
+    failure_seconds : float, optional
+        Mean time between failures of the job.
     steps_left : int, optional
         Steps until the job ends. Actions that pay off later are left out.
     pool_nodes, nodes_out : int
@@ -54,7 +56,8 @@ class Site(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     restart_seconds: Seconds | None = None
-    checkpoint_seconds: Seconds | None = None
+    checkpoint_seconds: Annotated[float, Field(gt=0.0, le=1e7)] | None = None
+    failure_seconds: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
     steps_left: Count | None = None
     pool_nodes: Annotated[int, Field(ge=1, le=10**6)] | None = None
     nodes_out: Count = 0

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.recovery.all_reduce import StragglerAwareAllReduce
+from rca.recovery.checkpoints import CheckpointInterval, lost_share
 from rca.recovery.site import Site
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation, progress_penalty
 from rca.recovery.work_shares import LEAST_SHARE, MOST_SHARE, SHORT_WINDOW, AdjustBatchSizes, equal_finish
-from tests.recovery.situations import STEPS, job, situation, slow_rank
+from tests.recovery.situations import STEPS, job, replay_of, situation, slow_rank
 
 SECONDS = st.floats(0.01, 1.0)
 
@@ -94,6 +97,27 @@ def test_a_short_delay_does_not_hide_it(late: float) -> None:
         situation(forward=slow_rank(late={5: late}), transfer=0.02)
     )
     assert "break-even" in refused.reason
+
+
+@pytest.mark.parametrize("times", [0.1, 10.0])
+def test_the_best_interval_between_checkpoints_loses_the_least(times: float) -> None:
+    """A checkpoint of 2 s every 30 steps, failures every 10,000 s: sqrt(2 * 2 * 10,000) = 200 s is best."""
+    best, between = 200.0, 10_000.0
+    of = job()
+    held = replay_of(slow_rank(), of)
+    written = np.zeros((8, STEPS))
+    written[3, 10::30] = 2.0
+    held = replace(held, seconds={**held.seconds, "checkpoint_seconds": written})
+    site = Site(failure_seconds=between, checkpoint_seconds=best * times)
+    (found,) = CheckpointInterval().options(situation(replay=held, site=site))
+    step = float(held.measured.mean())
+    assert found.seconds_per_step_saved == pytest.approx(
+        step * (lost_share(2.0, best * times, between) - lost_share(2.0, best, between))
+    )
+    assert "every 200 s" in found.instruction
+    near = Site(failure_seconds=between, checkpoint_seconds=best * 1.05)
+    (refused,) = CheckpointInterval().options(situation(replay=held, site=near))
+    assert "near the best" in refused.reason
 
 
 def test_pipelines_keep_their_batches() -> None:
