@@ -33,6 +33,7 @@ from rca_api import (
     webhooks,
     what_if,
 )
+from rca_api.actions import endpoints as action_endpoints
 from rca_api.data_shards import endpoints as data_shard_endpoints
 from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
@@ -119,6 +120,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(plan_endpoints.router)
     app.include_router(feedback_endpoints.router)
     app.include_router(incident_endpoints.router)
+    app.include_router(action_endpoints.router)
     app.include_router(node_endpoints.router)
     app.include_router(webhook_endpoints.router)
     webhook_endpoints.document_messages(app)

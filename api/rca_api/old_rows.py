@@ -4,8 +4,8 @@ What belongs together stays together:
 
 - the diagnoses of an incident are kept as long as the incident, so that its cost can be recounted;
 - a diagnosis with feedback is training data: `feedback_days` decides. Withdrawn feedback does not count;
-- blames, observations, idempotency keys and shadow comparisons go with their diagnosis, events with their
-  incident.
+- blames, observations, idempotency keys and shadow comparisons go with their diagnosis, events and taken
+  actions with their incident.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, A
         "unexplained_seconds_per_step": 0.0,
         "abstained": said == "unsure",
         "next_check": "",
-        "actions": [],
+        "actions": more.get("actions", []),
         "missing_signals": [],
         "quality": {
             "rows_used": 800,

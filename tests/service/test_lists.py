@@ -82,7 +82,18 @@ def test_no_list_reads_a_document(client: TestClient) -> None:
     found = live(client, "nic_degradation", "nic_degradation", "healthy")
     given = client.post(f"/v1/diagnoses/{found[0]}/feedback", json={"verdict": "confirmed"})
     assert given.status_code == 201
-    names = {"diagnosis_id": found[0], "job_id": "job", "node": "node-1", "webhook_id": webhook.id}
+    incident = client.get("/v1/incidents").json()["items"][0]["id"]
+    taken = client.post(f"/v1/incidents/{incident}/actions", json={"action": "drain_node"})
+    assert taken.status_code == 201
+    shards = client.post("/v1/data-shards", json={"name": "set", "n_samples": 20, "shard_size": 8})
+    assert shards.status_code == 201
+    names = {
+        "diagnosis_id": found[0],
+        "incident_id": incident,
+        "job_id": "job",
+        "node": "node-1",
+        "webhook_id": webhook.id,
+    }
     paths = lists(client)
     assert len(paths) >= 8
     for path in paths:

@@ -7,6 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response, Security
 from sqlalchemy.orm import Session
 
+from rca_api.actions import repository as taken_actions
+from rca_api.actions.schemas import read_action
+from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents import repository
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
@@ -39,8 +42,8 @@ Since = Annotated[
 ]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
-#: Most windows in one incident answer.
-_SHOWN_WINDOWS = 200
+#: Most windows and most actions in one incident answer.
+_SHOWN = 200
 
 
 @router.get("/incidents", summary="List incidents", responses=problem_responses(*_COMMON))
@@ -134,9 +137,17 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         session,
         repository.observed(row.id),
         keys=(ObservationRow.window_end, ObservationRow.window_start),
-        limit=_SHOWN_WINDOWS,
+        limit=_SHOWN,
         cursor=None,
         read=read_window,
+    )
+    done = page(
+        session,
+        taken_actions.taken(row.id),
+        keys=(TakenActionRow.taken_at, TakenActionRow.id),
+        limit=_SHOWN,
+        cursor=None,
+        read=read_action,
     )
     # Without this job: the incident itself is no evidence of an earlier fault.
     known = (
@@ -146,5 +157,6 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         **read_incident(row, nodes).model_dump(),
         timeline=[read_event(each) for each in repository.timeline(session, row.id)],
         diagnoses=newest.items,
+        actions=done.items,
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
     )

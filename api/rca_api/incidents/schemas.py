@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from rca.telemetry.causes import FailureMode
+from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.state_machine import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
@@ -127,6 +128,9 @@ class IncidentDetail(Incident):
 
     timeline: list[IncidentEvent]
     diagnoses: list[IncidentWindow] = Field(description="The newest windows, newest first; at most 200.")
+    actions: list[TakenAction] = Field(
+        default=[], description="The newest actions that were taken, newest first; at most 200."
+    )
     lemons: list[Lemon] = Field(
         default=[], description="Those of `nodes` that are lemons. Only with RCA_NODE_PRIORS=on."
     )

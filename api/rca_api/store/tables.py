@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rca_api.actions import tables as actions
 from rca_api.data_shards import tables as data_shards
 from rca_api.diagnoses import tables as diagnoses
 from rca_api.feedback import tables as feedback
@@ -16,6 +17,7 @@ from rca_api.webhooks import tables as webhooks
 
 __all__ = [
     "Base",
+    "actions",
     "data_shards",
     "diagnoses",
     "feedback",

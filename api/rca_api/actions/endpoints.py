@@ -1,0 +1,94 @@
+"""`/v1/incidents/{id}/actions`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response, Security, status
+from sqlalchemy.exc import IntegrityError
+
+from rca_api.actions import repository
+from rca_api.actions.schemas import NewAction, TakenAction, TakenActionPage, read_action
+from rca_api.actions.tables import TakenActionRow
+from rca_api.incidents.tables import IncidentRow
+from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.store.base import now
+
+router = APIRouter(prefix="/v1/incidents", tags=["incidents"], route_class=SmallBodies)
+
+IncidentId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+#: People who judge diagnoses, and programs that act on them.
+Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
+Reader = Annotated[Principal, Security(requires(Scope.read))]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+
+
+@router.post(
+    "/{incident_id}/actions",
+    status_code=status.HTTP_201_CREATED,
+    summary="Record an action taken on an incident",
+    responses={
+        200: {"description": "The action was recorded before.", "model": TakenAction},
+        **problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+    },
+)
+def record_action(
+    request: Request, response: Response, incident_id: IncidentId, given: NewAction, caller: Actor
+) -> TakenAction:
+    """Record what was done, so that later windows show whether it helped.
+
+    The gain that the diagnosis predicted is kept with it. The action is durable when this answers. The same
+    request again gives the same action.
+    """
+    state, at = State.of(request), now()
+    latest = at + timedelta(seconds=state.settings.incident_skew_seconds)
+    if given.taken_at is not None and given.taken_at > latest:
+        raise ProblemError(
+            "invalid-parameters",
+            "body.taken_at: lies in the future",
+            expected="a time until now",
+            hint="record the action when it was taken",
+        )
+    try:
+        with state.database.session() as session:
+            row, new = repository.record(session, incident_id, given, caller, at)
+            response.status_code = status.HTTP_201_CREATED if new else status.HTTP_200_OK
+            return read_action(row)
+    except IntegrityError:
+        # The incident was deleted meanwhile.
+        raise repository.unknown(incident_id) from None
+
+
+@router.get(
+    "/{incident_id}/actions",
+    summary="List the actions taken on an incident",
+    responses={200: {"headers": LINK_HEADER}, **problem_responses(*_COMMON, "not-found")},
+)
+def list_actions(
+    request: Request,
+    response: Response,
+    incident_id: IncidentId,
+    _: Reader,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> TakenActionPage:
+    """List the actions with their predicted and observed gain, newest first."""
+    with State.of(request).database.reading() as session:
+        if session.get(IncidentRow, incident_id) is None:
+            raise repository.unknown(incident_id)
+        found = page(
+            session,
+            repository.taken(incident_id),
+            keys=(TakenActionRow.taken_at, TakenActionRow.id),
+            limit=limit,
+            cursor=cursor,
+            read=read_action,
+        )
+    link_next(request, response, found.next)
+    return TakenActionPage(items=found.items, next=found.next)

@@ -1,0 +1,159 @@
+"""Recording an action with the prediction of its diagnosis, once however often the request is repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from hashlib import sha256
+from typing import Any
+
+import orjson
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session, undefer
+
+from rca_api.actions.schemas import NewAction
+from rca_api.actions.tables import TakenActionRow
+from rca_api.diagnoses.repository import DONE
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.incidents import repository as incidents
+from rca_api.incidents.tables import IncidentRow, ObservationRow
+from rca_api.problems import ProblemError
+from rca_api.security.principal import Principal
+
+#: Newest windows of an incident that are searched for a prediction.
+_SEARCHED = 10
+
+
+def record(
+    session: Session, incident_id: str, given: NewAction, caller: Principal, at: datetime
+) -> tuple[TakenActionRow, bool]:
+    """Store an action, or find the one of the same request.
+
+    Returns
+    -------
+    row : TakenActionRow
+    new : bool
+
+    Raises
+    ------
+    ProblemError
+        ``not-found`` for an unknown incident or diagnosis; ``conflict`` for a diagnosis without an answer or
+        of another job, and for a key that was used for another action.
+    """
+    incident = session.get(IncidentRow, incident_id)
+    if incident is None:
+        raise unknown(incident_id)
+    taken_at = given.taken_at or at
+    # Locked in the order of all others: the diagnosis, then the job.
+    diagnosis, predicted = _prediction(session, incident, given, taken_at)
+    incidents.follow(session, incident.job_id, at)
+    content = _content(given)
+    key = given.key or content
+    known = session.scalars(
+        select(TakenActionRow).where(TakenActionRow.incident_id == incident_id, TakenActionRow.key == key)
+    ).one_or_none()
+    if known is not None:
+        if known.content != content:
+            raise ProblemError("conflict", f"the key {key!r} was used for another action of this incident")
+        return known, False
+    low, high = predicted.get("interval") or (None, None)
+    row = TakenActionRow(
+        incident_id=incident_id,
+        key=key,
+        content=content,
+        action=given.action,
+        taken_at=taken_at,
+        nodes=given.nodes or predicted.get("nodes", []),
+        ranks=given.ranks or predicted.get("ranks", []),
+        note=given.note,
+        recorded_at=at,
+        recorded_by=caller.id,
+        recorded_by_name=caller.name,
+        diagnosis_id=None if diagnosis is None else diagnosis.id,
+        predicted=predicted.get("expected_seconds_per_step_saved"),
+        predicted_low=low,
+        predicted_high=high,
+        one_off_seconds=predicted.get("cost_seconds"),
+        correction=predicted.get("correction") or 1.0,
+        outcome="pending",
+        windows_before=0,
+        windows_after=0,
+    )
+    session.add(row)
+    session.flush()
+    return row, True
+
+
+def taken(incident_id: str) -> Select[TakenActionRow]:
+    """Select the actions of an incident."""
+    return select(TakenActionRow).where(TakenActionRow.incident_id == incident_id)
+
+
+def unknown(incident_id: str) -> ProblemError:
+    """The problem that an incident does not exist."""
+    return ProblemError("not-found", f"there is no incident {incident_id}")
+
+
+def _prediction(
+    session: Session, incident: IncidentRow, given: NewAction, taken_at: datetime
+) -> tuple[DiagnosisRow | None, dict[str, Any]]:
+    """The diagnosis of an action, locked against deletion, and what it says of the action."""
+    if given.diagnosis_id is not None:
+        row = _locked(session, given.diagnosis_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no diagnosis {given.diagnosis_id}")
+        if row.job_id != incident.job_id:
+            raise ProblemError("conflict", "the diagnosis is of another job than the incident")
+        if row.state != DONE or row.document is None:
+            raise ProblemError("conflict", f"the diagnosis is {row.state}; a prediction needs a finished one")
+        return row, _option(row.document, given) or {}
+    newest = (
+        select(ObservationRow.diagnosis_id)
+        .where(
+            ObservationRow.incident_id == incident.id,
+            ObservationRow.verdict == "sick",
+            ObservationRow.window_end <= taken_at.timestamp(),
+        )
+        .order_by(ObservationRow.window_end.desc(), ObservationRow.window_start.desc())
+        .limit(_SEARCHED)
+    )
+    for found in session.scalars(newest).all():
+        seen = session.get(DiagnosisRow, found, options=[undefer(DiagnosisRow.document)])
+        option = None if seen is None or seen.document is None else _option(seen.document, given)
+        if option is not None and (row := _locked(session, found)) is not None:
+            return row, option
+    return None, {}
+
+
+def _locked(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
+    return session.get(
+        DiagnosisRow,
+        diagnosis_id,
+        options=[undefer(DiagnosisRow.document)],
+        with_for_update={"read": True, "key_share": True},
+        populate_existing=True,
+    )
+
+
+def _option(document: bytes, given: NewAction) -> dict[str, Any] | None:
+    """The action of a diagnosis that shares most places with the given one; None if it has no such action."""
+    actions = orjson.loads(document)["actions"]
+    found = [each for each in actions if each["action"] == given.action]
+    if not found:
+        return None
+    best: dict[str, Any] = max(found, key=lambda each: _shared(each, given))
+    return best
+
+
+def _shared(action: dict[str, Any], given: NewAction) -> int:
+    return _common(action.get("nodes", ()), given.nodes) + _common(action.get("ranks", ()), given.ranks)
+
+
+def _common(first: Iterable[Any], second: Iterable[Any]) -> int:
+    return len(set(first) & set(second))
+
+
+def _content(given: NewAction) -> str:
+    """Digest of what a request says, its key left out."""
+    said = given.model_dump(mode="json", exclude={"key"})
+    return sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()

@@ -1,0 +1,155 @@
+"""Actions taken on incidents, in requests and answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+)
+
+from rca.recovery.planner import ACTIONS
+from rca_api.actions.tables import TakenActionRow
+from rca_api.feedback.schemas import Note
+from rca_api.parameters import Moment, Name
+
+Outcome = Literal["pending", "helped", "did_not_help", "unclear"]
+OTHER = "other"
+NAMES = (*(action.name for action in ACTIONS), OTHER)
+_MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
+_LONGEST_LIST = 10_000
+
+
+def _moment(value: Any) -> Any:
+    return _MOMENT.validate_python(value) if isinstance(value, str) else value
+
+
+def _known(name: str) -> str:
+    if name not in NAMES:
+        raise ValueError(f"is none of {', '.join(NAMES)}")
+    return name
+
+
+class NewAction(BaseModel):
+    """An action that was taken on an incident."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "examples": [
+                {
+                    "action": "drain_node",
+                    "taken_at": "2026-11-21T20:11:00Z",
+                    "nodes": ["node-12"],
+                    "note": "cable replaced as well",
+                }
+            ]
+        },
+    )
+
+    action: Annotated[str, AfterValidator(_known)] = Field(
+        description="Name as in plans, or `other`.", json_schema_extra={"enum": list(NAMES)}
+    )
+    taken_at: Annotated[datetime, BeforeValidator(_moment)] | None = Field(
+        None, description="When it took effect, on the clock of the job. By default now."
+    )
+    nodes: list[Name] = Field([], max_length=_LONGEST_LIST)
+    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_LONGEST_LIST)
+    note: Note = ""
+    diagnosis_id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")] | None = Field(
+        None,
+        description="The diagnosis whose prediction is kept. By default the newest one of the incident "
+        "before `taken_at` that has the action.",
+    )
+    key: Name | None = Field(
+        None,
+        description="Name of the request. A repeated key is the same action, and so is the same content "
+        "without a key.",
+    )
+
+
+class PredictedGain(BaseModel):
+    """What the diagnosis predicted."""
+
+    seconds_per_step_saved: float
+    interval: tuple[float, float] | None
+    one_off_seconds: float | None = Field(description="Time that the action takes from the job once.")
+    correction: float = Field(
+        description="Factor from earlier actions that `seconds_per_step_saved` includes; 1 without."
+    )
+
+
+class ObservedGain(BaseModel):
+    """What the windows after the action show."""
+
+    seconds_per_step_saved: float = Field(description="Fall of the seconds lost per step.")
+    interval: tuple[float, float]
+    lost_before: float = Field(description="Mean seconds lost per step in the windows before.")
+    lost_after: float = Field(description="Mean seconds lost per step in the windows after.")
+
+
+class TakenAction(BaseModel):
+    """An action that was taken on an incident, with its predicted and its observed gain."""
+
+    id: str
+    incident_id: str
+    action: str
+    taken_at: datetime
+    nodes: list[str]
+    ranks: list[int]
+    note: str
+    recorded_at: datetime
+    recorded_by: str | None = Field(description="Key or token subject; null if authentication is off.")
+    recorded_by_name: str
+    diagnosis_id: str | None
+    predicted: PredictedGain | None
+    outcome: Outcome = Field(description="`pending` until three confident windows have followed.")
+    observed: ObservedGain | None
+    windows_before: int = Field(ge=0)
+    windows_after: int = Field(ge=0)
+
+
+class TakenActionPage(BaseModel):
+    """One page of the actions of an incident, newest first."""
+
+    items: list[TakenAction]
+    next: str | None = Field(description="Cursor of the next page; null on the last.")
+
+
+def read_action(row: TakenActionRow) -> TakenAction:
+    """Read one row."""
+    names = set(TakenAction.model_fields) - {"predicted", "observed"}
+    return TakenAction(
+        **{name: getattr(row, name) for name in names}, predicted=_predicted(row), observed=_observed(row)
+    )
+
+
+def _predicted(row: TakenActionRow) -> PredictedGain | None:
+    if row.predicted is None:
+        return None
+    low, high = row.predicted_low, row.predicted_high
+    return PredictedGain(
+        seconds_per_step_saved=row.predicted,
+        interval=None if low is None or high is None else (low, high),
+        one_off_seconds=row.one_off_seconds,
+        correction=row.correction,
+    )
+
+
+def _observed(row: TakenActionRow) -> ObservedGain | None:
+    if row.observed is None:
+        return None
+    return ObservedGain(
+        seconds_per_step_saved=row.observed,
+        interval=(row.observed_low or 0.0, row.observed_high or 0.0),
+        lost_before=row.lost_before or 0.0,
+        lost_after=row.lost_after or 0.0,
+    )
