@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from uuid import uuid4
-
 import numpy as np
 
-from rca.diagnosis.advice import removals
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
-from rca.diagnosis.causes import catalogued, described
+from rca.diagnosis.causes import described
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
-    PRICE,
     AbstentionReason,
     Cause,
     Diagnosis,
     Evidence,
     ModelVersion,
     Quality,
-    Slowdown,
     Straggler,
 )
+from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.features.machine_outliers import SLOW_FROM, MachineComparison, Outlier
 from rca.features.resource_evidence import missing_resources
 from rca.telemetry.catalogue import unit_of_channel
@@ -79,9 +74,6 @@ _INCOMPARABLE = (
     "check the node, rank and device labels of the metrics: no signal of two ranks could be compared"
 )
 _NOTHING = "time the steps of each rank: no machine stands out"
-_UNKNOWN_COST = Evidence(
-    signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
-)
 
 
 def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
@@ -103,28 +95,19 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     outliers = found[:MOST_STRAGGLERS]
     causes = _causes(outliers, compared)
     mode, probability = _mode(outliers)
-    return Diagnosis(
-        diagnosis_id=uuid4().hex,
-        window_id=window.job.window_id,
-        job_id=window.job.job_id,
-        created_at=datetime.now(UTC),
-        model=model,
-        failure_mode=mode,
-        failure_mode_probability=probability,
-        slowdown=Slowdown(
-            ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
-        ),
+    return untimed_diagnosis(
+        window,
+        model,
+        mode=mode,
+        probability=probability,
+        modes_left=["healthy", "fail_slow", "fail_stop"],
         stragglers=_stragglers(outliers, compared),
         causes=causes,
-        unexplained_seconds_per_step=0.0,
-        abstained=True,
+        reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
         next_check=_next_check(outliers, compared),
-        actions=removals(catalogued(causes)[:1], {}),
-        missing_signals=["steps", *missing_resources(compared.evidence)],
+        missing=["steps", *missing_resources(compared.evidence)],
         quality=_quality(window, compared, found),
-        failure_mode_set=["healthy", "fail_slow", "fail_stop"],
-        abstention_reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
-        left_out={"stragglers": len(found) - len(outliers)} if len(found) > len(outliers) else {},
+        left_out=len(found) - len(outliers),
     )
 
 
@@ -225,7 +208,7 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
         interval=(0.0, 0.0),
         share=0.0,
         owner=SPECS[name].owner,
-        evidence=[_UNKNOWN_COST, _evidence(outlier)],
+        evidence=[UNKNOWN_COST, _evidence(outlier)],
         shared=described(outlier.part, compared.topology),
     )
 

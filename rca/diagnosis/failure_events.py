@@ -5,25 +5,22 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.diagnosis.advice import removals
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
-    PRICE,
     AbstentionReason,
     Cause,
     Diagnosis,
     Evidence,
     ModelVersion,
     Quality,
-    Slowdown,
     Straggler,
 )
+from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
 from rca.features.end_origin import TERMINATED_CODES, end_origin
 from rca.features.machine_outliers import groups_of
@@ -52,12 +49,6 @@ _AFTER_SIGNAL = {
     signal.SIGSEGV: "look at the core dump and the libraries of {place}; the kernel log names the library",
 }
 _EVENTS_ONLY = "the window has events only: the answer follows from the failures that they report"
-_NO_COST = Slowdown(
-    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
-)
-_UNKNOWN_COST = Evidence(
-    signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
-)
 
 
 def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
@@ -88,32 +79,26 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
             interval=(0.0, 0.0),
             share=0.0,
             owner=SPECS[name].owner,
-            evidence=[_UNKNOWN_COST, *_evidence(each, failures, window)],
+            evidence=[UNKNOWN_COST, *_evidence(each, failures, window)],
         )
         for each in groups
     ]
     reason = _reason(failures, groups, certain=first)
     stopped = STOPPED if first else FAILED if failures else 0.0
     mode: FailureMode = "fail_stop" if failures else "healthy"
-    return Diagnosis(
-        diagnosis_id=uuid4().hex,
-        window_id=window.job.window_id,
-        job_id=window.job.job_id,
-        created_at=datetime.now(UTC),
-        model=model,
-        failure_mode=mode,
-        failure_mode_probability=_probability(stopped),
-        slowdown=_NO_COST,
+    return untimed_diagnosis(
+        window,
+        model,
+        mode=mode,
+        probability=_probability(stopped),
+        modes_left=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
         stragglers=[_straggler(each, probability, window) for each in groups],
         causes=causes,
-        unexplained_seconds_per_step=0.0,
-        abstained=reason is not None,
+        reason=reason,
         next_check=_next_check(groups, failures, window),
-        actions=removals(causes[:1], {}) if first else [],
-        missing_signals=["steps", "metrics"],
+        missing=["steps", "metrics"],
         quality=_quality(window, failures),
-        failure_mode_set=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
-        abstention_reason=reason,
+        act=first,
     )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from uuid import uuid4
 
 import numpy as np
 
-from rca.diagnosis.advice import LEFT_CHECK, removals
+from rca.diagnosis.advice import LEFT_CHECK
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
 from rca.diagnosis.data_quality import listed
@@ -20,9 +19,9 @@ from rca.diagnosis.result import (
     Evidence,
     ModelVersion,
     Quality,
-    Slowdown,
     Straggler,
 )
+from rca.diagnosis.untimed import untimed_diagnosis
 from rca.features.collective_progress import CollectiveProgress
 from rca.features.machine_outliers import groups_of
 from rca.telemetry.causes import CAUSES, FailureMode
@@ -56,9 +55,6 @@ _DUMPS_CHECK = "take a second dump after a minute: in a running job the sequence
 _STACK_CHECK = (
     "look at {ranks}: the stack of the process (py-spy dump), the kernel log and the GPU (nvidia-smi)"
 )
-_NO_COST = Slowdown(
-    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
-)
 
 
 def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
@@ -82,28 +78,21 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
     causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
     reason = _reason(window, progress, missing, causes)
     mode, probability = _mode(progress, certain=reason is None or reason.code == "cause_not_certain")
-    return Diagnosis(
-        diagnosis_id=uuid4().hex,
-        window_id=window.job.window_id,
-        job_id=window.job.job_id,
-        created_at=datetime.now(UTC),
-        model=model,
-        failure_mode=mode,
-        failure_mode_probability=probability,
-        slowdown=_NO_COST,
+    return untimed_diagnosis(
+        window,
+        model,
+        mode=mode,
+        probability=probability,
+        modes_left=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],
         stragglers=[_straggler(window, ranks) for ranks in groups],
         causes=causes,
-        unexplained_seconds_per_step=0.0,
-        abstained=reason is not None,
+        reason=reason,
         next_check=_next_check(
             progress, missing if reason is None or reason.code == "cause_not_certain" else []
         ),
-        actions=removals(causes[:1], {}),
-        missing_signals=["steps"],
+        missing=["steps"],
         quality=_quality(window, progress),
-        failure_mode_set=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],
-        abstention_reason=reason,
-        left_out={"stragglers": len(found) - len(groups)} if len(found) > len(groups) else {},
+        left_out=len(found) - len(groups),
     )
 
 

@@ -1,0 +1,87 @@
+"""Answers about windows without step times: who, how and what to do, without a cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from rca.diagnosis.advice import removals
+from rca.diagnosis.causes import catalogued
+from rca.diagnosis.result import (
+    PRICE,
+    AbstentionReason,
+    Cause,
+    Diagnosis,
+    Evidence,
+    ModelVersion,
+    Quality,
+    Slowdown,
+    Straggler,
+)
+from rca.telemetry.causes import FailureMode
+from rca.telemetry.window import Window
+
+#: Explains why a cause of such a window has no price.
+UNKNOWN_COST = Evidence(
+    signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
+)
+_NO_COST = Slowdown(
+    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
+)
+
+
+def untimed_diagnosis(
+    window: Window,
+    model: ModelVersion,
+    *,
+    mode: FailureMode,
+    probability: Mapping[FailureMode, float],
+    modes_left: Sequence[FailureMode],
+    stragglers: list[Straggler],
+    causes: list[Cause],
+    reason: AbstentionReason | None,
+    next_check: str,
+    missing: list[str],
+    quality: Quality,
+    left_out: int = 0,
+    act: bool = True,
+) -> Diagnosis:
+    """A diagnosis without seconds per step; at most the first cause has a remedy.
+
+    Parameters
+    ----------
+    model : ModelVersion
+        Version of the bundle; it has no part in the answer.
+    modes_left : sequence of str
+        Failure modes that are not ruled out.
+    reason : AbstentionReason or None
+        None for a decided answer.
+    missing : list of str
+        Signals that the window lacks.
+    left_out : int
+        Stragglers beyond those listed.
+    act : bool
+        Whether the first cause is likely enough for a remedy.
+    """
+    return Diagnosis(
+        diagnosis_id=uuid4().hex,
+        window_id=window.job.window_id,
+        job_id=window.job.job_id,
+        created_at=datetime.now(UTC),
+        model=model,
+        failure_mode=mode,
+        failure_mode_probability=dict(probability),
+        slowdown=_NO_COST,
+        stragglers=stragglers,
+        causes=causes,
+        unexplained_seconds_per_step=0.0,
+        abstained=reason is not None,
+        next_check=next_check,
+        actions=removals(catalogued(causes)[:1], {}) if act else [],
+        missing_signals=missing,
+        quality=quality,
+        failure_mode_set=list(modes_left),
+        abstention_reason=reason,
+        left_out={"stragglers": left_out} if left_out else {},
+    )
