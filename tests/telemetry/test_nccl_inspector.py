@@ -89,8 +89,27 @@ def test_a_healthy_job_has_no_straggler(tmp_path: Path, every: int) -> None:
 def test_the_file_of_one_process_has_no_waiting(tmp_path: Path) -> None:
     folder = write(tmp_path / "job", records(arrivals()))
     window = rca.read_window(folder / "node-1-pid105.log")
-    assert "communication_wait_seconds" not in window.steps.column_names
+    assert not [name for name in window.steps.column_names if name.startswith("communication")]
     assert any("files of 1 of 8 ranks" in note for note in window.notes)
+
+
+def test_without_the_file_of_the_late_rank_no_answer_is_certain(tmp_path: Path) -> None:
+    """The others wait for it, which looks like transfer: all of them spend the same time."""
+    folder = write(tmp_path / "job", records(arrivals()))
+    (folder / "node-1-pid105.log").unlink()
+    window = rca.read_window(folder)
+    answer = rca.diagnose(window)
+    assert (answer.abstained, answer.stragglers) == (True, [])
+    assert any("may be the last to arrive" in note for note in window.notes)
+
+
+def test_a_late_rank_is_named_without_cost_if_another_file_is_missing(tmp_path: Path) -> None:
+    content = records(arrivals())
+    for line in content[1]:
+        line["coll_perf"]["coll_time"] = line["coll_perf"].pop("coll_exec_time_us")
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job", content)))
+    assert [each.ranks for each in answer.stragglers] == [[5]]
+    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, 0.0)
 
 
 def test_cut_lines_host_times_and_roots_are_left_out_with_a_note(tmp_path: Path) -> None:

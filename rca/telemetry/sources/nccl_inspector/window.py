@@ -34,6 +34,8 @@ _TOGETHER = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll")
 _LATE_SHARE, _LATE_SECONDS = 0.5, 1e-4
 #: A late member itself waits at most this share of the longest wait.
 _HARDLY = 0.1
+#: The others clearly wait for a rank from this share of the time in collectives on.
+_CLEARLY = 0.2
 
 
 class _Collectives(NamedTuple):
@@ -81,8 +83,15 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     ranks, world_size = _ranks(log, processes, notes)
     if world_size > len(processes):
         notes.append(f"files of {len(processes)} of {world_size} ranks: waiting for the others is not seen")
+    missing = np.array(log.sizes) - _known_members(log)
     matched = _match(log, notes)
     rounds = find_rounds(log, notes)
+    shares = _waited_for(log, matched, len(processes))
+    if (missing > 0).any():
+        notes.append("members of a communicator are missing: one of them may be the last to arrive")
+        if np.nanmax(shares, initial=0.0) >= _CLEARLY:
+            notes.append("what the rank costs is unknown without the missing members: no steps")
+            rounds = None
     start = float(log.time.min()) if rounds is None else float(rounds.ends[0])
     job: dict[str, Any] = {
         "job_id": job_id,
@@ -95,10 +104,12 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     if len(job["ranks"]) < world_size:
         del job["ranks"]
     if rounds is not None:
-        steps = _steps(log, matched, rounds, [ranks[each] for each in processes], notes)
+        # With a member missing, the shortest time of the others is transfer, and waiting for it.
+        split = None if (missing > 0).any() else matched
+        steps = _steps(log, split, rounds, [ranks[each] for each in processes], notes)
         window = Window.from_tables(job, steps)
     else:
-        metrics = _waited_for(log, matched, processes, ranks, job["end"])
+        metrics = _metrics(shares, processes, ranks, job["end"])
         window = Window.from_tables(job, STEPS.empty(), metrics)
     return replace(window, notes=(*window.notes, *notes))
 
@@ -131,9 +142,14 @@ def _ranks(
     return ranks_of_job(members, dict(zip(names, log.sizes, strict=True)), notes)
 
 
+def _known_members(log: InspectorLog) -> IntArray:
+    """Members of each communicator with a record, shape (n_communicators,)."""
+    return np.bincount([group for group, _ in log.members], minlength=len(log.communicators))
+
+
 def _match(log: InspectorLog, notes: list[str]) -> _Collectives:
     """Members of the same collective, where the records of all known members are there."""
-    known = np.bincount([group for group, _ in log.members], minlength=len(log.communicators))
+    known = _known_members(log)
     together = np.isin(log.kind, [number for kind, number in log.kinds.items() if kind in _TOGETHER])
     if not together.all():
         notes.append(
@@ -158,16 +174,16 @@ def _match(log: InspectorLog, notes: list[str]) -> _Collectives:
 
 
 def _steps(
-    log: InspectorLog, matched: _Collectives, rounds: Rounds, ranks: Sequence[int], notes: list[str]
+    log: InspectorLog, matched: _Collectives | None, rounds: Rounds, ranks: Sequence[int], notes: list[str]
 ) -> pa.Table:
-    """One row per rank and repetition."""
+    """One row per rank and repetition; without `matched`, the steps have no phases."""
     n_rounds = rounds.ends.size - 1
     shape = (len(ranks), n_rounds)
     length = np.diff(rounds.ends)
     inside = rounds.of_record >= 0
     cell = log.process * n_rounds + rounds.of_record
     columns: dict[str, FloatArray] = {}
-    if matched.record.size:
+    if matched is not None and matched.record.size:
         used = inside[matched.record]
         of_cell = cell[matched.record[used]]
         for name, values in (
@@ -175,10 +191,10 @@ def _steps(
             ("communication_transfer_seconds", matched.transfer),
         ):
             columns[name] = _sums(of_cell, values[used], shape)
-    else:
-        columns["communication_seconds"] = _sums(cell[inside], log.seconds[inside], shape)
-    total = np.sum(list(columns.values()), axis=0)
-    too_long = total > length
+    total = (
+        np.sum(list(columns.values()), axis=0) if columns else _sums(cell[inside], log.seconds[inside], shape)
+    )
+    too_long = (total > length) & bool(columns)
     if too_long.any():
         notes.append(
             f"collectives overlap in {int(too_long.sum()):,} of {total.size:,} steps: "
@@ -206,37 +222,40 @@ def _sums(cell: IntArray, values: FloatArray, shape: tuple[int, int]) -> FloatAr
     return np.where(np.bincount(cell, minlength=size) > 0, found, np.nan).reshape(shape)
 
 
-def _waited_for(
-    log: InspectorLog,
-    matched: _Collectives,
-    processes: Sequence[NcclProcess],
-    ranks: dict[NcclProcess, int],
-    time: float,
-) -> pa.Table:
-    """The share of the time in collectives in which the others wait for each rank, as metrics.
+def _waited_for(log: InspectorLog, matched: _Collectives, n_processes: int) -> FloatArray:
+    """The share of the time in collectives in which the others wait for each process, shape (n_processes,).
 
-    A rank that others wait for may have waited itself, in another communicator: that is taken off.
+    A process that others wait for may have waited itself, in another communicator: that is taken off. NaN
+    without a matched collective.
     """
     if not matched.record.size:
-        raise InvalidInput(
-            "the files of NCCL Inspector show no step, and no collective of two ranks: nothing to compare",
-            hint=f"give the files of all ranks of a job; {WRITE_OFTEN}",
-        )
+        return np.full(n_processes, np.nan)
     process = log.process[matched.record]
     longest = np.zeros(int(matched.collective[-1]) + 1)
     np.maximum.at(longest, matched.collective, matched.wait)
     duration = (longest + _per_collective(matched.transfer, matched.collective))[matched.collective]
     waiting = np.where(_late(matched, longest), longest[matched.collective], 0.0)
-    total = np.bincount(process, duration, minlength=len(processes))
-    caused = np.bincount(process, waiting - matched.wait, minlength=len(processes)).clip(0.0)
-    known: list[int] = np.flatnonzero(total > 0).tolist()
+    total = np.bincount(process, duration, minlength=n_processes)
+    caused = np.bincount(process, waiting - matched.wait, minlength=n_processes).clip(0.0)
+    return np.where(total > 0, caused / np.where(total > 0, total, 1.0), np.nan)
+
+
+def _metrics(
+    shares: FloatArray, processes: Sequence[NcclProcess], ranks: dict[NcclProcess, int], time: float
+) -> pa.Table:
+    known: list[int] = np.flatnonzero(np.isfinite(shares)).tolist()
+    if not known:
+        raise InvalidInput(
+            "the files of NCCL Inspector show no step, and no collective of two ranks: nothing to compare",
+            hint=f"give the files of all ranks of a job; {WRITE_OFTEN}",
+        )
     return pa.table(
         {
             "time": np.full(len(known), time - 1e-3),
             "node": pa.array([processes[each].host or None for each in known], pa.string()),
             "rank": np.array([ranks[processes[each]] for each in known], dtype=np.int32),
             "name": pa.array([WAITED_FOR] * len(known), pa.string()),
-            "value": (caused / np.where(total > 0, total, 1.0))[known],
+            "value": shares[known],
         }
     )
 
