@@ -1,0 +1,17 @@
+"""STAR: groups of workers that update the model without waiting for stragglers (arXiv 2512.09685).
+
+Modules
+-------
+modes
+    Synchronous, x-order and grouped updates, and the seconds per unit of progress of each.
+noise
+    The gradient noise scale, which decides how many samples an update can use.
+prediction
+    Step times of the next step from CPU and bandwidth, and who is a straggler.
+placement
+    Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
+
+References
+----------
+.. [1] "STAR", arXiv 2512.09685.
+"""
