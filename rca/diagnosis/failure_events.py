@@ -23,6 +23,14 @@ from rca.diagnosis.result import (
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
 from rca.features.end_origin import TERMINATED_CODES, end_origin
+from rca.features.failure_order import (
+    Attempt,
+    failed_elsewhere,
+    last_attempt,
+    missed_once,
+    placed_by_events,
+    went_on,
+)
 from rca.features.machine_outliers import groups_of
 from rca.telemetry.causes import SPECS, FailureMode
 from rca.telemetry.job import Topology
@@ -39,6 +47,11 @@ MISSED = 0.6
 FAILED = 0.5
 _NO_FAILURE = "the window has events only, and none of them is a failure"
 _NO_ORDER = "{n} ranks failed, and the events do not show which one was first"
+_RESTARTED = "failures ({n}) came before the job's last restart, and none after it"
+_ELSEWHERE = "{kind} on {place} came before the first rank ended, or with it: either may be the origin"
+_WENT_ON = "the job went on after the failures: later events report progress"
+_MISSED_ONCE = "a single missed heartbeat does not show that a rank stopped"
+_EARLIER_CHECK = "read the logs of {ranks} from before the restart; time the steps of each rank"
 _DEVICE = "events report that a device of {ranks} failed, and no process of it has ended"
 _NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
 _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
@@ -65,9 +78,15 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     Diagnosis
         Fail-stop with the rank that failed first, or abstained. It claims no seconds per step.
     """
-    events = read_events(window)
-    failures = sorted((each for each in events if each.failure), key=lambda each: each.time)
+    places = placed_by_events(window)
+    attempt = last_attempt(read_events(window, places), window.job.start)
+    failures = attempt.failures
     first, ranks, name, probability = _first(window, failures)
+    doubt = _doubt(attempt, ranks, places) if first or not failures else ""
+    if first and doubt:
+        elsewhere = failed_elsewhere(failures, ranks, places)
+        first, probability = False, FAILED
+        ranks = ranks | _all_named(elsewhere, places)
     groups = [list(each) for each in groups_of(ranks, window.job.topology)][:MOST_STRAGGLERS]
     causes = [
         Cause(
@@ -79,11 +98,11 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
             interval=(0.0, 0.0),
             share=0.0,
             owner=SPECS[name].owner,
-            evidence=[UNKNOWN_COST, *_evidence(each, failures, window)],
+            evidence=[UNKNOWN_COST, *_evidence(each, failures, places)],
         )
         for each in groups
     ]
-    reason = _reason(failures, groups, certain=first)
+    reason = _reason(failures, groups, doubt, certain=first)
     stopped = STOPPED if first else FAILED if failures else 0.0
     mode: FailureMode = "fail_stop" if failures else "healthy"
     return untimed_diagnosis(
@@ -95,9 +114,9 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         stragglers=[_straggler(each, probability, window) for each in groups],
         causes=causes,
         reason=reason,
-        next_check=_next_check(groups, failures, window),
+        next_check=_next_check(groups, attempt, window),
         missing=["steps", "metrics"],
-        quality=_quality(window, failures),
+        quality=_quality(window, attempt),
         act=first,
     )
 
@@ -133,6 +152,31 @@ def _earliest_death(failures: Sequence[Event], topology: Topology) -> BoolArray:
     return found
 
 
+def _doubt(attempt: Attempt, origin: BoolArray, places: Topology) -> str:
+    """Why the events do not show for certain that the origin failed first; empty if they do."""
+    if not attempt.failures:
+        return _RESTARTED.format(n=len(attempt.earlier)) if attempt.earlier else ""
+    elsewhere = failed_elsewhere(attempt.failures, origin, places)
+    if elsewhere:
+        return _ELSEWHERE.format(kind=elsewhere[0].kind, place=_place_of(elsewhere[0], places))
+    if went_on(attempt) is not None:
+        return _WENT_ON
+    return _MISSED_ONCE if missed_once(attempt.failures) else ""
+
+
+def _place_of(event: Event, places: Topology) -> str:
+    if event.rank is not None:
+        return f"rank {event.rank}"
+    return f"node {places.node_names[event.node]}" if event.node >= 0 else "an unknown node"
+
+
+def _all_named(events: Sequence[Event], places: Topology) -> BoolArray:
+    found = np.zeros(places.n_ranks, dtype=bool)
+    for each in events:
+        found[ranks_named(each, places)] = True
+    return found
+
+
 def _probability(stopped: float) -> dict[FailureMode, float]:
     if not stopped:
         return {"healthy": 1 / 3, "fail_slow": 1 / 3, "fail_stop": 1 / 3}
@@ -140,9 +184,13 @@ def _probability(stopped: float) -> dict[FailureMode, float]:
     return {"healthy": other, "fail_slow": other, "fail_stop": stopped}
 
 
-def _reason(failures: Sequence[Event], groups: list[list[int]], *, certain: bool) -> AbstentionReason | None:
+def _reason(
+    failures: Sequence[Event], groups: list[list[int]], doubt: str, *, certain: bool
+) -> AbstentionReason | None:
     if certain:
         return None
+    if doubt:
+        return AbstentionReason(code="failure_reported", sentence=doubt)
     if not failures:
         return AbstentionReason(code="no_step_times", sentence=_NO_FAILURE)
     ranks = [rank for each in groups for rank in each]
@@ -163,9 +211,8 @@ def _nodes(window: Window, ranks: list[int]) -> list[str]:
     return sorted({node for rank, node in zip(*columns, strict=True) if rank in ranks and node is not None})
 
 
-def _evidence(ranks: list[int], failures: Sequence[Event], window: Window) -> list[Evidence]:
+def _evidence(ranks: list[int], failures: Sequence[Event], topology: Topology) -> list[Evidence]:
     """The failures that name the ranks, the first ones, and how many others followed."""
-    topology = window.job.topology
     own = [each for each in failures if set(ranks_named(each, topology).tolist()) & set(ranks)]
     found = [_of_event(each) for each in own[:3]]
     later = len(failures) - len(own)
@@ -217,7 +264,11 @@ def _straggler(ranks: list[int], probability: float, window: Window) -> Straggle
     )
 
 
-def _next_check(groups: list[list[int]], failures: Sequence[Event], window: Window) -> str:
+def _next_check(groups: list[list[int]], attempt: Attempt, window: Window) -> str:
+    failures = attempt.failures
+    before = sorted({each.rank for each in attempt.earlier if each.rank is not None})
+    if not failures and before:
+        return _EARLIER_CHECK.format(ranks=listed(before))
     if not failures:
         return _TIME_STEPS
     if not groups:
@@ -233,7 +284,17 @@ def _next_check(groups: list[list[int]], failures: Sequence[Event], window: Wind
     return f"{place}: {SPECS['process_crash'].next_check}"
 
 
-def _quality(window: Window, failures: Sequence[Event]) -> Quality:
+def _quality(window: Window, attempt: Attempt) -> Quality:
+    failures = attempt.failures
+    early = sum(time < window.job.start for time in window.events.column("time").to_pylist())
+    notes = [
+        f"{number} {what} are left out"
+        for number, what in (
+            (early, "events before the job's start"),
+            (len(attempt.earlier), "failures before the last restart"),
+        )
+        if number
+    ]
     return Quality(
         rows_used=0,
         rows_unused=0,
@@ -246,6 +307,7 @@ def _quality(window: Window, failures: Sequence[Event]) -> Quality:
         unknown_metrics=[],
         notes=[
             *window.notes,
+            *notes,
             "the window has events only: the answer follows from failures that they report",
         ],
     )

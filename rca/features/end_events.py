@@ -174,10 +174,16 @@ def end_tolerance(step: float) -> float:
     return float(np.clip(DEATH_STEPS * step, *DEATH_SECONDS))
 
 
-def read_events(window: Window) -> list[Event]:
-    """The window's events in their order, with nodes as indices in the topology."""
+def xid_of(event: Event) -> int | None:
+    """NVIDIA's XID code of an event; None without one."""
+    return _xid(event.code, event.message)
+
+
+def read_events(window: Window, topology: Topology | None = None) -> list[Event]:
+    """The window's events in their order, with nodes as indices in the topology, by default the job's."""
+    topology = window.job.topology if topology is None else topology
     named = sorted({name for name in window.events.column("node").to_pylist() if name is not None})
-    nodes = dict(zip(named, same_nodes(named, window.job.topology.node_names).tolist(), strict=True))
+    nodes = dict(zip(named, same_nodes(named, topology.node_names).tolist(), strict=True))
     columns = [window.events.column(name).to_pylist() for name in Event._fields]
     rows = zip(*columns, strict=True)
     return [

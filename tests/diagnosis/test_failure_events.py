@@ -109,3 +109,82 @@ def test_events_without_a_failure_show_nothing(event: dict[str, Any]) -> None:
     answer = rca.diagnose(window(event))
     assert (answer.failure_mode, answer.abstained, answer.stragglers) == ("healthy", True, [])
     assert answer.quality.events_used == 0
+
+
+def of_node(kind: str, node: str, second: float, code: str | None = None) -> dict[str, Any]:
+    return {"time": BEGIN + second, "node": node, "kind": kind, "code": code}
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        of_node("xid", "node-0", 19.0, "79"),
+        of_node("oom_kill", "node-0", 19.5),
+        of_node("link_down", "node-0", -900.0),
+        of_node("oom_kill", "node-9", 19.5),
+    ],
+    ids=["device", "killed", "link", "unknown node"],
+)
+def test_a_failure_elsewhere_before_the_first_exit_leaves_the_origin_open(earlier: dict[str, Any]) -> None:
+    base = window(exit_of(5, 1, 20.0), earlier)
+    job = base.job.model_copy(update={"start": BEGIN - 3600.0})
+    answer = rca.diagnose(rca.Window.from_tables(job, events=base.events))
+    assert (answer.failure_mode, answer.abstained) == ("fail_stop", True)
+    suspects = {rank for each in answer.stragglers for rank in each.ranks}
+    assert suspects == ({5} if earlier["node"] == "node-9" else {0, 1, 2, 3, 5})
+    assert answer.abstention_reason is not None
+    assert earlier["node"] in answer.abstention_reason.sentence
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        of_node("xid", "node-0", 1.0, "13"),
+        of_node("oom_kill", "node-1", 19.5),
+        of_node("link_down", "node-0", 25.0),
+    ],
+    ids=["error of a program", "own node", "later"],
+)
+def test_other_failures_leave_the_first_exit_certain(other: dict[str, Any]) -> None:
+    answer = rca.diagnose(window(exit_of(5, -9, 20.0), other))
+    assert not answer.abstained
+    assert answer.stragglers[0].ranks == [5]
+
+
+def test_a_kill_on_the_node_of_an_exit_is_evidence_without_places_too() -> None:
+    kill = of_node("oom_kill", "node-1", 19.5)
+    answer = rca.diagnose(window(exit_of(5, -9, 20.0), kill, placed=False))
+    assert not answer.abstained
+    assert "oom_kill" in {each.signal for each in answer.causes[0].evidence}
+
+
+def test_failures_before_the_last_restart_are_left_out() -> None:
+    restart = {"time": BEGIN + 10, "kind": "restart"}
+    answer = rca.diagnose(window(exit_of(5, 1, 5.0), restart))
+    assert (answer.abstained, answer.stragglers) == (True, [])
+    assert "rank 5" in answer.next_check
+    again = rca.diagnose(window(exit_of(5, 1, 5.0), restart, exit_of(2, 1, 30.0)))
+    assert (again.abstained, again.stragglers[0].ranks) == (False, [2])
+    assert any("before the last restart" in note for note in again.quality.notes)
+
+
+def test_an_exit_before_the_start_is_of_another_job() -> None:
+    answer = rca.diagnose(window(exit_of(5, 1, -100.0)))
+    assert (answer.abstained, answer.stragglers, answer.quality.events_used) == (True, [], 0)
+
+
+def missed(rank: int, second: float) -> dict[str, Any]:
+    return {"time": BEGIN + second, "rank": rank, "kind": "heartbeat_missed"}
+
+
+def test_one_missed_heartbeat_is_no_certain_stop() -> None:
+    assert rca.diagnose(window(missed(2, 5.0))).abstained
+    several = rca.diagnose(window(*(missed(2, second) for second in (5.0, 15.0, 25.0))))
+    assert (several.abstained, several.causes[0].cause) == (False, "hang")
+
+
+def test_progress_after_a_failure_leaves_the_stop_open() -> None:
+    saved = {"time": BEGIN + 500.0, "rank": 0, "kind": "checkpoint_saved"}
+    answer = rca.diagnose(window(exit_of(5, 1, 5.0), saved))
+    assert answer.abstained
+    assert "went on" in str(answer.abstention_reason)
