@@ -60,6 +60,10 @@ def command(
         int | None,
         typer.Option(metavar="N", help="Steps until the job ends; later gains do not count."),
     ] = None,
+    seconds_lost: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Cost of the incident before this window. [default: 0]"),
+    ] = None,
     pool_nodes: Annotated[
         int | None,
         typer.Option(metavar="N", help="Nodes of the pool; a fifth may be out of service."),
@@ -97,6 +101,7 @@ def command(
         "restart_seconds": restart_seconds,
         "checkpoint_seconds": checkpoint_seconds,
         "steps_left": steps_left,
+        "seconds_lost": seconds_lost,
         "pool_nodes": pool_nodes,
         "nodes_out": nodes_out,
         "nics_per_node": nics_per_node,

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from rca.diagnosis.cause_gating import deciding_resource
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.feature_units import subject_of_signal
-from rca.diagnosis.result import Action, Cause, Interval
+from rca.diagnosis.result import Cause, Interval, RecoveryFacts, Removal
 from rca.features.resource_evidence import RESOURCES
-from rca.recovery.remedies import REMEDY_OF
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CAUSES
 
@@ -57,29 +56,15 @@ def _wanted(missing: list[str], suspected: str | None) -> list[str]:
 
 def removals(
     causes: list[Cause], alone: Mapping[tuple[str, tuple[int, ...]], tuple[float, Interval]]
-) -> list[Action]:
-    """The remedy of each cause, with the seconds per step that removing this cause alone would save.
-
-    The planner judges them later, once for the whole window.
-    """
+) -> RecoveryFacts:
+    """The causes to act on, with the seconds per step that removing each of them alone would save."""
     found = []
     for cause in causes:
-        saved = alone.get((cause.cause, tuple(cause.ranks)))
+        saved = alone.get((cause.cause, tuple(cause.ranks)), (None, None))
         found.append(
-            Action(
-                action=REMEDY_OF[cause.cause],
-                expected_seconds_per_step_saved=None if saved is None else saved[0],
-                interval=None if saved is None else saved[1],
-                cost_seconds=None,
-                break_even_steps=None,
-                runbook="",
-                causes=[cause.cause],
-                ranks=cause.ranks,
-                nodes=cause.nodes,
-                chance=cause.probability,
-            )
+            Removal(cause=cause.cause, ranks=cause.ranks, seconds_per_step_saved=saved[0], interval=saved[1])
         )
-    return found
+    return RecoveryFacts(removals=found)
 
 
 def signals_for(cause: Cause) -> list[str]:

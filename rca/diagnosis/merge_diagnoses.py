@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
-from rca.diagnosis.result import Action, Cause, Diagnosis, Interval, Slowdown, Straggler
-from rca.recovery.remedies import REMEDY_OF
+from rca.diagnosis.result import Cause, Diagnosis, Interval, RecoveryFacts, Removal, Slowdown, Straggler
 from rca.telemetry.causes import UNKNOWN
 
 #: Reasons of abstention that a certain cause removes.
@@ -70,7 +69,7 @@ def merge_diagnoses(
             "stragglers": _stragglers(whole, part, old, added),
             "causes": found if verdict.get("abstained", whole.abstained) else named_first(found),
             "unexplained_seconds_per_step": total - sum(cause.seconds_per_step for cause in found),
-            "actions": _actions(whole, part, old, added, share),
+            "recovery": _recovery(whole, part, old, added, share),
             **verdict,
         }
     )
@@ -103,7 +102,7 @@ def adopt_segment_verdict(
             "slowdown": part.slowdown.model_copy(update=seconds),
             "causes": [_over_all(cause, scale) for cause in part.causes],
             "unexplained_seconds_per_step": scale * part.unexplained_seconds_per_step,
-            "actions": [_over_all_steps(action, scale) for action in part.actions],
+            "recovery": _recovery(whole, part, [], part.causes, scale),
         }
     )
 
@@ -234,27 +233,26 @@ def _as_long_as_both(found: Straggler, gone: Sequence[Straggler]) -> Straggler:
     return found.model_copy(update={**span, "pattern": same[0].pattern})
 
 
-def _actions(
+def _recovery(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
-) -> list[Action]:
-    """The whole's actions without those of replaced causes, and the part's for the added causes."""
-    # What works around a straggler was replayed with the whole window.
-    kept = [each for each in whole.actions if _removes_one_of(each, old) or each.action not in _REMEDIES]
-    return [*kept, *(_over_all_steps(each, share) for each in part.actions if _removes_one_of(each, added))]
+) -> RecoveryFacts | None:
+    """The whole's facts with the removals of its remaining causes, and those of the part's added ones."""
+    if whole.recovery is None or part.recovery is None:
+        return whole.recovery
+    kept = [each for each in whole.recovery.removals if _removes_one_of(each, old)]
+    new = [_over_all_steps(each, share) for each in part.recovery.removals if _removes_one_of(each, added)]
+    return whole.recovery.model_copy(update={"removals": [*kept, *new]})
 
 
-_REMEDIES = frozenset(REMEDY_OF.values())
+def _removes_one_of(removal: Removal, causes: Sequence[Cause]) -> bool:
+    return any((cause.cause, cause.ranks) == (removal.cause, removal.ranks) for cause in causes)
 
 
-def _removes_one_of(action: Action, causes: Sequence[Cause]) -> bool:
-    return any(cause.cause in action.causes and cause.ranks == action.ranks for cause in causes)
-
-
-def _over_all_steps(action: Action, share: float) -> Action:
-    saved, interval = action.expected_seconds_per_step_saved, action.interval
-    return action.model_copy(
+def _over_all_steps(removal: Removal, share: float) -> Removal:
+    saved, interval = removal.seconds_per_step_saved, removal.interval
+    return removal.model_copy(
         update={
-            "expected_seconds_per_step_saved": None if saved is None else share * saved,
+            "seconds_per_step_saved": None if saved is None else share * saved,
             "interval": None if interval is None else _scaled(interval, share),
         }
     )

@@ -37,7 +37,7 @@ from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference,
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.planning import is_over, with_actions, with_replayed_actions
+from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -127,7 +127,7 @@ def diagnose(
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = _without_steps(window)
         diagnosis = alone(window, bundle.model)
-        return within_limits(with_actions(diagnosis, window.job, over=False, site=site))
+        return within_limits(with_actions(diagnosis, window, site=site))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -144,7 +144,7 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    diagnosis = with_actions(diagnosis, window.job, over=is_over(diagnosis, window), site=site)
+    diagnosis = with_actions(diagnosis, window, site=site)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 
@@ -216,7 +216,8 @@ def _assemble(
         - sum(cause.seconds_per_step for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
-        actions=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
+        actions=[],
+        recovery=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
         missing_signals=missing,
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rca.diagnosis.advice import signals_for
-from rca.diagnosis.result import Action, Cause, Diagnosis
+from rca.diagnosis.result import Action, Cause, Diagnosis, RecoveryFacts
 from rca.features.extract import FeatureSet, step_phases
 from rca.recovery.option import Option
 from rca.recovery.planner import REPLAYED, Plan
@@ -14,7 +12,7 @@ from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site
 from rca.recovery.situation import Fault, Situation, Suspect
 from rca.telemetry.causes import CAUSES
-from rca.telemetry.job import Job
+from rca.telemetry.job import Job, Topology
 from rca.telemetry.window import Window
 from rca.whatif.phase_replay import PhaseReplay
 
@@ -24,7 +22,6 @@ MOST_ALTERNATIVES = 4
 QUIET_END = 0.1
 #: Reasons of abstention that leave the first cause named.
 _STILL_NAMED = frozenset({"no_step_times"})
-_REPLAYED = frozenset(action.name for action in REPLAYED)
 
 
 def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | None = None) -> Plan:
@@ -34,7 +31,8 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
     ----------
     diagnosis : Diagnosis
     window : Window, optional
-        The diagnosed window. Without it, actions that change the ranks' work keep the price of the diagnosis.
+        The diagnosed window. Without it, actions that a replay prices keep the price of the diagnosis, which
+        was made with the site of that time.
     site : Site, optional
         Costs and limits; defaults and the job's hints where it says nothing.
 
@@ -43,31 +41,35 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
     Plan
     """
     site = site or Site()
-    if window is None:
-        return plan_for(_situation(diagnosis, None, None, site), priced=_replayed(diagnosis))
-    replay = None
-    if diagnosis.failure_mode == "fail_slow" and window.steps.num_rows:
-        replay = PhaseReplay.from_arrays(step_phases(window), window.job)
-    situation = _situation(diagnosis, window.job, replay, site)
-    return plan_for(replace(situation, over=is_over(diagnosis, window)))
+    if window is None or window.steps.num_rows == 0:
+        return plan_for(_situation(diagnosis, site), replayed=_replayed(diagnosis))
+    replay = PhaseReplay.from_arrays(step_phases(window), window.job)
+    return plan_for(_situation(diagnosis, site, window.job.topology, replay))
 
 
-def with_actions(diagnosis: Diagnosis, job: Job, *, over: bool, site: Site) -> Diagnosis:
+def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnosis:
     """The diagnosis with the plan's options as its actions: remedies of its causes first.
 
     Parameters
     ----------
     diagnosis : Diagnosis
-        Its actions are remedies with their gain, and those of `with_replayed_actions`.
-    job : Job
-    over : bool
-        Whether the stragglers were quiet in the last part of the window.
+        With removals, and with the options of `with_replayed_actions`.
+    window : Window
     site : Site
     """
-    if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
+    if diagnosis.recovery is None or (diagnosis.failure_mode == "healthy" and not diagnosis.causes):
         return diagnosis
-    situation = replace(_situation(diagnosis, job, None, site), over=over)
-    options = plan_for(situation, priced=_replayed(diagnosis)).options
+    job = window.job
+    facts = diagnosis.recovery.model_copy(
+        update={
+            "job_nodes": len(job.topology.node_names),
+            "over": _is_over(diagnosis, window),
+            "hints": Site.of_job(job, _step_seconds(diagnosis)),
+            "global_batch": _global_batch(job),
+        }
+    )
+    diagnosis = diagnosis.model_copy(update={"recovery": facts})
+    options = plan(diagnosis, site=site).options
     order = {cause.cause: place for place, cause in reversed(list(enumerate(diagnosis.causes)))}
     remedies = [each for each in options if any(REMEDY_OF.get(name) == each.action for name in each.causes)]
     remedies.sort(key=lambda each: min(order[name] for name in each.causes))
@@ -77,59 +79,70 @@ def with_actions(diagnosis: Diagnosis, job: Job, *, over: bool, site: Site) -> D
 
 
 def with_replayed_actions(diagnosis: Diagnosis, features: FeatureSet, job: Job, site: Site) -> Diagnosis:
-    """The diagnosis with further actions, which work around its stragglers, priced by replay."""
-    if diagnosis.failure_mode != "fail_slow":
+    """The diagnosis with further options, which a replay of its window priced."""
+    if diagnosis.failure_mode != "fail_slow" or diagnosis.recovery is None:
         return diagnosis
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), job)
-    situation = _situation(diagnosis, job, replay, site)
+    facts = diagnosis.recovery.model_copy(
+        update={"hints": Site.of_job(job, _step_seconds(diagnosis)), "global_batch": _global_batch(job)}
+    )
+    diagnosis = diagnosis.model_copy(update={"recovery": facts})
+    situation = _situation(diagnosis, site, job.topology, replay)
     found = [option for action in REPLAYED for option in action.options(situation)]
-    added = [_action(each) for each in found if isinstance(each, Option)]
-    return diagnosis.model_copy(update={"actions": [*diagnosis.actions, *added]})
+    facts = facts.model_copy(update={"replayed": [each for each in found if isinstance(each, Option)]})
+    return diagnosis.model_copy(update={"recovery": facts})
 
 
-def _situation(diagnosis: Diagnosis, job: Job | None, replay: PhaseReplay | None, site: Site) -> Situation:
-    """The situation that a diagnosis describes; nothing of it is over."""
-    topology = None if job is None else job.topology
-    step_seconds = _step_seconds(diagnosis)
+def _replayed(diagnosis: Diagnosis) -> list[Option]:
+    """The replayed options, about the causes of the answer: these may have changed after the replay."""
+    if diagnosis.recovery is None:
+        return []
+    return [
+        each.model_copy(
+            update={
+                "causes": sorted({one.cause for one in diagnosis.causes if set(one.ranks) & set(each.ranks)})
+            }
+        )
+        for each in diagnosis.recovery.replayed
+    ]
+
+
+def _situation(
+    diagnosis: Diagnosis, site: Site, topology: Topology | None = None, replay: PhaseReplay | None = None
+) -> Situation:
+    """The situation that a diagnosis describes."""
+    # Answers of older versions have no facts: then no cause is acted on.
+    facts = diagnosis.recovery or RecoveryFacts(removals=[])
     reason = diagnosis.abstention_reason
-    nodes = {node for each in diagnosis.stragglers for node in each.nodes}
     return Situation(
         mode=diagnosis.failure_mode,
         decided=reason is None or reason.code in _STILL_NAMED,
-        faults=tuple(_fault(cause, diagnosis) for cause in diagnosis.causes if cause.cause in CAUSES),
+        faults=tuple(_fault(cause, facts) for cause in diagnosis.causes if cause.cause in CAUSES),
         suspects=tuple(
             Suspect(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers
         ),
-        step_seconds=step_seconds,
+        step_seconds=_step_seconds(diagnosis),
         lost=diagnosis.slowdown.seconds_per_step,
         lost_interval=diagnosis.slowdown.interval,
         steps_lost=diagnosis.quality.steps_used,
-        over=False,
-        job_nodes=len(topology.node_names) if topology is not None else len(nodes),
-        global_batch=None if job is None else _global_batch(job),
+        over=facts.over,
+        job_nodes=facts.job_nodes,
+        global_batch=facts.global_batch,
         topology=topology,
         replay=replay,
-        site=site if job is None else site.for_job(job, step_seconds),
+        site=site.filled(facts.hints),
     )
 
 
-def _fault(cause: Cause, diagnosis: Diagnosis) -> Fault:
+def _fault(cause: Cause, facts: RecoveryFacts) -> Fault:
     """A cause with the saving of its removal, if the diagnosis found it worth acting on."""
-    remedy = REMEDY_OF.get(cause.cause)
-    known = [
-        action
-        for action in diagnosis.actions
-        if action.action == remedy
-        # Older answers do not say which cause an action removes.
-        and (not action.causes or (action.ranks == cause.ranks and cause.cause in action.causes))
-    ]
-    saved = known[0].expected_seconds_per_step_saved if known else None
+    known = [each for each in facts.removals if (each.cause, each.ranks) == (cause.cause, cause.ranks)]
     return Fault(
         cause=cause.cause,
         ranks=tuple(cause.ranks),
         nodes=tuple(cause.nodes),
         probability=cause.probability,
-        saved=saved,
+        saved=known[0].seconds_per_step_saved if known else None,
         interval=known[0].interval if known else None,
         actionable=bool(known),
         evident=bool(signals_for(cause)),
@@ -155,36 +168,13 @@ def _action(option: Option) -> Action:
     )
 
 
-def _replayed(diagnosis: Diagnosis) -> list[Option]:
-    """The options of a diagnosis that a replay of its window priced."""
-    return [
-        Option(
-            action=each.action,
-            weight=each.weight or "light",
-            causes=each.causes,
-            ranks=each.ranks,
-            nodes=each.nodes,
-            seconds_per_step_saved=each.expected_seconds_per_step_saved,
-            interval=each.interval,
-            basis=each.basis or "replay",
-            chance=1.0 if each.chance is None else each.chance,
-            one_off_seconds=each.cost_seconds or 0.0,
-            break_even_steps=each.break_even_steps,
-            risk=each.risk or "",
-            instruction=each.runbook,
-        )
-        for each in diagnosis.actions
-        if each.action in _REPLAYED
-    ]
-
-
 def _step_seconds(diagnosis: Diagnosis) -> float:
     """Mean step of the window, seconds; 0 where no loss was measured."""
     ratio, lost = diagnosis.slowdown.ratio, diagnosis.slowdown.seconds_per_step
     return lost * ratio / (ratio - 1.0) if ratio > 1.0 and lost > 0 else 0.0
 
 
-def is_over(diagnosis: Diagnosis, window: Window) -> bool:
+def _is_over(diagnosis: Diagnosis, window: Window) -> bool:
     """Whether every straggler was quiet in the last part of the window."""
     last_steps = [each.last_step for each in diagnosis.stragglers]
     if diagnosis.failure_mode != "fail_slow" or not last_steps or window.steps.num_rows == 0:

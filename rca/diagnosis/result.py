@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rca.recovery.option import Option
+from rca.recovery.site import Site
 from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
 from rca.telemetry.job import PartLevel
 
@@ -211,6 +213,33 @@ class Action(_Frozen):
     escalate_after_steps: int | None = None
 
 
+class Removal(_Frozen):
+    """A cause that is likely enough to act on, and what the job gains without it.
+
+    `seconds_per_step_saved` is None where the cost of the cause is unknown.
+    """
+
+    cause: str
+    ranks: list[int]
+    seconds_per_step_saved: float | None
+    interval: Interval | None
+
+
+class RecoveryFacts(_Frozen):
+    """What a plan needs besides the rest of the answer, so that a stored one can be planned for again.
+
+    `removals` are the causes worth acting on. `replayed` are actions that a replay of the window priced.
+    `hints` are costs that the job itself gave. `over` is true if the stragglers were quiet at the end.
+    """
+
+    removals: list[Removal]
+    replayed: list[Option] = []
+    job_nodes: int = 0
+    over: bool = False
+    hints: Site = Site()
+    global_batch: float | None = None
+
+
 class AbstentionReason(_Frozen):
     """Why there is no verdict: a code that stays, and a sentence for people."""
 
@@ -290,6 +319,7 @@ class Diagnosis(_Frozen):
     abstention_reason: AbstentionReason | None = None
     earlier: EarlierWindow | None = None
     left_out: dict[str, int] = {}
+    recovery: RecoveryFacts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

@@ -69,5 +69,4 @@ class StragglerAwareAllReduce:
             risk="none for convergence; steps in which another rank is last become longer",
             instruction=f"call model.register_comm_hook(StragglarState({saving.straggler}), ddp_hook) "
             "with rca.recovery.stragglar.ddp_hook",
-            corrected=situation.site.corrections.get(self.name, 1.0),
         )

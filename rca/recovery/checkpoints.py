@@ -55,7 +55,6 @@ class CheckpointInterval:
             causes=[fault.cause for fault in situation.of_cause("checkpoint_stall")],
             risk="a failure loses more work" if best > interval else "checkpoints take more of the time",
             instruction=f"write a checkpoint every {best:,.0f} s in place of {interval:,.0f} s",
-            corrected=situation.site.corrections.get(self.name, 1.0),
         )
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, Rejection, Weight, option
 from rca.recovery.remedies import RESTART_RISK
 from rca.recovery.situation import Situation, Suspect
 from rca.telemetry.causes import STOP_CAUSES
 
 #: Probability that the isolated nodes hold the fault, from which no further node is isolated.
 COVERED = 0.95
-#: Least probability of causes that a machine has, among all causes of the suspects.
-MOSTLY_MACHINES = 0.5
+#: Least probability of the set, and of each suspect in it.
+LEAST_CHANCE, LEAST_SUSPECT = 0.5, 0.1
 
 
 class IsolateSuspects:
@@ -27,73 +27,61 @@ class IsolateSuspects:
 
     def options(self, situation: Situation) -> list[Option | Rejection]:
         """One option: the smallest covering set; or the reason against it."""
-        nodes, chance, saved = covering_nodes(situation.suspects, situation.lost)
-        if not nodes:
-            return [self._rejected("no suspect with a known node")]
-        if len(nodes) == 1 and situation.decided:
-            return [self._rejected("one node covers all suspects and its cause is named: drain that node")]
-        if _on_machines(situation) < MOSTLY_MACHINES:
-            return [self._rejected("the likely causes belong to the workload, not to machines")]
-        stopped = situation.mode == "fail_stop"
-        gain = Gain(None, None, "unknown") if stopped else Gain(saved, (0.0, saved), "attribution")
-        found = option(
+        found = self._judged(situation)
+        return [Rejection(action=self.name, reason=found) if isinstance(found, str) else found]
+
+    def _judged(self, situation: Situation) -> Option | str:
+        if situation.mode == "healthy":
+            return "the job is not slow"
+        if situation.decided:
+            return "it is clear which ranks are at fault"
+        suspects = [each for each in situation.suspects if _may_be_a_machine(each, situation)]
+        covered, chance = covering_suspects(suspects)
+        nodes = sorted({node for each in covered for node in each.nodes})
+        if len(nodes) < 2:
+            return "fewer than two nodes with signals of a machine fault are suspected"
+        if chance < LEAST_CHANCE:
+            return f"the likeliest nodes hold the fault with probability {chance:.2f} only"
+        saved = situation.lost
+        known = situation.mode == "fail_slow" and saved > 0
+        return option(
             self,
-            gain,
+            Gain(saved, (0.0, saved), "attribution") if known else UNKNOWN_GAIN,
             chance=chance,
             causes=[fault.cause for fault in situation.faults if set(fault.nodes) & set(nodes)],
-            ranks=[
-                rank for each in situation.suspects if set(each.nodes) <= set(nodes) for rank in each.ranks
-            ],
+            ranks=[rank for each in covered for rank in each.ranks],
             nodes=nodes,
             one_off=situation.site.restart_cost,
-            risk=RESTART_RISK + "; healthy nodes may be among those taken out",
+            takes_out=True,
+            risk=RESTART_RISK + "; healthy nodes are among those taken out",
             instruction="cordon these nodes, restart without them, and test each outside the job",
-            corrected=situation.site.corrections.get(self.name, 1.0),
         )
-        return [found]
-
-    def _rejected(self, reason: str) -> Rejection:
-        return Rejection(action=self.name, reason=reason)
 
 
-def covering_nodes(suspects: Sequence[Suspect], lost: float) -> tuple[list[str], float, float]:
-    """The smallest set of nodes that holds the fault with probability `COVERED`.
+def covering_suspects(suspects: Sequence[Suspect]) -> tuple[list[Suspect], float]:
+    """The fewest suspects that hold the fault with probability `COVERED`, and that probability.
 
-    Suspects are taken as alternatives where their probabilities add up to at most 1, else as separate faults;
-    then all that are likelier than not are covered.
+    Suspects are alternatives: one of them is at fault. Unlikely ones are not isolated.
 
     Parameters
     ----------
     suspects : sequence of Suspect
-    lost : float, seconds per step
-
-    Returns
-    -------
-    nodes : list of str
-    chance : float
-        Probability that the nodes hold the fault.
-    saved : float, seconds per step
-        The loss times that probability.
     """
-    placed = sorted((each for each in suspects if each.nodes), key=lambda each: -each.probability)
-    total = sum(each.probability for each in placed)
-    nodes: set[str] = set()
-    covered = 0.0
-    for each in placed:
-        separate = total > 1.0 and each.probability > 0.5
-        if covered >= COVERED and not separate:
+    total = max(sum(each.probability for each in suspects), 1.0)
+    likely = [each for each in suspects if each.nodes and each.probability >= LEAST_SUSPECT]
+    kept: list[Suspect] = []
+    chance = 0.0
+    for each in sorted(likely, key=lambda one: -one.probability):
+        if chance >= COVERED:
             break
-        nodes |= set(each.nodes)
-        covered += each.probability if total <= 1.0 else (1.0 - covered) * each.probability
-    return sorted(nodes), min(covered, 1.0), lost * min(covered, 1.0)
+        kept.append(each)
+        chance += each.probability / total
+    return kept, min(chance, 1.0)
 
 
-def _on_machines(situation: Situation) -> float:
-    """Probability of causes that a machine may have, over that of all causes."""
-    total = sum(fault.probability for fault in situation.faults)
-    machine = sum(
-        fault.probability
-        for fault in situation.faults
-        if fault.owner == "infrastructure" or fault.cause in STOP_CAUSES
+def _may_be_a_machine(suspect: Suspect, situation: Situation) -> bool:
+    """Whether a cause that a machine may have is plausible for these ranks, with signals where it is slow."""
+    own = [fault for fault in situation.faults if set(fault.ranks) & set(suspect.ranks)]
+    return any(
+        fault.cause in STOP_CAUSES or (fault.owner == "infrastructure" and fault.evident) for fault in own
     )
-    return machine / total if total > 0 else 0.0

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
-from rca.recovery.situation import Fault, Interval, Situation
+import numpy as np
 
-#: Share of the loss that stays where collectives use the other interfaces of a node: OptCC is within 2 to 6 %
-#: of a fault-free ring at half the bandwidth, R2CCL reports less than 1 %.
-LEFT_BY_REBALANCING: Interval = (0.02, 0.06)
+from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, Rejection, Weight, option
+from rca.recovery.situation import Fault, Situation
+
+#: Share of a fault-free ring that a node with a slow interface adds: OptCC is within 2 to 6 % at half the
+#: bandwidth.
+SLOWER_RING = (0.02, 0.06)
 
 
 class DegradedLinkCollectives:
-    """Spread a node's traffic over its sound interfaces: no restart, no machine out."""
+    """Spread a node's traffic over its sound interfaces; no machine leaves."""
 
     name = "degraded_link_collectives"
     weight: Weight = "light"
@@ -28,12 +30,17 @@ class DegradedLinkCollectives:
             return [self._rejected("the node has one interface")]
         return [self._for(fault, situation) for fault in faults]
 
-    def _for(self, fault: Fault, situation: Situation) -> Option:
-        least, most = (1.0 - share for share in reversed(LEFT_BY_REBALANCING))
-        gain = Gain(None, None, "unknown")
-        if fault.saved is not None and fault.interval is not None:
-            interval = (fault.interval[0] * least, fault.interval[1] * most)
-            gain = Gain(fault.saved * (least + most) / 2, interval, "published")
+    def _for(self, fault: Fault, situation: Situation) -> Option | Rejection:
+        if fault.saved is None or fault.interval is None or situation.replay is None:
+            gain = UNKNOWN_GAIN
+        else:
+            transfer = situation.replay.transfer[np.isfinite(situation.replay.transfer)]
+            ring = max(float(transfer.mean()) - fault.saved, 0.0) if transfer.size else 0.0
+            least, most = (share * ring for share in SLOWER_RING)
+            saved = fault.saved - (least + most) / 2
+            if saved <= 0:
+                return self._rejected("the longer ring costs more than the slow interface")
+            gain = Gain(saved, (fault.interval[0] - most, max(fault.interval[1] - least, saved)), "published")
         return option(
             self,
             gain,
@@ -42,9 +49,8 @@ class DegradedLinkCollectives:
             ranks=fault.ranks,
             nodes=fault.nodes,
             risk="none for convergence; the other interfaces carry the load of the slow one",
-            instruction="exclude the interface at the next restart (NCCL_IB_HCA, NCCL_SOCKET_IFNAME with ^), "
-            "or let the collective library fail over",
-            corrected=situation.site.corrections.get(self.name, 1.0),
+            instruction="let the collective library fail over to the other interfaces; one that cannot needs "
+            "a restart without the slow one (NCCL_IB_HCA, NCCL_SOCKET_IFNAME with ^)",
         )
 
     def _rejected(self, reason: str) -> Rejection:
@@ -75,7 +81,6 @@ class Reroute:
                 one_off=situation.site.restart_cost,
                 risk="none for convergence; the new place may be congested as well",
                 instruction="restart the job on nodes under other leaf switches, or turn on adaptive routing",
-                corrected=situation.site.corrections.get(self.name, 1.0),
             )
             for fault in faults
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
 from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,6 +37,8 @@ class Option(_Frozen):
         If the diagnosis is right; None where it is unknown.
     interval : tuple of float or None
     basis : {"attribution", "replay", "published", "unknown"}
+    takes_out : bool
+        Whether the nodes leave the job and are not replaced by the action itself.
     chance : float
         Probability that the action acts on the true cause.
     one_off_seconds : float
@@ -60,6 +61,7 @@ class Option(_Frozen):
     seconds_per_step_saved: float | None
     interval: Interval | None
     basis: Basis
+    takes_out: bool = False
     chance: Chance
     one_off_seconds: Annotated[float, Field(ge=0.0)]
     break_even_steps: int | None
@@ -112,30 +114,22 @@ def option(
     one_off: float = 0.0,
     risk: str,
     instruction: str,
-    corrected: float = 1.0,
+    takes_out: bool = False,
 ) -> Option:
-    """An option with its break-even.
-
-    Parameters
-    ----------
-    corrected : float
-        Observed over predicted gain of earlier uses; multiplies the gain.
-    """
-    saved = None if gain.saved is None else gain.saved * corrected
-    interval = gain.interval and (gain.interval[0] * corrected, gain.interval[1] * corrected)
-    pays = saved is not None and saved > 0
+    """An option; the plan adds break-even, correction and escalation."""
     return Option(
         action=action.name,
         weight=action.weight,
         causes=sorted(set(causes)),
         ranks=sorted(set(ranks)),
         nodes=sorted(set(nodes)),
-        seconds_per_step_saved=saved,
-        interval=interval,
+        seconds_per_step_saved=gain.saved,
+        interval=gain.interval,
         basis=gain.basis,
+        takes_out=takes_out,
         chance=min(max(chance, 0.0), 1.0),
         one_off_seconds=one_off,
-        break_even_steps=ceil(one_off / saved) if pays and saved else None,
+        break_even_steps=None,
         risk=risk,
         instruction=instruction,
     )

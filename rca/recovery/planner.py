@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.checkpoints import CheckpointInterval
 from rca.recovery.escalation import Ladder, Rung, escalate_after
+from rca.recovery.guards import priced, refused
 from rca.recovery.isolation import IsolateSuspects
 from rca.recovery.network import DegradedLinkCollectives, Reroute
 from rca.recovery.option import Action, Option, Rejection
@@ -23,18 +24,19 @@ REPLAYED: tuple[Action, ...] = (
     BackupWorkers(),
     GroupedSynchronisation(),
     StragglerAwareAllReduce(),
+    DegradedLinkCollectives(),
     CheckpointInterval(),
 )
 #: All actions, in the order of their mention where gains are equal.
 ACTIONS: tuple[Action, ...] = (
     *REMEDIES,
     *REPLAYED,
-    DegradedLinkCollectives(),
     AdjustLearningRate(),
     Reroute(),
     IsolateSuspects(),
 )
 
+_ASKS = frozenset(remedy.name for remedy in REMEDIES if remedy.asks)
 _REMOVES_A_CAUSE = frozenset(remedy.name for remedy in REMEDIES)
 
 
@@ -72,7 +74,9 @@ class Plan(BaseModel):
     competitive_ratio: float
 
 
-def plan(situation: Situation, actions: Sequence[Action] = ACTIONS, *, priced: Sequence[Option] = ()) -> Plan:
+def plan(
+    situation: Situation, actions: Sequence[Action] = ACTIONS, *, replayed: Sequence[Option] = ()
+) -> Plan:
     """Judge every action in a situation.
 
     Parameters
@@ -80,20 +84,25 @@ def plan(situation: Situation, actions: Sequence[Action] = ACTIONS, *, priced: S
     situation : Situation
     actions : sequence of Action
         By default all.
-    priced : sequence of Option
-        Replayed options of an earlier plan, for actions that cannot be replayed now.
+    replayed : sequence of Option
+        Of an earlier plan, for actions that cannot be replayed now; not corrected.
     """
     options: list[Option] = []
     rejected: list[Rejection] = []
+    found: list[Option] = []
     for action in actions:
-        known: list[Option | Rejection] = [each for each in priced if each.action == action.name]
-        for found in known or action.options(situation):
-            kept = found if isinstance(found, Rejection) else guarded(found, situation)
-            if isinstance(kept, Option):
-                options.append(kept)
+        known: list[Option | Rejection] = [each for each in replayed if each.action == action.name]
+        for each in known or action.options(situation):
+            if isinstance(each, Rejection):
+                rejected.append(each)
             else:
-                rejected.append(kept)
-    options.sort(key=_order)
+                found.append(priced(each, situation))
+    for each in sorted(found, key=_order):
+        refusal = refused(each, situation, options)
+        if refusal is None:
+            options.append(each)
+        else:
+            rejected.append(refusal)
     options = [_with_escalation(each, options, situation) for each in options]
     first, why = _first(options, situation)
     ladder = ladder_of(options, situation)
@@ -107,31 +116,6 @@ def plan(situation: Situation, actions: Sequence[Action] = ACTIONS, *, priced: S
         rejected=rejected,
         competitive_ratio=ladder.bound,
     )
-
-
-def guarded(option: Option, situation: Situation) -> Option | Rejection:
-    """The option, or the guard that forbids it.
-
-    Guards: a share of the pool may be out of service, half of a job's nodes must not change at once, and an
-    action has to pay off before the job ends.
-    """
-    site, n = situation.site, len(option.nodes)
-    if option.weight == "heavy" and situation.mode != "fail_stop":
-        spare = site.nodes_to_spare
-        if spare is not None and n > spare:
-            reason = f"takes {n} nodes out of service; the pool may spare {spare}"
-            return Rejection(action=option.action, reason=reason)
-    if option.weight == "heavy" and n > 1 and n >= site.most_of_job * situation.job_nodes:
-        reason = f"{n} of the job's {situation.job_nodes} nodes would change at once: look for a common cause"
-        return Rejection(action=option.action, reason=reason)
-    if (
-        site.steps_left is not None
-        and option.break_even_steps is not None
-        and option.break_even_steps > site.steps_left
-    ):
-        reason = f"pays off after {option.break_even_steps:,} steps; the job has {site.steps_left:,} left"
-        return Rejection(action=option.action, reason=reason)
-    return option
 
 
 def ladder_of(options: Sequence[Option], situation: Situation) -> Ladder:
@@ -155,22 +139,23 @@ def _expected(option: Option) -> float:
 
 
 def _with_escalation(option: Option, options: Sequence[Option], situation: Situation) -> Option:
-    """A heavy option with the steps after which the time lost equals its cost."""
+    """A heavy option with the steps after which the loss that it ends equals its cost."""
     if option.weight != "heavy" or situation.mode != "fail_slow" or situation.over:
         return option
-    lighter = max((_expected(each) for each in options if each.weight == "light"), default=0.0)
-    steps = escalate_after(
-        option.one_off_seconds,
-        situation.lost * situation.steps_lost,
-        max(situation.lost - lighter, 0.0),
-    )
+    # A light action ends part of the same loss, once it is taken; asking others ends none yet.
+    light = (each for each in options if each.weight == "light" and each.action not in _ASKS)
+    lighter = max((_expected(each) for each in light), default=0.0)
+    share = min(_expected(option) / situation.lost, 1.0) if situation.lost > 0 else 0.0
+    before = situation.site.seconds_lost + situation.lost * situation.steps_lost
+    ended = min(_expected(option), max(situation.lost - lighter, 0.0))
+    steps = escalate_after(option.one_off_seconds, share * before, ended)
     return option.model_copy(update={"escalate_after_steps": steps})
 
 
 def _first(options: Sequence[Option], situation: Situation) -> tuple[str, str]:
     """The action to take now, and why."""
     if situation.mode == "healthy":
-        return "none", "the job is healthy" if situation.decided else "nothing certain is wrong yet"
+        return "none", "the job is not slow" if situation.decided else "nothing certain is wrong yet"
     if not options:
         return "none", "no action applies; see the reasons"
     if situation.mode == "fail_stop":
@@ -180,7 +165,7 @@ def _first(options: Sequence[Option], situation: Situation) -> tuple[str, str]:
     heavy_due = [each for each in options if each.weight == "heavy" and each.escalate_after_steps == 0]
     if heavy_due:
         due = max(heavy_due, key=_expected)
-        return due.action, f"the time lost already exceeds its cost of {due.one_off_seconds:,.0f} s"
+        return due.action, f"the loss that it ends already exceeds its cost of {due.one_off_seconds:,.0f} s"
     light = [each for each in options if each.weight == "light"]
     if light:
         return light[0].action, "it costs no restart" + _then(options)

@@ -20,6 +20,8 @@ class Remedy:
         Heavy actions restart the job.
     causes : tuple of str
         It removes these; it is their first remedy.
+    asks : bool
+        Asks others to act: how long that takes is unknown, so it delays no other action.
     hardware : bool
         Takes a machine out of service. It needs a named cause of the infrastructure and its signals.
     risk, instruction : str
@@ -31,12 +33,13 @@ class Remedy:
     risk: str
     instruction: str
     hardware: bool = False
+    asks: bool = False
 
     def options(self, situation: Situation) -> list[Option | Rejection]:
         """One option for each fault that this removes."""
         faults = situation.of_cause(*self.causes)
         if not faults:
-            return [Rejection(action=self.name, reason=f"no cause that it removes: {', '.join(self.causes)}")]
+            return [Rejection(action=self.name, reason=self._why_not(situation))]
         found: list[Option | Rejection] = []
         for fault in faults:
             refused = self.hardware and _no_hardware_action(fault, situation)
@@ -52,12 +55,18 @@ class Remedy:
                     ranks=fault.ranks,
                     nodes=fault.nodes,
                     one_off=situation.site.restart_cost if self.weight == "heavy" else 0.0,
+                    takes_out=self.hardware,
                     risk=self.risk,
                     instruction=self.instruction,
-                    corrected=situation.site.corrections.get(self.name, 1.0),
                 )
             )
         return found
+
+    def _why_not(self, situation: Situation) -> str:
+        seen = sorted({fault.cause for fault in situation.faults if fault.cause in self.causes})
+        if seen:
+            return f"{', '.join(seen)}: too unlikely, or explains too little of the delay"
+        return f"no cause that it removes: {', '.join(self.causes)}"
 
 
 def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
@@ -116,6 +125,7 @@ REMEDIES = (
         ("network_congestion",),
         NO_RISK,
         "send the network team the nodes and the time span; no single node is at fault",
+        asks=True,
     ),
     Remedy(
         "call_storage_team",
@@ -123,6 +133,7 @@ REMEDIES = (
         ("storage_degradation",),
         NO_RISK,
         "send the storage team the nodes and the time span; cache data locally meanwhile",
+        asks=True,
     ),
     Remedy(
         "rebalance_stages",

@@ -21,7 +21,10 @@ POOL_SHARE = 0.2
 #: Share of a job's nodes from which a change stops for a person: fleet guard of Node Verdict.
 JOB_SHARE = 0.5
 
-Seconds = Annotated[float, Field(ge=0.0, le=1e7, allow_inf_nan=False)]
+#: Longest time that is believed, seconds.
+LONGEST = 1e7
+
+Seconds = Annotated[float, Field(ge=0.0, le=LONGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Factor = Annotated[float, Field(ge=0.0, le=2.0)]
@@ -49,6 +52,8 @@ class Site(BaseModel):
         Network interfaces that a node's collectives may use.
     gradient_noise_scale : float, optional
         In samples; prices actions that change how many samples one update has.
+    seconds_lost : float
+        What the incident has cost the job before this window.
     corrections : mapping of str to float
         Observed over predicted gain by action, from earlier incidents.
     """
@@ -56,15 +61,16 @@ class Site(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     restart_seconds: Seconds | None = None
-    checkpoint_seconds: Annotated[float, Field(gt=0.0, le=1e7)] | None = None
+    checkpoint_seconds: Annotated[float, Field(gt=0.0, le=LONGEST)] | None = None
     failure_seconds: Annotated[float, Field(gt=0.0, le=1e10)] | None = None
-    steps_left: Count | None = None
+    steps_left: Annotated[int, Field(ge=0, le=10**9, strict=True)] | None = None
     pool_nodes: Annotated[int, Field(ge=1, le=10**6)] | None = None
     nodes_out: Count = 0
     most_of_pool: Share = POOL_SHARE
     most_of_job: Share = JOB_SHARE
     nics_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     gradient_noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
+    seconds_lost: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     corrections: Mapping[str, Factor] = Field(default_factory=dict)
 
     @classmethod
@@ -107,17 +113,24 @@ class Site(BaseModel):
             raise SourceError(f"{path} has no fields", hint=hint)
         return cls.checked({**values, **(changes or {})})
 
-    def for_job(self, job: Job, step_seconds: float) -> Self:
-        """The site with the hints of a job in place of what the site leaves open."""
+    @classmethod
+    def of_job(cls, job: Job, step_seconds: float) -> Self:
+        """The costs that a job gives as hints."""
         found: dict[str, float] = {}
-        if self.restart_seconds is None and (seconds := _positive(job.hints.get("restart_seconds"))):
+        if seconds := _positive(job.hints.get("restart_seconds")):
             found["restart_seconds"] = seconds
         steps = _positive(job.hints.get("checkpoint_interval_steps"))
-        if self.checkpoint_seconds is None and steps and step_seconds > 0:
+        if steps and 0 < steps * step_seconds <= LONGEST:
             found["checkpoint_seconds"] = steps * step_seconds
-        if self.gradient_noise_scale is None and (noise := _positive(job.hints.get("gradient_noise_scale"))):
+        if noise := _positive(job.hints.get("gradient_noise_scale")):
             found["gradient_noise_scale"] = noise
-        return self.model_copy(update=found)
+        return cls(**found)
+
+    def filled(self, hints: Site) -> Self:
+        """The site with the hints of a job in place of what it leaves open."""
+        return self.model_copy(
+            update={name: getattr(hints, name) for name in _HINTED if getattr(self, name) is None}
+        )
 
     @property
     def restart_cost(self) -> float:
@@ -134,6 +147,9 @@ class Site(BaseModel):
         return max(max(int(self.pool_nodes * self.most_of_pool), 1) - self.nodes_out, 0)
 
 
+_HINTED = ("restart_seconds", "checkpoint_seconds", "gradient_noise_scale")
+
+
 def _positive(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1e7
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST
     return float(value) if known else None

@@ -74,7 +74,7 @@ class Situation:
         Mean step, and what all stragglers cost of it.
     lost_interval : tuple of float
     steps_lost : int
-        Steps since the first fault began, in the window.
+        Steps over which `lost` is the mean: those of the window.
     over : bool
         The faults ended before the window did.
     job_nodes : int

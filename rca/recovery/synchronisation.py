@@ -15,7 +15,7 @@ from rca.recovery.option import Gain, Option, Rejection, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
 from rca.robust import group_members, nan_mean, nan_median
 
-#: Backup workers drop the gradients of at most this share of the workers.
+#: Backup workers drop the gradients of at most this share of the workers, but of one at least.
 MOST_DROPPED = 0.1
 #: Two groups of workers differ if their usual times differ by this share: STAR's rule for a straggler.
 GROUPS_APART = 0.2
@@ -100,7 +100,7 @@ class BackupWorkers:
         means = nan_mean(changed, axis=1)
         best = int(np.nanargmin(means)) if np.isfinite(means).any() else 0
         found, dropped = situation.saved(changed[best]), best + 1
-        if found is None or found[0] <= 0:
+        if found is None or found[1][0] <= 0:
             reason = "the lost samples cost more than the wait for the last workers"
             return [Rejection(action=self.name, reason=reason)]
         return [
@@ -112,7 +112,6 @@ class BackupWorkers:
                 ranks=[rank for each in situation.suspects for rank in each.ranks],
                 risk=f"loses the samples of {dropped} of {n} workers per step, mostly of the stragglers",
                 instruction=f"average the first {n - dropped} gradients of each step; weight by samples seen",
-                corrected=situation.site.corrections.get(self.name, 1.0),
             )
         ]
 
@@ -133,7 +132,7 @@ class GroupedSynchronisation:
             reason = f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
             return [Rejection(action=self.name, reason=reason)]
         found = situation.saved(self._changed(workers, slow, situation))
-        if found is None or found[0] <= 0:
+        if found is None or found[1][0] <= 0:
             reason = "smaller updates cost more iterations than the shorter steps save"
             return [Rejection(action=self.name, reason=reason)]
         saved, (low, high) = found
@@ -148,7 +147,6 @@ class GroupedSynchronisation:
                 ranks=[int(rank) for worker in slow for rank in workers.ranks[worker]],
                 risk="updates of the slow group are stale; lower the learning rate with the group's size",
                 instruction="let the slow workers form a group of their own that joins when it is done",
-                corrected=situation.site.corrections.get(self.name, 1.0),
             )
         ]
 

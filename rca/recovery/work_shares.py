@@ -44,10 +44,18 @@ class AdjustBatchSizes:
         if topology.n_workers < 2:
             return [self._rejected("needs two or more workers")]
         shares = batch_shares(replay.own, compute, topology.worker)
+        if situation.global_batch is not None:
+            each = situation.global_batch / topology.n_workers
+            # Only whole samples move. The slowest gets no less than its share.
+            shares = np.ceil(shares * each - 1e-9) / each
         changed = replay.evaluate(replay.own + compute * (shares - 1.0), replay.serial, replay.transfer)
         found = situation.saved(changed)
-        if found is None or found[0] <= 0:
-            return [self._rejected("the slow ranks change too fast, or are not slow in forward and backward")]
+        if found is None or found[1][0] <= 0:
+            return [
+                self._rejected(
+                    "no certain saving: slow ranks change too fast, or not in forward and backward"
+                )
+            ]
         slow = sorted({rank for each in situation.suspects for rank in each.ranks})
         return [
             option(
@@ -58,7 +66,6 @@ class AdjustBatchSizes:
                 ranks=slow,
                 risk="none with gradients weighted by batch size; the largest batch must fit into memory",
                 instruction="shift samples from slow workers to the others, and weight gradients by samples",
-                corrected=situation.site.corrections.get(self.name, 1.0),
             )
         ]
 

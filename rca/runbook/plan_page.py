@@ -12,7 +12,7 @@ from rca.runbook.numbers import count, probability, rank_list, seconds, seconds_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "On the true cause")
+HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "Due", "On the true cause")
 #: Nodes named in a table; the JSON has all.
 MOST_NODES = 4
 
@@ -22,9 +22,8 @@ def headline(plan: Plan) -> str:
     lost = f"{seconds(plan.seconds_per_step_lost)} per step lost"
     if plan.mode == "fail_stop":
         lost = "the job stands still"
-    if plan.mode == "healthy":
-        lost = "nothing is lost"
-    return f"{'wait' if plan.first == 'none' else plan.first}: {plan.why} ({lost})"
+    first = "wait" if plan.first == "none" else plan.first
+    return f"{first}: {plan.why}" if plan.mode == "healthy" else f"{first}: {plan.why} ({lost})"
 
 
 def plan_markdown(plan: Plan, *, verbose: bool = False) -> str:
@@ -64,16 +63,16 @@ def plan_terminal(plan: Plan, *, verbose: bool = False) -> RenderableType:
 def _cells(option: Option) -> tuple[str, ...]:
     interval = "" if option.interval is None else f" ({seconds_interval(option.interval)})"
     saved = option.seconds_per_step_saved
-    due = option.escalate_after_steps
     after = count(option.break_even_steps, "step") if option.break_even_steps else ""
-    if due is not None:
-        after += "; due now" if due == 0 else f"; due in {count(due, 'step')}"
+    steps = option.escalate_after_steps
+    due = "" if steps is None else "now" if steps == 0 else f"in {count(steps, 'step')}"
     return (
         option.action,
         _places(option),
         ("unknown" if saved is None else seconds(saved)) + interval,
         seconds(option.one_off_seconds) if option.one_off_seconds else "nothing",
-        after.removeprefix("; "),
+        after,
+        due,
         probability(option.chance),
     )
 

@@ -132,11 +132,11 @@ def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -
     assert found.slowdown.gpu_hours_lost == pytest.approx(lost * features.work.steps.size * 16 / 3600)
     assert found.slowdown.versus_own_past == alone.slowdown.versus_own_past
     assert cause.seconds_per_step + found.unexplained_seconds_per_step == pytest.approx(lost)
-    action, wanted = found.actions[0], alone.actions[0]
-    assert (action.action, action.ranks) == (wanted.action, wanted.ranks)
-    saved = wanted.expected_seconds_per_step_saved
-    assert action.expected_seconds_per_step_saved == pytest.approx(part.share * saved)
-    assert action.interval == pytest.approx([part.share * end for end in wanted.interval])
+    (removal,), (wanted,) = found.recovery.removals, alone.recovery.removals
+    assert (removal.cause, removal.ranks) == (wanted.cause, wanted.ranks)
+    saved = wanted.seconds_per_step_saved
+    assert removal.seconds_per_step_saved == pytest.approx(part.share * saved)
+    assert removal.interval == pytest.approx([part.share * end for end in wanted.interval])
 
 
 def test_no_more_is_lost_than_the_steps_took(both, hidden) -> None:

@@ -63,8 +63,8 @@ def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> No
     cause = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds")).causes[0]
     for name in SLOW_CAUSES:
         given = cause.model_copy(update={"cause": name, "probability": 0.9, "evidence": [SPEAKS_FOR]})
-        (remedy,) = removals([given], {})
-        assert remedy.action
+        (removal,) = removals([given], {}).removals
+        assert (removal.cause, removal.ranks) == (name, given.ranks)
         assert next_check("fail_slow", True, [given], []) == CAUSES[name].next_check
 
 
@@ -73,7 +73,7 @@ def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> No
 def test_no_machine_is_taken_out_of_service_on_times_alone(make_window, name: str, evidence) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
     given = diagnosis.causes[0].model_copy(update={"cause": name, "probability": 0.99, "evidence": evidence})
-    given = diagnosis.model_copy(update={"causes": [given], "actions": removals([given], {})})
+    given = diagnosis.model_copy(update={"causes": [given], "recovery": removals([given], {})})
     found = plan(given)
     assert not {"drain_node", "replace_gpu"} & {each.action for each in found.options}
     assert any("no exporter signal" in each.reason for each in found.rejected)

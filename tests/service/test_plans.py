@@ -12,7 +12,7 @@ from incident_service import live, service_without_model, state_of
 from starlette.testclient import TestClient
 
 import rca
-from rca.diagnosis.result import Action
+from rca.diagnosis.result import RecoveryFacts, Removal
 from rca_api.diagnoses.tables import DiagnosisRow
 
 
@@ -53,19 +53,14 @@ def test_the_plan_is_that_of_the_library(client: TestClient, stored: str, slow: 
 def test_fields_of_the_site_replace_those_of_the_service(client: TestClient) -> None:
     (found,) = live(client, "hang", job="stopped")
     parts = state_of(client)
-    restart = Action(
-        action="restart_from_checkpoint",
-        expected_seconds_per_step_saved=None,
-        interval=None,
-        cost_seconds=None,
-        break_even_steps=None,
-        runbook="",
-    )
+    restart = Removal(cause="hang", ranks=[2, 3], seconds_per_step_saved=None, interval=None)
     with parts.database.session() as session:
         row = session.get(DiagnosisRow, found)
         assert row is not None
         held = rca.Diagnosis.model_validate(document(found, "stopped", "hang"))
-        row.document = held.model_copy(update={"actions": [restart]}).to_json().encode()
+        row.document = (
+            held.model_copy(update={"recovery": RecoveryFacts(removals=[restart])}).to_json().encode()
+        )
     site = rca.Site(restart_seconds=60.0, checkpoint_seconds=20.0)
     app: Any = client.app
     app.state.parts = replace(parts, site=site)

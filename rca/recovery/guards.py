@@ -1,0 +1,69 @@
+"""Corrections, limits and guards that apply to every option of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, isfinite
+
+from rca.recovery.option import Option, Rejection
+from rca.recovery.situation import Situation
+
+#: Later break-even is never.
+LATEST_STEPS = 10**12
+
+
+def priced(option: Option, situation: Situation) -> Option:
+    """The option with its gain corrected by observed ones and limited to the loss, and its break-even."""
+    saved, interval = option.seconds_per_step_saved, option.interval
+    if saved is None or interval is None or not all(map(isfinite, (saved, *interval))):
+        return option.model_copy(
+            update={"seconds_per_step_saved": None, "interval": None, "basis": "unknown"}
+        )
+    factor = situation.site.corrections.get(option.action, 1.0)
+    low, saved, high = (each * factor for each in (interval[0], saved, interval[1]))
+    if option.basis != "published":
+        # All stragglers cost no more. Published formulas have limits of their own.
+        saved = min(saved, situation.lost)
+        high = min(high, max(situation.lost_interval[1], situation.lost))
+    steps = option.one_off_seconds / saved if saved > 0 else LATEST_STEPS
+    return option.model_copy(
+        update={
+            "seconds_per_step_saved": saved,
+            "interval": (min(low, saved), max(high, saved)),
+            "break_even_steps": ceil(steps) if option.weight == "heavy" and steps < LATEST_STEPS else None,
+        }
+    )
+
+
+def refused(option: Option, situation: Situation, taken: Iterable[Option]) -> Rejection | None:
+    """The guard that forbids an option beside those already taken; None if it may be taken.
+
+    A share of the pool may be out of service, half of a job's nodes must not leave at once, and a heavy
+    action has to save something before the job ends. A single node may always leave.
+    """
+    reason = _too_many_nodes(option, situation, taken) or _does_not_pay(option, situation)
+    return None if reason is None else Rejection(action=option.action, reason=reason)
+
+
+def _too_many_nodes(option: Option, situation: Situation, taken: Iterable[Option]) -> str | None:
+    if not option.takes_out:
+        return None
+    out = set(option.nodes).union(*(each.nodes for each in taken if each.takes_out))
+    spare = situation.site.nodes_to_spare
+    if spare is not None and len(out) > spare:
+        return f"takes {len(out)} nodes out of service; the pool may spare {spare}"
+    if len(out) > 1 and len(out) >= situation.site.most_of_job * situation.job_nodes:
+        of = situation.job_nodes
+        return f"{len(out)} of the job's {of} nodes would change at once: look for a common cause"
+    return None
+
+
+def _does_not_pay(option: Option, situation: Situation) -> str | None:
+    saved, left = option.seconds_per_step_saved, situation.site.steps_left
+    if option.weight != "heavy" or situation.mode == "fail_stop" or saved is None:
+        return None
+    if saved <= 0 or option.break_even_steps is None:
+        return "it saves nothing"
+    if left is not None and option.break_even_steps > left:
+        return f"pays off after {option.break_even_steps:,} steps; the job has {left:,} left"
+    return None
