@@ -40,6 +40,20 @@ def test_a_repetition_of_the_collectives_is_a_step(tmp_path: Path, every: int, v
     assert late["communication_transfer_seconds"].median() == pytest.approx(3 * TRANSFER / 1e6, rel=0.02)
 
 
+@pytest.mark.parametrize("interval", [300_000, 500_000, 1_000_000])
+def test_a_long_interval_of_the_dump_thread_makes_no_step_slow(tmp_path: Path, interval: int) -> None:
+    content = records(arrivals(late=0, n_steps=200))
+    for rank, lines in content.items():
+        for line in lines:
+            written = line["metadata"]["dump_timestamp_us"] + 31_000 * rank
+            line["metadata"]["dump_timestamp_us"] = written - written % -interval - 31_000 * rank
+    window = rca.read_window(write(tmp_path / "job", content))
+    length = (STEP + 3 * TRANSFER) / 1e6
+    assert window.steps["step_seconds"].to_numpy() == pytest.approx(length, rel=0.08)
+    assert rca.diagnose(window).failure_mode == "healthy"
+    assert any("step times are means" in note for note in window.notes)
+
+
 def test_the_rank_that_arrives_last_is_the_straggler_with_its_cost(tmp_path: Path) -> None:
     answer = rca.diagnose(rca.read_window(write(tmp_path / "job", records(arrivals()))))
     assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [5])

@@ -59,6 +59,36 @@ def test_a_warning_without_scores_is_enough(tmp_path: Path) -> None:
     assert answer.stragglers[0].nodes == ["node-1"]
 
 
+def test_the_worst_rank_alone_is_named(tmp_path: Path) -> None:
+    lines = [
+        "GPU relative performance:",
+        " Worst performing 1/512 ranks:",
+        "  Rank=77 Node=node-9 Score=0.55",
+    ]
+    answer = rca.diagnose(rca.read_window(log(tmp_path, lines * 5)))
+    assert [each.ranks for each in answer.stragglers] == [[77]]
+
+
+def test_scores_below_0_are_left_out_with_a_note(tmp_path: Path) -> None:
+    scores = {0: 0.97, 1: 0.98, 2: 0.99, 3: -0.5}
+    window = rca.read_window(log(tmp_path, logged(scores)))
+    assert set(values(window, "nvrx_gpu_relative_slowdown")) == {0, 1, 2}
+    assert any(note.startswith("scores of 0 or below are left out") and "3" in note for note in window.notes)
+
+
+@pytest.mark.parametrize(("unit", "message"), [(1e3, "times the time between two reports"), (1e-3, "0.4 ms")])
+def test_steps_in_another_unit_are_refused(tmp_path: Path, unit: float, message: str) -> None:
+    for rank in range(4):
+        reports = [
+            document(rank, sections={"train_step": 400.0 * unit}, time=1.8e9 + 60 * turn)
+            for turn in range(FEWEST_STEPS)
+        ]
+        (tmp_path / f"report-{rank}.jsonl").write_text(json_lines(reports))
+    with pytest.raises(InvalidInput, match=message) as caught:
+        rca.read_window(tmp_path)
+    assert "milliseconds" in str(caught.value.hint)
+
+
 def test_printed_scores_and_reports_are_read(tmp_path: Path) -> None:
     printed = (
         "Report(gpu_relative_perf_scores={0: 0.99, 1: 0.4, 2: 1.0, 3: nan}, "

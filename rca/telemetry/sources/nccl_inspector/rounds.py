@@ -28,6 +28,14 @@ _AT_ONCE = 0.1
 _TOO_DENSE = 2.0
 #: ... and times have another unit if it is so much, although repetitions are so far apart, seconds.
 _IMPOSSIBLE, _APART = 100.0, 0.01
+#: Times are on a grid if gaps are multiples of the smallest, or of a part of it, within this share of it.
+_ON_GRID, _FINEST_PART = 0.05, 4
+#: ... in so many of the gaps, with at least so many gaps that are not the usual multiple.
+_MOST_GAPS, _OTHER_MULTIPLES = 0.9, 2
+#: A time may be a grid's width too late: steps are averaged over so many widths.
+_WIDTHS = 20
+#: Processes whose times are searched for a grid.
+_SEARCHED_PROCESSES = 32
 #: What to do if no repetition has a time.
 WRITE_OFTEN = "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500, or NCCL_INSPECTOR_DUMP_VERBOSE=1"
 
@@ -80,8 +88,15 @@ def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
     # The last record of every process ends a repetition; the first repetition may be cut.
     last = [each[::-1][::period][: MOST_STEPS + 2][::-1] for each in of_process]
     n_ends = min(len(each) for each in last)
-    written = np.median([log.time[each[len(each) - n_ends :]] for each in last], axis=0)
-    batches = _batches(written, busy)
+    times = [log.time[each[len(each) - n_ends :]] for each in last]
+    batches = _batches(np.median(times, axis=0), busy)
+    width = float(np.median([_grid(each) for each in times[:_SEARCHED_PROCESSES]]))
+    if batches is not None and width > 0:
+        batches = _joined(batches, _WIDTHS * width)
+        if batches is not None:
+            notes.append(
+                f"records were written every {width:.3g} s: step times are means over {_WIDTHS} of these"
+            )
     if batches is None:
         notes.append(f"records were written at once, so no step has a time: {WRITE_OFTEN}")
         return None
@@ -128,6 +143,38 @@ def _batches(written: FloatArray, busy: float) -> _Batches | None:
     if last.size < 2 or last[-1] - last[0] < _FEWEST_STEPS:
         return None
     return _Batches(last - last[0], written[first])
+
+
+def _grid(written: FloatArray) -> float:
+    """Seconds between two moments at which a process may write its records; 0 if any moment is possible.
+
+    The plugin's thread writes at an interval what has finished meanwhile. Then steps of equal length seem to
+    differ by whole intervals.
+    """
+    gaps = np.diff(np.maximum.accumulate(written))
+    apart = gaps[gaps > _AT_ONCE * gaps.mean()] if gaps.size else gaps
+    if apart.size < _FEWEST_STEPS:
+        return 0.0
+    for part in range(1, _FINEST_PART + 1):
+        width = float(np.percentile(apart, 5)) / part
+        multiple = np.rint(gaps / width)
+        on_grid = np.abs(apart / width - np.rint(apart / width)) <= _ON_GRID
+        usual = np.bincount(multiple.astype(np.int64)).max()
+        if on_grid.mean() >= _MOST_GAPS and gaps.size - usual >= _OTHER_MULTIPLES:
+            return width
+    return 0.0
+
+
+def _joined(batches: _Batches, least: float) -> _Batches | None:
+    """Batches joined until each is `least` seconds long; None if all of them together are shorter."""
+    kept = [0]
+    for place, moment in enumerate(batches.moment):
+        if moment - batches.moment[kept[-1]] >= least:
+            kept.append(place)
+    if len(kept) < 2:
+        return None
+    kept[-1] = batches.moment.size - 1
+    return _Batches(batches.last[kept], batches.moment[kept])
 
 
 def _of_records(log: InspectorLog, batches: _Batches) -> IntArray:

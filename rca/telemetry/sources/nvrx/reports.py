@@ -73,6 +73,8 @@ class Report:
         Ranks that are called stragglers, without a score.
     n_ranks : int
         Ranks of the job, as far as the report says; 0 if it does not.
+    without_score : set of int
+        Ranks with a score of 0 or below, which is none.
     """
 
     time: float = np.nan
@@ -82,6 +84,7 @@ class Report:
     nodes: dict[int, str] = field(default_factory=dict)
     flagged: set[int] = field(default_factory=set)
     n_ranks: int = 0
+    without_score: set[int] = field(default_factory=set)
 
     @property
     def ranks(self) -> set[int]:
@@ -105,6 +108,8 @@ class Report:
             )
         if np.isfinite(score) and score > 0:
             self.scores.setdefault(kind, {}).setdefault(section, {})[rank] = score
+        elif score <= 0:
+            self.without_score.add(rank)
 
     def merge(self, other: Report) -> None:
         """Add what another rank reported at the same time."""
@@ -116,6 +121,7 @@ class Report:
         self.kernels.update(other.kernels)
         self.nodes.update(other.nodes)
         self.flagged |= other.flagged
+        self.without_score |= other.without_score
         self.n_ranks = max(self.n_ranks, other.n_ranks)
 
 

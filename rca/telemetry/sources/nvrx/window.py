@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
+from rca.telemetry.row_errors import listed
 from rca.telemetry.schema import METRICS, OPS, STEPS
 from rca.telemetry.sources import watchdog
 from rca.telemetry.sources.nvrx.reports import (
@@ -44,6 +45,12 @@ SLOWDOWNS: Mapping[Kind, str] = {
 FLAGGED = "nvrx_straggler"
 #: So many reports with a section for the whole step are steps; of fewer, the slowdowns are compared.
 FEWEST_STEPS = 20
+#: NVRx calls a rank slow from this score down.
+_SLOW_SCORE = 0.75
+#: Reports with fewer scores compare the slow ranks with so many of the ranks that they leave out.
+_FEWEST_SCORES, _MOST_PEERS = 3, 64
+#: No whole step is shorter, seconds. Steps between two reports take at most this many times as long.
+_SHORTEST_STEP, _LONGEST_SHARE = 1e-3, 10.0
 #: Seconds between two reports without times: the default of NVRx.
 _USUAL_INTERVAL = 60.0
 _STEP = re.compile(r"(?:train(?:ing)?_)?(?:step|iteration|iter)$", re.IGNORECASE)
@@ -117,6 +124,11 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     notes = ["NVRx compares kernels and sections of ranks: the wait for other ranks is not in its reports"]
     if damaged:
         notes.append(f"{damaged} lines of reports have an unknown form")
+    without_score = sorted(set[int]().union(*(report.without_score for report in reports)))
+    if without_score:
+        ranks = listed([str(rank) for rank in without_score])
+        notes.append(f"scores of 0 or below are left out: ranks {ranks}")
+    _refuse_wrong_unit(held)
     times = _times(held, latest, notes)
     highest = max(max(report.ranks | report.nodes.keys()) for report in held)
     world_size = max(highest + 1, *(report.n_ranks for report in held))
@@ -187,6 +199,25 @@ def _times(reports: Sequence[Report], latest: float, notes: list[str]) -> FloatA
     return latest - interval * np.arange(len(reports) - 1, -1, -1.0)
 
 
+def _refuse_wrong_unit(reports: Sequence[Report]) -> None:
+    """Refuse steps that do not fit between two reports, or are too short for a step."""
+    steps, shares = [], []
+    for before, report in zip([Report(), *reports], reports, strict=False):
+        apart = report.time - before.time
+        for section, medians in report.sections.items():
+            if _STEP.match(section):
+                steps += [median for median, _ in medians.values()]
+                if apart > 0:
+                    shares += [median * count / apart for median, count in medians.values()]
+    hint = "sections of NVRx are timed in milliseconds"
+    if shares and (share := float(np.median(shares))) > _LONGEST_SHARE:
+        raise InvalidInput(
+            f"steps in the reports of NVRx take {share:.3g} times the time between two reports", hint=hint
+        )
+    if steps and (step := float(np.median(steps))) < _SHORTEST_STEP:
+        raise InvalidInput(f"a step in the reports of NVRx takes {step * 1e3:.3g} ms", hint=hint)
+
+
 def _steps(reports: Sequence[Report], times: FloatArray) -> pa.Table | None:
     """One row per rank and report with a section for the whole step; None if there are too few."""
     rows: list[dict[str, float]] = []
@@ -243,10 +274,14 @@ def _samples(report: Report, time: float) -> Iterator[_Sample]:
         for section, scores in _scores(report, kind).items():
             for rank, score in scores.items():
                 yield _Sample(time, rank, section or None, SLOWDOWNS[kind], 1.0 / score)
-    if report.flagged and not report.scores:
+    found = report.scores.get("gpu_relative", {}).get("", {})
+    slow = {rank for rank, score in found.items() if score <= _SLOW_SCORE} if report.n_ranks else set()
+    flagged = report.flagged if not report.scores else slow if len(found) < _FEWEST_SCORES else set()
+    if flagged:
         # All other ranks have been compared as well.
-        for rank in sorted(range(max(report.flagged) + 1)):
-            yield _Sample(time, rank, None, FLAGGED, float(rank in report.flagged))
+        highest = max(min(report.n_ranks, _MOST_PEERS), max(flagged) + 1)
+        for rank in range(highest):
+            yield _Sample(time, rank, None, FLAGGED, float(rank in flagged))
 
 
 def _scores(report: Report, kind: Kind) -> Mapping[str, Mapping[int, float]]:
