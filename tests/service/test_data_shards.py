@@ -20,6 +20,7 @@ from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, SourceError
+from rca.recovery.antdt import shard_plan
 from rca.recovery.antdt.leases import Checkpoint, Offer, Progress, Receipt, Report
 from rca.recovery.antdt.shard_client import ShardClient
 from rca.recovery.antdt.shard_plan import ShardPlan
@@ -168,7 +169,14 @@ def test_an_epoch_over_http(client: TestClient) -> None:
     assert kept == {"next_position": 1, "open": [{"position": 0, "done": 3}]}
     call(client, "POST", "/epoch/reports", {"reports": [{"lease_id": again["id"], "done": again["size"]}]})
     call(client, "POST", "/epoch/restore", kept)
-    assert call(client, "GET", "/epoch")["samples"] == 3
+    # An earlier report and an earlier id are of no use after the restore.
+    assert call(client, "POST", "/epoch/leases", {"worker": "z", "lease_id": "mine"}, 400)["detail"]
+    late = {"reports": [{"lease_id": "mine", "done": 8}, {"lease_id": again["id"], "done": 8}]}
+    stale = call(client, "POST", "/epoch/reports", late)["receipts"]
+    assert [(each["accepted"], each["state"]) for each in stale] == [(False, "unknown")] * 2
+    found = call(client, "GET", "/epoch")
+    assert (found["samples"], found["samples_of_workers"]) == (3, {})
+    assert (found["n_open"], found["n_done"]) == (1, 0)
     assert "epoch" in [each["name"] for each in call(client, "GET", "")["items"]]
     call(client, "DELETE", "/epoch", None, 204)
     assert call(client, "GET", "/epoch", None, 404)["code"] == "not-found"
@@ -193,6 +201,27 @@ def test_bad_requests_are_refused(client: TestClient, place: str, body: Any, sta
     assert answer.status_code in (200, 201)
     call(client, "POST", "/bad/leases", {"worker": "0", "lease_id": "one"})
     assert call(client, "POST", place, body, status)["detail"]
+
+
+def test_requests_about_the_largest_set_stay_small(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of a million shards took 0.3 s for each epoch, while all workers waited."""
+    monkeypatch.setattr(shard_plan, "_order", None)
+    wanted = {"name": "vast", "n_samples": (1 << 21) - 1, "shard_size": 2, "n_epochs": 10_000}
+    call(client, "POST", "", wanted, 201)
+    call(client, "POST", "", wanted | {"name": "longer", "n_epochs": 10_001}, 422)
+    opened = [{"position": epoch << 20, "done": 1} for epoch in range(200)]
+    call(client, "POST", "/vast/restore", {"next_position": (9_999 << 20) + 1, "open": opened})
+    lease = call(client, "POST", "/vast/leases", {"worker": "0"})["lease"]
+    report = {"reports": [{"lease_id": lease["id"], "done": lease["size"]}]}
+    assert call(client, "POST", "/vast/reports", report)["receipts"][0]["state"] == "finished"
+    found = call(client, "GET", "/vast")
+    assert (len(found["epochs"]), found["n_open"], found["n_done"]) == (100, 200, 9_800)
+    # A wrong checkpoint is refused before anything is locked.
+    monkeypatch.setattr(StoredShards, "__init__", None)
+    wrong = {"next_position": 1, "open": [{"position": 0, "done": 2}]}
+    call(client, "POST", "/vast/restore", wrong, 400)
 
 
 def test_a_sampler_trains_an_epoch_of_a_service(client: TestClient) -> None:

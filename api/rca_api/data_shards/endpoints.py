@@ -81,7 +81,11 @@ def get_shard_set(request: Request, _: Reader, name: Id) -> ShardProgress:
     """Get the numbers of shards to do, leased and done, and of trained samples."""
     with State.of(request).database.reading() as session:
         shards = StoredShards(session, name, now(), locked=False)
-        return ShardProgress.read(session.get_one(ShardSetRow, name), shards)
+        shard_set = ShardSet.of(session.get_one(ShardSetRow, name))
+        checkpoint, held = shards.checkpoint(), shards.held_positions()
+        trained = shards.samples_of_workers()
+    # Counted after the transaction, so that no worker waits for it.
+    return ShardProgress.read(shard_set, checkpoint.progress(shards.plan, held), trained)
 
 
 @router.post("/{name}/leases", summary="Lease a shard", responses=_SENT)
@@ -123,9 +127,17 @@ def get_checkpoint(request: Request, _: Reader, name: Id) -> ShardCheckpoint:
 
 @router.post("/{name}/restore", summary="Restore the state of a data set", responses=_SENT)
 def restore_checkpoint(request: Request, _: Worker, name: Id, given: ShardCheckpoint) -> ShardSet:
-    """Go back to a checkpoint, as the model does. Earlier leases are dropped, and their reports ignored."""
-    with State.of(request).database.session() as session:
-        StoredShards(session, name, now()).restore(given.read())
+    """Go back to a checkpoint, as the model does.
+
+    Earlier leases are dropped: their reports are ignored, and their ids are not given again.
+    """
+    database, checkpoint = State.of(request).database, given.read()
+    # Checked before the transaction that writes, so that no worker waits for it.
+    with database.reading() as session:
+        plan = repository.plan_of(session, name)
+    checkpoint.check(plan)
+    with database.session() as session:
+        StoredShards(session, name, now()).restore(checkpoint, checked=plan)
         return ShardSet.of(session.get_one(ShardSetRow, name))
 
 

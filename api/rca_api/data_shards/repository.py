@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
@@ -22,7 +22,7 @@ from rca_api.store.base import new_id
 from rca_api.store.deletion import delete_rows
 from rca_api.store.upsert import insert_if_absent
 
-_HELD = LeaseState.held.value
+_HELD, _DROPPED = LeaseState.held.value, LeaseState.dropped.value
 
 
 def create(session: Session, name: str, plan: ShardPlan, at: datetime) -> bool:
@@ -57,6 +57,20 @@ def remove(session: Session, name: str) -> None:
         raise _unknown(name)
 
 
+def plan_of(session: Session, name: str) -> ShardPlan:
+    """How a data set is cut; locks nothing.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found`` if there is none.
+    """
+    row = session.get(ShardSetRow, name)
+    if row is None:
+        raise _unknown(name)
+    return row.plan
+
+
 class StoredShards:
     """The shards of one data set.
 
@@ -87,9 +101,9 @@ class StoredShards:
         self.plan = row.plan
         if locked:
             row.updated_at = at
-            for lease in self._held():
-                if lease.expires_at <= self._at:
-                    self._store(lease.read(self.plan).at(self._at), lease)
+            for lease in self._held(ShardLeaseRow.expires_at <= self._at):
+                self._store(lease.read(self.plan).at(self._at), lease)
+            session.flush()
 
     def lease(self, worker: str, lease_id: str | None = None) -> Offer:
         """Give the first shard that is to do to a worker; see `Shards.lease`."""
@@ -98,7 +112,8 @@ class StoredShards:
             return self._again(known, worker)
         taken = self._take()
         if taken is None:
-            first = min((lease.expires_at for lease in self._held()), default=None)
+            ends = select(func.min(ShardLeaseRow.expires_at)).where(*self._is_held())
+            first = self._session.scalar(ends)
             return Offer(None, first is None, None if first is None else max(first - self._at, 0.0))
         position, start = taken
         expires_at = self._at + self.plan.lease_seconds
@@ -121,46 +136,60 @@ class StoredShards:
         receipts = []
         for each in reports:
             row = rows.get(each.lease_id)
-            if row is None:
+            if row is None or row.state == _DROPPED:
                 receipts.append(Receipt.unknown(each.lease_id))
                 continue
             lease = row.read(self.plan).reported(each.done, self._at, self.plan.lease_seconds)
             receipts.append(Receipt.of(lease, each.done))
             if row.state == _HELD:
                 self._store(lease, row)
+        self._session.flush()
         return receipts
 
     def release(self, worker: str) -> int:
         """Take all shards of a worker back; gives their number."""
-        mine = [row for row in self._held() if row.worker == worker]
+        mine = self._held(ShardLeaseRow.worker == worker)
         for row in mine:
             self._store(replace(row.read(self.plan), state=LeaseState.released), row)
+        self._session.flush()
         return len(mine)
 
     def checkpoint(self) -> Checkpoint:
         """The state to keep beside a checkpoint of the model."""
-        mine = select(ReturnedShardRow).where(ReturnedShardRow.set_name == self._row.name)
-        returned = [(row.position, row.done) for row in self._session.scalars(mine)]
-        held = [(row.position, row.done) for row in self._held()]
-        return Checkpoint(self._row.next_position, tuple(sorted([*returned, *held])))
+        returned = select(ReturnedShardRow.position, ReturnedShardRow.done).where(
+            ReturnedShardRow.set_name == self._row.name
+        )
+        held = select(ShardLeaseRow.position, ShardLeaseRow.done).where(*self._is_held())
+        found = [(each.position, each.done) for each in self._session.execute(returned.union_all(held))]
+        return Checkpoint(self._row.next_position, tuple(sorted(found)))
+
+    def held_positions(self) -> list[int]:
+        """Shards in the hands of workers."""
+        mine = select(ShardLeaseRow.position).where(*self._is_held(), ShardLeaseRow.expires_at > self._at)
+        return list(self._session.scalars(mine))
 
     def progress(self) -> Progress:
         """Count shards and samples."""
-        held = [row.position for row in self._held() if row.expires_at > self._at]
-        return self.checkpoint().progress(self.plan, held)
+        return self.checkpoint().progress(self.plan, self.held_positions())
 
     def samples_of_workers(self) -> dict[str, int]:
         """Trained samples of each worker since the last restore."""
         trained = func.sum(ShardLeaseRow.done - ShardLeaseRow.start)
-        mine = select(ShardLeaseRow.worker, trained).where(ShardLeaseRow.set_name == self._row.name)
+        mine = select(ShardLeaseRow.worker, trained).where(
+            ShardLeaseRow.set_name == self._row.name, ShardLeaseRow.state != _DROPPED
+        )
         found = self._session.execute(mine.group_by(ShardLeaseRow.worker).order_by(ShardLeaseRow.worker))
         return {worker: int(samples) for worker, samples in found}
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint; see `Shards.restore`."""
-        checkpoint.check(self.plan)
-        for table in (ShardLeaseRow, ReturnedShardRow):
-            self._session.execute(delete(table).where(table.set_name == self._row.name))
+    def restore(self, checkpoint: Checkpoint, checked: ShardPlan | None = None) -> None:
+        """Go back to a checkpoint; see `Shards.restore`. One that fits `checked` needs no other check."""
+        if checked != self.plan:
+            checkpoint.check(self.plan)
+        name = self._row.name
+        # Their rows stay, so that a late report is never taken for that of a newer lease with the same id.
+        earlier = update(ShardLeaseRow).where(ShardLeaseRow.set_name == name, ShardLeaseRow.state != _DROPPED)
+        self._session.execute(earlier.values(state=_DROPPED))
+        self._session.execute(delete(ReturnedShardRow).where(ReturnedShardRow.set_name == name))
         # The rows that this session has read are gone.
         self._session.expire_all()
         self._row.next_position = checkpoint.next_position
@@ -189,9 +218,11 @@ class StoredShards:
         self._row.next_position += 1
         return self._row.next_position - 1, 0
 
-    def _held(self) -> Sequence[ShardLeaseRow]:
-        mine = select(ShardLeaseRow).where(ShardLeaseRow.set_name == self._row.name)
-        return self._session.scalars(mine.where(ShardLeaseRow.state == _HELD)).all()
+    def _is_held(self) -> tuple[ColumnElement[bool], ...]:
+        return ShardLeaseRow.set_name == self._row.name, ShardLeaseRow.state == _HELD
+
+    def _held(self, condition: ColumnElement[bool]) -> Sequence[ShardLeaseRow]:
+        return self._session.scalars(select(ShardLeaseRow).where(*self._is_held(), condition)).all()
 
     def _find(self, ids: Iterable[str]) -> dict[str, ShardLeaseRow]:
         mine = select(ShardLeaseRow).where(ShardLeaseRow.set_name == self._row.name)
@@ -205,7 +236,6 @@ class StoredShards:
             self._session.add(
                 ReturnedShardRow(set_name=self._row.name, position=row.position, done=lease.done)
             )
-            self._session.flush()
 
 
 def _unknown(name: str) -> ProblemError:

@@ -7,7 +7,16 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from rca.recovery.antdt.leases import Checkpoint, Lease, LeaseState, Offer, Receipt, Report
+from rca.recovery.antdt.leases import (
+    MOST_EPOCHS_SHOWN,
+    Checkpoint,
+    Lease,
+    LeaseState,
+    Offer,
+    Progress,
+    Receipt,
+    Report,
+)
 from rca.recovery.antdt.shard_plan import (
     LARGEST_SEED,
     LARGEST_SHARD,
@@ -16,7 +25,6 @@ from rca.recovery.antdt.shard_plan import (
     MOST_SAMPLES,
     ShardPlan,
 )
-from rca_api.data_shards.repository import StoredShards
 from rca_api.data_shards.tables import ShardSetRow
 from rca_api.parameters import Name
 
@@ -65,7 +73,9 @@ class WantedLease(_Given):
 
     worker: Name = Field(description="Name of the worker, such as its rank.")
     lease_id: LeaseId | None = Field(
-        None, description="Chosen by the worker. A request that repeats it gets the same lease."
+        None,
+        description="Chosen by the worker, new for each lease, also after a restore. "
+        "A request that repeats it gets the same lease.",
     )
 
 
@@ -231,8 +241,11 @@ class ShardProgress(ShardSet):
     """A data set and how much of it is trained."""
 
     epochs: list[ShardEpoch] = Field(
-        description="From the first epoch that is not done to the last that has begun; older ones are done."
+        max_length=MOST_EPOCHS_SHOWN,
+        description="Epochs that hand out shards or wait for open ones, in ascending order.",
     )
+    n_open: int = Field(description="Number of such epochs; `epochs` has the first ones.")
+    n_done: int = Field(description="Number of epochs that are done.")
     samples: int = Field(description="Trained samples of all epochs.")
     samples_of_workers: dict[str, int] = Field(
         description="Trained samples of each worker since the last restore."
@@ -240,17 +253,18 @@ class ShardProgress(ShardSet):
     finished: bool
 
     @classmethod
-    def read(cls, row: ShardSetRow, shards: StoredShards) -> ShardProgress:
-        """Read a row and count."""
-        found = shards.progress()
+    def read(cls, given: ShardSet, found: Progress, samples_of_workers: dict[str, int]) -> ShardProgress:
+        """Join a data set and its progress."""
         epochs = [
             ShardEpoch(epoch=e.epoch, todo=e.todo, doing=e.doing, done=e.done, samples=e.samples)
             for e in found.epochs
         ]
         return cls(
-            **ShardSet.of(row).model_dump(),
+            **given.model_dump(),
             epochs=epochs,
+            n_open=found.n_open,
+            n_done=found.n_done,
             samples=found.samples,
-            samples_of_workers=shards.samples_of_workers(),
+            samples_of_workers=samples_of_workers,
             finished=found.finished,
         )

@@ -69,7 +69,7 @@ class ShardLeaseRow(Base):
     done: Mapped[int] = mapped_column(BigInteger)
     #: Unix seconds.
     expires_at: Mapped[float]
-    #: held, finished, expired, released
+    #: held, finished, expired, released, dropped
     state: Mapped[str] = mapped_column(String(16))
 
     def read(self, plan: ShardPlan) -> Lease:

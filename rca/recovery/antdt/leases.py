@@ -15,6 +15,9 @@ from typing import Protocol
 from rca.errors import InvalidInput
 from rca.recovery.antdt.shard_plan import Shard, ShardPlan
 
+#: Most epochs of a `Progress`.
+MOST_EPOCHS_SHOWN = 100
+
 
 class LeaseState(StrEnum):
     """State of a lease; all but `held` are final."""
@@ -23,6 +26,8 @@ class LeaseState(StrEnum):
     finished = "finished"
     expired = "expired"
     released = "released"
+    #: A restore has ended it. Its reports are answered as those of an unknown lease.
+    dropped = "dropped"
     #: Unknown: never given, dropped by a restore, or forgotten long after its end.
     unknown = "unknown"
 
@@ -157,18 +162,22 @@ class EpochProgress:
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of all epochs that have begun.
+    """Progress of all epochs.
 
     Attributes
     ----------
     epochs : tuple of EpochProgress
-        Epochs between the first that is not done and the last that has begun; older ones are done.
+        Epochs that hand out shards or wait for open ones, in ascending order; the first `MOST_EPOCHS_SHOWN`.
+    n_open, n_done : int
+        Numbers of such epochs, and of epochs that are done. All others have not begun.
     samples : int
         Trained samples of all epochs.
     finished : bool
     """
 
     epochs: tuple[EpochProgress, ...]
+    n_open: int
+    n_done: int
     samples: int
     finished: bool
 
@@ -198,7 +207,7 @@ class Checkpoint:
         for position, done in self.open:
             if not 0 <= position < self.next_position:
                 raise InvalidInput(f"open shard {position:,} is not before next_position")
-            if not 0 <= done < plan.shard(position).size:
+            if not 0 <= done < plan.size(position):
                 raise InvalidInput(f"open shard {position:,} has {done:,} trained samples")
 
     def progress(self, plan: ShardPlan, held: Sequence[int] = ()) -> Progress:
@@ -211,16 +220,18 @@ class Checkpoint:
             Positions of open shards that have a lease.
         """
         handed, size = self.next_position, plan.n_shards
-        first_open = min((position for position, _ in self.open), default=handed)
-        first = min(first_open // size, plan.n_epochs - 1)
-        last = max(first, (max(handed, 1) - 1) // size)
         doing = set(held)
+        opened: dict[int, list[tuple[int, int]]] = {}
+        for position, done in self.open:
+            opened.setdefault(position // size, []).append((position, done))
+        current, n_current = divmod(handed, size)
+        waiting = set(opened) | ({current} if handed < plan.n_positions else set())
         epochs = []
-        for epoch in range(first, last + 1):
-            begun = min(max(handed - epoch * size, 0), size)
-            mine = [(position, done) for position, done in self.open if position // size == epoch]
+        for epoch in sorted(waiting)[:MOST_EPOCHS_SHOWN]:
+            begun = size if epoch < current else n_current
+            mine = opened.get(epoch, [])
             n_doing = sum(position in doing for position, _ in mine)
-            left = sum(plan.shard(position).size - done for position, done in mine)
+            left = sum(plan.size(position) - done for position, done in mine)
             epochs.append(
                 EpochProgress(
                     epoch,
@@ -230,8 +241,16 @@ class Checkpoint:
                     samples=plan.n_handed_out(epoch, begun) - left,
                 )
             )
-        samples = first * plan.n_samples + sum(each.samples for each in epochs)
-        return Progress(tuple(epochs), samples, finished=handed == plan.n_positions and not self.open)
+        begun_now = plan.n_handed_out(current, n_current) if n_current else 0
+        left = sum(plan.size(position) - done for position, done in self.open)
+        return Progress(
+            tuple(epochs),
+            n_open=len(waiting),
+            # Epochs before the current one have no shard to hand out: they are done unless one is open.
+            n_done=current - sum(epoch < current for epoch in opened),
+            samples=current * plan.n_samples + begun_now - left,
+            finished=not waiting,
+        )
 
 
 class ShardService(Protocol):

@@ -124,7 +124,9 @@ class ShardClient:
         """Count shards and samples."""
         found = self._call("GET", self._place)
         epochs = tuple(EpochProgress(**each) for each in found["epochs"])
-        return Progress(epochs, found["samples"], found["finished"])
+        return Progress(
+            epochs, found["n_open"], found["n_done"], found["samples"], finished=found["finished"]
+        )
 
     def checkpoint(self) -> Checkpoint:
         """The state to keep beside a checkpoint of the model."""

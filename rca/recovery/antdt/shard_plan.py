@@ -1,14 +1,22 @@
 """How a data set is cut into shards, and their order in each epoch.
 
 A shard is a range of sample numbers. Positions count the shards through all epochs in the order in which
-they are handed out. The order depends on the seed and the epoch only, on any machine and version of numpy. It
-comes from the raw stream of a bit generator, which numpy keeps. The distributions of numpy may change.
+they are handed out. The order depends on the seed and the epoch only, on any machine and version of numpy.
+
+The order of shards is a cipher on their numbers [1]_: one shard is found without the order of all others. The
+order of samples in a shard comes from the raw stream of a bit generator, which numpy keeps.
+
+References
+----------
+.. [1] Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002: the Feistel cipher.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import blake2b
+from math import isqrt
 
 import numpy as np
 
@@ -16,11 +24,13 @@ from rca.arrays import IntArray
 from rca.errors import InvalidInput
 
 MOST_SAMPLES = 1 << 50
-#: Most shards of an epoch, and most samples of a shard: a permutation of them is held in memory.
+#: Most shards of an epoch, and most samples of a shard: workers hold a permutation of them in memory.
 MOST_SHARDS, LARGEST_SHARD = 1 << 20, 1 << 24
-MOST_EPOCHS = 1 << 20
+MOST_EPOCHS = 10_000
 LONGEST_LEASE_SECONDS = 86_400.0
 LARGEST_SEED = (1 << 63) - 1
+#: Rounds of the cipher; six suffice where each half has many values.
+_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -114,7 +124,7 @@ class ShardPlan:
             raise InvalidInput(f"there is no shard {position:,}: the plan has {self.n_positions:,}")
         epoch, number = divmod(position, self.n_shards)
         if self.shuffle:
-            number = int(_order(self.seed, 2 * epoch, self.n_shards)[number])
+            number = _scattered(self.seed, epoch, self.n_shards, number)
         first = number * self.shard_size
         return Shard(position, epoch, first, min(self.shard_size, self.n_samples - first))
 
@@ -122,12 +132,24 @@ class ShardPlan:
         """Samples in the first shards of an epoch."""
         if n_shards == self.n_shards:
             return self.n_samples
+        has_short = self._place_of_short(epoch) < n_shards
+        return n_shards * self.shard_size - (self._n_missing if has_short else 0)
+
+    def size(self, position: int) -> int:
+        """Samples of the shard at a position, which has to exist."""
+        epoch, place = divmod(position, self.n_shards)
+        is_short = bool(self._n_missing) and place == self._place_of_short(epoch)
+        return self.shard_size - (self._n_missing if is_short else 0)
+
+    @property
+    def _n_missing(self) -> int:
+        """Samples that the last shard of the data set has less than the others."""
+        return self.n_shards * self.shard_size - self.n_samples
+
+    def _place_of_short(self, epoch: int) -> int:
+        """Place of the last shard of the data set in the order of an epoch."""
         last = self.n_shards - 1
-        has_last = self.shuffle and bool(
-            (_order(self.seed, 2 * epoch, self.n_shards)[:n_shards] == last).any()
-        )
-        missing = self.n_shards * self.shard_size - self.n_samples
-        return n_shards * self.shard_size - (missing if has_last else 0)
+        return _place(self.seed, epoch, self.n_shards, last) if self.shuffle else last
 
     def samples(self, shard: Shard, start: int = 0, stop: int | None = None) -> IntArray:
         """Sample numbers of a shard in the order in which they are trained.
@@ -156,3 +178,48 @@ def _order(seed: int, stream: int, length: int) -> IntArray:
     order: IntArray = np.argsort(raw, kind="stable")
     order.flags.writeable = False
     return order
+
+
+def _scattered(seed: int, epoch: int, n_shards: int, place: int) -> int:
+    """Number of the shard at a place in the order of an epoch."""
+    rows, columns = _table(n_shards)
+    number = place
+    while True:
+        row, column = divmod(number, columns)
+        for turn in range(_ROUNDS):
+            if turn % 2:
+                column = (column + _noise(seed, epoch, turn, row)) % columns
+            else:
+                row = (row + _noise(seed, epoch, turn, column)) % rows
+        number = row * columns + column
+        # The table has a few more places than there are shards: walk on from those.
+        if number < n_shards:
+            return number
+
+
+@lru_cache(maxsize=4096)
+def _place(seed: int, epoch: int, n_shards: int, number: int) -> int:
+    """Place of a shard in the order of an epoch: the inverse of `_scattered`."""
+    rows, columns = _table(n_shards)
+    place = number
+    while True:
+        row, column = divmod(place, columns)
+        for turn in reversed(range(_ROUNDS)):
+            if turn % 2:
+                column = (column - _noise(seed, epoch, turn, row)) % columns
+            else:
+                row = (row - _noise(seed, epoch, turn, column)) % rows
+        place = row * columns + column
+        if place < n_shards:
+            return place
+
+
+def _table(n_shards: int) -> tuple[int, int]:
+    """Rows and columns of a table that is nearly square and holds all shards."""
+    rows = isqrt(n_shards - 1) + 1
+    return rows, -(-n_shards // rows)
+
+
+def _noise(seed: int, epoch: int, turn: int, value: int) -> int:
+    key = b"".join(each.to_bytes(8, "little") for each in (seed, epoch, turn, value))
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")

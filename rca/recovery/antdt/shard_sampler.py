@@ -14,13 +14,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
 from rca.arrays import IntArray
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, RcaError, SourceError
 from rca.recovery.antdt.leases import Lease, LeaseState, Offer, Receipt, Report, ShardService
 
 Answer = TypeVar("Answer")
@@ -92,6 +93,8 @@ class ShardSampler:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shards") if background else None
         self._held: list[_Held] = []
         self._coming: Future[Offer] | None = None
+        #: Id of a lease that was asked for without an answer.
+        self._unanswered: str | None = None
         self._reports: tuple[list[_Held], Future[list[Receipt]]] | None = None
         self._reported_at = clock()
         self._wait = 0.0
@@ -133,8 +136,7 @@ class ShardSampler:
         for held in self._held:
             held.trained = held.taken
         if self._coming is not None and self._coming.done():
-            self._hold(self._coming.result())
-            self._coming = None
+            self._arrived()
         if self._reports is not None and self._reports[1].done():
             self._settle()
         is_due = self._clock() - self._reported_at >= self._every
@@ -154,8 +156,8 @@ class ShardSampler:
         """Report, and give back what is not trained."""
         self.flush()
         if self._coming is not None:
-            self._coming.result()
-        self._held, self._coming = [], None
+            self._arrived()
+        self._held = []
         self._service.release(self._worker)
         if self._thread is not None:
             self._thread.shutdown()
@@ -179,8 +181,7 @@ class ShardSampler:
     def _lease(self) -> _Held | None:
         """The next shard; waits for the answer of the service."""
         if self._coming is not None:
-            held = self._hold(self._coming.result())
-            self._coming = None
+            held = self._arrived()
             if held is not None or self.finished:
                 return held
         # Asked again: what was not free some time ago may be free now, and what is trained must be known.
@@ -189,7 +190,29 @@ class ShardSampler:
         return self._hold(self._ask().result())
 
     def _ask(self) -> Future[Offer]:
-        return self._submit(self._service.lease, self._worker, uuid.uuid4().hex)
+        return self._submit(self._leased)
+
+    def _leased(self) -> Offer:
+        """Ask for a lease; after a failure with the same id, because the service may have given it."""
+        repeated, self._unanswered = self._unanswered, None
+        if repeated is not None:
+            # It may have ended before its answer arrived.
+            with suppress(InvalidInput):
+                return self._leased_as(repeated)
+        return self._leased_as(uuid.uuid4().hex)
+
+    def _leased_as(self, lease_id: str) -> Offer:
+        try:
+            return self._service.lease(self._worker, lease_id)
+        except SourceError:
+            self._unanswered = lease_id
+            raise
+
+    def _arrived(self) -> _Held | None:
+        """Read the answer that was asked for ahead; if that has failed, the next `_lease` asks again."""
+        coming, self._coming = self._coming, None
+        assert coming is not None  # noqa: S101  (the callers have checked it)
+        return None if coming.exception() is not None else self._hold(coming.result())
 
     def _hold(self, offer: Offer) -> _Held | None:
         self.finished = offer.finished
@@ -216,6 +239,10 @@ class ShardSampler:
         if self._reports is None:
             return
         (sent, answer), self._reports = self._reports, None
+        if answer.exception() is not None:
+            # Reported again at the next occasion.
+            for held in sent:
+                held.reported = held.lease.start
         for held, receipt in zip(sent, answer.result(), strict=True):
             if not receipt.accepted:
                 self.repeated += held.trained - max(receipt.done, held.lease.start)
@@ -227,5 +254,8 @@ class ShardSampler:
         if self._thread is not None:
             return self._thread.submit(call, *arguments)
         done: Future[Answer] = Future()
-        done.set_result(call(*arguments))
+        try:
+            done.set_result(call(*arguments))
+        except RcaError as error:
+            done.set_exception(error)
         return done

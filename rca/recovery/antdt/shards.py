@@ -123,7 +123,7 @@ class Shards:
             receipts = []
             for each in reports:
                 lease = after.get(each.lease_id) or self._known(each.lease_id)
-                if lease is None:
+                if lease is None or lease.state is LeaseState.dropped:
                     receipts.append(Receipt.unknown(each.lease_id))
                     continue
                 after[lease.id] = lease = lease.reported(each.done, at, self._plan.lease_seconds)
@@ -158,7 +158,7 @@ class Shards:
             return self._state()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint. Reports of earlier leases are ignored from then on.
+        """Go back to a checkpoint. Reports of earlier leases are ignored, and their ids are not used again.
 
         Raises
         ------
@@ -167,8 +167,11 @@ class Shards:
         """
         checkpoint.check(self._plan)
         with self._lock:
+            dropped = [*self._ended.values(), *self._held.values()]
             self._held.clear()
             self._ended.clear()
+            for lease in dropped[-REMEMBERED:]:
+                self._ended[lease.id] = replace(lease, state=LeaseState.dropped)
             self._next = checkpoint.next_position
             self._returned = dict(checkpoint.open)
 

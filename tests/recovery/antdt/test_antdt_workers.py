@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.recovery.antdt import Decision, NonDedicated, equal
 from rca.recovery.antdt.agent import Agent
 from rca.recovery.antdt.agreement import Agreement
+from rca.recovery.antdt.leases import Offer, Receipt, Report
 from rca.recovery.antdt.shard_client import ShardClient
 from rca.recovery.antdt.shard_plan import ShardPlan
 from rca.recovery.antdt.shard_sampler import ShardSampler
@@ -72,6 +74,81 @@ def test_shards_that_are_asked_for_ahead_are_trained_once(n_workers: int) -> Non
         sampler.close()
     assert np.bincount(trained, minlength=200).tolist() == [2] * 200
     assert service.progress().finished
+
+
+class Flaky(Shards):
+    """Some calls have no answer; a lease is given all the same."""
+
+    failing: set[str]
+    asked: list[str]
+
+    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+        self.asked.append(lease_id)
+        offer = super().lease(worker, lease_id)
+        if "lease" in self.failing:
+            raise SourceError("the service cannot be reached")
+        return offer
+
+    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+        if "report" in self.failing:
+            raise SourceError("the service cannot be reached")
+        return super().report(reports)
+
+
+@pytest.fixture
+def flaky() -> Flaky:
+    service = Flaky(ShardPlan(40, 8))
+    service.failing, service.asked = set(), []
+    return service
+
+
+def test_a_failed_request_ahead_of_time_is_made_again(flaky: Flaky) -> None:
+    sampler = ShardSampler(flaky, "a", background=True)
+    trained = sampler.take(1).tolist()
+    flaky.failing.add("lease")
+    trained += sampler.take(3).tolist()
+    # The thread does one call after the other: now the request has failed.
+    sampler.flush()
+    assert len(flaky.asked) == 2
+    flaky.failing.clear()
+    while not sampler.finished:
+        trained += sampler.take(3).tolist()
+        sampler.confirm()
+    assert sorted(trained) == list(range(40))
+    sampler.close()
+
+
+def test_a_lease_without_an_answer_is_asked_for_with_the_same_id(flaky: Flaky) -> None:
+    flaky.failing.add("lease")
+    sampler = ShardSampler(flaky, "a")
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            sampler.take(3)
+    flaky.failing.clear()
+    assert sampler.take(3).size == 3
+    assert len(set(flaky.asked)) == 1
+    assert flaky.progress().epochs[0].doing == 1
+
+
+def test_a_lost_lease_that_has_ended_is_replaced(flaky: Flaky) -> None:
+    flaky.failing.add("lease")
+    sampler = ShardSampler(flaky, "a")
+    with pytest.raises(SourceError):
+        sampler.take(3)
+    flaky.failing.clear()
+    flaky.release("a")
+    assert sampler.take(3).size == 3
+
+
+def test_a_failed_report_is_sent_again_when_a_shard_ends(flaky: Flaky) -> None:
+    flaky.failing.add("report")
+    sampler = ShardSampler(flaky, "a")
+    sampler.take(8)
+    with pytest.raises(SourceError):
+        sampler.confirm()
+    flaky.failing.clear()
+    sampler.confirm()
+    assert flaky.progress().samples == 8
 
 
 def test_training_beyond_the_lease_is_noticed() -> None:
