@@ -21,6 +21,7 @@ def measured(name: str, folder: Path) -> list[Measured]:
     return [of_request(name, request, folder, LIMIT) for request in requests]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -41,6 +42,7 @@ def test_the_estimate_is_between_one_and_four_times_what_is_taken(name: str, tmp
         assert found.estimate <= MOST_TIMES * taken, f"{found.route}: {taken / MIB:.0f} MiB"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_refused_window_takes_little_beyond_its_body(tmp_path: Path) -> None:
     for found in measured("4 of 1,000,000 ranks", tmp_path):

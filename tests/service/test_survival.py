@@ -103,6 +103,7 @@ def test_the_service_is_killed(settings: dict[str, str], data: Path, body: bytes
             judge(told, "kill -9 of the service", crowd, crowd.url)
 
 
+@pytest.mark.long
 def test_processes_of_the_pool_are_killed(
     settings: dict[str, str], data: Path, body: bytes, told: list[str]
 ) -> None:
@@ -231,6 +232,7 @@ def register(uri: str, folder: Path) -> None:
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": path})
 
 
+@pytest.mark.long
 def test_the_registry_goes_away_and_a_corrupt_bundle_is_promoted(
     settings: dict[str, str], body: bytes, told: list[str], tmp_path: Path
 ) -> None:
@@ -282,6 +284,7 @@ def test_the_registry_goes_away_and_a_corrupt_bundle_is_promoted(
 
 
 @asked_for
+@pytest.mark.long
 def test_the_clock_jumps_by_two_hours(
     settings: dict[str, str], body: bytes, told: list[str], tmp_path: Path
 ) -> None:

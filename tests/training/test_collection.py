@@ -37,6 +37,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_have_no_influence_on_any_byte(whole: Path, tmp_path: Path) -> None:
     simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, processes=2)
@@ -80,6 +81,7 @@ def settle(folder: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"

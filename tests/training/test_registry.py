@@ -294,6 +294,7 @@ def test_the_shipped_bundle_is_untouched_by_all_this() -> None:
     assert Bundle.load(SHIPPED).model.version == "1"
 
 
+@pytest.mark.long
 def test_an_order_is_recorded_once_whenever_its_recorder_is_killed(
     uri: str, bundles: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,6 +94,7 @@ def result(
     )
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
     result: TrainingResult, mine: Path, shared_features: FeatureCache, tmp_path: Path
 ) -> None:
