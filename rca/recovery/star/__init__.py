@@ -10,6 +10,9 @@ prediction
     Step times of the next step from CPU and bandwidth, and who is a straggler.
 placement
     Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
+ring_with_children, parameter_server
+    Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, and
+    x-order updates with a parameter server. Only these import torch.
 
 References
 ----------
