@@ -149,6 +149,13 @@ def test_a_stop_in_the_same_log_comes_first(tmp_path: Path) -> None:
     assert rca.diagnose(window).failure_mode == "fail_stop"
 
 
+def test_a_crash_after_the_last_report_comes_first(tmp_path: Path) -> None:
+    crash = [line.replace("2025-03-21_02:07", "2026-12-31_10:59") for line in TABLE]
+    reports = logged({rank: 0.5 if rank == 3 else 0.97 for rank in range(4)})
+    answer = rca.diagnose(rca.read_window(log(tmp_path, [*reports, *crash])))
+    assert (answer.failure_mode, answer.abstained, answer.stragglers[0].ranks) == ("fail_stop", False, [1])
+
+
 def test_failures_in_the_same_log_are_events(tmp_path: Path) -> None:
     window = rca.read_window(log(tmp_path, [*logged(dict.fromkeys(range(4), 0.9)), *TABLE]))
     assert sorted(row["rank"] for row in window.events.to_pylist()) == [1, 2]

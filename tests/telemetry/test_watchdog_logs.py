@@ -268,3 +268,46 @@ def test_the_log_of_one_rank_does_not_show_who_is_missing(tmp_path: Path, rank: 
 def test_logs_of_all_ranks_have_no_note_of_one_rank(tmp_path: Path) -> None:
     lines = [line for each in hang(4, [1]).values() for line in each]
     assert not [note for note in rca.read_window(write(tmp_path / "job.log", lines)).notes if "only" in note]
+
+
+def test_a_table_without_its_root_cause_names_nobody_for_certain(tmp_path: Path) -> None:
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job.log", TABLE[:12])))
+    assert (answer.failure_mode, answer.abstained) == ("fail_stop", True)
+    assert any("cut before its root cause" in note for note in answer.quality.notes)
+
+
+def test_a_cut_line_of_a_watchdog_shows_no_missing_rank(tmp_path: Path) -> None:
+    lines = [line for each in (2, 0, 1) for line in labelled(each, caught(each, 78))]
+    for kept in (160, 50):
+        path = tmp_path / f"job{kept}.log"
+        path.write_text("\n".join([*lines, labelled(3, caught(3, 78))[0][:kept]]))
+        window = rca.read_window(path)
+        assert 3 not in states(window)
+        assert rca.diagnose(window).abstained
+        lone = tmp_path / f"lone{kept}.log"
+        lone.write_text("\n".join([*lines[:2], labelled(1, caught(1, 78))[0][:kept]]))
+        assert rca.diagnose(rca.read_window(lone)).abstained
+
+
+def test_the_last_of_two_attempts_in_one_log_counts(tmp_path: Path) -> None:
+    later = [line.replace("02:07:", "02:17:").replace("rank      : 1", "rank      : 3") for line in TABLE]
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job.log", TABLE + later)))
+    assert [each.ranks for each in answer.stragglers] == [[3]]
+    assert not answer.abstained
+    assert "2 events of earlier stops are left out" in answer.quality.notes
+
+
+@pytest.mark.parametrize("host", ["node-a kernel:", "kernel:"], ids=["host", "no host"])
+def test_a_kill_of_the_failed_process_is_evidence_for_its_rank(tmp_path: Path, host: str) -> None:
+    kill = f"Mar 21 02:07:29 {host} Out of memory: Killed process 14690 (python) total-vm:1kB"
+    window = rca.read_window(write(tmp_path / "job.log", [kill, *TABLE]))
+    assert [row["rank"] for row in window.events.to_pylist() if row["kind"] == "oom_kill"] == [1]
+    answer = rca.diagnose(window)
+    assert (answer.abstained, answer.causes[0].ranks) == (False, [1])
+    assert "oom_kill" in {each.signal for each in answer.causes[0].evidence}
+
+
+def test_the_root_cause_comes_before_failures_of_the_same_second(tmp_path: Path) -> None:
+    lines = [line.replace("02:07:31", "02:07:30") for line in TABLE]
+    answer = rca.diagnose(rca.read_window(write(tmp_path / "job.log", lines)))
+    assert (answer.abstained, answer.stragglers[0].ranks) == (False, [1])

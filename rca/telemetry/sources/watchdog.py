@@ -75,7 +75,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             hint="they may be cut, or of a version that is not supported: PyTorch 2.1 to 2.9 are",
         )
     notes: list[str] = []
-    messages = last_stop(log.messages, notes)
+    before = log.events.keep_last_attempt(notes)
+    messages = last_stop([each for each in log.messages if not each.time <= before], notes)
     ranked = with_ranks(messages, notes)
     exited = {event.rank for event in log.events.rows if event.rank is not None}
     highest = max([*(rank for rank, _ in ranked), *exited, *log.logged], default=-1)
@@ -87,7 +88,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     world_size = max(log.world_size, highest + 1)
     if world_size > MAX_WORLD_SIZE:
         raise InvalidInput(f"{names}: rank {highest:,} is above {MAX_WORLD_SIZE - 1:,}")
-    members = _members(ranked, log.logged, world_size, notes)
+    members = _members(ranked, log, world_size, notes)
     if not members:
         if not log.events.rows:
             raise InvalidInput(
@@ -110,7 +111,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 
 def _members(
-    ranked: Sequence[tuple[int, Message]], logged: set[int], world_size: int, notes: list[str]
+    ranked: Sequence[tuple[int, Message]], log: JobLog, world_size: int, notes: list[str]
 ) -> dict[tuple[str, int], _Member]:
     """State of each member of each group, by group and rank."""
     found: dict[tuple[str, int], _Member] = {}
@@ -135,7 +136,7 @@ def _members(
     if UNNAMED_GROUP in of_group:
         notes.append("lines without a process group count as one group of all ranks")
     for group, ranks in of_group.items():
-        _add_silent(found, group, ranks, logged, world_size, notes)
+        _add_silent(found, group, ranks, log, world_size, notes)
     return found
 
 
@@ -159,14 +160,14 @@ def _add_silent(
     found: dict[tuple[str, int], _Member],
     group: str,
     ranks: Mapping[int, int],
-    logged: set[int],
+    log: JobLog,
     world_size: int,
     notes: list[str],
 ) -> None:
     """Add members without a message to a group whose members are known by their numbers in it.
 
     A process may end before its watchdog writes. So if a member reports that it is behind, the silence of
-    others does not count.
+    others does not count. Nor does it if a line of a watchdog is cut: it may be of a silent rank.
     """
     if any(place not in (-1, rank) for rank, place in ranks.items()):
         return
@@ -179,8 +180,11 @@ def _add_silent(
     if any((member.sequence or -1) < last for member in held.values()):
         notes.append(f"{len(silent)} members of {group} logged nothing about it; others report to be behind")
         return
+    if log.unreadable:
+        notes.append(f"{len(silent)} members of {group} have no whole message: lines of the watchdog are cut")
+        return
     for rank in silent:
-        found[group, rank] = _Member("idle" if rank in logged else "unrecorded", None, np.nan, None)
+        found[group, rank] = _Member("idle" if rank in log.logged else "unrecorded", None, np.nan, None)
 
 
 def _bounds(

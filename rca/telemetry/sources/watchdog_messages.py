@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
+from rca.telemetry.sources.log_events import ONE_STOP, LogEvents, one_line
 from rca.telemetry.sources.log_events import PATTERN as EVENT_PATTERN
-from rca.telemetry.sources.log_events import LogEvents, one_line
 from rca.telemetry.sources.text_lines import Line, lines_of, mixed, task_in_name
 
 #: A file with such a line is a log of a stopped job.
@@ -49,11 +49,12 @@ _WORLD = re.compile(
 #: Names of the group of all ranks, and of the one that lines without a group are taken for.
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
-#: Timeouts of one stop fire within minutes; earlier ones are of an earlier attempt, seconds.
-ONE_STOP = 1800.0
 #: Messages of one log; beyond, the log is not of one job.
 MOST_MESSAGES = 2_000_000
 _LARGEST = 2**62
+#: The beginning of a line of the watchdog, before its message.
+_BEGUN = re.compile(rb"^(?:\[rank\d+\]:? ?)\[[EWI]\d{3,4} |ProcessGroupNCCL")
+_TAIL_BYTES = 4096
 
 
 class Message(NamedTuple):
@@ -151,7 +152,16 @@ def scan(paths: Iterable[Path]) -> JobLog:
             log.logged.add(named)
         for line in lines_of(path, WANTED):
             log.add(line)
+        log.unreadable += _ends_in_a_cut_line(path)
     return log
+
+
+def _ends_in_a_cut_line(path: Path) -> bool:
+    """Whether a plain log ends within the beginning of a watchdog's line."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        last = file.read().rsplit(b"\n", 1)[-1]
+    return _BEGUN.search(last) is not None and re.search(WANTED.pattern, last) is None
 
 
 def last_stop(messages: list[Message], notes: list[str]) -> list[Message]:
@@ -230,7 +240,9 @@ def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
         If two files hold different messages of one rank.
     """
     refuse_two_jobs(log.messages)
-    add_timeouts(with_ranks(last_stop(log.messages, []), []), log.events)
+    ended = log.events.keep_last_attempt([])
+    later = [each for each in log.messages if not each.time <= ended]
+    add_timeouts(with_ranks(last_stop(later, []), []), log.events)
     return log.events.table(world_size, otherwise)
 
 

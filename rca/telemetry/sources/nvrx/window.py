@@ -53,6 +53,8 @@ _FEWEST_SCORES, _MOST_PEERS = 3, 64
 _SHORTEST_STEP, _LONGEST_SHARE = 1e-3, 10.0
 #: Seconds between two reports without times: the default of NVRx.
 _USUAL_INTERVAL = 60.0
+#: Reports so long after the last exit are of a job that was started again, seconds.
+_LATE_REPORT = 60.0
 _STEP = re.compile(r"(?:train(?:ing)?_)?(?:step|iteration|iter)$", re.IGNORECASE)
 #: Lightning's ``Strategy.training_step`` is the forward pass.
 _PHASES: Mapping[str, re.Pattern[str]] = {
@@ -65,7 +67,7 @@ _PHASES: Mapping[str, re.Pattern[str]] = {
 }
 _WANTED = re.compile(LINES + rb"|" + WATCHDOG_LINES.pattern, re.MULTILINE)
 _OWN = re.compile(LINES.decode())
-_STOPPED = "reports of NVRx in the same logs are left out: the NCCL watchdog reports a stop"
+_STOPPED = "reports of NVRx in the same logs are left out: the NCCL watchdog or torchrun reports a stop"
 
 
 class _Sample(NamedTuple):
@@ -105,7 +107,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     texts = [path for path in paths if not is_json_report(_head(path), path.name)]
     job_log = JobLog(latest_file=latest)
     logs = list(_logs(texts, job_log))
-    if job_log.messages:
+    newest = max((each.time for log in logs for each in log.reports if each.time > 0), default=-np.inf)
+    if job_log.messages or newest < job_log.events.last_exit + _LATE_REPORT:
         stopped = watchdog.read(texts, job_id)
         return replace(stopped, notes=(*stopped.notes, _STOPPED))
     reports = by_turn(
