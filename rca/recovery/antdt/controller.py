@@ -189,17 +189,25 @@ class Dedicated:
         Memory limits and fixed times; the speeds are measured, by a monitor without a fixed time.
     most_steps : int
     least_gain : float
+        Smallest share of the step time for which sizes change. Sizes are searched anew when the speed of a
+        worker has changed by half of it: all ranks wait for the search.
     """
 
     decision: Decision
     hardware: Sequence[Hardware]
     most_steps: int = 64
     least_gain: float = 0.05
+    _searched: FloatArray | None = field(init=False, default=None)
 
     def act(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
         """Decide at a moment; parameters and result are those of `NonDedicated.act`."""
         if not reading.is_complete:
             return ()
+        if self._searched is not None:
+            changes = np.abs(reading.speed / self._searched - 1)
+            if changes.max() < self.least_gain / 2:
+                return ()
+        self._searched = reading.speed
         passes = np.array(self.decision.steps) / np.array(self.decision.samples)
         fixed = np.array([kind.fixed for kind in self.hardware])
         # The measured time of a sample has its share of the fixed times of the passes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from rca.errors import InvalidInput
 from rca.recovery.antdt import (
     SOURCES,
+    Accumulation,
     Decision,
     Dedicated,
     Hardware,
@@ -18,7 +20,9 @@ from rca.recovery.antdt import (
     Reading,
     Straggler,
     Thresholds,
+    accumulated,
 )
+from rca.recovery.antdt import controller as control
 
 RULES = Thresholds(short_seconds=10, long_seconds=60)
 NONE, TRANSIENT = Straggler.none, Straggler.transient
@@ -177,6 +181,28 @@ def test_mixed_hardware_gets_micro_batches_within_its_memory() -> None:
     assert max(decision.sizes[2:]) <= 12
     assert decision.samples[0] == pytest.approx(3 * decision.samples[2], rel=0.15)
     assert action.gain > 0.4
+
+
+def test_micro_batches_are_searched_anew_only_for_new_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def counted(workers: Sequence[Hardware], total: int, *, most_steps: int) -> Accumulation:
+        searched.append(total)
+        return accumulated(workers, total, most_steps=most_steps)
+
+    monkeypatch.setattr(control, "accumulated", counted)
+    controller = Dedicated(Decision.of([12] * 4, [2] * 4), [Hardware(1, 32)] * 4)
+
+    def read(*speed: float) -> Reading:
+        return Reading(0.0, np.array(speed), np.ones(4), np.ones(4), (NONE,) * 4)
+
+    assert controller.act(read(20, 20, 10, 10), 1)
+    for speed in (10.1, 10.2, 9.9):
+        assert not controller.act(read(20, 20, 10, speed), 2)
+    assert len(searched) == 1
+    # Small changes that add up are one large change.
+    assert controller.act(read(20, 20, 10, 5), 3)
+    assert len(searched) == 2
 
 
 def test_the_fixed_time_of_a_pass_is_not_taken_for_slowness() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rca.recovery.antdt import (
     Decision,
     Hardware,
     accumulated,
+    accumulation,
     balanced,
     equal,
     gradient_weights,
@@ -143,6 +145,39 @@ def test_many_workers_share_a_large_batch() -> None:
     # The ideal of divisible samples and passes, and one pass of rounding.
     ideal = 4096 / (24 * 64 / workers[0].seconds(64) + 8 * 24 / workers[-1].seconds(24))
     assert ideal <= found.seconds <= ideal + workers[-1].seconds(24)
+
+
+def test_hundreds_of_different_workers_take_a_fraction_of_a_second() -> None:
+    """All ranks wait for it: 13 s when it tried all bounds with a transform for each worker."""
+    speeds = np.random.default_rng(1).uniform(100, 400, 256)
+    workers = [Hardware(float(f"{speed:.3g}"), 64, 0.01) for speed in speeds]
+    began = time.process_time()
+    found = accumulated(workers, 8192)
+    assert time.process_time() - began < 3
+    assert found.samples.sum() == 8192
+    # The samples that all workers can do in this time, if samples were divisible.
+    counts = np.arange(1, 65)
+    able = np.array(
+        [np.clip((found.seconds - counts * 0.01) * w.speed, 0, counts * 64).max() for w in workers]
+    )
+    assert 8192 <= able.sum() <= 8192 * 1.05
+
+
+@settings(max_examples=40)
+@given(
+    counts=st.lists(st.sets(st.integers(0, 60), min_size=1, max_size=40), min_size=1, max_size=4),
+    most_shifts=st.sampled_from([0, 3, 2000]),
+)
+def test_sums_of_sets_are_those_of_all_combinations(counts: list[set[int]], most_shifts: int) -> None:
+    able = [np.array(sorted(each)) for each in counts]
+    expected = {0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(accumulation, "_MOST_SHIFTS", most_shifts)
+        found = accumulation._sums(able, 100)
+    for each, bits in zip(counts, found[1:], strict=True):
+        expected = {a + b for a in expected for b in each if a + b <= 100}
+        assert {k for k in range(101) if bits >> k & 1} == expected
+        assert bits < 1 << 101
 
 
 @pytest.mark.parametrize(
