@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,40 @@ def test_unusable_files_are_refused_by_name(tmp_path: Path, spoil: Any, message:
     with pytest.raises(InvalidInput, match=message) as caught:
         rca.read_window(write(tmp_path / "job", content))
     assert caught.value.hint
+
+
+def test_a_file_that_ends_early_ends_the_steps_with_a_note(tmp_path: Path) -> None:
+    content = records(arrivals())
+    content[3] = content[3][: 3 * 25]
+    window = rca.read_window(write(tmp_path / "job", content))
+    assert any("end early, such as rank 3 (node-0 pid 103)" in note for note in window.notes)
+    steps = window.steps.to_pandas()
+    assert steps.groupby("rank").size().to_list() == [24] * 8
+    assert rca.diagnose(window).stragglers[0].ranks == [5]
+
+
+def test_a_clock_that_is_an_hour_off_is_corrected(tmp_path: Path) -> None:
+    content = records(arrivals())
+    for line in content[5]:
+        line["metadata"]["dump_timestamp_us"] += 3_600_000_000
+    window = rca.read_window(write(tmp_path / "job", content))
+    assert any("rank 5 (node-1 pid 105) differs by 3,600.0 s" in note for note in window.notes)
+    assert window.steps.to_pandas().groupby("rank").size().to_list() == [39] * 8
+    assert rca.diagnose(window).stragglers[0].ranks == [5]
+
+
+def test_a_long_line_takes_little_memory(tmp_path: Path) -> None:
+    folder = write(tmp_path / "job", records(arrivals(n_steps=20)))
+    path = folder / "node-0-pid100.log"
+    long = b'{"header":"' + b"x" * (32 << 20) + b'"}\n'
+    path.with_suffix(".log.gz").write_bytes(gzip.compress(path.read_bytes() + long, 1))
+    path.unlink()
+    tracemalloc.start()
+    window = rca.read_window(folder)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
+    assert any("1 records with too long a line" in note for note in window.notes)
 
 
 def test_files_of_two_attempts_are_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from rca.arrays import FloatArray, IntArray
-from rca.errors import InvalidInput, SourceError
+from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.telemetry.clock_units import LATEST_SECOND
 from rca.telemetry.sources.log_events import one_line
 from rca.telemetry.sources.nccl_processes import NcclProcess
@@ -30,6 +30,8 @@ from rca.telemetry.validation import MAX_WORLD_SIZE
 MOST_OF_A_FILE, MOST_RECORDS = 200_000, 8_000_000
 #: So many bytes at the end of a file hold the newest records.
 BYTES_OF_A_RECORD = 1024
+#: A longer line is no record; a gzip file with more bytes is refused.
+LONGEST_LINE, MOST_UNPACKED = 1 << 20, 1 << 32
 #: Unix seconds of the year 2001: an earlier time is in a larger unit than microseconds.
 _EARLIEST_SECOND = 1e9
 #: A time that was measured when the host enqueued the work shows nothing about the device.
@@ -86,6 +88,9 @@ class InspectorLog:
         rows: deque[tuple[int, ...]] = deque(maxlen=most)
         n_rows = 0
         for line in _lines(path, most * BYTES_OF_A_RECORD):
+            if len(line) >= LONGEST_LINE:
+                self.skipped["with too long a line"] += 1
+                continue
             try:
                 row = self._row(orjson.loads(line))
             except orjson.JSONDecodeError:
@@ -198,7 +203,10 @@ def _kernels_ended(trace: object) -> int:
 
 
 def _lines(path: Path, most: int) -> Iterator[bytes]:
-    """Lines of a file, plain or gzip; of a plain one those within its last `most` bytes."""
+    """Lines of a file, plain or gzip; of a plain one those within its last `most` bytes.
+
+    Of a long line only the first `LONGEST_LINE` bytes are given.
+    """
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == _GZIP
@@ -207,9 +215,14 @@ def _lines(path: Path, most: int) -> Iterator[bytes]:
                 raw.seek(-most, 2)
                 raw.readline()
             file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
-            for line in file:
-                if not line.isspace():
+            cut, n_bytes = False, 0
+            while line := file.readline(LONGEST_LINE):
+                n_bytes += len(line)
+                if n_bytes > MOST_UNPACKED and packed:
+                    raise TooLarge(f"{path.name}: unpacks to more than {MOST_UNPACKED:,} bytes")
+                if not cut and not line.isspace():
                     yield line
+                cut = not line.endswith(b"\n")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidInput(f"{path.name}: the gzip data is damaged ({error})") from None
     except OSError as error:

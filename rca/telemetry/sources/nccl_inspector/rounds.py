@@ -34,6 +34,8 @@ _ON_GRID, _FINEST_PART = 0.05, 4
 _MOST_GAPS, _OTHER_MULTIPLES = 0.9, 2
 #: A time may be a grid's width too late: steps are averaged over so many widths.
 _WIDTHS = 20
+#: Clocks that differ by less are not corrected, seconds: records may be written later by so much.
+_CLOCKS_DIFFER, _LISTED_CLOCKS = 0.2, 8
 #: Processes whose times are searched for a grid.
 _SEARCHED_PROCESSES = 32
 #: What to do if no repetition has a time.
@@ -85,12 +87,15 @@ def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
         notes.append("the sequence of collectives does not repeat: no steps")
         return None
     busy = period * float(log.seconds[reference].mean())
-    # The last record of every process ends a repetition; the first repetition may be cut.
-    last = [each[::-1][::period][: MOST_STEPS + 2][::-1] for each in of_process]
-    n_ends = min(len(each) for each in last)
-    times = [log.time[each[len(each) - n_ends :]] for each in last]
+    ends, early = _common_ends(log, of_process, reference, period)
+    if early:
+        notes.append(
+            f"files of {len(early)} ranks end early, such as {early[0]}: steps after that are left out"
+        )
+    width = float(np.median([_grid(each) for each in log.time[ends[:_SEARCHED_PROCESSES]]]))
+    _correct_clocks(log, ends, _CLOCKS_DIFFER + 2 * width, notes)
+    times = log.time[ends]
     batches = _batches(np.median(times, axis=0), busy)
-    width = float(np.median([_grid(each) for each in times[:_SEARCHED_PROCESSES]]))
     if batches is not None and width > 0:
         batches = _joined(batches, _WIDTHS * width)
         if batches is not None:
@@ -104,8 +109,59 @@ def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
     notes.append(
         f"a step is one repetition of {period} collectives of communicator {name} ({log.sizes[pace]} ranks)"
     )
-    ends = np.interp(np.arange(batches.last[-1] + 1), batches.last, batches.moment)
-    return Rounds(ends, _of_records(log, batches))
+    moments = np.interp(np.arange(batches.last[-1] + 1), batches.last, batches.moment)
+    return Rounds(moments, _of_records(log, batches))
+
+
+def _common_ends(
+    log: InspectorLog, of_process: list[IntArray], reference: IntArray, period: int
+) -> tuple[IntArray, list[str]]:
+    """The record with which each process ends each repetition, shape (n_processes, n_ends).
+
+    Only repetitions that all processes have count. Also names the processes that end early.
+    """
+    # Kind and number identify a collective of a communicator.
+    key = log.sequence * len(log.kinds) + log.kind
+    sorted_keys, place = np.unique(key[reference], return_index=True)
+    found = []
+    for records in of_process:
+        near = np.minimum(np.searchsorted(sorted_keys, key[records]), sorted_keys.size - 1)
+        known = sorted_keys[near] == key[records]
+        at = np.full(len(reference), -1)
+        at[place[near[known]]] = records[known]
+        found.append(at)
+    table = np.array(found)
+    latest = np.array([np.flatnonzero(row >= 0).max(initial=-1) for row in table])
+    everywhere = np.flatnonzero(np.all(table >= 0, axis=0))
+    if not everywhere.size:
+        return table[:, :0], []
+    # The last record that all processes have ends a repetition; the first repetition may be cut.
+    ends = np.arange(int(everywhere[-1]), -1, -period)[: MOST_STEPS + 2][::-1]
+    ends = ends[np.all(table[:, ends] >= 0, axis=0)]
+    early = np.flatnonzero(latest + period < np.median(latest))
+    return table[:, ends], [_name(log, of_process[each][0]) for each in early]
+
+
+def _name(log: InspectorLog, record: int) -> str:
+    """The process of a record, and its rank in the communicator."""
+    process = list(log.processes)[log.process[record]]
+    rank = log.members[int(log.communicator[record]), int(log.process[record])]
+    return f"rank {rank} ({process.host} pid {process.pid})"
+
+
+def _correct_clocks(log: InspectorLog, ends: IntArray, least: float, notes: list[str]) -> None:
+    """Put times that differ by `least` seconds on one clock: a collective ends at the same time on all."""
+    if not ends.size:
+        return
+    times = log.time[ends]
+    offset = np.median(times - np.median(times, axis=0), axis=1)
+    off = np.flatnonzero(np.abs(offset) > least)
+    for each in off[:_LISTED_CLOCKS].tolist():
+        name = _name(log, ends[each, 0])
+        notes.append(f"the clock of {name} differs by {offset[each]:,.1f} s: it is corrected")
+    correction = np.zeros(len(log.processes))
+    correction[log.process[ends[off, 0]]] = offset[off]
+    log.time = log.time - correction[log.process]
 
 
 def _period(tokens: IntArray) -> int | None:

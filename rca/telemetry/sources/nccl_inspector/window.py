@@ -98,7 +98,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         "framework": "pytorch",
         "world_size": world_size,
         "start": start,
-        "end": max(float(log.time.max()), start + 1.0),
+        "end": max(float(log.time.max() if rounds is None else rounds.ends[-1]), start + 1.0),
         "ranks": [{"rank": ranks[each], "node": each.host} for each in processes if each.host],
     }
     if len(job["ranks"]) < world_size:
