@@ -10,6 +10,7 @@ from typing import cast
 from fastapi import FastAPI, Request
 
 from rca.recovery.site import Site
+from rca_api.actions.observation import observe_actions
 from rca_api.admission import Admission
 from rca_api.compute.body import Spool
 from rca_api.compute.bundles import BundleRef, small_window
@@ -104,8 +105,8 @@ class State:
         )
         windows = WindowStore(settings.window_store_url)
         incidents = _incidents(settings, metrics)
-        # Incidents first: nodes need to know whether the window is new.
-        on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures())
+        # Incidents first: nodes need to know whether the window is new, and actions need its observation.
+        on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures(), observe_actions)
         journal = Journal(database, metrics, on_diagnosed, windows.has, packed=settings.pack_documents)
         policy = _policy(settings)
         registry = RegistryClient(

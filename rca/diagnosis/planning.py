@@ -165,6 +165,7 @@ def _action(option: Option) -> Action:
         basis=option.basis,
         risk=option.risk,
         escalate_after_steps=option.escalate_after_steps,
+        correction=None if option.correction == 1.0 else option.correction,
     )
 
 

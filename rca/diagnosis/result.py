@@ -195,6 +195,7 @@ class Action(_Frozen):
     actions restart the job or take machines out: while the slowness lasts, they are due after
     `escalate_after_steps` more steps. `chance` is the probability that the action is on the true cause.
     `basis` is the source of the gain: the cost of the causes, a replay of the job, or a published formula.
+    `correction` is observed over predicted gain of earlier uses, which the gain includes; None is 1.
     """
 
     action: str
@@ -211,6 +212,7 @@ class Action(_Frozen):
     basis: Literal["attribution", "replay", "published", "unknown"] | None = None
     risk: str | None = None
     escalate_after_steps: int | None = None
+    correction: float | None = None
 
 
 class Removal(_Frozen):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 
 from rca.recovery.option import Option, Rejection
 from rca.recovery.situation import Situation
@@ -20,16 +20,18 @@ def priced(option: Option, situation: Situation) -> Option:
             update={"seconds_per_step_saved": None, "interval": None, "basis": "unknown"}
         )
     factor = situation.site.corrections.get(option.action, 1.0)
-    low, saved, high = (each * factor for each in (interval[0], saved, interval[1]))
+    # All stragglers cost no more. Published formulas have limits of their own.
+    most = inf if option.basis == "published" else situation.lost
+    plain, saved = min(saved, most), min(saved * factor, most)
+    low, high = interval[0] * factor, interval[1] * factor
     if option.basis != "published":
-        # All stragglers cost no more. Published formulas have limits of their own.
-        saved = min(saved, situation.lost)
         high = min(high, max(situation.lost_interval[1], situation.lost))
     steps = option.one_off_seconds / saved if saved > 0 else LATEST_STEPS
     return option.model_copy(
         update={
             "seconds_per_step_saved": saved,
             "interval": (min(low, saved), max(high, saved)),
+            "correction": saved / plain if plain > 0 else factor,
             "break_even_steps": ceil(steps) if option.weight == "heavy" and steps < LATEST_STEPS else None,
         }
     )

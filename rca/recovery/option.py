@@ -51,6 +51,8 @@ class Option(_Frozen):
         For convergence or for the cluster.
     instruction : str
         What a person does.
+    correction : float
+        Observed over predicted gain of earlier uses, which the saving includes.
     """
 
     action: str
@@ -68,6 +70,7 @@ class Option(_Frozen):
     escalate_after_steps: int | None = None
     risk: str
     instruction: str
+    correction: Annotated[float, Field(ge=0.0)] = 1.0
 
 
 class Rejection(_Frozen):

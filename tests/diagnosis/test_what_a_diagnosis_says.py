@@ -201,3 +201,23 @@ def test_events_are_counted(make_window) -> None:
     )
     quality = rca.diagnose(rca.Window.from_tables(window.job, window.steps, None, events)).quality
     assert (quality.events_used, quality.events_unused) == (1, 1)
+
+
+def test_gains_are_corrected_once(make_window) -> None:
+    """A plan for an answer does not repeat the corrections that the answer includes."""
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    plain = rca.diagnose(window)
+    names = {each.action for each in plain.actions}
+    site = rca.Site(corrections=dict.fromkeys(names, 0.5))
+    halved = rca.diagnose(window, site=site)
+    saved = {each.action: each.expected_seconds_per_step_saved for each in plain.actions}
+    assert saved
+    half = {name: pytest.approx(seconds / 2) for name, seconds in saved.items() if seconds is not None}
+
+    def gains(found) -> dict[str, float]:
+        return {each.action: each.seconds_per_step_saved for each in found.options if each.action in half}
+
+    assert {each.action: each.expected_seconds_per_step_saved for each in halved.actions} == half
+    assert gains(plan(halved, site=site)) == half
+    assert gains(plan(plain, site=site)) == half
+    assert gains(plan(halved)) == {name: pytest.approx(saved[name]) for name in half}

@@ -142,3 +142,112 @@ def test_an_action_outlives_its_diagnosis_and_goes_with_its_incident(on_both: Te
         delete_rows(session, IncidentRow, [(incident,)])
         session.flush()
         assert session.scalars(select(TakenActionRow)).all() == []
+
+
+# The observed gain
+
+
+def acted(
+    client: TestClient, *later: str, n: int = 3, action: str = "drain_node", **more: Any
+) -> dict[str, Any]:
+    """An action after `n` slow windows, once the later windows have arrived."""
+    job = new_id()
+    live(client, *["nic_degradation"] * n, job=job, actions=[DRAIN])
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    path = f"/v1/incidents/{incident}/actions"
+    assert client.post(path, json={"action": action, "taken_at": after(n)}).status_code == 201
+    live(client, *later, job=job, first=n, **more)
+    (found,) = client.get(path).json()["items"]
+    return found
+
+
+def test_healthy_windows_after_an_action_show_that_it_helped(on_both: TestClient) -> None:
+    action = acted(on_both, *["healthy"] * 3)
+    assert action["outcome"] == "helped"
+    assert (action["windows_before"], action["windows_after"]) == (3, 3)
+    observed = action["observed"]
+    assert observed["seconds_per_step_saved"] == pytest.approx(0.1)
+    assert (observed["lost_before"], observed["lost_after"]) == pytest.approx((0.1, 0.0))
+    assert observed["interval"][0] <= 0.1 <= observed["interval"][1]
+    shown = on_both.get(f"/v1/incidents/{action['incident_id']}", headers={"Accept": "text/markdown"}).text
+    assert "| drain_node | helped | 100 ms per step | 100 ms per step |" in shown
+
+
+def test_an_action_is_pending_until_three_confident_windows_have_followed(client: TestClient) -> None:
+    action = acted(client, "healthy", "unsure", "healthy")
+    assert (action["outcome"], action["observed"], action["windows_after"]) == ("pending", None, 2)
+
+
+def test_a_loss_that_goes_on_shows_that_an_action_did_not_help(client: TestClient) -> None:
+    action = acted(client, *["nic_degradation"] * 3)
+    assert (action["outcome"], action["observed"]["seconds_per_step_saved"]) == ("did_not_help", 0.0)
+
+
+def test_a_window_that_spans_the_action_is_on_neither_side(client: TestClient) -> None:
+    job = new_id()
+    live(client, *["nic_degradation"] * 3, job=job)
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    path = f"/v1/incidents/{incident}/actions"
+    client.post(path, json={"action": "other", "taken_at": after(2.5)})
+    live(client, *["healthy"] * 3, job=job, first=3)
+    (action,) = client.get(path).json()["items"]
+    assert (action["windows_before"], action["windows_after"]) == (2, 3)
+
+
+def test_of_two_actions_each_is_judged_by_its_own_windows(client: TestClient) -> None:
+    job = new_id()
+    live(client, *["nic_degradation"] * 3, job=job)
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    path = f"/v1/incidents/{incident}/actions"
+    client.post(path, json={"action": "reroute", "taken_at": after(3)})
+    live(client, *["nic_degradation"] * 3, job=job, first=3)
+    client.post(path, json={"action": "drain_node", "taken_at": after(6)})
+    live(client, *["healthy"] * 3, job=job, first=6)
+    drained, rerouted = client.get(path).json()["items"]
+    assert (rerouted["outcome"], drained["outcome"]) == ("did_not_help", "helped")
+    assert drained["windows_before"] == 3
+
+
+def test_actions_at_the_same_time_are_unclear(client: TestClient) -> None:
+    job = new_id()
+    live(client, *["nic_degradation"] * 3, job=job)
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    path = f"/v1/incidents/{incident}/actions"
+    for action in ("reroute", "drain_node"):
+        client.post(path, json={"action": action, "taken_at": after(3)})
+    live(client, *["healthy"] * 3, job=job, first=3)
+    assert [each["outcome"] for each in client.get(path).json()["items"]] == ["unclear", "unclear"]
+
+
+def test_a_restart_helps_a_stopped_job_if_it_runs_again(client: TestClient) -> None:
+    for later, outcome in (("healthy", "helped"), ("hang", "did_not_help")):
+        job = new_id()
+        live(client, "hang", "hang", job=job)
+        (incident,) = ids(client, f"/v1/incidents?job={job}")
+        path = f"/v1/incidents/{incident}/actions"
+        client.post(path, json={"action": "restart_from_checkpoint", "taken_at": after(2)})
+        live(client, *[later] * 3, job=job, first=2)
+        (action,) = client.get(path).json()["items"]
+        assert (action["outcome"], action["observed"]) == (outcome, None)
+
+
+def test_an_action_recorded_late_is_judged_at_once(client: TestClient) -> None:
+    job = new_id()
+    live(client, *["nic_degradation"] * 3, *["healthy"] * 3, job=job)
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    given = {"action": "drain_node", "taken_at": after(3)}
+    assert client.post(f"/v1/incidents/{incident}/actions", json=given).json()["outcome"] == "helped"
+
+
+# Corrections
+
+
+def test_observed_gains_correct_later_plans(on_both: TestClient) -> None:
+    assert on_both.get("/v1/plans/corrections").json() == {"corrections": []}
+    for _ in range(4):
+        acted(on_both, *["nic_degradation"] * 3, seconds_per_step=0.05)
+    (found,) = on_both.get("/v1/plans/corrections").json()["corrections"]
+    # Half of each prediction was gained: 4 incidents at 0.5 beside 4 at 1.
+    assert found["action"] == "drain_node"
+    assert (found["n"], found["used"]) == (4, True)
+    assert (found["median_ratio"], found["factor"]) == pytest.approx((0.5, 0.75))

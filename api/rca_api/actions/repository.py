@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
+from rca_api.actions.observation import judge_actions
 from rca_api.actions.schemas import NewAction
 from rca_api.actions.tables import TakenActionRow
 from rca_api.diagnoses.repository import DONE
@@ -81,6 +82,8 @@ def record(
     )
     session.add(row)
     session.flush()
+    # Recorded late, it has windows after it already; and it limits those of the action before.
+    judge_actions(session, incident.job_id)
     return row, True
 
 

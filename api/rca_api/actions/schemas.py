@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -15,12 +15,12 @@ from pydantic import (
     TypeAdapter,
 )
 
+from rca.recovery.outcomes import Outcome
 from rca.recovery.planner import ACTIONS
 from rca_api.actions.tables import TakenActionRow
 from rca_api.feedback.schemas import Note
 from rca_api.parameters import Moment, Name
 
-Outcome = Literal["pending", "helped", "did_not_help", "unclear"]
 OTHER = "other"
 NAMES = (*(action.name for action in ACTIONS), OTHER)
 _MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
@@ -111,10 +111,13 @@ class TakenAction(BaseModel):
     recorded_by_name: str
     diagnosis_id: str | None
     predicted: PredictedGain | None
-    outcome: Outcome = Field(description="`pending` until three confident windows have followed.")
+    outcome: Outcome = Field(
+        description="`pending` until three confident windows have followed. `unclear`: the interval is too "
+        "wide, another action followed too soon, or no window of the incident lies before."
+    )
     observed: ObservedGain | None
-    windows_before: int = Field(ge=0)
-    windows_after: int = Field(ge=0)
+    windows_before: int = Field(ge=0, description="Confident windows of the incident before it; at most six.")
+    windows_after: int = Field(ge=0, description="Confident windows of the job after it; at most six.")
 
 
 class TakenActionPage(BaseModel):

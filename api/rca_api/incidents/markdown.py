@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from rca.runbook.numbers import probability, seconds
+from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWindow
 
 #: Most nodes or ranks in one line.
@@ -27,6 +28,9 @@ def page(incident: IncidentDetail) -> str:
         "## Timeline",
         "\n".join(map(_event, incident.timeline)),
     ]
+    if incident.actions:
+        rows = ["| taken | action | outcome | predicted | observed |", "|---|---|---|---|---|"]
+        blocks += ["## Actions", "\n".join([*rows, *map(_taken, incident.actions)])]
     if incident.diagnoses:
         rows = ["| window ends | verdict | cause | lost | diagnosis |", "|---|---|---|---|---|"]
         blocks += ["## Diagnoses", "\n".join([*rows, *map(_row, incident.diagnoses)])]
@@ -85,6 +89,14 @@ def _row(window: IncidentWindow) -> str:
         window.diagnosis_id,
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _taken(action: TakenAction) -> str:
+    """One action with its gains, in seconds per step."""
+    gains = (action.predicted, action.observed)
+    saved = ("" if gain is None else f"{seconds(gain.seconds_per_step_saved)} per step" for gain in gains)
+    outcome = action.outcome.replace("_", " ")
+    return f"| {' | '.join((_when(action.taken_at), action.action, outcome, *saved))} |"
 
 
 def _when(moment: datetime) -> str:

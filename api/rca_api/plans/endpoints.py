@@ -1,4 +1,4 @@
-"""`POST /v1/plans`: plan the recovery of a job from a stored diagnosis."""
+"""`/v1/plans`: plan the recovery of a job from a stored diagnosis, and the corrections of plans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rca.diagnosis.planning import plan
 from rca.diagnosis.result import Diagnosis
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
+from rca_api.actions.corrections import corrected, corrections
 from rca_api.diagnoses.repository import DONE, find
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
@@ -22,6 +23,7 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBodies)
 
 #: As for one diagnosis: callers that create or judge it know its id.
 Planner = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 
 
 class PlanRequest(BaseModel):
@@ -42,26 +44,59 @@ class PlanRequest(BaseModel):
     )
 
 
+class ActionCorrection(BaseModel):
+    """Observed over predicted gain of one action."""
+
+    action: str
+    n: int = Field(ge=1, description="Incidents with a predicted and an observed gain.")
+    median_ratio: float = Field(ge=0, le=2, description="Of their ratios, each cut to 0 to 2.")
+    factor: float = Field(
+        ge=0,
+        le=2,
+        description="Multiplies later predictions. It is the median, drawn to 1 by four incidents.",
+    )
+    used: bool = Field(description="Whether plans use it: false where the setting `RCA_SITE` gives a factor.")
+
+
+class Corrections(BaseModel):
+    """Corrections of all actions with an observed gain."""
+
+    corrections: list[ActionCorrection]
+
+
+@router.get(
+    "/corrections", summary="List corrections of predicted gains", responses=problem_responses(*_COMMON)
+)
+def list_corrections(request: Request, _: Planner) -> Corrections:
+    """Compare the gain of the actions taken on incidents with what was predicted."""
+    state = State.of(request)
+    with state.database.reading() as session:
+        found = corrections(session)
+    return Corrections(
+        corrections=[
+            ActionCorrection(
+                action=action,
+                n=each.n,
+                median_ratio=each.median or 0.0,
+                factor=each.factor,
+                used=action not in state.site.corrections,
+            )
+            for action, each in found.items()
+        ]
+    )
+
+
 @router.post(
     "",
     summary="Plan the recovery of a job",
-    responses=problem_responses(
-        "invalid-parameters",
-        "unauthenticated",
-        "forbidden",
-        "rate-limited",
-        "store-unavailable",
-        *BODY_PROBLEMS,
-        "not-found",
-        "conflict",
-    ),
+    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
 def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
     """Judge every recovery action for a diagnosis.
 
     Each action has the seconds per step that it saves, its cost, when it pays off and its risk, or the reason
-    against it. Actions that change the ranks' work keep the price that the diagnosis gave them. A plan is not
-    stored: the same request gives the same plan.
+    against it. Actions that change the ranks' work keep the price that the diagnosis gave them. Gains are
+    corrected by those of earlier incidents, see `GET /v1/plans/corrections`. A plan is not stored.
     """
     state = State.of(request)
     with state.database.reading() as session:
@@ -71,6 +106,7 @@ def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
         if row.state != DONE or row.document is None:
             raise ProblemError("conflict", f"the diagnosis is {row.state}; a plan needs a finished one")
         document = row.document
+        found = corrections(session)
     given = wanted.site.model_dump(include=wanted.site.model_fields_set)
-    site = state.site.model_copy(update=given)
+    site = corrected(state.site.model_copy(update=given), found)
     return plan(Diagnosis.model_validate_json(document), site=site)
