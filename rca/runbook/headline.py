@@ -97,8 +97,15 @@ def _slowing(diagnosis: Diagnosis) -> list[Cause]:
     return [cause for cause in diagnosis.causes if not cause.stops_the_job]
 
 
+def untimed(diagnosis: Diagnosis) -> bool:
+    """Whether no step was timed, so that the cost per step is unknown and not zero."""
+    return diagnosis.quality.steps_used == 0 and diagnosis.slowdown.seconds_per_step == 0
+
+
 def _cost(diagnosis: Diagnosis) -> str:
     slowdown, slowing = diagnosis.slowdown, _slowing(diagnosis)
+    if untimed(diagnosis):
+        return "cost per step unknown"
     if slowing and all(cause.without_price for cause in slowing):
         return "cost per step unknown"
     return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"

@@ -15,7 +15,7 @@ from rca.diagnosis.result import (
     Preference,
     Straggler,
 )
-from rca.runbook.headline import NOTABLE_SLOWING, headline, verdict
+from rca.runbook.headline import NOTABLE_SLOWING, headline, untimed, verdict
 from rca.runbook.numbers import (
     UNKNOWN,
     count,
@@ -137,7 +137,9 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         reason = diagnosis.abstention_reason
         facts.append(("Not certain, ", Name(reason.code), f":{_sentence(reason.sentence)}"))
     facts.append(
-        (
+        ("No step was timed: the cost per step is unknown.",)
+        if untimed(diagnosis)
+        else (
             f"Steps take {ratio(slow.ratio)} the time that a replay without stragglers takes: "
             f"{seconds(slow.seconds_per_step, signed=True)} per step "
             f"(interval {seconds_interval(slow.interval)}).",
@@ -260,7 +262,9 @@ def _evidence(item: Evidence, *, verbose: bool) -> Phrase:
     usual = isinstance(item, Contribution) and not label
     if not label:
         label, note = note or clean(item.signal), ""
-    parts = [label[0].upper(), f"{label[1:]}: {quantity(item.value, item.unit)}"]
+    unmeasured = item.value is None and item.reference is None
+    value = "" if unmeasured else f": {quantity(item.value, item.unit)}"
+    parts = [label[0].upper(), f"{label[1:]}{value}"]
     if item.reference is not None:
         against = "usually" if usual else "compared with"
         parts.append(f", {against} {quantity(item.reference, item.unit)}")

@@ -51,10 +51,24 @@ def name(text: str) -> Name:
     return Name(shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…")
 
 
+#: Failures that events report, as evidence names them.
+_FAILURES = {
+    "exit_code": "exit code",
+    "xid": "Xid code",
+    "ecc": "memory error of a device",
+    "oom_kill": "killed by the kernel for memory",
+    "link_down": "link down",
+    "heartbeat_missed": "heartbeat missed",
+    "nccl_timeout": "collective timed out",
+}
+
+
 def label_of(signal: str) -> str:
     """What a signal is, in words; empty for signals that only their note explains."""
     if signal in _PHASES:
         return _PHASES[signal]
+    if signal in _FAILURES:
+        return _FAILURES[signal]
     feeding = channels().get(signal, ())
     known = feeding[0] if feeding else resolve(signal)
     return known.meaning if known is not None else ""

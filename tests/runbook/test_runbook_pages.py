@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+import rca
 from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, EarlierWindow, Preference
 from rca.runbook import render
 
@@ -278,3 +279,18 @@ def test_without_doubt_no_page_speaks_of_it(throttled: Diagnosis) -> None:
         assert "ruled out" not in page
         assert "rather than" not in page
         assert "What the verdict rests on" not in page
+
+
+def test_without_step_times_the_cost_is_unknown_and_not_zero() -> None:
+    job = {"job_id": "a", "world_size": 4, "start": 1e9, "end": 1e9 + 60}
+    events = [
+        {"time": 1e9 + 5, "node": None, "rank": 2, "kind": kind, "code": code, "message": None}
+        for kind, code in (("process_exit", "1"), ("oom_kill", None))
+    ]
+    text = rca.diagnose(rca.Window.from_tables(job, events=events)).to_markdown()
+    assert "No step was timed: the cost per step is unknown." in text
+    assert "1.00x" not in text
+    assert "0 s per step" not in text
+    assert "- Exit code: 1, compared with 0 (2001-09-09 01:46:45 UTC)" in text
+    assert "- Killed by the kernel for memory (2001-09-09 01:46:45 UTC)" in text
+    assert "- No step was timed, so its cost is unknown\n" in text
