@@ -354,3 +354,10 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 def test_wrong_names_in_a_window_are_refused() -> None:
     with pytest.raises(InvalidWindow, match="leaf_switch"):
         job(leaf_switch=["\x1b[1m"] * 8)
+
+
+def test_a_node_that_occurs_twice_in_one_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "places.yaml"
+    path.write_text("nodes:\n  node-0: {leaf_switch: a}\n  node-0: {leaf_switch: b}\n")
+    with pytest.raises(InvalidInput, match=r"places\.yaml.*node-0 occurs twice"):
+        read_topology(path)

@@ -196,3 +196,24 @@ def test_times_without_a_zone_are_noted_and_durations_are_read() -> None:
 def test_what_is_no_table_is_refused(steps: object, message: str) -> None:
     with pytest.raises(InvalidWindow, match=message):
         rca.Window.from_tables(JOB, steps=steps)
+
+
+@pytest.mark.parametrize("column", ["start_time", "rank"])
+def test_text_that_is_not_utf8_is_refused_by_its_column(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "steps.csv"
+    frame = pd.DataFrame(rows()).astype(object)
+    frame.loc[5, column] = "caf\xe9"
+    path.write_bytes(frame.to_csv(index=False).encode("latin-1"))
+    with pytest.raises(
+        InvalidInput, match=rf"steps\.csv: the column {column} holds bytes that are not UTF-8"
+    ):
+        rca.read_window(path)
+
+
+def test_an_impossible_step_is_refused_by_its_row(tmp_path: Path) -> None:
+    content = rows()
+    content[7]["step_ms"] = 1e300
+    path = tmp_path / "steps.csv"
+    path.write_text(csv(content))
+    with pytest.raises(InvalidInput, match=r"ends beyond the year 5000.*row=7, end=1e\+297"):
+        rca.read_window(path)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
 from rca.telemetry.conversion import as_table
 from rca.telemetry.schema import EVENTS, METRICS, STEPS, TableSpec
@@ -33,6 +34,8 @@ _NEEDED: Mapping[str, frozenset[str]] = {
     "events": frozenset({"time", "kind"}),
 }
 _SPECS = {spec.name: spec for spec in (STEPS, METRICS, EVENTS)}
+#: The year 5000, Unix seconds: later times are errors, or of another unit.
+LATEST = 95_617_584_000.0
 _SEPARATORS = (",", "\t", ";")
 _DURATIONS = ("_seconds", "_ms")
 _STEP_DURATIONS = ("step_seconds", "step_ms")
@@ -115,6 +118,7 @@ def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
         if _is_empty(path):
             raise InvalidInput(f"{path.name}: names of columns, and no row")
         table = _csv(path, names, separator, most_rows) if separator else _json_lines(path)
+        _refuse_other_encoding(path, table)
         _refuse_many(path, table.num_rows, most_rows)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
@@ -166,6 +170,16 @@ def _csv(path: Path, names: list[str], separator: str, most_rows: int) -> pa.Tab
         return pa.Table.from_batches(batches, reader.schema)
 
 
+def _refuse_other_encoding(path: Path, table: pa.Table) -> None:
+    """Refuse columns that are read as bytes because a text of them is not UTF-8."""
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        if pa.types.is_binary(kind):
+            raise InvalidInput(
+                f"{path.name}: the column {name} holds bytes that are not UTF-8",
+                hint="save the table as UTF-8, and put every value into its own column",
+            )
+
+
 def _lasting(name: str, kind: pa.DataType) -> pa.DataType:
     """A type that also holds later values of a column: fractions, and times to the nanosecond."""
     known = any(name in spec.by_name for spec in _SPECS.values())
@@ -191,6 +205,21 @@ def _json_lines(path: Path) -> pa.Table:
     return pyarrow.json.read_json(path, read_options=pyarrow.json.ReadOptions(block_size=MAX_ROW_BYTES))
 
 
+def _refuse_impossible_end(name: str, ends: FloatArray) -> None:
+    """Name the row whose step or time is after the year 5000, unless most rows are."""
+    late = np.flatnonzero(ends > LATEST)
+    if 0 < late.size <= ends.size / 2:
+        raise InvalidWindow(
+            "ends beyond the year 5000" if name == "steps" else "is beyond the year 5000",
+            table=name,
+            column="start_time and step_seconds" if name == "steps" else "time",
+            rows=[{"row": int(row), "end": float(ends[row])} for row in late[:5]],
+            n_rows=int(late.size),
+            expected="Unix seconds",
+            hint="correct these rows or leave them out",
+        )
+
+
 def _job(tables: Mapping[str, pa.Table], job_id: str, notes: list[str]) -> dict[str, Any]:
     """World size, bounds and places, from the rows."""
     begins, ends, highest = [], [], -1
@@ -201,6 +230,7 @@ def _job(tables: Mapping[str, pa.Table], job_id: str, notes: list[str]) -> dict[
         ends.append(np.nanmax(last, initial=-np.inf))
         if "rank" in table.column_names:
             highest = max(highest, int(np.nanmax(_numbers(table, "rank"), initial=-1.0)))
+        _refuse_impossible_end(name, np.asarray(last))
     start = float(min(begins))
     if not np.isfinite(start):
         raise InvalidWindow("has no time in any row", table=next(iter(tables)), expected="Unix seconds")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import yaml
@@ -96,6 +98,19 @@ def _text(path: Path) -> str:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
+class _Unique(yaml.SafeLoader):
+    """The safe loader, but a key that occurs twice in one mapping is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        twice = sorted(key for key, times in counts.items() if times > 1 and key != "<<")
+        if twice:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{cut(twice[0])} occurs twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep=deep)
+
+
 def _document(text: str, source: str) -> object:
     """The JSON or YAML document."""
     if text.lstrip().startswith(("{", "[")):
@@ -107,7 +122,7 @@ def _document(text: str, source: str) -> object:
     if len(text) > MAX_YAML_BYTES:
         raise TooLarge(f"{source}: YAML of more than {MAX_YAML_BYTES:,} bytes", hint="write it as JSON")
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Unique)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = cut(" ".join(str(error).split()), 200)
         raise InvalidInput(f"{source} is no YAML: {reason}", hint=f"a topology is {_KINDS}") from None
