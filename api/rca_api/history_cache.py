@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Generic, TypeVar
 
 import structlog
 
+from rca_api.actions.corrections import corrections, factors
 from rca_api.diagnoses.history import LONGEST_AGE_SECONDS, EarlierWindows, History, NodeOdds
 from rca_api.diagnoses.repository import healthy_windows
 from rca_api.nodes.fault_prior import blaming_jobs, fault_odds
@@ -112,21 +114,40 @@ class EarlierWindowCache(PolledCache[EarlierWindows]):
             return EarlierWindows(healthy_windows(session, since=since))
 
 
+class CorrectionCache(PolledCache[Mapping[str, float]]):
+    """Observed over predicted gain by action.
+
+    Parameters
+    ----------
+    database : Database
+    """
+
+    def __init__(self, database: Database) -> None:
+        super().__init__({}, "the corrections of gains", used=True)
+        self._database = database
+
+    def _read(self) -> Mapping[str, float]:
+        with self._database.reading() as session:
+            return factors(corrections(session))
+
+
 class HistoryCache:
-    """Both caches, each as far as its setting allows; both have to be followed.
+    """All caches, the first two as far as their settings allow; all have to be followed.
 
     Attributes
     ----------
     nodes : NodeHistoryCache
     windows : EarlierWindowCache
+    corrections : CorrectionCache
     """
 
     def __init__(self, database: Database, settings: Settings) -> None:
         used = settings.node_priors == "on"
         self.nodes = NodeHistoryCache(database, settings.node_lemon_prior, used=used)
         self.windows = EarlierWindowCache(database, used=settings.earlier_windows == "on")
+        self.corrections = CorrectionCache(database)
 
     @property
     def current(self) -> History:
         """The history as of the last read."""
-        return History(self.nodes.current, self.windows.current)
+        return History(self.nodes.current, self.windows.current, self.corrections.current)

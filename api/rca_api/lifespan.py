@@ -47,6 +47,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             state.follower.follow,
             state.memory.nodes.follow,
             state.memory.windows.follow,
+            state.memory.corrections.follow,
             *tidying(state),
             partial(count_rows, state.database, state.metrics),
         )

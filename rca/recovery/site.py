@@ -132,6 +132,12 @@ class Site(BaseModel):
             update={name: getattr(hints, name) for name in _HINTED if getattr(self, name) is None}
         )
 
+    def corrected(self, factors: Mapping[str, float]) -> Self:
+        """The site with corrections by action, except for actions that have one."""
+        if not factors:
+            return self
+        return self.model_copy(update={"corrections": {**factors, **self.corrections}})
+
     @property
     def restart_cost(self) -> float:
         """Seconds that a restart takes from the job: the restart, and half a checkpoint interval of work."""

@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.diagnosis.result import RecoveryFacts, Removal
+from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.diagnoses.tables import DiagnosisRow
 
 
@@ -110,6 +111,8 @@ def test_observed_gains_of_incidents_correct_later_plans(tmp_path: Path, slow: r
         given = {"action": "add_loader_workers", "taken_at": taken, "diagnosis_id": earlier}
         assert client.post(path, json=given).status_code == 201
         live(client, *["healthy"] * 3, first=3)
+        state_of(client).memory.corrections.refresh()
+        history = state_of(client).memory.current
         plans = [
             client.post("/v1/plans", json={"diagnosis_id": found, "site": site}).json()
             for site in ({}, {"corrections": {"add_loader_workers": 0.5}})
@@ -122,3 +125,17 @@ def test_observed_gains_of_incidents_correct_later_plans(tmp_path: Path, slow: r
     for others, factor in zip(saved[1:], (0.9, 0.5), strict=True):
         expected = saved[0] | {"add_loader_workers": factor * saved[0]["add_loader_workers"]}
         assert others == pytest.approx(expected)
+    assert history.corrections == {"add_loader_workers": pytest.approx(0.9)}
+
+
+def test_a_diagnosis_uses_the_corrections_that_come_with_its_task(
+    make_window: Any, slow: rca.Diagnosis
+) -> None:
+    window = make_window(late={5: 0.05}, phase="data_loading_seconds")
+    found = LoadedBundles().diagnose(BundleRef(None), window, corrections={"add_loader_workers": 0.5})
+    [plain], [halved] = (
+        [each for each in held.actions if each.action == "add_loader_workers"] for held in (slow, found)
+    )
+    assert plain.expected_seconds_per_step_saved is not None
+    assert halved.expected_seconds_per_step_saved == pytest.approx(plain.expected_seconds_per_step_saved / 2)
+    assert (plain.correction, halved.correction) == (None, 0.5)

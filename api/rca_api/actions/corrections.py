@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca.recovery.outcomes import Correction, correction
-from rca.recovery.site import Site
 from rca_api.actions.tables import TakenActionRow
 
 #: Newest actions with an observed gain that count.
@@ -41,7 +41,6 @@ def corrections(session: Session) -> dict[str, Correction]:
     return {action: each for action, each in found.items() if each.n}
 
 
-def corrected(site: Site, found: dict[str, Correction]) -> Site:
-    """The site with corrections for the actions to which it gives none."""
-    factors = {action: each.factor for action, each in found.items()} | dict(site.corrections)
-    return site.model_copy(update={"corrections": factors})
+def factors(found: Mapping[str, Correction]) -> dict[str, float]:
+    """The factors of corrections, as a site has them."""
+    return {action: each.factor for action, each in found.items()}

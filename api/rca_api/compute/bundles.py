@@ -66,8 +66,11 @@ class LoadedBundles:
         window: Window,
         node_odds: Mapping[str, float] | None = None,
         earlier: Window | None = None,
+        corrections: Mapping[str, float] | None = None,
     ) -> Diagnosis:
         """Diagnose one validated window, with the fault odds of its nodes and with an earlier window.
+
+        Gains of actions are multiplied by `corrections` where the site has none.
 
         Raises
         ------
@@ -82,7 +85,7 @@ class LoadedBundles:
             priors=self._priors,
             node_odds=node_odds or None,
             earlier=earlier,
-            site=self._site,
+            site=(self._site or Site()).corrected(corrections or {}),
             max_memory_bytes=None,
         )
 

@@ -66,7 +66,11 @@ def without_overlaps(newest_first: Iterable[HealthyWindow]) -> tuple[HealthyWind
 
 @dataclass(frozen=True)
 class History:
-    """What a diagnosis may use in addition to its window; empty unless a setting allows it."""
+    """What a diagnosis may use besides its window; nodes and windows are empty unless a setting allows them.
+
+    `corrections` are observed over predicted gain by action.
+    """
 
     nodes: NodeOdds = field(default_factory=NodeOdds)
     windows: EarlierWindows = field(default_factory=EarlierWindows)
+    corrections: Mapping[str, float] = field(default_factory=dict)

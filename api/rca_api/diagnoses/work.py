@@ -202,13 +202,14 @@ def _diagnosed(context: Context, ref: BundleRef, window: Window, history: Histor
 
 def _with_history(context: Context, ref: BundleRef, window: Window, history: History) -> Diagnosis:
     earlier = _earlier(context, window, history)
+    odds = history.nodes.excluding(window.job.job_id)
     try:
-        return context.bundles.diagnose(ref, window, history.nodes.excluding(window.job.job_id), earlier)
+        return context.bundles.diagnose(ref, window, odds, earlier, history.corrections)
     except InvalidInput:
         if earlier is None:
             raise
         # The earlier window does not fit, for example because the job has another shape now.
-        return context.bundles.diagnose(ref, window, history.nodes.excluding(window.job.job_id))
+        return context.bundles.diagnose(ref, window, odds, corrections=history.corrections)
 
 
 def _earlier(context: Context, window: Window, history: History) -> Window | None:
