@@ -3,6 +3,8 @@
 AntDT-ND (`NonDedicated`) is for clusters whose nodes are shared. It shifts batch sizes at once, because that
 is cheap. It restarts a persistent straggler when the time lost to it equals the cost of the restart. This is
 the rule of ski-rental: its cost is at most twice that of a rule that has foreseen how long the fault lasts.
+A fault lasts until the worker has been at speed for a while. All time lost until then counts, also while the
+straggler reads as transient.
 AntDT-DD (`Dedicated`) is for mixed hardware: micro-batches and accumulation steps within memory limits.
 """
 
@@ -73,11 +75,14 @@ class NonDedicated:
         Smallest share of the step time for which sizes change.
     fixed : float
         Seconds of a step that do not depend on the batch size; the same as the monitor's.
+    calm_seconds : float
+        A fault is over when its worker has been at speed for so long without a break.
 
     Attributes
     ----------
     lost : ndarray of shape (n_workers,), seconds
-        Time lost to each persistent straggler so far, after the sizes were adjusted.
+        Time lost to the fault of each worker so far, with the sizes as they were. Time as a deterministic
+        straggler is subtracted: a restart would not help.
     """
 
     decision: Decision
@@ -86,14 +91,20 @@ class NonDedicated:
     most: int | IntArray | None = None
     least_gain: float = 0.05
     fixed: float = 0.0
+    calm_seconds: float = 600.0
     lost: FloatArray = field(init=False)
+    _calm: FloatArray = field(init=False)
     _ordered: set[int] = field(init=False, default_factory=set)
     _seen: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if not self.restart_seconds > 0:
             raise InvalidInput(f"a restart takes {self.restart_seconds} s", hint="give a positive number")
+        if not self.calm_seconds >= 0:
+            raise InvalidInput(f"calm_seconds is {self.calm_seconds}", hint="give 0 or a positive number")
         self.lost = np.zeros(self.decision.n_workers)
+        #: Seconds that each worker has been at speed without a break.
+        self._calm = np.zeros(self.decision.n_workers)
 
     def act(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
         """Decide at a moment.
@@ -120,19 +131,24 @@ class NonDedicated:
 
     def restarted(self, worker: int) -> None:
         """Begin to count anew for a worker that was restarted. Until then it is not restarted again."""
-        self.lost[worker] = 0.0
+        self.lost[worker] = self._calm[worker] = 0.0
         self._ordered.discard(worker)
 
     def _restarts(self, reading: Reading, passed: float) -> tuple[Action, ...]:
         persistent = set(reading.of(Straggler.persistent))
         fixed = np.full(reading.speed.size, self.fixed)
         now = step_seconds(np.array(self.decision.samples), reading.speed, fixed)
-        for worker in range(reading.speed.size):
-            if worker not in persistent:
-                # It has recovered, or was never lasting: what it cost is spent.
-                self.lost[worker] = 0.0
+        for worker, kind in enumerate(reading.stragglers):
+            if kind is Straggler.none:
+                self._calm[worker] += passed
+                if self._calm[worker] >= self.calm_seconds:
+                    # The fault is over: what it cost is spent.
+                    self.lost[worker] = 0.0
                 continue
-            self.lost[worker] += passed * (1 - self._without(reading, worker) / now)
+            self._calm[worker] = 0.0
+            share = max(1 - self._without(reading, worker) / now, 0.0)
+            sign = -1 if kind is Straggler.deterministic else 1
+            self.lost[worker] = max(self.lost[worker] + sign * passed * share, 0.0)
         waiting = sorted(persistent - self._ordered)
         due = [worker for worker in waiting if self.lost[worker] >= self.restart_seconds]
         if not due:
