@@ -87,7 +87,9 @@ def run(rank: int, port: int, seen: multiprocessing.Queue) -> None:
     for step in range(len(samples)):
         squared_error(alone, *batch(step)).backward()
         descend(alone)
-    apart = [float((a - b).abs().max()) for a, b in zip(net.parameters(), alone.parameters(), strict=True)]
+    apart = [
+        float((a - b).detach().abs().max()) for a, b in zip(net.parameters(), alone.parameters(), strict=True)
+    ]
     seen.put({"rank": rank, "samples": samples, "apart": max(apart)})
     dist.destroy_process_group()
 

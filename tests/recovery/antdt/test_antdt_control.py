@@ -163,10 +163,10 @@ def test_a_reading_as_transient_does_not_clear_what_was_lost() -> None:
     """One in twenty; it was never restarted in 20,000 s."""
     controller = NonDedicated(Decision.of([25] * 4), restart_seconds=300)
     restarted = []
-    for number in range(200):
+    for number in range(400):
         kind = TRANSIENT if number % 20 == 19 else PERSISTENT
-        actions = controller.act(seen(kind, 100.0 * number), number)
-        restarted += [100 * number for action in actions if action.name == "KILL_RESTART"]
+        actions = controller.act(seen(kind, 50.0 * number), number)
+        restarted += [50 * number for action in actions if action.name == "KILL_RESTART"]
     # After the adjustment a step takes 100/3.25 instead of 100/4: 19 % of the time is lost.
     assert restarted == [pytest.approx(300 / (1 - 3.25 / 4), abs=200)]
 

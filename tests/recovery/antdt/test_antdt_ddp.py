@@ -6,12 +6,16 @@ import json
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
+# Not imported here: that takes seconds, and only the ranks need it.
+pytestmark = pytest.mark.skipif(
+    find_spec("torch") is None, reason="torch is not installed: pip install torch==2.13.0"
+)
 
 
 @pytest.fixture(scope="module")
