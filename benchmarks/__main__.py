@@ -33,6 +33,7 @@ BENCHMARKS = {
     "online": Benchmark("benchmarks.online", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
+    "star": Benchmark("benchmarks.star", long=True),
     "stragglar": Benchmark("benchmarks.stragglar", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),

@@ -14,6 +14,9 @@ ring_with_children, parameter_server
     Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, and
     x-order updates with a parameter server. Only these import torch.
 
+The price of a mode counts neither staleness nor messages. Measured speeds are below it: see
+`benchmarks/star.py`.
+
 References
 ----------
 .. [1] "STAR", arXiv 2512.09685.
