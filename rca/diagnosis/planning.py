@@ -57,8 +57,10 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
     window : Window
     site : Site
     """
-    if diagnosis.recovery is None or (diagnosis.failure_mode == "healthy" and not diagnosis.causes):
+    if diagnosis.recovery is None:
         return diagnosis
+    if diagnosis.failure_mode == "healthy" and not diagnosis.causes:
+        return diagnosis.model_copy(update={"recovery": None})
     job = window.job
     facts = diagnosis.recovery.model_copy(
         update={

@@ -89,6 +89,7 @@ def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -
     assert {row.method for row in rows} == {PRODUCT, *RULES}
 
 
+@pytest.mark.long
 def test_workers_have_no_influence_on_the_result(corpus: Path) -> None:
     plan = Plan(("phases-only",), baselines=True)
     alone = evaluate_collection(corpus, plan).rows

@@ -157,6 +157,7 @@ def costs() -> dict[str, dict[str, Any]]:
     return {each.pop("name"): each for each in map(json.loads, ran.stdout.splitlines())}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BODIES)
 def test_no_body_takes_more_than_a_gibibyte(costs: dict[str, dict[str, Any]], name: str) -> None:
     cost = costs[name]

@@ -109,6 +109,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
     made.database.close()
 
 
+@pytest.mark.long
 def test_a_run_survives_kill_9_of_its_worker_and_registers_one_version(
     installation: Installation, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_another_seed_gives_another_window():
     assert not _same(simulate(drawn).window, other.window)
 
 
+@pytest.mark.long
 def test_a_corpus_does_not_depend_on_the_number_of_processes():
     alone = [made_of(index) for index in range(10)]
     assert _same(next(generate_corpus(10, 7, processes=1)).window, alone[0].window)

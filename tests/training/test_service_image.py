@@ -55,6 +55,7 @@ def not_in_the_image() -> set[str]:
     }
 
 
+@pytest.mark.long
 def test_the_registry_is_asked_with_nothing_but_what_the_image_has(tmp_path: Path) -> None:
     missing = not_in_the_image()
     assert {"sklearn", "optuna", "pytest"} <= missing

@@ -69,6 +69,7 @@ def revision(path: Path) -> str:
         return str(database.execute("SELECT version_num FROM alembic_version").fetchone()[0])
 
 
+@pytest.mark.long
 def test_a_store_can_be_opened_whenever_its_maker_was_killed(processes: Any) -> None:
     found = processes["killed"]
     assert len(found["states"]) == N_KILLS
