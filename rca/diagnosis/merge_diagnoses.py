@@ -237,11 +237,12 @@ def _recovery(
     whole: Diagnosis, part: Diagnosis, old: Sequence[Cause], added: Sequence[Cause], share: float
 ) -> RecoveryFacts | None:
     """The whole's facts with the removals of its remaining causes, and those of the part's added ones."""
-    if whole.recovery is None or part.recovery is None:
+    if part.recovery is None:
         return whole.recovery
-    kept = [each for each in whole.recovery.removals if _removes_one_of(each, old)]
+    facts = whole.recovery or RecoveryFacts(removals=[])
+    kept = [each for each in facts.removals if _removes_one_of(each, old)]
     new = [_over_all_steps(each, share) for each in part.recovery.removals if _removes_one_of(each, added)]
-    return whole.recovery.model_copy(update={"removals": [*kept, *new]})
+    return facts.model_copy(update={"removals": [*kept, *new]})
 
 
 def _removes_one_of(removal: Removal, causes: Sequence[Cause]) -> bool:
