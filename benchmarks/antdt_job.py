@@ -25,6 +25,7 @@ import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from benchmarks.small_job import data_of, network, spend
 from rca.recovery.antdt import Action, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
 from rca.recovery.antdt.agent import Agent
 from rca.recovery.antdt.leases import Checkpoint
@@ -32,7 +33,6 @@ from rca.recovery.antdt.shard_client import ShardClient
 from rca.recovery.antdt.shard_plan import ShardPlan
 from rca.recovery.antdt.shard_sampler import ShardSampler
 
-N_FEATURES, N_CLASSES, N_HIDDEN = 20, 4, 64
 LEARNING_RATE = 0.2
 #: Windows of a job that lasts seconds.
 RULES = Thresholds(short_seconds=2.0, long_seconds=20.0)
@@ -84,34 +84,10 @@ class Run:
     predicted: list[tuple[float, float]] = field(default_factory=list)
 
 
-def data_of(job: Job, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points of classes that overlap, so that the loss has a floor above zero."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(N_CLASSES, size=job.n_samples)
-    centres = rng.normal(size=(N_CLASSES, N_FEATURES))
-    x = centres[y] + rng.normal(scale=1.5, size=(job.n_samples, N_FEATURES))
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
-
-
-def network(seed: int) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    layers = torch.nn.Linear(N_FEATURES, N_HIDDEN), torch.nn.ReLU(), torch.nn.Linear(N_HIDDEN, N_CLASSES)
-    return torch.nn.Sequential(*layers)
-
-
 def device_time(job: Job, rank: int, n_samples: int) -> None:
     """Spend the time of a device on some samples."""
-    time.sleep(job.sample_seconds * n_samples)
-    if rank != job.slow_rank or n_samples == 0:
-        return
-    more = (job.slow_factor - 1) * job.sample_seconds * n_samples
-    if job.slow_by == "sleep":
-        time.sleep(more)
-        return
-    work = np.ones((64, 64))
-    until = time.thread_time() + more
-    while time.thread_time() < until:
-        work @ work
+    factor = job.slow_factor if rank == job.slow_rank else 1.0
+    spend(job.sample_seconds * n_samples, factor, job.slow_by)
 
 
 def static_batches(job: Job, seed: int, rank: int) -> Iterator[np.ndarray]:
@@ -126,7 +102,7 @@ def static_batches(job: Job, seed: int, rank: int) -> Iterator[np.ndarray]:
 
 def train_static(job: Job, rank: int, seed: int) -> Run:
     """Static data parallelism."""
-    run, (x, y) = Run("static", seed), data_of(job, seed)
+    run, (x, y) = Run("static", seed), data_of(job.n_samples, seed)
     model = DistributedDataParallel(network(seed))
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     dist.barrier()
@@ -143,7 +119,7 @@ def train_static(job: Job, rank: int, seed: int) -> Run:
 
 def train_antdt(job: Job, rank: int, seed: int, store: Any) -> Run:
     """Shards from the service, and batch sizes from the controller."""
-    run, (x, y) = Run("antdt", seed), data_of(job, seed)
+    run, (x, y) = Run("antdt", seed), data_of(job.n_samples, seed)
     model = DistributedDataParallel(network(seed))
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     service = ShardClient(job.url, f"seed-{seed}-{bool(job.checkpoint_every)}", job.plan(seed))
@@ -231,7 +207,7 @@ def resumed(job: Job, rank: int, model: torch.nn.Module, service: ShardClient) -
 def gradient_error(job: Job, rank: int) -> float:
     """Largest difference between the update of unequal batches and that of one batch, as a share of it."""
     decision = Decision.of(np.arange(1, job.n_ranks + 1) ** 2)
-    (x, y), model = data_of(job, 0), DistributedDataParallel(network(0))
+    (x, y), model = data_of(job.n_samples, 0), DistributedDataParallel(network(0))
     ends = np.cumsum(decision.samples)
     mine = slice(int(ends[rank]) - decision.samples[rank], int(ends[rank]))
     loss = torch.nn.functional.cross_entropy(model(x[mine]), y[mine])

@@ -44,13 +44,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.antdt import FORK, free_port, interval
+from benchmarks.small_job import data_of, network, spend
 from rca.recovery.star.modes import Progress, heuristic_order, static_groups, synchronous, x_order
 from rca.recovery.star.noise import noise_scale
 from rca.recovery.star.parameter_server import serve, work
 from rca.recovery.star.prediction import is_straggler
 from rca.recovery.star.ring_with_children import RingWithChildren, ddp_hook
 
-N_FEATURES, N_CLASSES, N_HIDDEN, N_SAMPLES = 20, 4, 64, 4096
+N_SAMPLES = 4096
 N_WORKERS, SLOW = 4, 1
 TIMEOUT = timedelta(seconds=60)
 MODES = ("synchronous", "asynchronous", "x-order", "ring with children")
@@ -91,7 +92,7 @@ class Worker:
 
     def __init__(self, job: Job, worker: int) -> None:
         self.job, self.worker = job, worker
-        self.x, self.y = data_of(job.seed)
+        self.x, self.y = data_of(N_SAMPLES, job.seed)
         self.model = network(job.seed)
         self.draw = np.random.default_rng([job.seed, worker])
         self.seconds: list[float] = []
@@ -100,7 +101,8 @@ class Worker:
         """Loss of a random batch, after the time of a device."""
         began = time.monotonic()
         chosen = self.draw.integers(N_SAMPLES, size=self.job.batch)
-        spend(self.job, self.worker)
+        factor = self.job.factor if self.worker == SLOW else 1.0
+        spend(self.job.sample_seconds * self.job.batch, factor, self.job.slow_by)
         found = torch.nn.functional.cross_entropy(model(self.x[chosen]), self.y[chosen])
         self.seconds.append(time.monotonic() - began)
         return found
@@ -110,37 +112,6 @@ class Worker:
         self.model.zero_grad()
         self.loss(self.model).backward()
         return torch.cat([each.grad.flatten() for each in self.model.parameters()])
-
-
-def data_of(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Points of classes that overlap, so that the loss has a floor above zero."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(N_CLASSES, size=N_SAMPLES)
-    centres = rng.normal(size=(N_CLASSES, N_FEATURES))
-    x = centres[y] + rng.normal(scale=1.5, size=(N_SAMPLES, N_FEATURES))
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
-
-
-def network(seed: int) -> torch.nn.Module:
-    torch.manual_seed(seed)
-    layers = torch.nn.Linear(N_FEATURES, N_HIDDEN), torch.nn.ReLU(), torch.nn.Linear(N_HIDDEN, N_CLASSES)
-    return torch.nn.Sequential(*layers)
-
-
-def spend(job: Job, worker: int) -> None:
-    """Spend the time of a device on a batch."""
-    pause = job.sample_seconds * job.batch
-    time.sleep(pause)
-    if worker != SLOW:
-        return
-    more = (job.factor - 1) * pause
-    if job.slow_by == "sleep":
-        time.sleep(more)
-        return
-    matrix = np.ones((64, 64))
-    until = time.thread_time() + more
-    while time.thread_time() < until:
-        matrix @ matrix
 
 
 def train_all_reduce(job: Job, worker: Worker) -> dict[str, Any]:
@@ -225,7 +196,7 @@ def run(job: Job) -> dict[str, Any]:
 
 
 def loss_of(job: Job, vector: np.ndarray) -> float:
-    model, (x, y) = network(job.seed), data_of(job.seed)
+    model, (x, y) = network(job.seed), data_of(N_SAMPLES, job.seed)
     with torch.no_grad():
         vector_to_parameters(torch.from_numpy(vector), model.parameters())
         return float(torch.nn.functional.cross_entropy(model(x), y))
@@ -272,7 +243,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     first = run(replace(job, updates=max(options.updates // 4, 8)))
     noise = measured_noise(job, first["copies"][len(first["copies"]) // 2][1])
     if noise is None:
-        raise SystemExit("the gradient cannot be told from noise; give larger batches")
+        raise SystemExit("the gradient is within the noise; give larger batches")
     progress = Progress(np.array(first["seconds"]), job.batch, noise)
     order = heuristic_order(progress)
     orders = {
