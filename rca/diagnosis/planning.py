@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
+from typing import Any
+
 from rca.diagnosis.advice import signals_for
 from rca.diagnosis.result import Action, Cause, Diagnosis, RecoveryFacts
 from rca.features.extract import FeatureSet, step_phases
@@ -9,7 +12,7 @@ from rca.recovery.option import Option
 from rca.recovery.planner import REPLAYED, Plan
 from rca.recovery.planner import plan as plan_for
 from rca.recovery.remedies import REMEDY_OF
-from rca.recovery.site import Site
+from rca.recovery.site import Site, positive_hint
 from rca.recovery.situation import Fault, Situation, Suspect
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.job import Job, Topology
@@ -66,8 +69,7 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
         update={
             "job_nodes": len(job.topology.node_names),
             "over": _is_over(diagnosis, window),
-            "hints": Site.of_job(job, _step_seconds(diagnosis)),
-            "global_batch": _global_batch(job),
+            **_from_job(job, diagnosis),
         }
     )
     diagnosis = diagnosis.model_copy(update={"recovery": facts})
@@ -85,9 +87,7 @@ def with_replayed_actions(diagnosis: Diagnosis, features: FeatureSet, job: Job, 
     if diagnosis.failure_mode != "fail_slow" or diagnosis.recovery is None:
         return diagnosis
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), job)
-    facts = diagnosis.recovery.model_copy(
-        update={"hints": Site.of_job(job, _step_seconds(diagnosis)), "global_batch": _global_batch(job)}
-    )
+    facts = diagnosis.recovery.model_copy(update=_from_job(job, diagnosis))
     diagnosis = diagnosis.model_copy(update={"recovery": facts})
     situation = _situation(diagnosis, site, job.topology, replay)
     found = [option for action in REPLAYED for option in action.options(situation)]
@@ -134,6 +134,14 @@ def _situation(
         replay=replay,
         site=site.filled(facts.hints),
     )
+
+
+def _from_job(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
+    """The recovery facts that a job gives as hints."""
+    return {
+        "hints": Site.of_job(job, _step_seconds(diagnosis)),
+        "global_batch": positive_hint(job, "global_batch_size", most=inf),
+    }
 
 
 def _fault(cause: Cause, facts: RecoveryFacts) -> Fault:
@@ -186,10 +194,3 @@ def _is_over(diagnosis: Diagnosis, window: Window) -> bool:
     first, last = int(steps.min()), int(steps.max())
     quiet_from = last - QUIET_END * (last - first + 1)
     return all(step is not None and step < quiet_from for step in last_steps)
-
-
-def _global_batch(job: Job) -> float | None:
-    value: object = job.hints.get("global_batch_size")
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        return None
-    return float(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
 from rca.recovery.stragglar.cost import Link, predicted_saving
 from rca.robust import nan_mean
@@ -19,7 +19,7 @@ LEAST_STEPS = 10
 LEAST_SHARE = 1e-3
 
 
-class StragglerAwareAllReduce:
+class StragglerAwareAllReduce(SingleAction):
     """The others reduce among themselves while the straggler is late (arXiv 2505.23523).
 
     The exposed transfer of the window is taken for a ring's, without a cost per message. Published gains of
@@ -28,11 +28,6 @@ class StragglerAwareAllReduce:
 
     name = "straggler_aware_all_reduce"
     weight: Weight = "light"
-
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option, priced by the published cost model on the window's delays; or the reason against it."""
-        found = self._judged(situation)
-        return [Rejection(action=self.name, reason=found) if isinstance(found, str) else found]
 
     def _judged(self, situation: Situation) -> Option | str:
         replay, topology = situation.replay, situation.topology

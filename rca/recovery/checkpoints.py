@@ -11,7 +11,7 @@ from math import sqrt
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
 
 #: Share of a usual step from which the slowest rank has written a checkpoint in a step.
@@ -20,16 +20,11 @@ LEAST_CHECKPOINT = 0.01
 LEAST_SHARE = 1e-3
 
 
-class CheckpointInterval:
+class CheckpointInterval(SingleAction):
     """Changes how often the job writes checkpoints."""
 
     name = "change_checkpoint_interval"
     weight: Weight = "light"
-
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option, if the failures of the site and the checkpoints of the window are known."""
-        found = self._judged(situation)
-        return [Rejection(action=self.name, reason=found) if isinstance(found, str) else found]
 
     def _judged(self, situation: Situation) -> Option | str:
         between = situation.site.failure_seconds

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, Rejection, Weight, option
+from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, SingleAction, Weight, option
 from rca.recovery.remedies import RESTART_RISK
 from rca.recovery.situation import Situation, Suspect
 from rca.telemetry.causes import STOP_CAUSES
@@ -19,16 +19,11 @@ COVERED = 0.95
 LEAST_CHANCE, LEAST_SUSPECT = 0.5, 0.1
 
 
-class IsolateSuspects:
+class IsolateSuspects(SingleAction):
     """Takes every node that may be at fault out of the job at once; checks follow outside the job."""
 
     name = "isolate_suspects"
     weight: Weight = "heavy"
-
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option: the smallest covering set; or the reason against it."""
-        found = self._judged(situation)
-        return [Rejection(action=self.name, reason=found) if isinstance(found, str) else found]
 
     def _judged(self, situation: Situation) -> Option | str:
         if situation.mode == "healthy":

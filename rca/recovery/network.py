@@ -73,7 +73,7 @@ class Reroute:
                 self,
                 Gain(fault.saved, fault.interval and (0.0, fault.interval[1]), "attribution")
                 if fault.saved is not None
-                else Gain(None, None, "unknown"),
+                else UNKNOWN_GAIN,
                 chance=fault.probability,
                 causes=[fault.cause],
                 ranks=fault.ranks,

@@ -103,6 +103,21 @@ class Action(Protocol):
         ...
 
 
+class SingleAction:
+    """An action with one option at most."""
+
+    name: str
+
+    def options(self, situation: Situation) -> list[Option | Rejection]:
+        """The option, or the reason against it."""
+        found = self._judged(situation)
+        return [Rejection(action=self.name, reason=found) if isinstance(found, str) else found]
+
+    def _judged(self, situation: Situation) -> Option | str:
+        """The option, or the reason against it as text."""
+        raise NotImplementedError
+
+
 UNKNOWN_GAIN = Gain(None, None, "unknown")
 
 

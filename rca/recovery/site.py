@@ -117,12 +117,12 @@ class Site(BaseModel):
     def of_job(cls, job: Job, step_seconds: float) -> Self:
         """The costs that a job gives as hints."""
         found: dict[str, float] = {}
-        if seconds := _positive(job.hints.get("restart_seconds")):
+        if seconds := positive_hint(job, "restart_seconds"):
             found["restart_seconds"] = seconds
-        steps = _positive(job.hints.get("checkpoint_interval_steps"))
+        steps = positive_hint(job, "checkpoint_interval_steps")
         if steps and 0 < steps * step_seconds <= LONGEST:
             found["checkpoint_seconds"] = steps * step_seconds
-        if noise := _positive(job.hints.get("gradient_noise_scale")):
+        if noise := positive_hint(job, "gradient_noise_scale"):
             found["gradient_noise_scale"] = noise
         return cls(**found)
 
@@ -156,6 +156,9 @@ class Site(BaseModel):
 _HINTED = ("restart_seconds", "checkpoint_seconds", "gradient_noise_scale")
 
 
-def _positive(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST
-    return float(value) if known else None
+def positive_hint(job: Job, name: str, most: float = LONGEST) -> float | None:
+    """A hint of a job that is a positive number of at most `most`; None for anything else."""
+    value: object = job.hints.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        return None
+    return float(value)

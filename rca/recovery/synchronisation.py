@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
 from rca.robust import group_members, nan_mean, nan_median
 
@@ -82,17 +82,16 @@ class Workers:
         return cls(slowest_of_each(replay.own, topology.worker), replay.transfer, groups)
 
 
-class BackupWorkers:
+class BackupWorkers(SingleAction):
     """AntDT's `BACKUP_WORKERS`: an update does not wait for the last few workers; their samples are lost."""
 
     name = "backup_workers"
     weight: Weight = "light"
 
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """The best number of dropped workers, priced by replay; or the reason against it."""
+    def _judged(self, situation: Situation) -> Option | str:
         workers = Workers.of(situation)
         if isinstance(workers, str):
-            return [Rejection(action=self.name, reason=workers)]
+            return workers
         n = workers.n
         most = max(int(n * MOST_DROPPED), 1)
         penalties = [progress_penalty((n - dropped) / n, situation) for dropped in range(1, most + 1)]
@@ -101,54 +100,46 @@ class BackupWorkers:
         best = int(np.nanargmin(means)) if np.isfinite(means).any() else 0
         found, dropped = situation.saved(changed[best]), best + 1
         if found is None or found[1][0] <= 0:
-            reason = "the lost samples cost more than the wait for the last workers"
-            return [Rejection(action=self.name, reason=reason)]
-        return [
-            option(
-                self,
-                Gain(*found, "replay"),
-                chance=1.0,
-                causes=[fault.cause for fault in situation.faults],
-                ranks=[rank for each in situation.suspects for rank in each.ranks],
-                risk=f"loses the samples of {dropped} of {n} workers per step, mostly of the stragglers",
-                instruction=f"average the first {n - dropped} gradients of each step; weight by samples seen",
-            )
-        ]
+            return "the lost samples cost more than the wait for the last workers"
+        return option(
+            self,
+            Gain(*found, "replay"),
+            chance=1.0,
+            causes=[fault.cause for fault in situation.faults],
+            ranks=[rank for each in situation.suspects for rank in each.ranks],
+            risk=f"loses the samples of {dropped} of {n} workers per step, mostly of the stragglers",
+            instruction=f"average the first {n - dropped} gradients of each step; weight by samples seen",
+        )
 
 
-class GroupedSynchronisation:
+class GroupedSynchronisation(SingleAction):
     """STAR: workers of like speed update in groups, so that the fast do not wait for the slow."""
 
     name = "grouped_synchronisation"
     weight: Weight = "light"
 
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option for two groups of workers; or the reason against it."""
+    def _judged(self, situation: Situation) -> Option | str:
         workers = Workers.of(situation)
         if isinstance(workers, str):
-            return [Rejection(action=self.name, reason=workers)]
+            return workers
         slow = workers.slower_group()
         if slow.size == 0:
-            reason = f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
-            return [Rejection(action=self.name, reason=reason)]
+            return f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
         found = situation.saved(self._changed(workers, slow, situation))
         if found is None or found[1][0] <= 0:
-            reason = "smaller updates cost more iterations than the shorter steps save"
-            return [Rejection(action=self.name, reason=reason)]
+            return "smaller updates cost more iterations than the shorter steps save"
         saved, (low, high) = found
         # Stale updates may cost any part of it where the gradient noise is not known.
         known = situation.site.gradient_noise_scale is not None and situation.global_batch is not None
-        return [
-            option(
-                self,
-                Gain(saved, (low if known else min(low, 0.0), high), "replay"),
-                chance=max((each.probability for each in situation.suspects), default=1.0),
-                causes=[fault.cause for fault in situation.faults],
-                ranks=[int(rank) for worker in slow for rank in workers.ranks[worker]],
-                risk="updates of the slow group are stale; lower the learning rate with the group's size",
-                instruction="let the slow workers form a group of their own that joins when it is done",
-            )
-        ]
+        return option(
+            self,
+            Gain(saved, (low if known else min(low, 0.0), high), "replay"),
+            chance=max((each.probability for each in situation.suspects), default=1.0),
+            causes=[fault.cause for fault in situation.faults],
+            ranks=[int(rank) for worker in slow for rank in workers.ranks[worker]],
+            risk="updates of the slow group are stale; lower the learning rate with the group's size",
+            instruction="let the slow workers form a group of their own that joins when it is done",
+        )
 
     def _changed(self, workers: Workers, slow: IntArray, situation: Situation) -> FloatArray:
         """Step time with which synchronous training would make the same progress, shape (n_steps,)."""
@@ -161,16 +152,14 @@ class GroupedSynchronisation:
         return changed
 
 
-class AdjustLearningRate:
+class AdjustLearningRate(SingleAction):
     """AntDT's `ADJUST_LR`: belongs to actions that change the samples per update; saves nothing alone."""
 
     name = "adjust_learning_rate"
     weight: Weight = "light"
 
-    def options(self, situation: Situation) -> list[Option | Rejection]:  # noqa: ARG002
-        """The reason why it is no option of its own."""
-        reason = "saves no time alone; goes with backup workers and grouped synchronisation"
-        return [Rejection(action=self.name, reason=reason)]
+    def _judged(self, situation: Situation) -> Option | str:  # noqa: ARG002
+        return "saves no time alone; goes with backup workers and grouped synchronisation"
 
 
 def progress_penalty(share: float, situation: Situation) -> float:

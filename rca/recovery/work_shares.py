@@ -1,11 +1,11 @@
-"""Actions that move work between ranks while the job runs: batch sizes and planned garbage collection."""
+"""Batch sizes by the speed of the workers, while the job runs."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.recovery.option import Gain, Option, Rejection, Weight, option
+from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
 from rca.robust import nan_median
 from rca.whatif.phase_replay import PhaseReplay
@@ -20,7 +20,7 @@ HALVINGS = 40
 SCALING = ("forward_seconds", "backward_seconds")
 
 
-class AdjustBatchSizes:
+class AdjustBatchSizes(SingleAction):
     """AntDT's `ADJUST_BS`: slow workers get smaller batches, fast ones larger, with the same sum.
 
     The prediction is causal: each block of steps runs with shares set from the block before it.
@@ -29,20 +29,19 @@ class AdjustBatchSizes:
     name = "adjust_batch_sizes"
     weight: Weight = "light"
 
-    def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option, priced by replay; or the reason against it."""
+    def _judged(self, situation: Situation) -> Option | str:
         replay, topology = situation.replay, situation.topology
         if situation.mode != "fail_slow":
-            return [self._rejected("the job is not slow")]
+            return "the job is not slow"
         if replay is None or topology is None or not replay.informative:
-            return [self._rejected("needs the phases of every rank")]
+            return "needs the phases of every rank"
         if topology.n_stages > 1:
-            return [self._rejected("in a pipeline a smaller batch of one stage is one of all stages")]
+            return "in a pipeline a smaller batch of one stage is one of all stages"
         compute = scaling_seconds(replay)
         if compute is None:
-            return [self._rejected("needs forward and backward times of every rank")]
+            return "needs forward and backward times of every rank"
         if topology.n_workers < 2:
-            return [self._rejected("needs two or more workers")]
+            return "needs two or more workers"
         shares = batch_shares(replay.own, compute, topology.worker)
         if situation.global_batch is not None:
             each = situation.global_batch / topology.n_workers
@@ -51,26 +50,17 @@ class AdjustBatchSizes:
         changed = replay.evaluate(replay.own + compute * (shares - 1.0), replay.serial, replay.transfer)
         found = situation.saved(changed)
         if found is None or found[1][0] <= 0:
-            return [
-                self._rejected(
-                    "no certain saving: slow ranks change too fast, or not in forward and backward"
-                )
-            ]
+            return "no certain saving: slow ranks change too fast, or not in forward and backward"
         slow = sorted({rank for each in situation.suspects for rank in each.ranks})
-        return [
-            option(
-                self,
-                Gain(*found, "replay"),
-                chance=max((each.probability for each in situation.suspects), default=1.0),
-                causes=[fault.cause for fault in situation.faults if set(fault.ranks) & set(slow)],
-                ranks=slow,
-                risk="none with gradients weighted by batch size; the largest batch must fit into memory",
-                instruction="shift samples from slow workers to the others, and weight gradients by samples",
-            )
-        ]
-
-    def _rejected(self, reason: str) -> Rejection:
-        return Rejection(action=self.name, reason=reason)
+        return option(
+            self,
+            Gain(*found, "replay"),
+            chance=max((each.probability for each in situation.suspects), default=1.0),
+            causes=[fault.cause for fault in situation.faults if set(fault.ranks) & set(slow)],
+            ranks=slow,
+            risk="none with gradients weighted by batch size; the largest batch must fit into memory",
+            instruction="shift samples from slow workers to the others, and weight gradients by samples",
+        )
 
 
 def scaling_seconds(replay: PhaseReplay) -> FloatArray | None:
