@@ -40,8 +40,8 @@ def command(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A window, as for `rca diagnose`, or the JSON of a diagnosis. A diagnosis alone has no "
-            "prices for actions that change the ranks' work.",
+            help="A window, as for `rca diagnose`, or the JSON of a diagnosis. A diagnosis alone keeps its "
+            "prices of actions that change the ranks' work.",
         ),
     ],
     site: Annotated[
@@ -91,8 +91,8 @@ def command(
     """Plan the recovery of a slow or stopped job.
 
     Every action is listed with the seconds per step that it saves, its cost, when it pays off and its risk,
-    or with the reason against it. Light actions come first; a heavy one is due when the time lost equals its
-    cost, which is never worse than twice the best.
+    or with the reason against it. Light actions come first; a heavy one is due when the loss that it ends
+    equals its cost, which is never worse than twice the best.
 
     Exit codes: 0 planned, 2 bad input.
     """

@@ -124,9 +124,9 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
 def _first(window: Window, failures: Sequence[Event]) -> tuple[bool, BoolArray, str, float]:
     """Whether events show who failed first, these ranks, their cause and its probability."""
     topology = window.job.topology
-    nobody = np.zeros(topology.n_ranks, dtype=bool)
+    no_rank = np.zeros(topology.n_ranks, dtype=bool)
     if not failures:
-        return False, nobody, "process_crash", 0.0
+        return False, no_rank, "process_crash", 0.0
     began = min((each.time for each in failures if each.kind in DEATHS), default=failures[0].time)
     end = End(topology, began, np.full(topology.n_ranks, -np.inf), 1.0)
     origin = end_origin(failures, end)

@@ -14,7 +14,7 @@ from rca.errors import InvalidInput, SourceError, TooLarge, cut
 if TYPE_CHECKING:
     import yaml
 
-#: Nobody writes more by hand.
+#: Documents written by hand are smaller.
 MAX_BYTES = 1 << 20
 _Model = TypeVar("_Model", bound=BaseModel)
 

@@ -47,7 +47,7 @@ class NoiseScale:
 
     @property
     def samples(self) -> float | None:
-        """The noise scale in samples. None if the gradient cannot be told from noise: take more steps."""
+        """The noise scale in samples. None if the gradient is within the noise: take more steps."""
         return _ratio(self.signal, self.noise)
 
 
@@ -147,7 +147,7 @@ class NoiseMeter:
 
     @property
     def samples(self) -> float | None:
-        """The noise scale; None before the first step, or while the gradient cannot be told from noise."""
+        """The noise scale; None before the first step, or while the gradient is within the noise."""
         return _ratio(self._signal, self._noise) if self.n_steps else None
 
 

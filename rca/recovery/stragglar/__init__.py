@@ -15,7 +15,7 @@ execution, arrivals, ddp_hook
     these import torch.
 
 ``model.register_comm_hook(StragglarState(straggler=3), ddp_hook)`` expects rank 3 to be last. Without
-`straggler`, whoever comes last is the straggler of that all-reduce. A wrong straggler costs time, not
+`straggler`, the rank that comes last is the straggler of that all-reduce. A wrong straggler costs time, not
 correctness.
 
 References

@@ -158,7 +158,7 @@ def predicted_saving(
     size
         Bytes that one step reduces.
     mode
-        ``static`` expects the rank that was last most often. ``eager`` takes whoever is last.
+        ``static`` expects the rank that was last most often. ``eager`` takes the rank that is last.
     exposed
         Share of the all-reduce that is not hidden behind computation.
     agreement

@@ -1,4 +1,4 @@
-"""Search for a schedule of StragglAR: which chunk goes from whom to whom in each round.
+"""Search for a schedule of StragglAR: which rank sends which chunk to which rank in each round.
 
 The ranks other than the straggler are numbered 0 to N - 1 here, and `owner` i holds chunk i. In round t < N
 the straggler exchanges chunk t with owner t. Then that chunk is *in flight* for `window` rounds. In the
