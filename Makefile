@@ -33,7 +33,7 @@ demo: setup ## Start the service, POST a real window, print the diagnosis (WINDO
 	@$(RUN)/python -m rca_api.demo --window "$(WINDOW)"
 
 test: setup ## Run the whole test suite
-	$(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## Formatting, style, types, import contract
 	$(RUN)/ruff format --check .

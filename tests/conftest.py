@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Threads of LightGBM and BLAS spin while they wait, at five times the cost on cores that other tests use.
@@ -46,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason="--long runs it"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage and forked processes spend no time on modules and collected tests."""
+    gc.collect()
+    gc.freeze()
 
 
 _MODEL_STORE = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")

@@ -21,9 +21,9 @@ from rca_api.app import create_app
 pytestmark = pytest.mark.slow
 
 OPERATIONS = [
-    ("/v1/diagnoses", "POST", 24),
-    ("/v1/diagnoses/batch", "POST", 12),
-    ("/v1/diagnoses", "GET", 24),
+    ("/v1/diagnoses", "POST", 12),
+    ("/v1/diagnoses/batch", "POST", 6),
+    ("/v1/diagnoses", "GET", 12),
     ("/v1/diagnoses/{diagnosis_id}", "GET", 8),
     ("/v1/windows/{digest}", "GET", 8),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -131,15 +132,17 @@ def _rank(rank: int, port: int, folder: str, results: Any) -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Path) -> None:
+    # DDP imports it, which takes seconds: once here instead of in each forked rank.
+    importlib.import_module("torch._dynamo")
     found: list[dict[int, list[float]]] = []
     for folder in ("", str(tmp_path)):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = torch.multiprocessing.get_context("spawn")
+        context = torch.multiprocessing.get_context("fork")
         with context.Manager() as manager:
             results = manager.dict()
-            torch.multiprocessing.spawn(_rank, (port, folder, results), nprocs=2)
+            torch.multiprocessing.start_processes(_rank, (port, folder, results), 2, start_method="fork")
             found.append(dict(results))
     assert found[0] == found[1]
     steps = rca.read_window(tmp_path).steps.to_pandas()

@@ -18,12 +18,13 @@ from rca.training.collection import simulate_collection
 from rca.training.split import part_of
 
 pytestmark = pytest.mark.slow
+N_WINDOWS = 6
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("collections") / "corpus"
-    simulate_collection(folder, 12, seed=4)
+    simulate_collection(folder, N_WINDOWS, seed=4)
     return folder
 
 
@@ -85,7 +86,7 @@ def test_json_has_scores_groups_and_confusion(rca, real_windows: Path) -> None:
 def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -> None:
     plan = Plan(tuple(SIGNAL_SETS), baselines=True)
     rows = evaluate_collection(corpus, plan).rows
-    assert len(rows) == 12 * len(SIGNAL_SETS) * (1 + len(RULES))
+    assert len(rows) == N_WINDOWS * len(SIGNAL_SETS) * (1 + len(RULES))
     assert {row.method for row in rows} == {PRODUCT, *RULES}
 
 
@@ -107,7 +108,7 @@ def test_a_report_is_four_files(rca, corpus: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         "confusion.png", "judged.parquet", "report.md", "scores.json",
     ]  # fmt: skip
-    assert pq.read_table(folder / "judged.parquet").num_rows == 12 * 5
+    assert pq.read_table(folder / "judged.parquet").num_rows == N_WINDOWS * 5
     scores = json.loads((folder / "scores.json").read_bytes())
     assert set(scores["methods"]["all"]) == {PRODUCT, *RULES, "random forest"}
     assert set(scores["detection_delay_steps"]) == {"faulty", "healthy"}
@@ -120,8 +121,8 @@ def test_a_forest_is_never_measured_on_its_own_training_windows(corpus: Path, tm
     pytest.importorskip("sklearn")
     with pytest.raises(InvalidInput, match="is also evaluated"):
         forest_from_collection(corpus, corpus)
-    simulate_collection(tmp_path / "other", 12, seed=5)
-    assert forest_from_collection(tmp_path / "other", corpus).n_windows == 12
+    simulate_collection(tmp_path / "other", N_WINDOWS, seed=5)
+    assert forest_from_collection(tmp_path / "other", corpus).n_windows == N_WINDOWS
 
 
 def test_the_forest_s_scenarios_belong_to_training() -> None:

@@ -127,7 +127,7 @@ def test_every_operation_gives_documented_answers(served: tuple[str, dict[str, s
                     case.path_parameters |= {k: known[k] for k in known.keys() & case.path_parameters.keys()}
                 return case.call_and_validate(base_url=url, checks=CHECKS)
 
-            seen.setdefault(named(operation), Counter()).update(ask(operation, mode, 4, send))
+            seen.setdefault(named(operation), Counter()).update(ask(operation, mode, 2, send))
     everything = {f"{method.upper()} {path}" for path, held in document()["paths"].items() for method in held}
     assert set(seen) == everything
     assert [name for name, statuses in seen.items() if not statuses] == []
@@ -161,7 +161,7 @@ def test_models_behind_a_registry(tmp_path: Path) -> None:
     schema = schemathesis.openapi.from_asgi("/openapi.json", app)
     for found in schema.include(tag=["models"]).get_all_operations():
         for mode in MODES:
-            statuses.update(ask(found.ok(), mode, 4, send))
+            statuses.update(ask(found.ok(), mode, 3, send))
     app.state.parts.database.close()
     assert statuses[200] > 0
 
@@ -209,7 +209,7 @@ def test_a_key_opens_what_it_is_for(guarded: tuple[str, dict[str, str]], scope: 
         def send(case: schemathesis.Case) -> Any:
             return case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)
 
-        seen[named(operation)] = ask(operation, schemathesis.GenerationMode.POSITIVE, 3, send)
+        seen[named(operation)] = ask(operation, schemathesis.GenerationMode.POSITIVE, 2, send)
     refused = {name for name, statuses in seen.items() if 403 in statuses}
     if scope == "admin":
         assert refused == set()

@@ -91,6 +91,7 @@ def test_a_service_killed_with_a_queue_finishes_it_after_its_restart(
         assert metric(url, "rca_diagnoses_total") == 10 - done_before
 
 
+@pytest.mark.long
 def test_a_service_that_is_stopped_leaves_what_is_queued(
     settings: dict[str, str], data: Path, body: bytes
 ) -> None:

@@ -138,7 +138,7 @@ def test_made_up_requests_get_documented_answers(
     for operation in schema.include(tag=list(TAGS)).get_all_operations():
 
         @settings(
-            max_examples=4,
+            max_examples=2,
             derandomize=True,
             database=None,
             phases=[Phase.generate],

@@ -151,7 +151,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("part", ["windows", "database", pytest.param("spool", marks=asked_for)])
+@pytest.mark.parametrize("part", ["windows", pytest.param("database", marks=pytest.mark.long), pytest.param("spool", marks=asked_for)])
 def test_the_disk_is_full(
     settings: dict[str, str], body: bytes, told: list[str], disk: Disk, tmp_path: Path, part: str
 ) -> None:
@@ -195,6 +195,7 @@ def test_the_postgresql_server_is_stopped_and_started(
         assert 503 in crowd.refused
 
 
+@pytest.mark.long
 def test_the_sqlite_file_is_locked_by_somebody_else(
     settings: dict[str, str], data: Path, body: bytes, told: list[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_run_survives_kill_9_of_its_worker_and_registers_one_version(
     assert "# " in (installation.registry.card("challenger") or "")
 
 
+@pytest.mark.long
 def test_a_run_that_was_registered_before_its_worker_died_is_not_registered_again(
     installation: Installation,
 ) -> None:

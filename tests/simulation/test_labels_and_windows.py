@@ -24,7 +24,7 @@ from rca.telemetry.window import Window
 
 pytestmark = pytest.mark.slow
 
-each_of_corpus = pytest.mark.parametrize("index", range(60))
+each_of_corpus = pytest.mark.parametrize("index", range(40))
 
 
 @cache

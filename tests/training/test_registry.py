@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
 #: Enough for a spoilt bundle to be told from a sound one.
-N_WINDOWS = 40
+N_WINDOWS = 24
 #: Thresholds that next to nothing reaches.
 DEAF = dict.fromkeys(("fault", "fault_costly", "fault_unseen"), 0.9999)
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

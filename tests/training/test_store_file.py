@@ -32,12 +32,13 @@ PROCESSES = Path(__file__).with_name("store_processes.py")
 
 
 @pytest.fixture(scope="module")
-def processes() -> Any:
-    """What came of two processes at once, and of ten that were killed."""
+def processes(request: pytest.FixtureRequest) -> Any:
+    """What came of two processes at once, and, with `--long`, of ten that were killed."""
+    n_kills = N_KILLS if request.config.getoption("--long") else 0
     # MLflow waits for the disk some hundred times.
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        command = [sys.executable, "-W", "ignore", PROCESSES, folder, str(N_KILLS)]
+        command = [sys.executable, "-W", "ignore", PROCESSES, folder, str(n_kills)]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])

@@ -27,7 +27,7 @@ pytestmark = [
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
 ]
-N_WINDOWS, SEED = 340, 3
+N_WINDOWS, SEED = 200, 3
 REAL = Path(__file__).resolve().parents[2] / "data" / "windows"
 COMMAND = f"rca train --windows {N_WINDOWS} --seed {SEED} --collection mine"
 LEARNED, TESTED = ("slow-dataset", "cpu-contention-node"), ("killed-rank", "healthy")
@@ -227,10 +227,10 @@ def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
 ) -> None:
     """The same windows, all of them declared as test by somebody who forgot what was learned from."""
     registry = Registry(f"sqlite:///{store}")
-    assert not promote(registry, n_windows=40).windows
+    assert not promote(registry, n_windows=20).windows
     careless = _collection(tmp_path / "mine", (*LEARNED, *TESTED))
-    tried = promote(registry, collections=[careless], n_windows=40)
-    assert tried.windows == {"simulated": 40, "mine": len(TESTED)}
+    tried = promote(registry, collections=[careless], n_windows=20)
+    assert tried.windows == {"simulated": 20, "mine": len(TESTED)}
     kept = json.loads(registry.document(registry.get(str(tried.version)), "gate/against-shipped.json"))
     assert kept["left_out_as_learned"] == len(LEARNED)
     assert {check["source"] for check in kept["checks"]} == {"simulated", "mine", "all"}

@@ -18,14 +18,14 @@ pytestmark = pytest.mark.slow
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 JOBS = {
-    "1f1b": make_job(pp=4, dp=2, microbatches=6),
+    "1f1b": make_job(pp=3, dp=2, microbatches=5),
     "few microbatches": make_job(pp=4, dp=2, microbatches=2),
     "two stages": make_job(pp=2, dp=3, microbatches=4),
     "no pipeline": make_job(pp=1, dp=4, microbatches=3),
     "no data parallelism": make_job(pp=3, dp=1, microbatches=4),
     "one rank": make_job(pp=1, dp=1, microbatches=4),
     "interleaved": make_job(pp=2, dp=2, vpp=2, microbatches=4),
-    "interleaved deep": make_job(pp=4, dp=2, vpp=3, microbatches=8),
+    "interleaved deep": make_job(pp=3, dp=2, vpp=3, microbatches=6),
     "interleaved without data parallelism": make_job(pp=2, dp=1, vpp=2, microbatches=4),
     "overlapped": make_job(pp=2, dp=2, microbatches=4, overlap=True),
     "overlapped interleaved": make_job(pp=2, dp=2, vpp=2, microbatches=4, overlap=True),

