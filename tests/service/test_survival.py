@@ -151,7 +151,14 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("part", ["windows", pytest.param("database", marks=pytest.mark.long), pytest.param("spool", marks=asked_for)])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "windows",
+        pytest.param("database", marks=pytest.mark.long),
+        pytest.param("spool", marks=asked_for),
+    ],
+)
 def test_the_disk_is_full(
     settings: dict[str, str], body: bytes, told: list[str], disk: Disk, tmp_path: Path, part: str
 ) -> None:

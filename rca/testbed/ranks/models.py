@@ -77,7 +77,8 @@ class Network:
 def preload() -> None:
     """Import PyTorch and its late imports once, before processes are forked.
 
-    The first backward pass imports the symbolic shapes, and the first optimizer the compiler. Both take seconds.
+    The first backward pass imports the symbolic shapes, and the first optimizer the compiler.
+    Both take seconds.
 
     Raises
     ------
