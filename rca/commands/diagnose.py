@@ -184,7 +184,7 @@ def command(
     try:
         # Errors are all that stderr has for programs.
         window = _window(path, asked, quiet=chosen is Format.json)
-        window = _with_topology(window, topology)
+        window = served_by(window, topology)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
@@ -204,7 +204,7 @@ def read(path: str) -> Window:
 
     if path != "-":
         return rca.read_window(path, max_bytes=MAX_BYTES)
-    return rca.read_window(_read_stdin(), max_bytes=MAX_BYTES)
+    return rca.read_window(read_stdin(), max_bytes=MAX_BYTES)
 
 
 def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
@@ -217,7 +217,8 @@ def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Windo
     return asked.read(quiet=quiet)
 
 
-def _with_topology(window: Window, files: list[Path] | None) -> Window:
+def served_by(window: Window, files: list[Path] | None) -> Window:
+    """The window with the switches and NICs of its GPUs that the files give."""
     if not files:
         return window
     from rca.telemetry.topology import with_topology
@@ -233,7 +234,8 @@ def _read_earlier(path: str) -> Window:
         raise
 
 
-def _read_stdin() -> bytes:
+def read_stdin() -> bytes:
+    """Everything on standard input, up to the limit of a window."""
     pieces: list[bytes] = []
     size = 0
     # In pieces: one read of at most MAX_BYTES would claim that much memory first.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.diagnose import MAX_BYTES, read
+from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import forgo_pandas
 from rca.errors import InvalidInput, RcaError
@@ -23,7 +23,7 @@ rca plan data/windows/nic-rate-limited                       every action with g
 rca plan window.json --verbose                               and why the other actions do not apply
 rca plan window.json --restart-seconds 240 --steps-left 5000
 rca plan window.json --site site.yaml --format json | jq .first
-rca diagnose window.json --format json > answer.json; rca plan answer.json
+rca diagnose window.json --format json | rca plan -          the diagnosis is enough
 """
 
 
@@ -40,8 +40,8 @@ def command(
         str,
         typer.Argument(
             metavar="PATH",
-            help="A window, as for `rca diagnose`, or the JSON of a diagnosis. A diagnosis alone keeps its "
-            "prices of actions that change the ranks' work.",
+            help="A window, as for `rca diagnose`, or the JSON of a diagnosis; `-` reads standard input. A "
+            "diagnosis alone keeps its prices of actions that change the ranks' work.",
         ),
     ],
     site: Annotated[
@@ -73,6 +73,13 @@ def command(
     ] = None,
     nics_per_node: Annotated[
         int | None, typer.Option(metavar="N", help="Network interfaces of a node for collectives.")
+    ] = None,
+    topology: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Switches and NICs of the GPUs of a window, as for `rca diagnose`; repeatable.",
+        ),
     ] = None,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
@@ -111,7 +118,7 @@ def command(
 
         changes = {name: value for name, value in given.items() if value is not None}
         limits = Site.checked(changes) if site is None else Site.read(site, changes)
-        diagnosis, window = _diagnosed(path, bundle)
+        diagnosis, window = _diagnosed(path, bundle, topology)
         from rca.diagnosis.planning import plan
 
         found = plan(diagnosis, window, site=limits)
@@ -128,17 +135,24 @@ def command(
     write(plan_markdown(found, verbose=verbose), output)
 
 
-def _diagnosed(path: str, bundle: Path | None) -> tuple[Diagnosis, Window | None]:
+def _diagnosed(
+    path: str, bundle: Path | None, topology: list[Path] | None
+) -> tuple[Diagnosis, Window | None]:
     """The diagnosis of a window, or a stored one without its window."""
-    known = None if path == "-" else _stored(Path(path))
+    piped = read_stdin() if path == "-" else None
+    known = _stored(Path(path)) if piped is None else _diagnosis("standard input", piped)
     if known is not None:
-        if bundle is not None:
-            raise InvalidInput("a stored diagnosis needs no bundle", hint="give its window, or no --bundle")
+        if bundle is not None or topology:
+            raise InvalidInput(
+                "a stored diagnosis needs no bundle and no topology",
+                hint="give the window itself, or neither --bundle nor --topology",
+            )
         return known, None
     forgo_pandas()
     import rca
 
-    window = read(path)
+    window = read(path) if piped is None else rca.read_window(piped, max_bytes=MAX_BYTES)
+    window = served_by(window, topology)
     return rca.diagnose(window, bundle=None if bundle is None else rca.Bundle.load(bundle)), window
 
 
@@ -146,7 +160,10 @@ def _stored(path: Path) -> Diagnosis | None:
     """The diagnosis that a JSON file holds; None for other files."""
     if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_BYTES:
         return None
-    content = path.read_bytes()
+    return _diagnosis(str(path), path.read_bytes())
+
+
+def _diagnosis(name: str, content: bytes) -> Diagnosis | None:
     if b'"diagnosis_id"' not in content:
         return None
     from pydantic import ValidationError
@@ -157,4 +174,4 @@ def _stored(path: Path) -> Diagnosis | None:
         return Diagnosis.model_validate_json(content)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise InvalidInput(f"{path} is no whole diagnosis: {place or 'not JSON'}") from None
+        raise InvalidInput(f"{name} is no whole diagnosis: {place or 'not JSON'}") from None

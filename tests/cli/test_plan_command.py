@@ -101,3 +101,23 @@ def test_half_a_diagnosis_is_refused(rca_command: Run, tmp_path: Path) -> None:
     ran = rca_command("plan", tmp_path / "answer.json")
     assert (ran.code, ran.out) == (2, "")
     assert "no whole diagnosis" in ran.err
+
+
+def test_a_piped_diagnosis_and_a_piped_window_are_planned(rca_command: Run, folder: Path) -> None:
+    answer = (folder / "answer.json").read_bytes()
+    window = rca.read_window(folder / "window").to_json()
+    for content in (answer, window):
+        ran = rca_command("plan", "-", "--format", "json", stdin=content)
+        assert json.loads(ran.out)["first"] == "add_loader_workers"
+    ran = rca_command("plan", "-", stdin=b'{"diagnosis_id": 1}')
+    assert ran.code == 2
+    assert "standard input is no whole diagnosis" in ran.err
+
+
+def test_a_topology_goes_with_a_window_only(rca_command: Run, folder: Path) -> None:
+    file = folder / "topology.conf"
+    file.write_text("SwitchName=leaf1 Nodes=node-[0-3]\n")
+    assert rca_command("plan", folder / "window", "--topology", file).code == 0
+    ran = rca_command("plan", folder / "answer.json", "--topology", file)
+    assert ran.code == 2
+    assert "needs no bundle and no topology" in ran.err
