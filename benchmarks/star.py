@@ -7,8 +7,8 @@ Measured: forward, backward, messages, updates, the clock and the loss. Simulate
 stands for the device. The slow rank works on a processor in addition, or pauses longer with `--slow sleep`.
 
 ``--seeds 5 --updates 50 --target 0.25 --slow sleep``, two cores shared with other work, 95 % intervals. All
-modes needed as many samples, as the learning rate fell with those of an update. The price expects fewer, and
-counts neither staleness nor messages.
+modes needed as many samples, as the learning rate fell with those of an update. The price of then counted no
+staleness, and expected fewer samples.
 
 ==================  =================  ============  ===============
 mode                seconds to target  speed         predicted speed
@@ -45,10 +45,12 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.antdt import FORK, free_port, interval
 from benchmarks.small_job import data_of, network, spend
-from rca.recovery.star.modes import Progress, heuristic_order, static_groups, synchronous, x_order
+from rca.recovery.star.grouping import XOrder
+from rca.recovery.star.modes import heuristic_order, static_groups, synchronous, x_order
 from rca.recovery.star.noise import noise_scale
 from rca.recovery.star.parameter_server import serve, work
 from rca.recovery.star.prediction import is_straggler
+from rca.recovery.star.price import Progress
 from rca.recovery.star.ring_with_children import RingWithChildren, ddp_hook
 
 N_SAMPLES = 4096
@@ -150,11 +152,11 @@ def train_with_server(job: Job, rank: int) -> dict[str, Any]:
     began = time.monotonic()
     copies = [(0.0, parameters.numpy().copy())]
 
-    def update(gradient: torch.Tensor) -> None:
+    def update(gradient: torch.Tensor, n_reports: int) -> None:  # noqa: ARG001
         parameters.sub_(job.step_size * gradient)
         copies.append((time.monotonic() - began, parameters.numpy().copy()))
 
-    reports = serve(parameters, N_WORKERS, job.order, update, lambda done: done == job.n_updates)
+    reports = serve(parameters, N_WORKERS, XOrder(job.order), update, lambda done: done == job.n_updates)
     staleness = [each for batch in reports.applied for _, each in batch]
     return {"copies": copies, "staleness": staleness}
 

@@ -1,7 +1,7 @@
 """Actions that change how many workers one update waits for: backup workers and grouped synchronisation.
 
 Both change the number of samples of an update. The time is therefore compared per sample and, where the
-gradient noise scale is known, per unit of progress: iterations grow as ``1 + noise / samples`` (STAR).
+gradient noise scale is known, per unit of progress: `rca.recovery.star.price` holds the price.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
+from rca.recovery.star.price import grouped_step_seconds, partial_updates
 from rca.robust import group_members, nan_mean, nan_median
 
 #: Backup workers drop the gradients of at most this share of the workers, but of one at least.
@@ -94,7 +95,7 @@ class BackupWorkers(SingleAction):
             return workers
         n = workers.n
         most = max(int(n * MOST_DROPPED), 1)
-        penalties = [progress_penalty((n - dropped) / n, situation) for dropped in range(1, most + 1)]
+        penalties = [_partial_updates((n - dropped) / n, situation) for dropped in range(1, most + 1)]
         changed = workers.without_last(most) * np.array(penalties)[:, None]
         means = nan_mean(changed, axis=1)
         best = int(np.nanargmin(means)) if np.isfinite(means).any() else 0
@@ -144,12 +145,13 @@ class GroupedSynchronisation(SingleAction):
     def _changed(self, workers: Workers, slow: IntArray, situation: Situation) -> FloatArray:
         """Step time with which synchronous training would make the same progress, shape (n_steps,)."""
         is_slow = np.isin(np.arange(workers.n), slow)
-        rate = np.zeros(workers.transfer.size)
-        for members in (~is_slow, is_slow):
-            seconds = np.fmax.reduce(workers.seconds[members], axis=0) + workers.transfer
-            rate += 1.0 / (seconds * progress_penalty(float(members.mean()), situation))
-        changed: FloatArray = 1.0 / rate
-        return changed
+        groups = (~is_slow, is_slow)
+        shares = np.array([float(members.mean()) for members in groups])
+        seconds = np.array([np.fmax.reduce(workers.seconds[members], axis=0) for members in groups])
+        site = situation.site
+        return grouped_step_seconds(
+            shares, seconds + workers.transfer, site.gradient_noise_scale, situation.global_batch
+        )
 
 
 class AdjustLearningRate(SingleAction):
@@ -162,12 +164,5 @@ class AdjustLearningRate(SingleAction):
         return "saves no time alone; goes with backup workers and grouped synchronisation"
 
 
-def progress_penalty(share: float, situation: Situation) -> float:
-    """Steps with a share of the samples that make the progress of one full step.
-
-    Without a known gradient noise scale it is 1 / share: every sample counts alike.
-    """
-    noise, batch = situation.site.gradient_noise_scale, situation.global_batch
-    if noise is None or batch is None:
-        return 1.0 / share
-    return (1.0 + noise / (share * batch)) / (1.0 + noise / batch)
+def _partial_updates(share: float, situation: Situation) -> float:
+    return partial_updates(share, situation.site.gradient_noise_scale, situation.global_batch)

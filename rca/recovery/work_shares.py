@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.recovery.antdt.batch_sizes import balanced
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
 from rca.robust import nan_median
@@ -14,8 +17,8 @@ from rca.whatif.phase_replay import PhaseReplay
 SHORT_WINDOW = 10
 #: Least and largest batch of a worker, relative to an equal share. The upper one stands for its memory.
 LEAST_SHARE, MOST_SHARE = 0.5, 1.5
-#: Halvings of the search for the common finishing time.
-HALVINGS = 40
+#: Parts of an equal share that move where the number of samples is not known.
+PARTS = 4096
 #: Phases whose time grows with the batch.
 SCALING = ("forward_seconds", "backward_seconds")
 
@@ -42,11 +45,8 @@ class AdjustBatchSizes(SingleAction):
             return "needs forward and backward times of every rank"
         if topology.n_workers < 2:
             return "needs two or more workers"
-        shares = batch_shares(replay.own, compute, topology.worker)
-        if situation.global_batch is not None:
-            each = situation.global_batch / topology.n_workers
-            # Only whole samples move. The slowest gets no less than its share.
-            shares = np.ceil(shares * each - 1e-9) / each
+        samples = None if situation.global_batch is None else round(situation.global_batch)
+        shares = batch_shares(replay.own, compute, topology.worker, samples)
         changed = replay.evaluate(replay.own + compute * (shares - 1.0), replay.serial, replay.transfer)
         found = situation.saved(changed)
         if found is None or found[1][0] <= 0:
@@ -72,7 +72,9 @@ def scaling_seconds(replay: PhaseReplay) -> FloatArray | None:
     return compute if bool((np.nan_to_num(compute) > 0).any(axis=1).all()) else None
 
 
-def batch_shares(own: FloatArray, compute: FloatArray, workers: IntArray) -> FloatArray:
+def batch_shares(
+    own: FloatArray, compute: FloatArray, workers: IntArray, samples: int | None = None
+) -> FloatArray:
     """Batch of every rank at every step, relative to an equal share.
 
     Parameters
@@ -81,6 +83,8 @@ def batch_shares(own: FloatArray, compute: FloatArray, workers: IntArray) -> Flo
         Work of a rank, and the part that grows with its batch.
     workers : ndarray of shape (n_ranks,), int
         Number of the worker of each rank; its ranks share one batch.
+    samples : int, optional
+        Of a step, all workers together. Shares are then of whole samples.
 
     Returns
     -------
@@ -94,12 +98,12 @@ def batch_shares(own: FloatArray, compute: FloatArray, workers: IntArray) -> Flo
         grows = nan_median(compute[:, before], axis=1)
         stays = nan_median(own[:, before] - compute[:, before], axis=1)
         # A worker is as slow as its slowest rank.
-        share = equal_finish(slowest_of_each(stays, workers), slowest_of_each(grows, workers))
+        share = equal_finish(slowest_of_each(stays, workers), slowest_of_each(grows, workers), samples)
         shares[:, first : first + SHORT_WINDOW] = share[place][:, None]
     return shares
 
 
-def equal_finish(fixed: FloatArray, scales: FloatArray) -> FloatArray:
+def equal_finish(fixed: FloatArray, scales: FloatArray, samples: int | None = None) -> FloatArray:
     """Shares with which all workers finish together as far as the limits allow.
 
     Minimises the largest ``fixed + scales * share`` with a mean share of 1.
@@ -108,18 +112,21 @@ def equal_finish(fixed: FloatArray, scales: FloatArray) -> FloatArray:
     ----------
     fixed, scales : ndarray of shape (n_workers,), seconds
         Time independent of the batch, and time of an equal share. A worker without a known time keeps 1.
+    samples : int, optional
+        Of a step, all workers together. Without it, shares are multiples of 1 / `PARTS`.
     """
     shares = np.ones(scales.shape)
     known = np.isfinite(fixed) & np.isfinite(scales) & (scales > 0)
-    if known.sum() < 2:
+    each = PARTS if samples is None else samples / scales.size
+    total = round(each * int(known.sum()))
+    if known.sum() < 2 or total < known.sum():
         return shares
-    fixed, scales = fixed[known], scales[known]
-    low, high = float((fixed + LEAST_SHARE * scales).min()), float((fixed + MOST_SHARE * scales).max())
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if np.clip((middle - fixed) / scales, LEAST_SHARE, MOST_SHARE).mean() < 1.0:
-            low = middle
-        else:
-            high = middle
-    shares[known] = np.clip((high - fixed) / scales, LEAST_SHARE, MOST_SHARE)
+    sizes = balanced(
+        each / scales[known],
+        total,
+        fixed=np.maximum(fixed[known], 0.0),
+        least=max(math.floor(LEAST_SHARE * each), 1),
+        most=math.ceil(MOST_SHARE * each),
+    )
+    shares[known] = sizes / (total / int(known.sum()))
     return shares

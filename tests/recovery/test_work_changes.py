@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,16 @@ from hypothesis import strategies as st
 from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.checkpoints import CheckpointInterval, lost_share
 from rca.recovery.site import Site
-from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation, progress_penalty
-from rca.recovery.work_shares import LEAST_SHARE, MOST_SHARE, SHORT_WINDOW, AdjustBatchSizes, equal_finish
+from rca.recovery.star.price import Progress, partial_updates
+from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation
+from rca.recovery.work_shares import (
+    LEAST_SHARE,
+    MOST_SHARE,
+    PARTS,
+    SHORT_WINDOW,
+    AdjustBatchSizes,
+    equal_finish,
+)
 from tests.recovery.situations import STEPS, job, replay_of, situation, slow_rank
 
 SECONDS = st.floats(0.01, 1.0)
@@ -28,11 +37,41 @@ def test_no_other_shares_finish_earlier(workers: list[tuple[float, float]]) -> N
     assert (shares >= LEAST_SHARE - 1e-9).all()
     assert (shares <= MOST_SHARE + 1e-9).all()
     last = (fixed + scales * shares).max()
-    # Whoever finishes last can give nothing away: all others are full or as late.
-    others = (shares < MOST_SHARE - 1e-6) & (fixed + scales * shares < last - 1e-6)
-    givers = (fixed + scales * shares > last - 1e-6) & (shares > LEAST_SHARE + 1e-6)
+    # A worker that finishes last can give nothing away: all others are full or as late.
+    part = 1.5 * scales.max() / PARTS
+    others = (shares < MOST_SHARE - 1e-6) & (fixed + scales * shares < last - part)
+    givers = (fixed + scales * shares > last - 1e-9) & (shares > LEAST_SHARE + 1e-6)
     assert not (others.any() and givers.all() and givers.any() and not givers.all())
     assert last <= (fixed + scales).max() + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=4), st.integers(1, 12))
+def test_whole_samples_are_dealt_out_with_the_shortest_step(
+    workers: list[tuple[float, float]], each: int
+) -> None:
+    fixed, scales = (np.array(values) for values in zip(*workers, strict=True))
+    total = each * len(workers)
+    sizes = equal_finish(fixed, scales, total) * each
+    assert sizes == pytest.approx(np.round(sizes))
+    assert sizes.sum() == pytest.approx(total)
+    allowed = range(max(int(LEAST_SHARE * each), 1), -int(-MOST_SHARE * each // 1) + 1)
+    least = min(
+        (fixed + scales / each * np.array(other)).max()
+        for other in itertools.product(allowed, repeat=len(workers))
+        if sum(other) == total
+    )
+    assert (fixed + scales / each * sizes).max() == pytest.approx(least)
+
+
+def test_a_worker_without_a_time_keeps_its_share() -> None:
+    shares = equal_finish(np.zeros(3), np.array([0.1, np.nan, 0.2]), 33)
+    assert shares.tolist() == [15 / 11, 1.0, 7 / 11]
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_a_batch_with_few_samples_is_not_shifted(samples: int) -> None:
+    assert equal_finish(np.zeros(3), np.array([0.1, 0.1, 0.4]), samples).tolist() == [1.0] * 3
 
 
 def test_batches_by_speed_take_the_wait_away() -> None:
@@ -73,9 +112,25 @@ def test_two_groups_progress_by_their_samples() -> None:
 def test_a_small_gradient_noise_scale_makes_partial_updates_cheap() -> None:
     noisy = situation(site=Site(gradient_noise_scale=1e6), global_batch=1000.0)
     calm = situation(site=Site(gradient_noise_scale=10.0), global_batch=1000.0)
-    assert progress_penalty(0.5, noisy) == pytest.approx(2.0, rel=0.01)
-    assert progress_penalty(0.5, calm) == pytest.approx(1.01, rel=0.01)
-    assert progress_penalty(0.5, situation()) == 2.0
+    assert partial_updates(0.5, 1e6, 1000.0) == pytest.approx(2.0, rel=0.01)
+    assert partial_updates(0.5, 10.0, 1000.0) == pytest.approx(1.01, rel=0.01)
+    (few,) = BackupWorkers().options(replace(calm, replay=replay_of(slow_rank(late={5: 1.1}), job())))
+    (many,) = BackupWorkers().options(replace(noisy, replay=replay_of(slow_rank(late={5: 1.1}), job())))
+    assert few.seconds_per_step_saved == pytest.approx(0.12 - 0.11 * (1 + 10 / 875) / (1 + 10 / 1000))
+    assert "lost samples" in many.reason
+
+
+def test_the_planner_has_the_price_of_star() -> None:
+    seconds = np.array([0.11] * 7 + [0.41])
+    changed = situation(
+        forward=slow_rank(late={5: 4.0}), site=Site(gradient_noise_scale=300.0), global_batch=800.0
+    )
+    (found,) = GroupedSynchronisation().options(changed)
+    progress = Progress(seconds, 100.0, 300.0)
+    full = float(progress.iterations(8))
+    assert found.seconds_per_step_saved == pytest.approx(
+        0.41 - progress.of_groups([range(7), [7]]) / full, rel=1e-9
+    )
 
 
 def test_workers_of_like_speed_have_no_groups() -> None:

@@ -3,7 +3,13 @@
 Modules
 -------
 modes
-    Synchronous, x-order and grouped updates, and the seconds per unit of progress of each.
+    Synchronous, x-order and grouped updates, and the best of them.
+price
+    Seconds per unit of progress of a mode: waiting, gradient noise and staleness.
+grouping
+    Which reports make an update: x of them, or those of a group; groups that follow the times.
+simulation
+    Runs of a mode with steps that vary, pauses and a busy server.
 noise
     The gradient noise scale, which decides how many samples an update can use.
 prediction
@@ -12,10 +18,9 @@ placement
     Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
 ring_with_children, parameter_server
     Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, and
-    x-order updates with a parameter server. Only these import torch.
+    x-order and grouped updates with a parameter server. Only these import torch.
 
-The price of a mode counts neither staleness nor messages. Measured speeds are below it: see
-`benchmarks/star.py`.
+`benchmarks/star.py` measures speeds beside the price.
 
 References
 ----------

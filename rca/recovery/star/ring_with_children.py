@@ -9,8 +9,6 @@ References
 .. [1] STAR, arXiv 2512.09685.
 """
 
-import queue
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,12 +17,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rca.errors import InvalidInput
+from rca.recovery.star.mailbox import Mailbox
 
 #: Updates after which a gradient is dropped, if nothing else is given.
 MOST_STALENESS = 16
-# A message begins with the number of updates in the parameters that it was computed from or contains, and
-# whether the sender has ended.
-_HEADER = 2
+#: A message begins with the number of updates in the parameters that it was computed from or contains, and
+#: whether the sender has ended.
+HEADER = 2
 
 
 @dataclass
@@ -118,7 +117,7 @@ class RingWithChildren:
         self._taken: list[tuple[int, Tensor]] = []
         self._is_first_bucket = True
         self._synchronise_first()
-        self._mailboxes = [_Mailbox(child, self._message(0)) for child in self.mine]
+        self._mailboxes = [Mailbox(child, self._message(0)) for child in self.mine]
 
     @property
     def is_child(self) -> bool:
@@ -140,7 +139,7 @@ class RingWithChildren:
             answer = self._message(0)
             dist.recv(answer, src=self._parent)
             self.ledger.updates, self.over = int(answer[0]), bool(answer[1])
-            self._load(answer[_HEADER:])
+            self._load(answer)
             return
         self.ledger.updates += 1
         answered = {child for child, _ in self._taken}
@@ -199,7 +198,7 @@ class RingWithChildren:
         done.set_result(bucket.buffer())
         return done
 
-    def _arrived(self, box: "_Mailbox") -> Tensor | None:
+    def _arrived(self, box: Mailbox) -> Tensor | None:
         """A gradient to apply now. A stale one is answered at once."""
         message = box.take()
         if message is None:
@@ -222,10 +221,10 @@ class RingWithChildren:
     def _synchronise_first(self) -> None:
         first = self._parameters(over=False)
         dist.broadcast(first, src=self.ring[0])
-        self._load(first[_HEADER:])
+        self._load(first)
 
     def _message(self, updates: int) -> Tensor:
-        message = self.parameters[0].new_zeros(_HEADER + self._size, requires_grad=False)
+        message = self.parameters[0].new_zeros(HEADER + self._size, requires_grad=False)
         message[0] = updates
         return message
 
@@ -236,71 +235,14 @@ class RingWithChildren:
             self._part(message, parameter).copy_(parameter.detach())
         return message
 
-    def _load(self, values: Tensor) -> None:
+    def _load(self, message: Tensor) -> None:
         with torch.no_grad():
             for parameter in self.parameters:
-                first = self._place[id(parameter)]
-                parameter.copy_(values[first : first + parameter.numel()].view_as(parameter))
+                parameter.copy_(self._part(message, parameter))
 
     def _part(self, message: Tensor, parameter: Tensor) -> Tensor:
-        first = _HEADER + self._place[id(parameter)]
+        first = HEADER + self._place[id(parameter)]
         return message[first : first + parameter.numel()].view_as(parameter)
-
-
-class _Mailbox:
-    """Receives the gradients of a child in a thread: gloo says that a message is there only to who waits."""
-
-    def __init__(self, child: int, like: Tensor) -> None:
-        self.child = child
-        self._messages: queue.Queue[Tensor | Exception] = queue.Queue()
-        self._answered = threading.Semaphore(1)
-        self._is_closed = self._has_ended = False
-        self._sending: tuple[dist.Work | None, Tensor] | None = None
-        self._like = like
-        self._thread = threading.Thread(target=self._receive, name=f"child-{child}", daemon=True)
-        self._thread.start()
-
-    def _receive(self) -> None:
-        while True:
-            # A child sends again only after an answer.
-            self._answered.acquire()
-            if self._is_closed:
-                return
-            message = torch.empty_like(self._like)
-            try:
-                dist.recv(message, src=self.child)
-            except Exception as error:  # The ring goes on without a child that has ended.
-                self._messages.put(error)
-                return
-            self._messages.put(message)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a message has arrived."""
-        return not self._messages.empty()
-
-    def take(self, *, wait: bool = False) -> Tensor | None:
-        """The message that has arrived, or the next one; None if there is none or the child has ended."""
-        try:
-            message = None if self._has_ended else self._messages.get(block=wait)
-        except queue.Empty:
-            return None
-        if isinstance(message, Exception):
-            self._has_ended, message = True, None
-        return message
-
-    def answer(self, parameters: Tensor) -> None:
-        """Send parameters without waiting: the child has received the previous ones, as it has sent since."""
-        self._answered.release()
-        self._sending = (dist.isend(parameters, dst=self.child), parameters)
-
-    def close(self, parameters: Tensor) -> None:
-        """Send the last answer and end the thread."""
-        self._is_closed = True
-        self.answer(parameters)
-        if self._sending is not None and self._sending[0] is not None:
-            self._sending[0].wait()
-        self._thread.join()
 
 
 def ddp_hook(state: RingWithChildren, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="STAR runs on torch.distributed; PyT
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402
+from rca.recovery.star.grouping import XOrder  # noqa: E402
 from rca.recovery.star.parameter_server import serve, work  # noqa: E402
 from rca.recovery.star.ring_with_children import RingWithChildren, ddp_hook  # noqa: E402
 
@@ -103,11 +104,17 @@ def served(rank: int, order: int, n_updates: int, most_staleness: int | None = N
         sent = work(parameters, lambda: parameters - rank)
         return {"sent": sent, "values": parameters.tolist()}
 
-    def update(gradient: torch.Tensor) -> None:
+    def update(gradient: torch.Tensor, n_reports: int) -> None:
+        assert n_reports == order
         parameters.sub_(0.1 * gradient)
 
     reports = serve(
-        parameters, WORLD - 1, order, update, lambda done: done == n_updates, most_staleness=most_staleness
+        parameters,
+        WORLD - 1,
+        XOrder(order),
+        update,
+        lambda done: done == n_updates,
+        most_staleness=most_staleness,
     )
     return {"reports": reports, "values": parameters.tolist()}
 
@@ -125,7 +132,7 @@ def refusals() -> Result:
         "all": refused(lambda: RingWithChildren(weights, range(WORLD))),
         "unknown": refused(lambda: RingWithChildren(weights, [WORLD])),
         "half": refused(lambda: RingWithChildren([torch.zeros(2, dtype=torch.bfloat16)], [CHILD])),
-        "order": refused(lambda: serve(weights[0], 3, 4, lambda _: None, lambda _: True)),
+        "order": refused(lambda: serve(weights[0], 3, XOrder(4), lambda *_: None, lambda _: True)),
     }
 
 

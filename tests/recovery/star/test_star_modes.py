@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
 from rca.recovery.star.modes import (
-    Progress,
     best_groups,
     best_order,
     choose,
@@ -25,6 +24,7 @@ from rca.recovery.star.modes import (
     synchronous,
     x_order,
 )
+from rca.recovery.star.price import Progress, grouped_step_seconds
 
 progresses = st.builds(
     lambda seconds, *others: Progress(np.array(seconds), *others),
@@ -52,20 +52,116 @@ def partitions(workers: list[int]) -> Iterator[list[list[int]]]:
 
 
 def seconds_of(progress: Progress, groups: list[list[int]]) -> float:
-    rate = 0.0
-    for group in groups:
-        seconds = max(progress.seconds[each] for each in group) + progress.update_seconds * (len(groups) - 1)
-        rate += 1 / ((1 + progress.noise / (len(group) * progress.batch)) * seconds)
-    return 1 / rate
+    """Progress of all updates of a long time, added one by one."""
+    noise, n = progress.noise / progress.batch, progress.n_workers
+    waiting = progress.update_seconds * (len(groups) - 1)
+    times = [max(progress.seconds[each] for each in group) + waiting for group in groups]
+    sizes = [len(group) for group in groups]
+    gain = sum(size / n / seconds for size, seconds in zip(sizes, times, strict=True))
+    loss = 0.0
+    for size, seconds in zip(sizes, times, strict=True):
+        others = sum(more * seconds / other for more, other in zip(sizes, times, strict=True)) - size
+        loss += (size / n) ** 2 * (1 + noise / size) / seconds + 2 * (size / n) * (others / n) / seconds
+    rate = gain / loss if progress.learning_rate is None else progress.learning_rate
+    made = 2 * rate * gain - rate**2 * loss
+    return 1 / made if made > 0 else float("inf")
+
+
+def runs(workers: list[int]) -> Iterator[list[list[int]]]:
+    for size in range(len(workers)):
+        for cuts in itertools.combinations(range(1, len(workers)), size):
+            yield [workers[start:end] for start, end in itertools.pairwise((0, *cuts, len(workers)))]
 
 
 @settings(max_examples=40)
 @given(progresses)
-def test_no_division_into_groups_is_faster(progress: Progress) -> None:
+def test_no_division_into_runs_is_faster(progress: Progress) -> None:
     found = best_groups(progress)
     assert sorted(worker for group in found.groups for worker in group) == list(range(progress.n_workers))
+    least = min(seconds_of(progress, groups) for groups in runs(list(progress.fastest_first)))
+    assert found.seconds == pytest.approx(least, rel=1e-9)
+
+
+@settings(max_examples=40)
+@given(progresses)
+def test_a_division_that_mixes_times_is_hardly_faster(progress: Progress) -> None:
     least = min(seconds_of(progress, groups) for groups in partitions(list(range(progress.n_workers))))
-    assert found.seconds == pytest.approx(least, rel=1e-12)
+    assert best_groups(progress).seconds <= 1.1 * least
+
+
+def test_many_workers_are_divided_without_trying_all() -> None:
+    times = np.concatenate((np.full(30, 0.1), np.full(10, 0.3)))
+    found = best_groups(Progress(times, 16, 2000.0, update_seconds=0.002))
+    assert found.groups == (tuple(range(30)), tuple(range(30, 40)))
+
+
+@settings(max_examples=60)
+@given(progresses)
+def test_no_mode_makes_more_progress_of_a_sample_than_synchronous_training(progress: Progress) -> None:
+    full = synchronous(progress)
+    for mode in every_mode(progress):
+        if mode.kind == "x-order":
+            samples = mode.order / progress.intervals()[mode.order - 1]
+        else:
+            samples = sum(len(group) / max(progress.seconds[list(group)]) for group in mode.groups)
+        gained = samples * max(progress.seconds) / progress.n_workers
+        assert full.seconds / mode.seconds <= gained * (1 + 1e-9)
+
+
+@settings(max_examples=40)
+@given(progresses, st.floats(0.01, 3.0))
+def test_a_given_learning_rate_is_no_better_than_the_best(progress: Progress, rate: float) -> None:
+    given_rate = replace(progress, learning_rate=rate)
+    best_rate = replace(progress, learning_rate=synchronous(progress).learning_rate)
+    assert synchronous(best_rate).seconds == pytest.approx(synchronous(progress).seconds)
+    for best, mode in zip(
+        [synchronous(progress), x_order(progress, 1), static_groups(progress, 1)],
+        [synchronous(given_rate), x_order(given_rate, 1), static_groups(given_rate, 1)],
+        strict=True,
+    ):
+        assert mode.seconds >= best.seconds * (1 - 1e-9)
+
+
+def test_a_small_learning_rate_makes_samples_count_alike() -> None:
+    """Then staleness and noise cost nothing: only the samples per second count."""
+    progress = Progress(np.array([0.1, 0.1, 0.1, 0.4]), 16, 100.0, learning_rate=1e-4)
+    gained = synchronous(progress).seconds / static_groups(progress, 3).seconds
+    assert gained == pytest.approx((3 / 0.1 + 1 / 0.4) / (4 / 0.4), rel=1e-3)
+
+
+def test_a_learning_rate_beyond_the_stable_ones_makes_no_progress() -> None:
+    progress = Progress(np.array([0.1, 0.1]), 16, 0.0, learning_rate=1.5)
+    assert np.isfinite(synchronous(progress).seconds)
+    assert np.isinf(static_groups(progress, 1).seconds)
+
+
+def test_workers_of_like_speed_wait_for_each_other_at_no_cost() -> None:
+    progress = Progress(np.full(4, 0.1), 16, 100.0)
+    assert choose(progress).kind == "synchronous"
+    assert static_groups(progress, 1).seconds > 1.2 * synchronous(progress).seconds
+
+
+def test_an_update_of_few_reports_waits_for_no_more_than_the_fastest() -> None:
+    seconds = np.array([0.1, 0.1, 0.1, 0.4])
+    intervals = Progress(seconds, 16, 100.0).intervals()
+    assert intervals[0] == pytest.approx(1 / (1 / seconds).sum())
+    assert intervals[2:] == pytest.approx([0.1, 0.4])
+    assert (np.diff(intervals) > 0).all()
+    assert x_order(Progress(seconds, 16, 100.0), 1).staleness == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("noise", [0.0, 64.0, 640.0, None])
+def test_groups_are_priced_over_many_steps_at_once(noise: float | None) -> None:
+    seconds = np.array([[0.1, 0.2], [0.4, 0.3]])
+    found = grouped_step_seconds(np.array([0.75, 0.25]), seconds, noise, 64.0)
+    for step in range(2):
+        fast, slow = seconds[:, step]
+        progress = Progress(np.array([fast, fast, fast, slow]), 16, noise or 0.0)
+        full = float(progress.iterations(4))
+        expected = progress.of_groups([[0, 1, 2], [3]]) / full
+        if noise is None:
+            expected = 1 / (0.75 / fast + 0.25 / slow)
+        assert found[step] == pytest.approx(expected)
 
 
 @settings(max_examples=60)
@@ -79,15 +175,16 @@ def test_the_heuristic_is_the_smallest_order_before_the_cost_rises(progress: Pro
 @settings(max_examples=60)
 @given(progresses)
 def test_no_order_is_faster(progress: Progress) -> None:
-    least = min(cost(progress, order) for order in range(1, progress.n_workers + 1))
+    least = min(x_order(progress, order).seconds for order in range(1, progress.n_workers + 1))
     assert x_order(progress, best_order(progress)).seconds == pytest.approx(least, rel=1e-12)
+    assert progress.of_orders().min() == pytest.approx(least, rel=1e-12)
 
 
 @settings(max_examples=30)
 @given(progresses)
 def test_the_chosen_mode_is_the_fastest(progress: Progress) -> None:
     chosen = choose(progress)
-    assert chosen.seconds == min(mode.seconds for mode in every_mode(progress))
+    assert chosen.seconds == pytest.approx(min(mode.seconds for mode in every_mode(progress)), rel=1e-8)
     assert chosen.seconds <= synchronous(progress).seconds
 
 
@@ -112,19 +209,11 @@ def test_synchronous_is_the_order_of_all_workers() -> None:
     assert synchronous(progress).groups == ((1, 2, 0),)
 
 
-@settings(max_examples=30)
-@given(progresses)
-def test_updates_that_cost_no_time_make_asynchronous_training_the_best(progress: Progress) -> None:
-    free = replace(progress, update_seconds=0.0)
-    alone = static_groups(free, 1).seconds
-    assert best_groups(free).seconds == pytest.approx(alone, rel=1e-9)
-
-
-def test_updates_that_cost_time_make_groups_the_best() -> None:
+def test_a_straggler_forms_a_group_of_its_own() -> None:
     times = np.array([0.10, 0.40, 0.10, 0.11])
-    found = choose(Progress(times, 32, 3200.0, update_seconds=0.009))
+    found = choose(Progress(times, 32, 320.0))
     assert found.groups == ((0, 2, 3), (1,))
-    assert found.seconds < synchronous(Progress(times, 32, 3200.0)).seconds
+    assert found.seconds < 0.5 * synchronous(Progress(times, 32, 320.0)).seconds
 
 
 def test_static_groups_follow_the_order_of_the_times() -> None:
@@ -148,7 +237,7 @@ def test_a_straggler_leaves_the_group_unless_noise_makes_its_samples_precious() 
 
 
 def test_the_first_local_minimum_need_not_be_the_best() -> None:
-    progress = Progress(np.array([0.10, 0.21, 0.21, 0.21]), 1, 100.0)
+    progress = Progress(np.array([0.10, 0.21, 0.21, 0.21]), 1, 0.5)
     assert heuristic_order(progress) == 1
     assert best_order(progress) == 4
 
@@ -176,6 +265,8 @@ def test_an_impossible_order_or_distance_is_refused() -> None:
             x_order(progress, size)
         with pytest.raises(InvalidInput, match="2 workers"):
             static_groups(progress, size)
+    with pytest.raises(InvalidInput, match="learning rate is 0"):
+        replace(progress, learning_rate=0.0)
     with pytest.raises(InvalidInput, match="update takes -1"):
         replace(progress, update_seconds=-1.0)
     with pytest.raises(InvalidInput, match="distance"):
