@@ -10,6 +10,7 @@ from __future__ import annotations
 COMMANDS: tuple[str, ...] = (
     "diagnose",
     "plan",
+    "runbook",
     "validate",
     "what-if",
     "serve",

@@ -118,7 +118,7 @@ def command(
 
         changes = {name: value for name, value in given.items() if value is not None}
         limits = Site.checked(changes) if site is None else Site.read(site, changes)
-        diagnosis, window = _diagnosed(path, bundle, topology)
+        diagnosis, window = diagnosed(path, bundle, topology)
         from rca.diagnosis.planning import plan
 
         found = plan(diagnosis, window, site=limits)
@@ -135,9 +135,7 @@ def command(
     write(plan_markdown(found, verbose=verbose), output)
 
 
-def _diagnosed(
-    path: str, bundle: Path | None, topology: list[Path] | None
-) -> tuple[Diagnosis, Window | None]:
+def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tuple[Diagnosis, Window | None]:
     """The diagnosis of a window, or a stored one without its window."""
     piped = read_stdin() if path == "-" else None
     known = _stored(Path(path)) if piped is None else _diagnosis("standard input", piped)

@@ -74,7 +74,7 @@ _CATALOGUE = (
         ("host_to_device", "transfer"),
         ("pcie",),
         "the PCIe link has fewer lanes or a lower speed than it should",
-        "nvidia-smi -q -d PCIE under load, or lspci -vv: compare LnkSta with LnkCap",
+        "lspci -vv on the node: compare LnkSta with LnkCap while the GPU is busy (an idle one shows Gen1)",
     ),
     CauseSpec(
         "nvlink_degradation",

@@ -1,0 +1,156 @@
+"""`rca runbook`: what to do about a cause, with commands to copy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rca.commands.output import fail, write
+from rca.errors import InvalidInput, RcaError
+
+if TYPE_CHECKING:
+    from rca.runbook.procedures import Incident, Library
+    from rca.runbook.procedures.sources import Platform
+
+EXAMPLES = """
+rca runbook gpu_throttling
+rca runbook nic_degradation --platform slurm --format markdown
+rca diagnose window.json --format json > answer.json; rca runbook --diagnosis answer.json
+rca runbook --diagnosis window.json --platform kubernetes      with GPUs and PCI addresses of its ranks
+rca runbook --list
+"""
+
+
+class Format(StrEnum):
+    """How the runbook is written."""
+
+    text = "text"
+    markdown = "markdown"
+    json = "json"
+
+
+class PlatformName(StrEnum):
+    """Where the commands run."""
+
+    kubernetes = "kubernetes"
+    slurm = "slurm"
+    host = "host"
+
+
+def command(
+    cause: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[CAUSE]",
+            show_default=False,
+            help="A cause of the catalogue, or unknown. By default the first cause of the diagnosis.",
+        ),
+    ] = None,
+    diagnosis: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            show_default=False,
+            help="JSON of a diagnosis, or a window: fills nodes, ranks and devices into the commands.",
+        ),
+    ] = None,
+    topology: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="With a window: as for `rca diagnose`; names its adapters."),
+    ] = None,
+    platform: Annotated[
+        PlatformName | None,
+        typer.Option("--platform", "-p", help="Where the job runs. [default: the site's, else host]"),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.text,
+    runbooks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", envvar="RCA_RUNBOOKS", help="Folder with the site's own runbooks and values."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List all runbooks.")] = False,
+) -> None:
+    """Show the runbook of a cause: verify, contain, fix, roll back, escalate, confirm.
+
+    Steps that change something are marked, and each has a line in the roll back. Words in capitals stand
+    for what is not known; the head of the page says how to find them.
+
+    Exit codes: 0 shown, 2 bad input.
+    """
+    try:
+        from rca.runbook.procedures import Library
+
+        library = Library.read(runbooks)
+        if cause is not None:
+            # Before the diagnosis, which may take a second.
+            library.source(cause)
+        if list_:
+            shown = _listed(library, format_)
+        else:
+            incident = None
+            if diagnosis is not None:
+                cause, incident = _incident(cause, diagnosis, topology)
+            shown = _shown(library, cause, incident, None if platform is None else platform.value, format_)
+    except RcaError as error:
+        fail(error, as_json=format_ is Format.json)
+    write(shown, output)
+
+
+def _listed(library: Library, format_: Format) -> str:
+    import orjson
+
+    from rca.telemetry.causes import SPECS
+
+    rows = [
+        {
+            "cause": cause,
+            "meaning": SPECS[cause].meaning,
+            "owner": SPECS[cause].owner,
+            "of_site": cause in library.of_site,
+        }
+        for cause in library.runbooks
+    ]
+    if format_ is Format.json:
+        return orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
+    if format_ is Format.markdown:
+        return "\n".join(f"- `{row['cause']}`: {row['meaning']} ({row['owner']})" for row in rows)
+    width = max(len(cause) for cause in library.runbooks)
+    return "\n".join(f"{row['cause']:<{width}}  {row['meaning']} ({row['owner']})" for row in rows)
+
+
+def _shown(
+    library: Library,
+    cause: str | None,
+    incident: Incident | None,
+    platform: Platform | None,
+    format_: Format,
+) -> str:
+    from rca.runbook.procedures import runbook
+    from rca.runbook.procedures.pages import markdown, text
+
+    if cause is None:
+        raise InvalidInput("give a cause or --diagnosis", hint="rca runbook --list")
+    found = runbook(library, cause, platform=platform, incident=incident)
+    if format_ is Format.json:
+        return found.model_dump_json(indent=2)
+    return markdown(found) if format_ is Format.markdown else text(found)
+
+
+def _incident(cause: str | None, path: str, topology: list[Path] | None) -> tuple[str, Incident]:
+    """What a diagnosis says about a cause, by default about its first one."""
+    from rca.commands.plan import diagnosed
+    from rca.runbook.procedures import Incident
+
+    diagnosis, window = diagnosed(path, None, topology)
+    if cause is None:
+        if not diagnosis.causes:
+            raise InvalidInput("the diagnosis names no cause", hint="give one: rca runbook --list")
+        cause = diagnosis.causes[0].cause
+    return cause, Incident.of(diagnosis, cause, None if window is None else window.job)

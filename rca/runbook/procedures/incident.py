@@ -1,0 +1,160 @@
+"""The values of placeholders that a diagnosis knows: nodes, ranks, devices, the job's number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rca.diagnosis.result import Action, Cause, Diagnosis, Straggler
+from rca.runbook.numbers import rank_list
+from rca.telemetry.job import Job, RankPlace
+
+#: Names come from telemetry, and commands are copied into a shell: only harmless ones are put into them.
+_HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
+_SLURM_JOB = re.compile(r"(?:slurm[-_])?(\d+(?:_\d+)?)")
+_LONG_PCI_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
+#: Places that commands are written for, and nodes that one command may name.
+MOST_PLACES, MOST_NODES = 3, 32
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node with blamed ranks.
+
+    Attributes
+    ----------
+    node : str or None
+    ranks : tuple of int
+        Blamed ranks on the node, as far as it is known which are.
+    values : dict
+        Placeholders with the values of this place.
+    """
+
+    node: str | None
+    ranks: tuple[int, ...]
+    values: dict[str, str]
+
+    @property
+    def title(self) -> str:
+        """The place in words: ``ranks 4-5 on node-2, GPU 0,1``."""
+        ranks = f"{'rank' if len(self.ranks) == 1 else 'ranks'} {rank_list(self.ranks)}" if self.ranks else ""
+        words = {"gpu": "GPU", "pci_address": "PCI", "port": "port"}
+        devices = [f"{word} {self.values[name]}" for name, word in words.items() if name in self.values]
+        on = f"{' on ' if ranks else ''}{self.node}" if self.node else ""
+        return ", ".join([f"{ranks}{on}", *devices])
+
+
+@dataclass(frozen=True)
+class Incident:
+    """What one diagnosis says about a cause.
+
+    Attributes
+    ----------
+    diagnosis_id : str
+    blamed : bool
+        Whether the diagnosis names the cause. If not, the places are those of its stragglers.
+    places : tuple of Place
+        The first `MOST_PLACES`.
+    more_places : int
+    values : dict
+        Placeholders with the same value at all places.
+    withheld : bool
+        Whether a name is left out because a shell might interpret it.
+    actions : tuple of Action
+        Those of the diagnosis that act on the cause.
+    """
+
+    diagnosis_id: str
+    blamed: bool
+    places: tuple[Place, ...]
+    more_places: int
+    values: dict[str, str]
+    withheld: bool
+    actions: tuple[Action, ...]
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis, cause: str, job: Job | None = None) -> Incident:
+        """What a diagnosis says about a cause.
+
+        Parameters
+        ----------
+        diagnosis : Diagnosis
+        cause : str
+        job : Job, optional
+            Of the window: says which GPU, PCI address and adapter each rank has.
+        """
+        named = [each for each in diagnosis.causes if each.cause == cause]
+        groups: Sequence[Cause | Straggler] = named or diagnosis.stragglers
+        ranks = sorted({rank for group in groups for rank in group.ranks})
+        nodes = sorted({node for group in groups for node in group.nodes})
+        places = list(_places(groups, ranks, nodes, job))
+        withheld = any(not _HARMLESS.fullmatch(node) for node in nodes)
+        places = [place for place in places if place.node is None or _HARMLESS.fullmatch(place.node)]
+        harmless = [node for node in nodes if _HARMLESS.fullmatch(node)]
+        values = {"reason": f"rca-{diagnosis.diagnosis_id}"[:60]}
+        if ranks:
+            values |= {"ranks": rank_list(ranks), "rank": str(ranks[0])}
+        if harmless and len(harmless) <= MOST_NODES:
+            values |= {"nodes": " ".join(harmless), "nodelist": ",".join(harmless)}
+        if number := _SLURM_JOB.fullmatch(diagnosis.job_id):
+            values["job"] = number[1]
+        return cls(
+            diagnosis_id=diagnosis.diagnosis_id,
+            blamed=bool(named),
+            places=tuple(places[:MOST_PLACES]),
+            more_places=len(places[MOST_PLACES:]),
+            values={name: value for name, value in values.items() if name != "reason" or _safe(value)},
+            withheld=withheld,
+            actions=tuple(action for action in diagnosis.actions if cause in action.causes),
+        )
+
+
+def _places(
+    groups: Sequence[Cause | Straggler], ranks: Sequence[int], nodes: Sequence[str], job: Job | None
+) -> Iterable[Place]:
+    held = {} if job is None else {place.rank: place for place in job.ranks or ()}
+    if not nodes:
+        if ranks:
+            yield Place(None, tuple(ranks), {"rank": str(ranks[0])})
+        return
+    ports = {
+        group.shared.within: group.shared.name
+        for group in groups
+        if group.shared is not None and group.shared.level == "nic"
+    }
+    for node in nodes:
+        there = [rank for rank in ranks if rank in held and held[rank].node == node]
+        if not there and len(nodes) == 1:
+            there = list(ranks)
+        values = {"node": node} | _devices([held[rank] for rank in there if rank in held])
+        if there:
+            values["rank"] = str(there[0])
+        if node in ports:
+            values["port"] = ports[node]
+        yield Place(node, tuple(there), {name: value for name, value in values.items() if _safe(value)})
+
+
+def _devices(places: Sequence[RankPlace]) -> dict[str, str]:
+    """Devices of the ranks of one node; a PCI address and a port only where all of them share it."""
+    found = {}
+    gpus = sorted({place.gpu for place in places if place.gpu is not None})
+    if gpus and all(place.gpu is not None for place in places):
+        found["gpu"] = ",".join(map(str, gpus))
+    addresses = {_short(place.pci_address) for place in places if place.pci_address is not None}
+    if len(addresses) == 1:
+        found["pci_address"] = addresses.pop()
+    ports = {place.nic for place in places if place.nic is not None}
+    if len(ports) == 1:
+        found["port"] = ports.pop()
+    return found
+
+
+def _short(address: str) -> str:
+    """A PCI address as lspci writes it: nvidia-smi writes a domain of eight digits."""
+    long = _LONG_PCI_DOMAIN.fullmatch(address)
+    return (long[1] if long else address).lower()
+
+
+def _safe(value: str) -> bool:
+    return all(_HARMLESS.fullmatch(part) for part in value.split(","))
