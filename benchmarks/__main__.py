@@ -31,6 +31,7 @@ BENCHMARKS = {
     "exporters": Benchmark("benchmarks.exporters", long=True),
     "memory": Benchmark("benchmarks.memory", long=True),
     "online": Benchmark("benchmarks.online", long=True),
+    "recovery": Benchmark("benchmarks.recovery", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "star": Benchmark("benchmarks.star", long=True),

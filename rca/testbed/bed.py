@@ -34,11 +34,19 @@ class RankProcesses:
     """One rank: its shared memory, and its processes by role.
 
     Every rank has ``host`` and ``loader``; a rank without a GPU also has ``device`` and ``copier``.
+
+    Attributes
+    ----------
+    pipes : Pipes
+    read : callable
+        Work of a loader, with its ``number``: 0 for the first.
     """
 
     rank: int
     node: Node
     shared: Shared
+    pipes: Pipes
+    read: Callable[..., None]
     processes: dict[str, Spawned]
 
 
@@ -185,7 +193,7 @@ def _start_ranks(bed: Bed, folder: Path) -> None:
             ready = partial(StandIn, shared, pipes, len(built.blocks))
         train = partial(host.train, plan, shared, pipes, ready)
         processes["host"] = spawn("host", train, Placement(node.core, node.namespace, mine))
-        bed.ranks.append(RankProcesses(rank, node, shared, processes))
+        bed.ranks.append(RankProcesses(rank, node, shared, pipes, read, processes))
 
 
 def _link() -> Pipe:

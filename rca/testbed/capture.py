@@ -40,6 +40,8 @@ _BENIGN_ACTIONS: dict[str, type[Hiccup] | type[NeighbourLoad] | type[SlowWarmUp]
 }
 
 OnProgress = Callable[[str, int, int], None]
+#: Called again and again with the testbed and the step that the slowest rank is in.
+AtStep = Callable[[Bed, int], None]
 
 
 class CaptureFailed(RcaError):
@@ -56,13 +58,20 @@ class Captured:
     label: Label
 
 
-def capture(scenario: Scenario, *, on_progress: OnProgress = lambda phase, done, total: None) -> Captured:
+def capture(
+    scenario: Scenario,
+    *,
+    on_progress: OnProgress = lambda phase, done, total: None,
+    at_step: AtStep = lambda bed, step: None,
+) -> Captured:
     """Run a scenario on this machine.
 
     Parameters
     ----------
     on_progress : callable
         Called with ``(phase, steps done, steps in total)``.
+    at_step : callable
+        Changes the running job.
 
     Raises
     ------
@@ -81,7 +90,7 @@ def capture(scenario: Scenario, *, on_progress: OnProgress = lambda phase, done,
         permitted = probe()
         refuse_impossible(scenario, permitted)
         with assembled(scenario, permitted, gpus) as bed:
-            record = _run(bed, on_progress)
+            record = _run(bed, on_progress, at_step)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 
 
@@ -144,7 +153,7 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(bed: Bed, on_progress: OnProgress) -> Record:
+def _run(bed: Bed, on_progress: OnProgress, at_step: AtStep) -> Record:
     draw = np.random.default_rng(bed.scenario.seed)
     offset = time.time() - time.monotonic()
     benign = [_BENIGN_ACTIONS[kind](bed, draw) for kind in bed.scenario.benign if kind in _BENIGN_ACTIONS]
@@ -156,6 +165,7 @@ def _run(bed: Bed, on_progress: OnProgress) -> Record:
         while watch.is_running():
             for each in benign:
                 each.at_step(watch.slowest)
+            at_step(bed, watch.slowest)
             schedule.advance(watch.slowest, watch.fastest)
             now = time.monotonic()
             if watch.slowest >= 0 and now >= due:

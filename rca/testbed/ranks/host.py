@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ class GcMonitor:
         self._shared = shared
         self._began = 0.0
         self._kept: list[Any] = []
+        self._frozen = False
         gc.collect()
         gc.freeze()  # inherited objects are no garbage of this process
         gc.callbacks.append(self._observe)
@@ -69,14 +71,20 @@ class GcMonitor:
     def after_step(self, step: int) -> None:
         """Keep the set number of objects, and collect as often as a leaking job does."""
         wanted = int(self._shared.knobs[Knob.KEPT_OBJECTS])
+        freeze = bool(self._shared.knobs[Knob.FREEZE_OBJECTS])
+        if wanted == 0 or (self._frozen and not freeze):
+            # Frozen objects cannot be thawed alone: new ones take their place.
+            self._kept, self._frozen = [], False
         if wanted == 0:
-            self._kept = []
             return
         if not self._kept:
             # Disabled during creation: pauses must fall into the steps.
             gc.disable()
             self._kept = [[] for _ in range(wanted)]
             gc.enable()
+        if freeze and not self._frozen:
+            gc.freeze()
+            self._frozen = True
         if step % COLLECT_EVERY_STEPS == 0:
             gc.collect()
 
@@ -118,12 +126,25 @@ class CheckpointWriter:
     def __init__(self, path: Path, shared: Shared) -> None:
         self._path = path
         self._shared = shared
+        self._writer: threading.Thread | None = None
 
     def after_step(self, step: int) -> float:
-        """Write a checkpoint if it is due; return the seconds, or 0."""
+        """Write a checkpoint if it is due; return the seconds that the rank is held, or 0."""
         every = int(self._shared.knobs[Knob.CHECKPOINT_EVERY])
         if every == 0 or step % every != every - 1:
             return 0.0
+        began = time.monotonic()
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._shared.knobs[Knob.CHECKPOINT_IN_BACKGROUND]:
+            self._writer = threading.Thread(target=self._write)
+            self._writer.start()
+        else:
+            self._write()
+        return time.monotonic() - began
+
+    def _write(self) -> None:
         began = time.monotonic()
         pause = float(self._shared.knobs[Knob.CHECKPOINT_SECONDS]) / _CHECKPOINT_CHUNKS
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -134,7 +155,6 @@ class CheckpointWriter:
                 time.sleep(max(0.0, began + chunk * pause - time.monotonic()))
         finally:
             os.close(handle)
-        return time.monotonic() - began
 
 
 @dataclass(frozen=True)
@@ -226,6 +246,8 @@ class Host:
         slot, row[Row.SAMPLES], row[Row.TOKENS], row[Row.SQUARED_LENGTHS], self._length = BATCH_READY.unpack(
             message
         )
+        share = float(self._shared.knobs[Knob.BATCH_SHARE])
+        row[[Row.SAMPLES, Row.TOKENS, Row.SQUARED_LENGTHS]] *= share
         self._table.touch()
         row[Row.DATA_LOADING] = time.monotonic() - began
         self._accelerator.copy(slot, row)

@@ -24,14 +24,25 @@ def write_dataset(path: Path, seed: int) -> None:
     path.write_bytes(noise.tobytes())
 
 
-def load(model: Model, shared: Shared, pipes: Pipes, dataset: Path, seed: int, *, direct: bool) -> None:
-    """Serve batches until killed."""
+def load(
+    model: Model, shared: Shared, pipes: Pipes, dataset: Path, seed: int, *, direct: bool, number: int = 0
+) -> None:
+    """Serve batches until killed.
+
+    Parameters
+    ----------
+    number : int
+        0 is the rank's own loader. Others end when ``MORE_LOADERS`` falls below their number.
+    """
     draw = np.random.default_rng(seed)
     handle = os.open(dataset, os.O_RDONLY | (os.O_DIRECT if direct else 0))
     buffer = mmap.mmap(-1, READ_BYTES)  # page-aligned, as direct reads need
     raw = np.frombuffer(buffer, np.uint8)
     while True:
         slot = pipes.slots.receive(1)[0]
+        if number > shared.knobs[Knob.MORE_LOADERS]:
+            pipes.slots.send(bytes([slot]))
+            return
         offset = int(draw.integers(DATASET_BYTES // READ_BYTES)) * READ_BYTES
         os.preadv(handle, [buffer], offset)
         time.sleep(shared.knobs[Knob.LOADER_DELAY_SECONDS])

@@ -23,6 +23,8 @@ KERNEL = struct.Struct("=iid")
 TOKEN = b"t"
 ByteArray = npt.NDArray[np.uint8]
 SLOTS = 2
+#: Slots that exist; a recovery may let more of them circulate.
+MOST_SLOTS = 8
 BATCH_BYTES = 64 * 1024
 
 
@@ -108,10 +110,18 @@ class Knob(IntEnum):
     CHECKPOINT_EVERY = 5
     CHECKPOINT_SECONDS = 6
     PAGEABLE_SHARE = 7
+    #: Long-lived objects are frozen: the collector skips them.
+    FREEZE_OBJECTS = 8
+    #: Checkpoints are written by a thread.
+    CHECKPOINT_IN_BACKGROUND = 9
+    #: Samples of the rank relative to an equal share.
+    BATCH_SHARE = 10
+    #: Loaders that serve besides the first.
+    MORE_LOADERS = 11
 
 
 #: Values of the knobs without a fault.
-NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0}
+NEUTRAL: dict[Knob, float] = dict.fromkeys(Knob, 0.0) | {Knob.KERNEL_FACTOR: 1.0, Knob.BATCH_SHARE: 1.0}
 
 
 class Gauge(IntEnum):
@@ -153,7 +163,7 @@ class Shared:
         NaN if not measured (yet).
     knobs : ndarray of shape (len(Knob),)
     gauges : ndarray of shape (len(Gauge),)
-    slots : ndarray of shape (SLOTS, BATCH_BYTES), uint8
+    slots : ndarray of shape (MOST_SLOTS, BATCH_BYTES), uint8
         Decoded batches in host memory.
     device_batch : ndarray of shape (BATCH_BYTES,), uint8
         The batch on the device.
@@ -170,7 +180,8 @@ class Shared:
         self.gauges = shared_floats(len(Gauge))
         self.gauges[Gauge.STEP] = -1
         self.pace = job_pace() if pace is None else pace
-        self.slots = np.frombuffer(mmap.mmap(-1, SLOTS * BATCH_BYTES), np.uint8).reshape(SLOTS, BATCH_BYTES)
+        slots = np.frombuffer(mmap.mmap(-1, MOST_SLOTS * BATCH_BYTES), np.uint8)
+        self.slots: ByteArray = slots.reshape(MOST_SLOTS, BATCH_BYTES)
         self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)
         self.gradients = memoryview(mmap.mmap(-1, 4 * n_parameters))
 

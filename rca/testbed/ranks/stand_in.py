@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from math import ceil
 from typing import Any
 
 from rca.arrays import FloatArray
@@ -37,6 +38,8 @@ def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) 
         started = time.monotonic()
         device.run(kind, block, length)
         seconds = device.padded_seconds(kind, block, length) * shared.knobs[Knob.KERNEL_FACTOR]
+        if kind != OPTIMIZE:
+            seconds *= shared.knobs[Knob.BATCH_SHARE]
         time.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
@@ -54,6 +57,7 @@ class Device:
         self._gradients = views(torch.frombuffer(shared.gradients, dtype=torch.float32), self._parameters)
         self._held: list[tuple[Any, Any]] = []
         self._gradient: Any = None
+        self._share = 1.0
 
     def run(self, kind: int, block: int, length: float) -> None:
         """Compute one kernel."""
@@ -78,7 +82,8 @@ class Device:
     def _forward(self, block: int, length: int) -> None:
         if block == 0:
             self._held = []
-            arrived = self._network.inputs(self._batch, length)
+            self._share = float(self._shared.knobs[Knob.BATCH_SHARE])
+            arrived = resized(self._network.inputs(self._batch, length), self._share)
         else:
             arrived = self._held[-1][1].detach()
         arrived.requires_grad_(True)
@@ -87,7 +92,8 @@ class Device:
     def _backward(self, block: int) -> None:
         arrived, left = self._held[block]
         if block == len(self._held) - 1:
-            self._gradient = left.detach() / left.numel()
+            # Weighted by the samples, so that the update stays that of the whole batch.
+            self._gradient = left.detach() * (self._share / left.numel())
             for parameter in self._parameters:
                 parameter.grad = None
         left.backward(self._gradient)
@@ -103,6 +109,20 @@ class Device:
     def _optimize(self) -> None:
         for parameter, view in zip(self._parameters, self._gradients, strict=True):
             parameter.data.sub_(view, alpha=LEARNING_RATE)
+
+
+def resized(batch: Any, share: float) -> Any:
+    """A batch with a share of its samples; above 1 the first ones come again.
+
+    Parameters
+    ----------
+    batch : torch.Tensor
+        Samples in the first dimension.
+    """
+    if share == 1.0:
+        return batch
+    wanted = max(1, round(share * len(batch)))
+    return batch.repeat(ceil(wanted / len(batch)), *[1] * (batch.dim() - 1))[:wanted]
 
 
 def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
