@@ -16,9 +16,12 @@ prediction
     Step times of the next step from CPU and bandwidth, and who is a straggler.
 placement
     Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
-ring_with_children, parameter_server
-    Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, and
-    x-order and grouped updates with a parameter server. Only these import torch.
+leaving
+    Which ranks leave a ring.
+ring_with_children, switching_ring, parameter_server
+    Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, from
+    the start or when they appear, and x-order and grouped updates with a parameter server. Only these
+    import torch.
 
 `benchmarks/star.py` measures speeds beside the price.
 

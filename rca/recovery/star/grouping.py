@@ -93,8 +93,9 @@ class DynamicGroups:
         self.distance, self.every = distance, every
 
     def __call__(self, n_updates: int, usual: FloatArray) -> Grouping | None:
-        if n_updates % self.every or not np.isfinite(usual).any():
+        known = np.flatnonzero(np.isfinite(usual))
+        if n_updates % self.every or not known.size:
             return None
-        # A worker without a time joins the slowest: nothing is known in its favour.
-        known = np.where(np.isfinite(usual), usual, np.nanmax(usual))
-        return Groups(clustered(known, self.distance))
+        # Workers without a time are in no group, and so alone.
+        groups = clustered(usual[known], self.distance)
+        return Groups(tuple(tuple(int(known[place]) for place in group) for group in groups))

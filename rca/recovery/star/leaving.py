@@ -1,0 +1,71 @@
+"""Which ranks leave a ring, from the usual times of all ranks.
+
+A rule is a pure function: all ranks of the ring call it with the same values, and so agree without a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.errors import InvalidInput
+from rca.recovery.star.prediction import STRAGGLER_SHARE
+from rca.recovery.star.price import Progress
+
+#: Updates after which a rule looks again.
+EVERY = 8
+#: From the number of updates, the usual time of each rank's own step and what the rule has given last: the
+#: ranks that are to be children. Times are NaN where no step was measured.
+Rule = Callable[[int, FloatArray, Collection[int]], Collection[int]]
+
+
+@dataclass(frozen=True)
+class StragglersLeave:
+    """Stragglers leave the ring if that makes more progress, and come back when they are at speed again.
+
+    Parameters
+    ----------
+    batch, noise : float, optional
+        Samples of a worker and step, and gradient noise scale in samples. Without them every sample counts
+        alike.
+    share : float
+        A rank leaves if it takes longer than the fastest by more than this share of its time. It comes back
+        at half of it.
+    every : int
+        Updates between two changes.
+
+    Raises
+    ------
+    InvalidInput
+        If `every` or `share` is not positive.
+    """
+
+    batch: float | None = None
+    noise: float | None = None
+    share: float = STRAGGLER_SHARE
+    every: int = EVERY
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or not self.share > 0:
+            raise InvalidInput(f"stragglers cannot leave every {self.every} updates from {self.share:.0%} on")
+
+    def __call__(self, n_updates: int, usual: FloatArray, children: Collection[int]) -> Collection[int]:
+        known = np.isfinite(usual)
+        if n_updates % self.every or not known.any():
+            return children
+        is_child = np.isin(np.arange(usual.size), list(children))
+        limit = 1.0 + np.where(is_child, self.share / 2, self.share)
+        is_slow = np.where(known, usual, -np.inf) > np.nanmin(usual) * limit
+        slow = tuple(np.flatnonzero(is_slow).tolist())
+        if self.batch is not None and self.noise is not None and slow:
+            progress = Progress(usual[known], self.batch, self.noise)
+            places = np.flatnonzero(is_slow[known]).tolist()
+            ring = np.flatnonzero(~is_slow[known]).tolist()
+            if progress.of_groups([ring, *([each] for each in places)]) >= progress.of_groups(
+                [ring + places]
+            ):
+                return ()
+        return slow

@@ -1,0 +1,271 @@
+"""Modes that change while a job runs, on real gloo processes: four of them run all cases once."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+from collections.abc import Collection
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="STAR runs on torch.distributed; PyTorch is not installed")
+dist = torch.distributed
+
+from rca.errors import InvalidInput  # noqa: E402
+from rca.recovery.star.grouping import DynamicGroups, Groups, XOrder  # noqa: E402
+from rca.recovery.star.parameter_server import serve, work  # noqa: E402
+from rca.recovery.star.ring_with_children import ddp_hook  # noqa: E402
+from rca.recovery.star.switching_ring import SwitchingRing  # noqa: E402
+
+WORLD, CHILD = 4, 3
+TIMEOUT = timedelta(seconds=20)
+UPDATES = 24
+
+Result = dict[str, Any]
+
+
+class Scripted:
+    """A rule that names the children by the number of updates."""
+
+    def __init__(self, script: dict[int, tuple[int, ...]]) -> None:
+        self.script = script
+
+    def __call__(self, n_updates: int, usual: object, children: Collection[int]) -> Collection[int]:
+        assert isinstance(usual, np.ndarray)
+        return self.script.get(n_updates, tuple(children))
+
+
+class Counting(torch.nn.Module):
+    """A linear model with a buffer that counts the steps of a rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
+        self.register_buffer("steps", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.layers(x).square().mean()
+
+
+def switched(rank: int, script: dict[int, tuple[int, ...]], *, dies_after: int | None = None) -> Result:
+    """Train with a scripted rule; a parent waits for each gradient, so that each case is certain."""
+    model, sent = Counting(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    state = SwitchingRing(model, optimizer, Scripted(script), timeout=TIMEOUT)
+    ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=state.group, bucket_cap_mb=1e-4)
+    ddp.register_comm_hook(state, ddp_hook)
+    draw = torch.Generator().manual_seed(rank)
+    store = dist.PrefixStore("meet", dist.group.WORLD.get_group_store())
+    while state.goes_on(UPDATES):
+        optimizer.zero_grad()
+        loss = ddp(torch.randn(4, 8, generator=draw))
+        for _ in range(100_000 if state.mine and dies_after is None else 0):
+            if state.arrived == len(state.mine):
+                break
+            store.add("polls", 1)
+        loss.backward()
+        optimizer.step()
+        state.after_step()
+        sent += state.is_child
+        if dies_after is not None and sent > dies_after:
+            os._exit(0)
+    state.close()
+    momentum = [optimizer.state[each]["momentum_buffer"] for each in model.parameters()]
+    return {
+        "values": torch.cat([each.detach().flatten() for each in model.parameters()]).tolist(),
+        "momentum": torch.cat([each.flatten() for each in momentum]).tolist(),
+        "steps": model.steps.item(),
+        "changes": state.changes,
+        "ledger": state.ledger,
+        "ring": state.ring,
+        "usual": state.usual(),
+        "lost": [each.child for each in state._mailboxes if each.has_ended],
+    }
+
+
+def grouped(rank: int, n_updates: int, choose: Any = None, dies_after: int | None = None) -> Result:
+    """Workers 1 and 2 in a group, worker 3 alone; the gradient of worker w is ``parameters - w``."""
+    parameters = torch.zeros(3)
+    if rank:
+        sent = 0
+
+        def gradient() -> torch.Tensor:
+            nonlocal sent
+            sent += 1
+            if dies_after is not None and sent > dies_after:
+                os._exit(0)
+            return parameters - rank
+
+        return {"sent": work(parameters, gradient), "values": parameters.tolist()}
+    sizes = []
+
+    def update(gradient: torch.Tensor, n_reports: int) -> None:
+        sizes.append(n_reports)
+        parameters.sub_(0.1 * gradient)
+
+    reports = serve(
+        parameters, WORLD - 1, Groups(((1, 2), (3,))), update, lambda done: done >= n_updates, choose=choose
+    )
+    return {"reports": reports, "values": parameters.tolist(), "sizes": sizes}
+
+
+def by_number(n_updates: int, usual: np.ndarray) -> XOrder | None:
+    assert usual.shape == (WORLD,)
+    assert np.isnan(usual[0])
+    return XOrder(3) if n_updates == 10 else None
+
+
+def refused() -> str:
+    model = Counting()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    state = SwitchingRing(model, optimizer, Scripted({0: (0, 1, 2, 3)}))
+    try:
+        state._change()
+    except InvalidInput as error:
+        return error.message
+    return ""
+
+
+def run(rank: int, ports: Any, results: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        # The first rank holds the store: no process is forked while the store's thread runs.
+        port = 0 if rank == 0 else ports.get(timeout=TIMEOUT.seconds)
+        store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False)
+        for _ in range(WORLD - 1 if rank == 0 else 0):
+            ports.put(store.port)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=TIMEOUT)
+        results.put((rank, "never", switched(rank, {})))
+        results.put((rank, "back", switched(rank, {4: (CHILD,), 12: ()})))
+        results.put((rank, "handed over", switched(rank, {4: (1, 2, 3), 8: (0, 3), 16: (3,)})))
+        results.put((rank, "grouped", grouped(rank, 30)))
+        results.put((rank, "changed", grouped(rank, 30, by_number)))
+        results.put((rank, "dynamic", grouped(rank, 30, DynamicGroups(1e-9, every=4))))
+        results.put((rank, "refused", {"message": refused()}))
+        dist.barrier()
+        found = switched(rank, {4: (CHILD,), 8: ()}, dies_after=2 if rank == CHILD else None)
+        results.put((rank, "dead child", found))
+        results.put((rank, "dead worker", grouped(rank, 30, None, dies_after=5 if rank == 2 else None)))
+        results.put((rank, "end", {}))
+    except Exception as error:
+        results.put((rank, "end", {"error": repr(error)}))
+        raise
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[Result]]:
+    """Results of each rank by case; only ranks 0 and 1 reach the end."""
+    # DDP imports it, which takes seconds: once here instead of in each forked rank.
+    importlib.import_module("torch._dynamo")
+    context = multiprocessing.get_context("fork")
+    ports, results = context.Queue(), context.SimpleQueue()
+    ranks = [context.Process(target=run, args=(rank, ports, results)) for rank in range(WORLD)]
+    for each in ranks:
+        each.start()
+    cases: dict[str, dict[int, Result]] = {}
+    try:
+        while len(cases.get("end", {})) < 2:
+            rank, case, result = results.get()
+            cases.setdefault(case, {})[rank] = result
+            assert "error" not in result, (rank, result)
+    finally:
+        for each in ranks:
+            each.join(5)
+            each.kill()
+    return {case: [of_rank[rank] for rank in sorted(of_rank)] for case, of_rank in cases.items()}
+
+
+def test_without_a_change_it_is_synchronous_training(found: dict[str, list[Result]]) -> None:
+    results = found["never"]
+    assert all(each["values"] == results[0]["values"] for each in results)
+    assert all(each["ledger"].counts == [WORLD] * UPDATES for each in results)
+    assert all(each["changes"] == [] for each in results)
+    assert np.array_equal(results[0]["usual"], results[CHILD]["usual"])
+    assert (results[0]["usual"] > 0).all()
+
+
+def test_a_rank_leaves_and_comes_back_with_the_state_of_the_ring(found: dict[str, list[Result]]) -> None:
+    results = found["back"]
+    ring, child = results[:CHILD], results[CHILD]
+    assert [(each.ring, each.children) for each in ring[0]["changes"]] == [
+        ((0, 1, 2), (CHILD,)),
+        ((0, 1, 2, CHILD), ()),
+    ]
+    assert ring[0]["changes"][0].update == 4
+    assert ring[0]["changes"][1].update >= 12
+    assert all(each["changes"] == ring[0]["changes"] for each in ring)
+    assert all(each["ring"] == [0, 1, 2, CHILD] for each in results)
+    # Parameters, momentum and buffers are those of the ring, bit for bit.
+    for name in ("values", "momentum"):
+        assert all(each[name] == results[0][name] for each in results), name
+    assert child["steps"] == results[0]["steps"]
+    # The child has trained on its own in between, and each of its gradients is in one update.
+    assert child["ledger"].sent > 0
+    assert child["ledger"].sent == results[0]["ledger"].applied
+    assert results[0]["ledger"].counts[:4] == [WORLD] * 4
+    assert results[0]["ledger"].counts[-1] == WORLD
+
+
+def test_a_parent_leaves_when_others_have_its_children(found: dict[str, list[Result]]) -> None:
+    results = found["handed over"]
+    rings = [each.ring for each in results[0]["changes"]]
+    assert rings[0] == (0,)
+    assert (1, 2) in [each.ring for each in results[1]["changes"]]
+    assert results[0]["ring"] == results[1]["ring"] == results[2]["ring"] == [0, 1, 2]
+    for name in ("values", "momentum"):
+        assert all(each[name] == results[0][name] for each in results[:CHILD]), name
+    sent = sum(each["ledger"].sent for each in results)
+    assert sent == sum(each["ledger"].applied + each["ledger"].stale for each in results)
+    assert results[CHILD]["values"] == results[0]["values"]
+
+
+def test_the_ring_goes_on_without_a_child_that_has_ended(found: dict[str, list[Result]]) -> None:
+    results = found["dead child"]
+    assert [each["ledger"].updates for each in results] == [UPDATES] * CHILD
+    assert all(each["values"] == results[0]["values"] for each in results)
+    assert all(each["ring"] == [0, 1, 2] for each in results)
+
+
+def test_a_server_updates_by_groups(found: dict[str, list[Result]]) -> None:
+    reports = found["grouped"][0]["reports"]
+    kinds = [sorted(worker for worker, _ in update) for update in reports.applied]
+    assert len(kinds) == 30
+    assert {tuple(each) for each in kinds} == {(1, 2), (3,)}
+    assert found["grouped"][0]["sizes"] == [len(each) for each in kinds]
+    assert reports.n_gradients == sum(each["sent"] for each in found["grouped"][1:])
+    assert all(each["values"] == found["grouped"][0]["values"] for each in found["grouped"])
+
+
+def test_a_server_changes_its_rule_between_updates(found: dict[str, list[Result]]) -> None:
+    reports = found["changed"][0]["reports"]
+    assert reports.groupings == [(0, Groups(((1, 2), (3,)))), (10, XOrder(3))]
+    assert all(len(update) < 3 for update in reports.applied[:10])
+    assert all(len(update) == 3 for update in reports.applied[10:])
+    assert reports.n_gradients == sum(each["sent"] for each in found["changed"][1:])
+
+
+def test_dynamic_groups_are_formed_from_measured_times(found: dict[str, list[Result]]) -> None:
+    groupings = found["dynamic"][0]["reports"].groupings
+    # No two times are equal, so each worker is alone.
+    assert groupings[1][0] == 4
+    assert sorted(groupings[1][1].groups) == [(1,), (2,), (3,)]
+
+
+def test_a_server_leaves_out_workers_that_have_ended(found: dict[str, list[Result]]) -> None:
+    """Worker 3 has ended before the start, worker 2 after five gradients: its group goes on without it."""
+    reports = found["dead worker"][0]["reports"]
+    assert sorted(reports.lost) == [2, 3]
+    assert len(reports.applied) == 30
+    last = [worker for update in reports.applied[-10:] for worker, _ in update]
+    assert set(last) == {1}
+    assert found["dead worker"][1]["values"] == found["dead worker"][0]["values"]
+
+
+def test_a_rule_that_empties_the_ring_is_refused(found: dict[str, list[Result]]) -> None:
+    assert "leave nobody" in found["refused"][0]["message"]
