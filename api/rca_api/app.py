@@ -27,6 +27,7 @@ from rca_api import (
     nodes,
     plans,
     problems,
+    runbooks,
     tracing,
     training_runs,
     viewer,
@@ -46,6 +47,7 @@ from rca_api.middleware import RequestContext, SecurityHeaders
 from rca_api.models import endpoints as model_endpoints
 from rca_api.nodes import endpoints as node_endpoints
 from rca_api.plans import endpoints as plan_endpoints
+from rca_api.runbooks import endpoints as runbook_endpoints
 from rca_api.settings import Settings
 from rca_api.shedding import Shedding
 from rca_api.state import State
@@ -89,6 +91,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "jobs", "description": jobs.__doc__},
             {"name": "data shards", "description": data_shards.__doc__},
             {"name": "plans", "description": plans.__doc__},
+            {"name": "runbooks", "description": runbooks.__doc__},
             {"name": "feedback", "description": feedback.__doc__},
             {"name": "incidents", "description": incidents.__doc__},
             {"name": "nodes", "description": nodes.__doc__},
@@ -118,6 +121,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(job_endpoints.router)
     app.include_router(data_shard_endpoints.router)
     app.include_router(plan_endpoints.router)
+    app.include_router(runbook_endpoints.router)
     app.include_router(feedback_endpoints.router)
     app.include_router(incident_endpoints.router)
     app.include_router(action_endpoints.router)

@@ -108,6 +108,8 @@ class Settings(BaseSettings):
     site: Path | None = None
     """YAML file with the costs and limits of recovery, by which actions are planned. Default: no limits, a
     restart of 600 s, checkpoints every 1,800 s."""
+    runbooks: Path | None = None
+    """Folder with the site's own runbooks and values. Default: the shipped runbooks."""
     max_body_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
     """Largest body as sent, compressed or not."""
     max_decoded_bytes: ByteSize = Field(ByteSize(256 * 1024**2), gt=0)
@@ -252,7 +254,7 @@ class Settings(BaseSettings):
     `OTEL_*` variables set its address and the sampling.
     """
 
-    @field_validator("bundle", "priors", "site", "collections_dir", mode="before")
+    @field_validator("bundle", "priors", "site", "runbooks", "collections_dir", mode="before")
     @classmethod
     def _is_given(cls, value: object) -> object:
         """An empty variable is no path, as one that `--print-config` shows for an unset path."""

@@ -15,6 +15,7 @@ from typing import Any
 from rca.classify.priors import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError
 from rca.recovery.site import Site
+from rca.runbook.procedures import Library
 from rca_api.environment import variable_of
 from rca_api.redis_pool import is_redis, redis_pool
 from rca_api.settings import Settings
@@ -31,6 +32,7 @@ SERVE = (
     "bundle",
     "priors",
     "site",
+    "runbooks",
     "queue_url",
     "collections_dir",
 )
@@ -133,6 +135,16 @@ def _site(settings: Settings) -> None:
             raise InvalidInput("needs a readable YAML file with costs and limits") from None
 
 
+def _runbooks(settings: Settings) -> None:
+    if settings.runbooks is not None:
+        try:
+            Library.read(settings.runbooks)
+        except RcaError as error:
+            # Names files of the folder, not the folder.
+            reason = error.message.removeprefix(f"{settings.runbooks}").lstrip("/: ")
+            raise InvalidInput(f"needs a folder of runbooks: {reason}") from None
+
+
 def _queue(settings: Settings) -> None:
     kind, _, rest = settings.queue_url.partition("://")
     if is_redis(settings.queue_url):
@@ -198,6 +210,7 @@ _CHECKS: dict[str, Callable[[Settings], None]] = {
     "bundle": _bundle,
     "priors": _priors,
     "site": _site,
+    "runbooks": _runbooks,
     "queue_url": _queue,
     "collections_dir": _collections,
     "cache_dir": _cache,

@@ -10,6 +10,7 @@ from typing import cast
 from fastapi import FastAPI, Request
 
 from rca.recovery.site import Site
+from rca.runbook.procedures import Library
 from rca_api.actions.observation import observe_actions
 from rca_api.admission import Admission
 from rca_api.compute.body import Spool
@@ -60,6 +61,7 @@ class State:
 
     settings: Settings
     site: Site
+    runbooks: Library
     database: Database
     schema_check: SchemaCheck
     metrics: Metrics
@@ -124,6 +126,7 @@ class State:
         return cls(
             settings=settings,
             site=Site() if settings.site is None else Site.read(settings.site),
+            runbooks=Library.read(settings.runbooks),
             database=database,
             schema_check=SchemaCheck(database),
             authority=Authority(settings, database),

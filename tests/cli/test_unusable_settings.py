@@ -79,6 +79,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "bundle": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "/proc/1/mem"),
     "priors": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "site": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
+    "runbooks": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/wrong"),
     "webhook_http": (SECRET,),
     "webhook_hosts": (
         SECRET,
@@ -144,6 +145,8 @@ def refused(rca_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / SECRET).write_text("not a database, not a bundle and not JSON " * 100)
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "strange.json").write_text('{"nic_degradation": "many"}')
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "hang.yaml").write_text("verify: s3cretpw")
 
     def run(command: tuple[str, ...], name: str, value: str) -> str:
         variable = environment.variable_of(name)
@@ -258,7 +261,8 @@ def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize(
-    "name", ["bundle", "priors", "site", "collections_dir", "cache_dir", "window_store_url", "queue_url"]
+    "name",
+    ["bundle", "priors", "site", "runbooks", "collections_dir", "cache_dir", "window_store_url", "queue_url"],
 )
 def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     default = getattr(Settings(), name)

@@ -27,7 +27,7 @@ PATHS: dict[str, dict[str, Any]] = create_app().openapi()["paths"]
 OPERATIONS = [(path, method, held) for path, methods in PATHS.items() for method, held in methods.items()]
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 #: A value for each parameter of an address.
-KNOWN = {"version": "1", "digest": "0" * 64, "job_id": "job-1", "node": "node-1"}
+KNOWN = {"version": "1", "cause": "hang", "digest": "0" * 64, "job_id": "job-1", "node": "node-1"}
 CONTROL = ["a\nb", "\n", "a\r", "\0", "\x1b[0m", "\x7f", "\x85", "\u2028"]
 JSON = {"Content-Type": "application/json"}
 

@@ -107,6 +107,7 @@ def served(
             "feedback_id": feedback["id"],
             "job_id": "test",
             "node": "node-1",
+            "cause": "hang",
             "webhook_id": webhook["id"],
             "run_id": asked(f"{url}/v1/training-runs", {"windows": 200})["id"],
         }

@@ -15,6 +15,7 @@ from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     IncidentDetail,
     IncidentPage,
+    IncidentWindow,
     Lemon,
     read_event,
     read_incident,
@@ -158,5 +159,14 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         timeline=[read_event(each) for each in repository.timeline(session, row.id)],
         diagnoses=newest.items,
         actions=done.items,
+        runbook=_runbook(row.cause, newest.items),
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
     )
+
+
+def _runbook(cause: str | None, windows: list[IncidentWindow]) -> str | None:
+    """Path of the runbook of a cause, with the newest diagnosis that names it."""
+    if cause is None:
+        return None
+    named = next((each.diagnosis_id for each in windows if each.cause == cause), None)
+    return f"/v1/runbooks/{cause}" + (f"?diagnosis={named}" if named else "")

@@ -50,6 +50,8 @@ def _facts(incident: IncidentDetail) -> list[str]:
     if incident.resolved_at is not None:
         how = _RESOLVED[incident.resolution or "silence"]
         facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
+    if incident.runbook is not None:
+        facts.append(f"- Runbook: `rca runbook {_text(incident.cause or '')}`, or `GET {incident.runbook}`.")
     if incident.nodes:
         named = (f"{_text(each.node)} ({probability(each.probability)})" for each in incident.nodes)
         facts.append(f"- Nodes blamed: {', '.join(named)}.")

@@ -131,6 +131,11 @@ class IncidentDetail(Incident):
     actions: list[TakenAction] = Field(
         default=[], description="The newest actions that were taken, newest first; at most 200."
     )
+    runbook: str | None = Field(
+        default=None,
+        description="Path of the runbook of its cause, filled from the newest window with it. Null without "
+        "a cause.",
+    )
     lemons: list[Lemon] = Field(
         default=[], description="Those of `nodes` that are lemons. Only with RCA_NODE_PRIORS=on."
     )

@@ -1,0 +1,113 @@
+"""`/v1/runbooks`: the runbook of a cause, filled from a stored diagnosis."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response, Security
+from pydantic import BaseModel, Field
+
+from rca.diagnosis.result import Diagnosis
+from rca.runbook.procedures import Incident, Runbook, runbook
+from rca.runbook.procedures.pages import markdown
+from rca.runbook.procedures.sources import Platform
+from rca.telemetry.causes import SPECS, CauseOwner
+from rca_api.diagnoses.repository import DONE, find
+from rca_api.negotiation import choose
+from rca_api.problems import ProblemError, problem_responses
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+
+router = APIRouter(prefix="/v1/runbooks", tags=["runbooks"])
+
+#: As for one diagnosis: callers that create or judge it know its id.
+Reader = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+_MARKDOWN = "text/markdown"
+
+
+class RunbookSummary(BaseModel):
+    """A cause that has a runbook."""
+
+    cause: str
+    meaning: str
+    owner: CauseOwner
+    of_site: bool = Field(description="The site's own runbook, in place of that of the package.")
+
+
+class RunbookList(BaseModel):
+    """All runbooks, in the order of the catalogue."""
+
+    runbooks: list[RunbookSummary]
+
+
+@router.get("", summary="List runbooks", responses=problem_responses(*_COMMON))
+def list_runbooks(request: Request, _: Reader) -> RunbookList:
+    """List the causes; each has a runbook."""
+    library = State.of(request).runbooks
+    return RunbookList(
+        runbooks=[
+            RunbookSummary(
+                cause=cause,
+                meaning=SPECS[cause].meaning,
+                owner=SPECS[cause].owner,
+                of_site=cause in library.of_site,
+            )
+            for cause in library.runbooks
+        ]
+    )
+
+
+@router.get(
+    "/{cause}",
+    summary="Show the runbook of a cause",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The runbook, in the media type of Accept.",
+            "model": Runbook,
+            "content": {_MARKDOWN: {"schema": {"type": "string"}}},
+        },
+        **problem_responses(*_COMMON, "not-found", "conflict", "not-acceptable"),
+    },
+)
+def show_runbook(
+    request: Request,
+    cause: Annotated[str, Path(pattern="^[a-z][a-z_]{0,63}$", description="Catalogue id, or `unknown`.")],
+    _: Reader,
+    diagnosis: Annotated[
+        str | None,
+        Query(
+            pattern="^[0-9a-f]{32}$",
+            description="Id of a finished diagnosis. It fills nodes, ranks and devices into the commands.",
+        ),
+    ] = None,
+    platform: Annotated[
+        Platform | None, Query(description="Where the job runs. Default: the site's, else `host`.")
+    ] = None,
+) -> Response:
+    """Show how to verify, contain, fix, roll back, escalate and confirm a cause.
+
+    Steps that change something are marked, and each has a line in the roll back. Words in capitals stand for
+    what is not known; `replace` says how to find them.
+    """
+    accept = choose(request.headers.get("accept"), ("application/json", _MARKDOWN))
+    library = State.of(request).runbooks
+    if cause not in library.runbooks:
+        raise ProblemError("not-found", f"there is no cause {cause!r}", expected=", ".join(library.runbooks))
+    incident = None if diagnosis is None else Incident.of(_diagnosis(request, diagnosis), cause)
+    found = runbook(library, cause, platform=platform, incident=incident)
+    content = markdown(found) if accept == _MARKDOWN else found.model_dump_json()
+    return Response(content, media_type=accept, headers={"Vary": "Accept"})
+
+
+def _diagnosis(request: Request, diagnosis_id: str) -> Diagnosis:
+    """A finished diagnosis."""
+    with State.of(request).database.reading() as session:
+        row = find(session, diagnosis_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
+        if row.state != DONE or row.document is None:
+            raise ProblemError("conflict", f"the diagnosis is {row.state}; a runbook needs a finished one")
+        return Diagnosis.model_validate_json(row.document)
