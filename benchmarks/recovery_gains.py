@@ -20,7 +20,7 @@ from rca.evaluation.intervals import bootstrap
 from rca.features.extract import step_phases
 from rca.recovery.option import Option
 from rca.recovery.planner import Plan
-from rca.recovery.remedies import REMEDIES, REMEDY_OF
+from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES, REMEDY_OF
 from rca.recovery.situation import Interval
 from rca.robust import nan_median
 from rca.telemetry.labels import CollectionEntry, LabelledCause, accepted, read_collection
@@ -228,7 +228,8 @@ def _rows_of(entry: CollectionEntry, collection: str) -> Iterator[Row]:
     step, seconds = step_seconds(window)
     gain = captured_gain(step, seconds, true)
     remedy = REMEDY_OF.get(true.cause)
-    if gain is None or remedy is None or gain[0] <= 0:
+    # Layers that move keep their work, so this remedy does not end the fault.
+    if gain is None or remedy in (None, REBALANCE_STAGES.name) or gain[0] <= 0:
         return
     plan = rca.plan(rca.diagnose(window), window)
     offered = [each.action for each in plan.options if ends(each, true)]

@@ -26,10 +26,12 @@ from rca.testbed.ranks.shared import Row as Column
 from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
 #: Steps without the fault, then under it before the action, and of each turn with or without the action.
-USUAL, DIAGNOSED, TURN = 30, 44, 20
+USUAL, DIAGNOSED, TURN = 28, 40, 20
 TURNS = 4
 #: First steps of a turn that do not count: batches that are loaded already, and connections that recover.
-SETTLES = 5
+SETTLES = 8
+#: CPU weight of the job, relative to that of one other process of the machine.
+WEIGHT = 8
 BEGIN = USUAL + DIAGNOSED
 STEPS = BEGIN + TURNS * TURN
 #: Turns with the action: the first, the third.
@@ -61,7 +63,9 @@ class Pair:
     whole : bool
         The action works around the fault: its gain is not that of a cause.
     model, pipeline
-        Of the job, which has six ranks on three nodes (four on two with two stages).
+        Of the job.
+    nodes : int
+        With two ranks each.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Pair:
     whole: bool = False
     model: str = "mlp"
     pipeline: int = 1
+    nodes: int = 2
 
     def scenario(self, seed: int) -> Scenario:
         """The job with the fault; without a switch the fault pauses while the action is taken."""
@@ -80,12 +85,17 @@ class Pair:
             ends = [USUAL, *(last + 1 for _, last in TAKEN)]
             spans = [(first, taken - 1) for first, (taken, _) in zip(ends, TAKEN, strict=False)]
             spans.append((ends[-1], None))
-        shape = {"world_size": 4, "nodes": 2} if self.pipeline > 1 else {"world_size": 6, "nodes": 3}
         return Scenario(
             name=f"{self.name.replace(' ', '-').lower()}-{self.action.replace('_', '-')}-{seed}",
             seed=seed,
             job=JobShape.model_validate(
-                {"model": self.model, "pipeline": self.pipeline, "steps": STEPS, **shape}
+                {
+                    "model": self.model,
+                    "pipeline": self.pipeline,
+                    "world_size": 2 * self.nodes,
+                    "nodes": self.nodes,
+                    "steps": STEPS,
+                }
             ),
             faults=tuple(
                 Fault.model_validate({**self.fault, "first_step": first, "last_step": last})
@@ -198,8 +208,8 @@ PAIRS = (
         _job("checkpoint_stall"), knobs({Knob.CHECKPOINT_EVERY: RARER}, {Knob.CHECKPOINT_EVERY: EVERY}),
     ),
     Pair("disk limit", "call_storage_team", "limit lifted", _node("storage_throttle", 3)),
-    Pair("nic rate", "drain_node", "a node with a sound link in its place", _node("nic_rate", 3)),
-    Pair("nic delay", "drain_node", "a node with a sound link in its place", _node("nic_delay")),
+    Pair("nic rate", "drain_node", "a node with a sound link in its place", _node("nic_rate", 3), nodes=3),
+    Pair("nic delay", "drain_node", "a node with a sound link in its place", _node("nic_delay"), nodes=3),
     Pair("fabric rate", "call_network_team", "limit lifted on all nodes", _job("fabric_rate")),
     Pair("slow device", "drain_node", "a sound device in its place", _rank("device_clock")),
     Pair(
@@ -230,6 +240,13 @@ def carried_out(pair: Pair, seed: int) -> Row:
     return Row(pair.name, pair.action, scenario.name, predicted, *measured, float(left.mean()))
 
 
+def prefer(bed: Bed) -> None:
+    """Give the job a larger share of the machine than other work has, so that this disturbs less."""
+    of_node = bed.groups.path("cpu", 0)
+    if of_node is not None and (of_node.parent / "cpu.shares").exists():
+        (of_node.parent / "cpu.shares").write_text(str(1024 * WEIGHT))
+
+
 class _Alternation:
     """Takes an action in some turns of a job."""
 
@@ -238,6 +255,8 @@ class _Alternation:
         self._taken = False
 
     def __call__(self, bed: Bed, step: int) -> None:
+        if step < 0:
+            prefer(bed)
         due = any(first <= step <= last for first, last in TAKEN)
         if self._switch is None or due == self._taken:
             return
@@ -246,7 +265,7 @@ class _Alternation:
 
 
 def _counted(step: FloatArray, turns: tuple[tuple[int, int], ...]) -> FloatArray:
-    return np.logical_or.reduce([(step >= first + SETTLES) & (step < last) for first, last in turns])
+    return np.logical_or.reduce([(step >= first + SETTLES) & (step <= last) for first, last in turns])
 
 
 def _truth(scenario: Scenario) -> LabelledCause:

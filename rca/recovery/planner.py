@@ -13,13 +13,14 @@ from rca.recovery.guards import priced, refused
 from rca.recovery.isolation import IsolateSuspects
 from rca.recovery.network import DegradedLinkCollectives, Reroute
 from rca.recovery.option import Action, Option, Rejection
-from rca.recovery.remedies import REMEDIES
+from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES
 from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import AdjustBatchSizes
 
 #: Actions that need the window's step times for their price.
 REPLAYED: tuple[Action, ...] = (
+    REBALANCE_STAGES,
     AdjustBatchSizes(),
     BackupWorkers(),
     GroupedSynchronisation(),
@@ -30,7 +31,7 @@ REPLAYED: tuple[Action, ...] = (
 #: All actions, in the order of their mention where gains are equal.
 ACTIONS: tuple[Action, ...] = (
     *REMEDIES,
-    *REPLAYED,
+    *(each for each in REPLAYED if each not in REMEDIES),
     AdjustLearningRate(),
     Reroute(),
     IsolateSuspects(),

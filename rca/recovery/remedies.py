@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rca.recovery.option import Option, Rejection, Weight, option, removal
+from rca.recovery.option import Gain, Option, Rejection, Weight, option, removal
 from rca.recovery.situation import Fault, Situation
+from rca.recovery.stage_balance import balancing_gain
 from rca.telemetry.causes import CAUSES, STOP_CAUSES
 
 
@@ -49,7 +50,7 @@ class Remedy:
             found.append(
                 option(
                     self,
-                    removal(fault),
+                    self._gain(fault, situation),
                     chance=fault.probability,
                     causes=[fault.cause],
                     ranks=fault.ranks,
@@ -62,11 +63,21 @@ class Remedy:
             )
         return found
 
+    def _gain(self, fault: Fault, situation: Situation) -> Gain:  # noqa: ARG002
+        return removal(fault)
+
     def _why_not(self, situation: Situation) -> str:
         seen = sorted({fault.cause for fault in situation.faults if fault.cause in self.causes})
         if seen:
             return f"{', '.join(seen)}: too unlikely, or explains too little of the delay"
         return f"no cause that it removes: {', '.join(self.causes)}"
+
+
+class StageBalance(Remedy):
+    """Moves layers between the stages: their work stays in the pipeline, so it is replayed."""
+
+    def _gain(self, fault: Fault, situation: Situation) -> Gain:  # noqa: ARG002
+        return balancing_gain(situation)
 
 
 def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
@@ -82,6 +93,14 @@ def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
 
 NO_RISK = "none for convergence"
 RESTART_RISK = "none for convergence; work since the last checkpoint is done again"
+
+REBALANCE_STAGES = StageBalance(
+    "rebalance_stages",
+    "heavy",
+    ("stage_imbalance",),
+    RESTART_RISK,
+    "move layers from the slow stage to the others",
+)
 
 REMEDIES = (
     Remedy(
@@ -135,13 +154,7 @@ REMEDIES = (
         "send the storage team the nodes and the time span; cache data locally meanwhile",
         asks=True,
     ),
-    Remedy(
-        "rebalance_stages",
-        "heavy",
-        ("stage_imbalance",),
-        RESTART_RISK,
-        "move layers from the slow stage to the others",
-    ),
+    REBALANCE_STAGES,
     Remedy(
         "drain_node",
         "heavy",

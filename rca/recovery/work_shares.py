@@ -89,12 +89,12 @@ def batch_shares(
     Returns
     -------
     ndarray of shape (n_ranks, n_steps)
-        1 in the first block of `SHORT_WINDOW` steps.
+        In the first block of `SHORT_WINDOW` steps those of this block: the one before it is not known.
     """
     shares = np.ones(own.shape)
     place = np.unique(workers, return_inverse=True)[1]
-    for first in range(SHORT_WINDOW, own.shape[1], SHORT_WINDOW):
-        before = slice(first - SHORT_WINDOW, first)
+    for first in range(0, own.shape[1], SHORT_WINDOW):
+        before = slice(max(first - SHORT_WINDOW, 0), max(first, SHORT_WINDOW))
         grows = nan_median(compute[:, before], axis=1)
         stays = nan_median(own[:, before] - compute[:, before], axis=1)
         # A worker is as slow as its slowest rank.

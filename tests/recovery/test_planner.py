@@ -57,7 +57,8 @@ def test_every_action_is_in_the_plan(given: Situation) -> None:
 def test_every_cause_has_its_remedy(cause: str) -> None:
     found = plan(situation(faults=(fault(cause),)))
     (remedy,) = [each for each in found.options if each.action == REMEDY_OF[cause]]
-    assert remedy.seconds_per_step_saved == 0.05
+    # Moved layers keep their work, so their gain is replayed; this job has no pipeline.
+    assert remedy.seconds_per_step_saved == (None if cause == "stage_imbalance" else 0.05)
     assert remedy.causes == [cause]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.checkpoints import CheckpointInterval, lost_share
+from rca.recovery.planner import plan
 from rca.recovery.site import Site
 from rca.recovery.star.price import Progress, partial_updates
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation
@@ -23,7 +24,7 @@ from rca.recovery.work_shares import (
     AdjustBatchSizes,
     equal_finish,
 )
-from tests.recovery.situations import STEPS, job, replay_of, situation, slow_rank
+from tests.recovery.situations import STEPS, fault, job, replay_of, situation, slow_rank
 
 SECONDS = st.floats(0.01, 1.0)
 
@@ -74,13 +75,35 @@ def test_a_batch_with_few_samples_is_not_shifted(samples: int) -> None:
     assert equal_finish(np.zeros(3), np.array([0.1, 0.1, 0.4]), samples).tolist() == [1.0] * 3
 
 
+@pytest.mark.parametrize(("bubble", "saved"), [(1.0, 0.0), (0.01, 0.0297)])
+def test_moved_layers_save_what_the_replay_of_the_pipeline_says(bubble: float, saved: float) -> None:
+    """Stages that work one after another take the sum of their work, however it is spread."""
+    of = job(4, pipeline=2)
+    forward = np.repeat(np.where(of.topology.stage == 1, 0.08, 0.05)[:, None], STEPS, axis=1)
+    replay = replace(replay_of(forward, of), bubble=bubble)
+    replay = replace(replay, replayed=replay.evaluate(replay.own, replay.serial, replay.transfer))
+    found = plan(situation(job=of, replay=replay, faults=(fault("stage_imbalance", (2, 3)),)))
+    options = {each.action: each.seconds_per_step_saved for each in found.options}
+    if saved:
+        assert options["rebalance_stages"] == pytest.approx(saved, rel=1e-6)
+    else:
+        assert "rebalance_stages" not in options
+        assert {each.action: each.reason for each in found.rejected}["rebalance_stages"] == "it saves nothing"
+
+
+def test_batches_of_the_first_steps_follow_these_steps() -> None:
+    """A rank that is slow from the first step on has its smaller batch in all steps."""
+    (found,) = AdjustBatchSizes().options(situation(forward=slow_rank()[:, :SHORT_WINDOW]))
+    (longer,) = AdjustBatchSizes().options(situation())
+    assert found.seconds_per_step_saved == pytest.approx(longer.seconds_per_step_saved)
+
+
 def test_batches_by_speed_take_the_wait_away() -> None:
     """One of eight at two thirds of the speed: all finish together after 8 / (7 + 2/3) of a usual step."""
     (found,) = AdjustBatchSizes().options(situation())
     usual, late = 0.1, 0.15
     balanced = usual * 8 / (7 + usual / late)
-    expected = (late - balanced) * (STEPS - SHORT_WINDOW) / STEPS
-    assert found.seconds_per_step_saved == pytest.approx(expected, rel=1e-3)
+    assert found.seconds_per_step_saved == pytest.approx(late - balanced, rel=0.01)
     assert found.basis == "replay"
 
 
