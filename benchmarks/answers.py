@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.diagnosis import diagnose
+from rca.diagnosis.format_1 import lifted
 from rca.features.former_names import current_name
 from rca.processes import pool as pool_of
 from rca.simulation.corpus import simulated_window
@@ -33,6 +34,19 @@ FIRST_SEED = 770_000_000
 #: Fields of an answer that hold sentences.
 WORDS = ("note", "notes", "next_check", "runbook", "sentence", "unfamiliar")
 VOLATILE = ("diagnosis_id", "created_at")
+#: Fields that format 1 did not have, or that count more in format 2.
+NEW_IN_FORMAT_2 = (
+    "verdict",
+    "since",
+    "until",
+    "window",
+    "places",
+    "compared_with",
+    "recommended",
+    "gpu_hours_idle",
+    "gpu_hours_lost",
+    "left_out",
+)
 
 Source = tuple[str, str]
 
@@ -54,6 +68,8 @@ def main(arguments: list[str]) -> int:
     if given.before is None:
         return 0
     before = _read(given.before)
+    if any("verdict" not in answer for answer in before.values()):
+        before, answers = _of_both_formats(before), _of_both_formats(answers)
     if given.ignore_words:
         before, answers = _without_words(before), _without_words(answers)
     return _compare(before, answers, given.ignore)
@@ -128,8 +144,16 @@ def _compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Answers that an older commit kept, with the features' names of today."""
-    return {name: _renamed(answer) for name, answer in map(json.loads, path.read_text().splitlines())}
+    """Answers that an older commit kept, in the present format and with the features' names of today."""
+    kept = map(json.loads, path.read_text().splitlines())
+    return {name: _renamed(lifted(answer) if answer["format"] == 1 else answer) for name, answer in kept}
+
+
+def _of_both_formats(value: Any) -> Any:
+    """An answer without the fields that format 1 did not have, and without the hours of a stopped job."""
+    if isinstance(value, dict):
+        return {key: _of_both_formats(held) for key, held in value.items() if key not in NEW_IN_FORMAT_2}
+    return [_of_both_formats(held) for held in value] if isinstance(value, list) else value
 
 
 def _renamed(value: Any) -> Any:

@@ -27,8 +27,7 @@ rca diagnose now.json --earlier yesterday.json    is all of it slower than it wa
 rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
 rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
 """
-EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20}
-ABSTAINED = 30
+EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20, "undecided": 30}
 # One file must not be able to take all memory of the machine it is looked at on.
 MAX_BYTES = 1024**3
 
@@ -39,6 +38,7 @@ class Format(StrEnum):
     json = "json"
     markdown = "markdown"
     html = "html"
+    slack = "slack"
     table = "table"
 
 
@@ -162,7 +162,7 @@ def command(
 ) -> None:
     """Diagnose one telemetry window.
 
-    Exit codes: 0 healthy, 10 fail-slow, 20 fail-stop, 30 not certain (abstained), 2 bad input.
+    Exit codes: 0 healthy, 10 fail-slow, 20 fail-stop, 30 undecided, 2 bad input.
     With --format json errors are one JSON object on stderr.
     """
     chosen = format_ or _default_format(output)
@@ -194,7 +194,7 @@ def command(
 
 def verdict_code(diagnosis: Diagnosis) -> int:
     """Exit code of a command that has diagnosed."""
-    return ABSTAINED if diagnosis.abstained else EXIT_CODES[diagnosis.failure_mode]
+    return EXIT_CODES[diagnosis.verdict]
 
 
 def read(path: str) -> Window:
@@ -290,4 +290,6 @@ def _render(diagnosis: Diagnosis, chosen: Format, *, verbose: bool) -> str:
 
     if chosen is Format.table:
         return rendered(render(diagnosis, "terminal", verbose=verbose))
+    if chosen is Format.slack:
+        return render(diagnosis, "slack")
     return render(diagnosis, "html" if chosen is Format.html else "markdown", verbose=verbose)

@@ -99,7 +99,8 @@ def rendered(renderable: object) -> str:
     target.print(renderable)
     held = target.file
     assert isinstance(held, StringIO)  # noqa: S101  (set above; for the type checker)
-    return held.getvalue()
+    # Rich fills the last column of a table with blanks.
+    return "\n".join(line.rstrip() for line in held.getvalue().split("\n"))
 
 
 def table_of(text: TextTable) -> Table:

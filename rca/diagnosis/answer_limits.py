@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rca.diagnosis.result import Cause, Diagnosis, Quality, Shared, Straggler
+from rca.diagnosis.result import Cause, Diagnosis, Place, Quality, Shared, Straggler
 
 MOST_STRAGGLERS = 64
 MOST_CAUSES = 64
@@ -79,7 +79,13 @@ class _Limits:
                 for item, note in zip(each.evidence, notes, strict=True)
             ]
             shared = self._shared(f"{name}[{position}].shared", each.shared)
-            update = {"ranks": ranks, "nodes": nodes, "evidence": evidence, "shared": shared}
+            update = {
+                "ranks": ranks,
+                "nodes": nodes,
+                "evidence": evidence,
+                "shared": shared,
+                "places": [self._place(place) for place in each.places],
+            }
             found.append(each.model_copy(update=update))
         return found
 
@@ -103,6 +109,11 @@ class _Limits:
             ranks=self._fitting(f"{name}.ranks", part.ranks),
             nodes=self._fitting(f"{name}.nodes", [self._text(node) for node in part.nodes]),
         )
+
+    def _place(self, place: Place) -> Place:
+        texts = {name: getattr(place, name) for name in ("node", "pci_address", "nic")}
+        cut = {name: self._text(text) for name, text in texts.items() if text is not None}
+        return place.model_copy(update=cut) if cut != texts else place
 
     def _fitting(self, name: str, places: list[_Place]) -> list[_Place]:
         used = n_fit = 0

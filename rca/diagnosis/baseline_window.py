@@ -15,6 +15,7 @@ from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
 from rca.diagnosis.segment_rediagnosis import Outline
 from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
+from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
 from rca.features import FeatureSet
 from rca.robust import nan_median
 from rca.telemetry.baseline_window import after_earlier
@@ -33,8 +34,6 @@ MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
 #: The comparison alone raises the alarm only if stragglers and shared faults explain this share of the longer
 #: steps: otherwise all ranks may have more to compute.
 MAJORITY_OF_STEPS = 0.5
-#: A straggler that is late until at most so many steps before the window's end still lasts.
-MAX_STEPS_AFTER = 3
 #: Reason of an answer that is not certain whether the job is slow.
 _UNDECIDED = "undecided_mode"
 #: Reasons of abstention that a comparison may resolve; the others concern the window's end or length.
@@ -144,7 +143,7 @@ def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> 
         return _is_surer(compared, alone)
     sure = compared.failure_mode_probability["fail_slow"] >= BASELINE_ALARM
     longer = (before.step_seconds or 0.0) * ((before.ratio or 1.0) - 1.0)
-    return sure and compared.slowdown.seconds_per_step >= MAJORITY_OF_STEPS * longer
+    return sure and (compared.slowdown.seconds_per_step or 0.0) >= MAJORITY_OF_STEPS * longer
 
 
 def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:

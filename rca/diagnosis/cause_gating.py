@@ -63,7 +63,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if not covers_the_loss(first, pricing):
         return f"{first.cause} is likely but explains less than half of the delay of its ranks"
     if _leaves_the_slowdown_open(first, pricing):
-        share = f"{first.share:.0%} of the slowdown"
+        share = f"{first.share or 0.0:.0%} of the slowdown"
         return f"{first.cause} is likely but explains {share}; most of the delay has no known cause"
     return None
 
@@ -92,7 +92,7 @@ def _leaves_the_slowdown_open(first: Cause, pricing: Pricing) -> bool:
     total = pricing.attribution.slowdown
     if total <= 0:
         return False
-    return first.share < MIN_SHARE and pricing.open_seconds > MOSTLY_OPEN * total
+    return (first.share or 0.0) < MIN_SHARE and pricing.open_seconds > MOSTLY_OPEN * total
 
 
 def _candidates(found: Sequence[Cause]) -> str:

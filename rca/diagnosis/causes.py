@@ -23,6 +23,8 @@ from rca.telemetry.job import SharedPart, Topology
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
+#: What references are of.
+PEERS, OTHER_STEPS = "peers", "other steps"
 #: Costs below this share of the slowdown are not shown, and do not affect the order of causes.
 TRIFLE = 0.05
 
@@ -40,9 +42,11 @@ def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:
                 ranks=ranks,
                 nodes=features.topology.nodes_of(ranks),
                 probability=priced.belief,
-                seconds_per_step=float(seconds),
-                interval=(float(low), float(high)),
-                share=share_of(seconds, pricing.attribution.slowdown),
+                seconds_per_step=None if priced.without_price else float(seconds),
+                interval=None if priced.without_price else (float(low), float(high)),
+                share=None
+                if priced.without_price
+                else share_of(float(seconds), pricing.attribution.slowdown),
                 owner=SPECS[name].owner,
                 evidence=[
                     *_without_price(priced),
@@ -74,7 +78,7 @@ def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
 
     def rank(cause: Cause) -> tuple[bool, float, float, str, list[int]]:
         # A cost below `TRIFLE` is noise: it must not precede a likely cause without a price.
-        seconds = cause.seconds_per_step if cause.share >= TRIFLE else 0.0
+        seconds = cause.seconds_per_step or 0.0 if (cause.share or 0.0) >= TRIFLE else 0.0
         weight = 1.0 if cause.stops_the_job else seconds
         expected = weight * cause.probability
         # Where nothing is priced, the likeliest comes first.
@@ -112,9 +116,9 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
                     ranks=ranks,
                     nodes=features.topology.nodes_of(ranks),
                     probability=chance * suspect.component.probability,
-                    seconds_per_step=0.0,
-                    interval=(0.0, 0.0),
-                    share=0.0,
+                    seconds_per_step=None,
+                    interval=None,
+                    share=None,
                     owner=spec.owner,
                     evidence=_ending_evidence(ranks, features),
                 )
@@ -153,7 +157,8 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
                     value=value,
                     reference=value - excess,
                     unit="s",
-                    note="mean per slow step, compared with the peers",
+                    note="mean per slow step",
+                    compared_with=PEERS,
                 )
             )
         else:
@@ -175,10 +180,10 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
     inside = segment.mask(features.work.steps.size)
     group = nan_median(features.work.transfer)
     value = float(nan_mean(group[inside][:, None])[0])
-    note = "mean over the slow steps, compared with the other steps"
+    note, against = "mean over the slow steps", OTHER_STEPS
     if segment.whole:
         own = nan_mean(features.work.transfer[rows][:, inside].ravel()[:, None])
-        value, reference, note = float(own[0]), value, "mean transfer, compared with all ranks"
+        value, reference, note, against = float(own[0]), value, "mean transfer", "all ranks"
     else:
         reference = float(nan_mean(group[~inside][:, None])[0])
     return Evidence(
@@ -187,6 +192,7 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
         reference=reference if np.isfinite(reference) else None,
         unit="s",
         note=note,
+        compared_with=against,
     )
 
 
@@ -218,10 +224,21 @@ def _signal_evidence(
                 value=float(value),
                 reference=float(reference) if np.isfinite(reference) else None,
                 unit=unit_of_channel(channel),
-                note=f"rank {worst}, mean over the slow steps, compared with its peers or the other steps",
+                note=f"rank {worst}, mean over the slow steps",
+                compared_with=_against(channel, worst, features),
             )
         )
     return found[:MAX_EVIDENCE]
+
+
+def _against(channel: str, rank: int, features: FeatureSet) -> str | None:
+    """What a channel's reference is of."""
+    evidence = features.evidence
+    if channel not in evidence.of_peers:
+        return None
+    if evidence.of_peers[channel][rank]:
+        return PEERS
+    return OTHER_STEPS if evidence.of_past[channel][rank] else "healthy machine"
 
 
 def _normal_evidence(
@@ -243,6 +260,7 @@ def _normal_evidence(
                 unit=unit_of_channel(channel),
                 note="measured and normal; mean over the slow steps",
                 direction="against",
+                compared_with=_against(channel, ranks[0], features),
             )
         )
     return found

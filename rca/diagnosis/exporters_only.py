@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
-from rca.diagnosis.causes import described
+from rca.diagnosis.causes import PEERS, described
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -17,6 +17,7 @@ from rca.diagnosis.result import (
     Straggler,
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
+from rca.diagnosis.when_and_where import utc
 from rca.features.machine_outliers import SLOW_FROM, MachineComparison, Outlier
 from rca.features.resource_evidence import missing_resources
 from rca.telemetry.catalogue import unit_of_channel
@@ -101,7 +102,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         mode=mode,
         probability=probability,
         modes_left=["healthy", "fail_slow", "fail_stop"],
-        stragglers=_stragglers(outliers, compared),
+        stragglers=_stragglers(outliers, compared, window.job.end),
         causes=causes,
         reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
         next_check=_next_check(outliers, compared),
@@ -139,7 +140,7 @@ def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float
     return max(chances, key=lambda mode: chances[mode]), chances
 
 
-def _stragglers(outliers: list[Outlier], compared: MachineComparison) -> list[Straggler]:
+def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float) -> list[Straggler]:
     found: dict[tuple[int, ...], Straggler] = {}
     for each in outliers:
         cause = _cause_name(each)
@@ -157,6 +158,8 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison) -> list[St
                 probability=_probability(each),
                 first_step=None,
                 last_step=None,
+                # The value of series that ended is the time without a sample before the window's end.
+                since=utc(end - each.value) if each.kind == "ended" else None,
                 shared=described(each.part, compared.topology),
             ),
         )
@@ -204,9 +207,9 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
         ranks=ranks,
         nodes=compared.topology.nodes_of(ranks),
         probability=_probability(outlier),
-        seconds_per_step=0.0,
-        interval=(0.0, 0.0),
-        share=0.0,
+        seconds_per_step=None,
+        interval=None,
+        share=None,
         owner=SPECS[name].owner,
         evidence=[UNKNOWN_COST, _evidence(outlier)],
         shared=described(outlier.part, compared.topology),
@@ -224,7 +227,7 @@ def _evidence(outlier: Outlier) -> Evidence:
         )
     note = "memory of the device at the end" if outlier.kind == "released" else "mean over the window"
     if outlier.kind == "slow":
-        note = "in the window or at its end; the reference is the median rank"
+        note = "in the window or at its end"
     known = np.isfinite(outlier.reference)
     return Evidence(
         signal=outlier.channel,
@@ -232,6 +235,7 @@ def _evidence(outlier: Outlier) -> Evidence:
         reference=outlier.reference if known else None,
         unit=unit_of_channel(outlier.channel),
         note=note,
+        compared_with="median rank" if outlier.kind == "slow" else PEERS,
     )
 
 

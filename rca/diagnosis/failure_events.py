@@ -21,6 +21,7 @@ from rca.diagnosis.result import (
     Straggler,
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
+from rca.diagnosis.when_and_where import utc
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
 from rca.features.end_origin import TERMINATED_CODES, end_origin
 from rca.features.failure_order import (
@@ -94,9 +95,9 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
             ranks=each,
             nodes=_nodes(window, each),
             probability=probability,
-            seconds_per_step=0.0,
-            interval=(0.0, 0.0),
-            share=0.0,
+            seconds_per_step=None,
+            interval=None,
+            share=None,
             owner=SPECS[name].owner,
             evidence=[UNKNOWN_COST, *_evidence(each, failures, places)],
         )
@@ -111,7 +112,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         mode=mode,
         probability=_probability(stopped),
         modes_left=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
-        stragglers=[_straggler(each, probability, window) for each in groups],
+        stragglers=[_straggler(each, probability, window, failures, places) for each in groups],
         causes=causes,
         reason=reason,
         next_check=_next_check(groups, attempt, window),
@@ -251,7 +252,10 @@ def _number(code: str | None) -> float | None:
         return None
 
 
-def _straggler(ranks: list[int], probability: float, window: Window) -> Straggler:
+def _straggler(
+    ranks: list[int], probability: float, window: Window, failures: Sequence[Event], places: Topology
+) -> Straggler:
+    own = [each.time for each in failures if set(ranks_named(each, places).tolist()) & set(ranks)]
     return Straggler(
         ranks=ranks,
         nodes=_nodes(window, ranks),
@@ -261,6 +265,7 @@ def _straggler(ranks: list[int], probability: float, window: Window) -> Straggle
         probability=probability,
         first_step=None,
         last_step=None,
+        since=utc(min(own, default=None)),
     )
 
 

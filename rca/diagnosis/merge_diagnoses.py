@@ -57,18 +57,15 @@ def merge_diagnoses(
     old = [cause for cause in whole.causes if cause not in gone]
     added = _priced(causes, whole.causes, share)
     slowdown = _slowdown(whole, old, added, measured, rank_steps)
-    total = slowdown.seconds_per_step
-    found = by_expected_cost(
-        cause.model_copy(update={"share": share_of(cause.seconds_per_step, total)})
-        for cause in _within(total, [*old, *added])
-    )
+    total = slowdown.seconds_per_step or 0.0
+    found = by_expected_cost(_with_share(cause, total) for cause in _within(total, [*old, *added]))
     verdict = _verdict(whole, part, new_first=bool(same_on_some(catalogued(found)[0], added)))
     return whole.model_copy(
         update={
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
             "causes": found if verdict.get("abstained", whole.abstained) else named_first(found),
-            "unexplained_seconds_per_step": total - sum(cause.seconds_per_step for cause in found),
+            "unexplained_seconds_per_step": total - _seconds_of(found),
             "recovery": _recovery(whole, part, old, added, share),
             **verdict,
         }
@@ -88,7 +85,7 @@ def adopt_segment_verdict(
     measured, rank_steps : float
         As in `merge_diagnoses`.
     """
-    lost = part.slowdown.seconds_per_step
+    lost = part.slowdown.seconds_per_step or 0.0
     scale = min(share, MOST_LOST * measured / lost) if lost > 0 else share
     seconds = {
         "ratio": measured / (measured - scale * lost),
@@ -101,7 +98,7 @@ def adopt_segment_verdict(
             **{name: getattr(part, name) for name in _VERDICT},
             "slowdown": part.slowdown.model_copy(update=seconds),
             "causes": [_over_all(cause, scale) for cause in part.causes],
-            "unexplained_seconds_per_step": scale * part.unexplained_seconds_per_step,
+            "unexplained_seconds_per_step": scale * (part.unexplained_seconds_per_step or 0.0),
             "recovery": _recovery(whole, part, [], part.causes, scale),
         }
     )
@@ -141,7 +138,7 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
     for cause in causes:
         same = _replaced(cause, left)
         left = [one for one in left if one not in same]
-        dearest = max([_over_all(cause, share), *same], key=lambda one: (one.seconds_per_step, one.interval))
+        dearest = max([_over_all(cause, share), *same], key=_cost)
         cost = {"seconds_per_step": dearest.seconds_per_step, "interval": dearest.interval}
         found.append(cause.model_copy(update=cost))
     return found
@@ -149,26 +146,46 @@ def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> li
 
 def _within(total: float, causes: Sequence[Cause]) -> list[Cause]:
     """The causes, scaled so that their seconds do not add up to more than the slowdown."""
-    seconds = sum(cause.seconds_per_step for cause in causes)
+    seconds = _seconds_of(causes)
     if seconds <= total:
         return list(causes)
-    scaled = (cause.seconds_per_step * total / seconds for cause in causes)
-    return [
-        cause.model_copy(
-            update={"seconds_per_step": each, "interval": (min(cause.interval[0], each), cause.interval[1])}
-        )
-        for cause, each in zip(causes, scaled, strict=True)
-    ]
+    return [_scaled_down(cause, total / seconds) for cause in causes]
+
+
+def _scaled_down(cause: Cause, factor: float) -> Cause:
+    """The cause with less seconds; the upper end of its interval stays."""
+    if cause.seconds_per_step is None or cause.interval is None:
+        return cause
+    seconds = cause.seconds_per_step * factor
+    interval = min(cause.interval[0], seconds), cause.interval[1]
+    return cause.model_copy(update={"seconds_per_step": seconds, "interval": interval})
+
+
+def _with_share(cause: Cause, total: float) -> Cause:
+    known = cause.seconds_per_step
+    return cause.model_copy(update={"share": None if known is None else share_of(known, total)})
+
+
+def _seconds_of(causes: Sequence[Cause]) -> float:
+    """The known seconds per step of all causes."""
+    return sum(cause.seconds_per_step or 0.0 for cause in causes)
+
+
+def _cost(cause: Cause) -> tuple[float, Interval]:
+    """A cost to compare; an unknown one is the least."""
+    return cause.seconds_per_step or 0.0, cause.interval or (0.0, 0.0)
 
 
 def _over_all(cause: Cause, share: float) -> Cause:
     """A part's cause with its mean cost over all steps."""
+    if cause.seconds_per_step is None:
+        return cause
     seconds, interval = share * cause.seconds_per_step, _scaled(cause.interval, share)
     return cause.model_copy(update={"seconds_per_step": seconds, "interval": interval})
 
 
-def _scaled(interval: Interval, share: float) -> Interval:
-    return share * interval[0], share * interval[1]
+def _scaled(interval: Interval | None, share: float) -> Interval | None:
+    return None if interval is None else (share * interval[0], share * interval[1])
 
 
 def _slowdown(
@@ -179,16 +196,17 @@ def _slowdown(
     The whole window's diagnosis had counted that cost as usual step time.
     """
     before = whole.slowdown
-    rest = before.seconds_per_step - sum(cause.seconds_per_step for cause in old)
-    unseen = max(0.0, sum(cause.seconds_per_step for cause in added) - max(0.0, rest))
-    seconds = max(before.seconds_per_step, min(before.seconds_per_step + unseen, MOST_LOST * measured))
-    grown = seconds - before.seconds_per_step
+    known, (low, high) = before.seconds_per_step or 0.0, before.interval or (0.0, 0.0)
+    rest = known - _seconds_of(old)
+    unseen = max(0.0, _seconds_of(added) - max(0.0, rest))
+    seconds = max(known, min(known + unseen, MOST_LOST * measured))
+    grown = seconds - known
     return before.model_copy(
         update={
             "ratio": measured / (measured - seconds) if 0 < grown < measured else before.ratio,
             "seconds_per_step": seconds,
-            "interval": (before.interval[0] + grown, before.interval[1] + grown),
-            "gpu_hours_lost": before.gpu_hours_lost + grown * rank_steps / 3600,
+            "interval": (low + grown, high + grown),
+            "gpu_hours_lost": (before.gpu_hours_lost or 0.0) + grown * rank_steps / 3600,
         }
     )
 
@@ -254,7 +272,7 @@ def _over_all_steps(removal: Removal, share: float) -> Removal:
     return removal.model_copy(
         update={
             "seconds_per_step_saved": None if saved is None else share * saved,
-            "interval": None if interval is None else _scaled(interval, share),
+            "interval": _scaled(interval, share),
         }
     )
 

@@ -53,6 +53,7 @@ from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_chec
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
+from rca.diagnosis.when_and_where import completed
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
@@ -127,7 +128,7 @@ def diagnose(
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = _without_steps(window)
         diagnosis = alone(window, bundle.model)
-        return within_limits(with_actions(diagnosis, window, site=site))
+        return within_limits(completed(with_actions(diagnosis, window, site=site), window))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -144,7 +145,7 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    diagnosis = with_actions(diagnosis, window, site=site)
+    diagnosis = completed(with_actions(diagnosis, window, site=site), window)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 
@@ -213,7 +214,7 @@ def _assemble(
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason else named_first(everything),
         unexplained_seconds_per_step=pricing.attribution.slowdown
-        - sum(cause.seconds_per_step for cause in everything),
+        - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
         actions=[],
@@ -314,7 +315,9 @@ def _causes(classification: Classification, features: FeatureSet, pricing: Prici
         found = stop_causes(classification.suspects, features)
     else:
         found = slow_causes(pricing, features)
-    return [cause for cause in found if cause.share >= TRIFLE or cause.probability >= MIN_PROBABILITY]
+    return [
+        cause for cause in found if (cause.share or 0.0) >= TRIFLE or cause.probability >= MIN_PROBABILITY
+    ]
 
 
 def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, Interval]]:

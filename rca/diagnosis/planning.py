@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from rca.diagnosis.advice import signals_for
-from rca.diagnosis.result import Action, Cause, Diagnosis, RecoveryFacts
+from rca.diagnosis.result import Action, Cause, Diagnosis, Recommendation, RecoveryFacts
 from rca.features.extract import FeatureSet, step_phases
 from rca.recovery.option import Option
 from rca.recovery.planner import REPLAYED, Plan
@@ -73,13 +73,18 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
         }
     )
     diagnosis = diagnosis.model_copy(update={"recovery": facts})
-    options = plan(diagnosis, site=site).options
+    planned = plan(diagnosis, site=site)
+    options = planned.options
     order = {cause.cause: place for place, cause in reversed(list(enumerate(diagnosis.causes)))}
     remedies = [each for each in options if any(REMEDY_OF.get(name) == each.action for name in each.causes)]
     remedies.sort(key=lambda each: min(order[name] for name in each.causes))
     others = [each for each in options if each not in remedies]
-    actions = [_action(each) for each in [*remedies, *others[:MOST_ALTERNATIVES]]]
-    return diagnosis.model_copy(update={"actions": actions})
+    kept = [
+        each for place, each in enumerate(others) if place < MOST_ALTERNATIVES or each.action == planned.first
+    ]
+    actions = [_action(each) for each in [*remedies, *kept]]
+    recommended = Recommendation(action=planned.first, why=planned.why) if diagnosis.causes else None
+    return diagnosis.model_copy(update={"actions": actions, "recommended": recommended})
 
 
 def with_replayed_actions(diagnosis: Diagnosis, features: FeatureSet, job: Job, site: Site) -> Diagnosis:
@@ -124,8 +129,8 @@ def _situation(
             Suspect(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers
         ),
         step_seconds=_step_seconds(diagnosis),
-        lost=diagnosis.slowdown.seconds_per_step,
-        lost_interval=diagnosis.slowdown.interval,
+        lost=diagnosis.slowdown.seconds_per_step or 0.0,
+        lost_interval=diagnosis.slowdown.interval or (0.0, 0.0),
         steps_lost=diagnosis.quality.steps_used,
         over=facts.over,
         job_nodes=facts.job_nodes,
@@ -133,6 +138,7 @@ def _situation(
         topology=topology,
         replay=replay,
         site=site.filled(facts.hints),
+        lost_is_known=diagnosis.slowdown.seconds_per_step is not None,
     )
 
 
@@ -181,7 +187,7 @@ def _action(option: Option) -> Action:
 
 def _step_seconds(diagnosis: Diagnosis) -> float:
     """Mean step of the window, seconds; 0 where no loss was measured."""
-    ratio, lost = diagnosis.slowdown.ratio, diagnosis.slowdown.seconds_per_step
+    ratio, lost = diagnosis.slowdown.ratio or 1.0, diagnosis.slowdown.seconds_per_step or 0.0
     return lost * ratio / (ratio - 1.0) if ratio > 1.0 and lost > 0 else 0.0
 
 

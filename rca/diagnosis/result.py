@@ -1,17 +1,18 @@
-"""The diagnosis: what `rca.diagnose` returns and what every surface prints (format 1)."""
+"""The diagnosis: what `rca.diagnose` returns and what every surface prints (format 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rca.diagnosis.format_1 import PRICE, lifted
+from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
 from rca.recovery.option import Option
 from rca.recovery.site import Site
 from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
-from rca.telemetry.job import PartLevel
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 AbstentionCode = Literal[
@@ -28,8 +29,17 @@ AbstentionCode = Literal[
     "nobody_stands_out",
     "cause_not_certain",
 ]
+Verdict = Literal["healthy", "fail_slow", "fail_stop", "undecided"]
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Interval = tuple[float, float]
+
+# Names of other modules that belong to an answer.
+__all__ = ["PART_WORDS", "PRICE", "Place", "Shared", "WindowSpan"]
+
+
+def verdict_of(failure_mode: FailureMode, *, abstained: bool) -> Verdict:
+    """The verdict: the likeliest failure mode, unless the answer abstains."""
+    return "undecided" if abstained else failure_mode
 
 
 class _Frozen(BaseModel):
@@ -38,35 +48,6 @@ class _Frozen(BaseModel):
 
 def _is_none(value: object) -> bool:
     return value is None
-
-
-#: What the parts of a topology are called, and what comes between a part and the place that it is in.
-PART_WORDS: Mapping[PartLevel, tuple[str, str]] = {
-    "leaf_switch": ("leaf switch ", ""),
-    "rail": ("rail ", " of leaf switch "),
-    "pcie_switch": ("PCIe switch ", " of "),
-    "nic": ("NIC ", " of "),
-}
-
-
-class Shared(_Frozen):
-    """The part of the hardware that slow ranks share, and that their cause is a fault of.
-
-    `within` is the node of a PCIe switch or NIC, and the leaf switch of a rail. `ranks` and `nodes` are all
-    those behind the part.
-    """
-
-    level: PartLevel
-    name: str
-    within: str | None
-    ranks: list[int]
-    nodes: list[str]
-
-    @property
-    def title(self) -> str:
-        """The part in words: ``PCIe switch plx-0 of node-2``."""
-        words, between = PART_WORDS[self.level]
-        return f"{words}{self.name}" + ("" if self.within is None else f"{between}{self.within}")
 
 
 class ModelVersion(_Frozen):
@@ -83,24 +64,23 @@ class Slowdown(_Frozen):
     `seconds_per_step` and `interval` are means over the window's steps (warm-up excluded).
     `ratio` is mean observed step over mean ideal step. `versus_own_past` is the mean step after onset over
     the mean step before it. Without a healthy past in the window it is the usual step over that of the
-    earlier window, or None without one.
+    earlier window, or None without one. The other fields are None where the cost is unknown.
+    `gpu_hours_idle` is the time of all ranks from a stop to the window's end, and part of `gpu_hours_lost`.
     """
 
-    ratio: float
-    seconds_per_step: float
+    ratio: float | None
+    seconds_per_step: float | None
     versus_own_past: float | None
-    interval: Interval
-    gpu_hours_lost: float
-
-
-#: Signal of the evidence that explains why a cause has no price.
-PRICE = "seconds_per_step"
+    interval: Interval | None
+    gpu_hours_lost: float | None
+    gpu_hours_idle: float | None = None
 
 
 class Evidence(_Frozen):
     """One observation about a cause, in the user's units.
 
     `direction` is "against" where a signal that belongs to the cause was measured and is normal.
+    `compared_with` says in words what `reference` is of: the peers, the other steps, a healthy machine.
     """
 
     signal: str
@@ -109,6 +89,7 @@ class Evidence(_Frozen):
     unit: str
     note: str
     direction: Literal["for", "against"] = "for"
+    compared_with: str | None = None
 
 
 class Contribution(Evidence):
@@ -142,7 +123,8 @@ class Straggler(_Frozen):
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
     first; `evidence` is what made these ranks suspects. Both are empty where the bundle lacks the data.
     `preference` is None where no other cause is likely. `shared` is left out where the ranks share no part,
-    or the topology is not known.
+    or the topology is not known. `since` and `until` are the times of `first_step` and `last_step`; `until`
+    is None where the ranks are late to the window's end, and for stops. `places` has the first ranks only.
     """
 
     ranks: list[int]
@@ -153,6 +135,9 @@ class Straggler(_Frozen):
     probability: Probability
     first_step: int | None
     last_step: int | None
+    since: datetime | None = None
+    until: datetime | None = None
+    places: list[Place] = []
     plausible_causes: list[str] = []
     evidence: list[Contribution] = []
     preference: Preference | None = None
@@ -163,18 +148,20 @@ class Cause(_Frozen):
     """A catalogue cause with its cost: the seconds per step that its removal saves.
 
     `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
-    `shared` is as in `Straggler`.
+    `seconds_per_step`, `interval` and `share` are None where the cost is unknown, and for causes of a stop.
+    `shared` and `places` are as in `Straggler`.
     """
 
     cause: str
     ranks: list[int]
     nodes: list[str]
     probability: Probability
-    seconds_per_step: float
-    interval: Interval
-    share: float
+    seconds_per_step: float | None
+    interval: Interval | None
+    share: float | None
     owner: CauseOwner
     evidence: list[Evidence]
+    places: list[Place] = []
     shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
     @property
@@ -184,8 +171,8 @@ class Cause(_Frozen):
 
     @property
     def without_price(self) -> bool:
-        """Whether the 0 seconds mean that the cost is unknown; the evidence then explains why."""
-        return any(item.signal == PRICE and item.value is None for item in self.evidence)
+        """Whether the cost per step is unknown; the evidence then explains why."""
+        return self.seconds_per_step is None and not self.stops_the_job
 
 
 class Action(_Frozen):
@@ -242,6 +229,13 @@ class RecoveryFacts(_Frozen):
     global_batch: float | None = None
 
 
+class Recommendation(_Frozen):
+    """The action to take now, and why this one; the action ``none`` where waiting is best."""
+
+    action: str
+    why: str
+
+
 class AbstentionReason(_Frozen):
     """Why there is no verdict: a code that stays, and a sentence for people."""
 
@@ -292,36 +286,62 @@ class EarlierWindow(_Frozen):
 class Diagnosis(_Frozen):
     """The complete answer about one window.
 
-    `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to
-    `slowdown.seconds_per_step`. `failure_mode_set` holds every failure mode that is not ruled out at
-    `set_level`: of windows like the training windows, at least that share have their true mode in it.
-    `left_out` counts the entries that long lists of the answer leave out, such as ``causes[0].ranks``.
+    `verdict` is `failure_mode`, the likeliest one, or undecided if the answer abstains. `since` and `until`
+    are those of the stragglers: the earliest, and the latest if all of them are over.
+    `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to `slowdown.seconds_per_step`, as
+    far as they are known. `failure_mode_set` holds every failure mode that is not ruled out at `set_level`:
+    of windows like the training windows, at least that share have their true mode in it. `left_out` counts
+    the entries that long lists leave out, such as ``causes[0].ranks``. Documents of format 1 are read too.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     diagnosis_id: str
     window_id: str | None
     job_id: str
     created_at: datetime
     model: ModelVersion
+    verdict: Verdict = "undecided"
     failure_mode: FailureMode
     failure_mode_probability: dict[FailureMode, Probability]
+    abstained: bool
+    abstention_reason: AbstentionReason | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    window: WindowSpan | None = None
     slowdown: Slowdown
     stragglers: list[Straggler]
     causes: list[Cause]
-    unexplained_seconds_per_step: float
-    abstained: bool
+    unexplained_seconds_per_step: float | None
     next_check: str
+    recommended: Recommendation | None = None
     actions: list[Action]
     missing_signals: list[str]
     quality: Quality
     set_level: Probability | None = None
     failure_mode_set: list[FailureMode] = []
     failure_mode_evidence: list[Contribution] = []
-    abstention_reason: AbstentionReason | None = None
     earlier: EarlierWindow | None = None
     left_out: dict[str, int] = {}
     recovery: RecoveryFacts | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lift(cls, document: Any) -> Any:
+        """Lift format 1; the verdict follows from the failure mode and the abstention."""
+        if not isinstance(document, dict):
+            return document
+        if document.get("format") == 1:
+            document = lifted(document)
+        mode, abstained = document.get("failure_mode"), document.get("abstained")
+        return document | {"verdict": "undecided" if abstained else mode}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy with changes; the verdict follows from the failure mode and the abstention."""
+        verdict = verdict_of(
+            (update or {}).get("failure_mode", self.failure_mode),
+            abstained=(update or {}).get("abstained", self.abstained),
+        )
+        return super().model_copy(update={**(update or {}), "verdict": verdict}, deep=deep)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

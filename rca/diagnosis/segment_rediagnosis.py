@@ -172,8 +172,8 @@ def _alarmed(
     agreeing = [each for each in answers if _is_same_fault(each.diagnosis, longest)]
     others = (each.diagnosis.stragglers for each in agreeing)
     stragglers = lasting(longest.stragglers, [longest.stragglers, *others])
-    covered, lost = sum(part.share for part, _ in agreeing), longest.slowdown.seconds_per_step
-    seconds = sum(part.share * other.slowdown.seconds_per_step for part, other in agreeing)
+    covered, lost = sum(part.share for part, _ in agreeing), longest.slowdown.seconds_per_step or 0.0
+    seconds = sum(part.share * (other.slowdown.seconds_per_step or 0.0) for part, other in agreeing)
     share, past = seconds / lost if lost > 0 else covered, longest.slowdown.versus_own_past
     if len(agreeing) == len(outline.long) and all(_is_throughout(each) for each in agreeing):
         steps = {"first_step": int(outline.steps[0]), "last_step": int(outline.steps[-1])}

@@ -22,6 +22,7 @@ from rca.diagnosis.result import (
     Straggler,
 )
 from rca.diagnosis.untimed import untimed_diagnosis
+from rca.diagnosis.when_and_where import utc
 from rca.features.collective_progress import CollectiveProgress
 from rca.features.machine_outliers import groups_of
 from rca.telemetry.causes import CAUSES, FailureMode
@@ -84,7 +85,7 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         mode=mode,
         probability=probability,
         modes_left=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],
-        stragglers=[_straggler(window, ranks) for ranks in groups],
+        stragglers=[_straggler(window, progress, ranks) for ranks in groups],
         causes=causes,
         reason=reason,
         next_check=_next_check(
@@ -144,9 +145,9 @@ def _causes(window: Window, progress: CollectiveProgress, ranks: list[int]) -> l
             ranks=ranks,
             nodes=window.job.topology.nodes_of(ranks),
             probability=RIGHT_RANKS * chance,
-            seconds_per_step=0.0,
-            interval=(0.0, 0.0),
-            share=0.0,
+            seconds_per_step=None,
+            interval=None,
+            share=None,
             owner=CAUSES[name].owner,
             evidence=_evidence(progress, ranks),
         )
@@ -164,7 +165,8 @@ def _evidence(progress: CollectiveProgress, ranks: list[int]) -> list[Evidence]:
     return [Evidence(signal="collectives_behind", value=value, reference=0.0, unit="", note=note)]
 
 
-def _straggler(window: Window, ranks: list[int]) -> Straggler:
+def _straggler(window: Window, progress: CollectiveProgress, ranks: list[int]) -> Straggler:
+    waits = (progress.waits[rank].since for rank in ranks if rank in progress.waits)
     return Straggler(
         ranks=ranks,
         nodes=window.job.topology.nodes_of(ranks),
@@ -174,6 +176,7 @@ def _straggler(window: Window, ranks: list[int]) -> Straggler:
         probability=RIGHT_RANKS,
         first_step=None,
         last_step=None,
+        since=utc(min((since for since in waits if np.isfinite(since)), default=None)),
     )
 
 

@@ -27,7 +27,7 @@ UNKNOWN_COST = Evidence(
     signal=PRICE, value=None, reference=None, unit="s", note="no step was timed, so its cost is unknown"
 )
 _NO_COST = Slowdown(
-    ratio=1.0, seconds_per_step=0.0, versus_own_past=None, interval=(0.0, 0.0), gpu_hours_lost=0.0
+    ratio=None, seconds_per_step=None, versus_own_past=None, interval=None, gpu_hours_lost=None
 )
 
 
@@ -75,7 +75,7 @@ def untimed_diagnosis(
         slowdown=_NO_COST,
         stragglers=stragglers,
         causes=causes,
-        unexplained_seconds_per_step=0.0,
+        unexplained_seconds_per_step=None,
         abstained=reason is not None,
         next_check=next_check,
         actions=[],

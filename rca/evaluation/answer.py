@@ -88,7 +88,12 @@ class Answer:
             mode=diagnosis.failure_mode,
             ranks=frozenset(rank for found in diagnosis.stragglers for rank in found.ranks),
             causes=tuple(
-                NamedCause(cause.cause, frozenset(cause.ranks), cause.seconds_per_step, cause.interval)
+                NamedCause(
+                    cause.cause,
+                    frozenset(cause.ranks),
+                    cause.seconds_per_step or 0.0,
+                    cause.interval or (0.0, 0.0),
+                )
                 for cause in diagnosis.causes
             ),
             straggler_type=None if first is None else first.straggler_type,

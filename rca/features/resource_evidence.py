@@ -9,7 +9,7 @@ not show that the resource is healthy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -163,6 +163,8 @@ class Evidence:
         positive, the highest score against the nominal value; -1 if nothing is measured.
     values, references : dict of str to ndarray of shape (n_ranks,)
         Per channel, in its own unit: mean over the slow segment, and what it was compared with.
+    of_peers, of_past : dict of str to ndarray of shape (n_ranks,), bool
+        Whether the reference is of the peers, or else of the other steps; else it is a healthy machine's.
     """
 
     versus_peers: FloatArray
@@ -171,6 +173,8 @@ class Evidence:
     worst_channel: IntArray
     values: dict[str, FloatArray]
     references: dict[str, FloatArray]
+    of_peers: dict[str, BoolArray] = field(default_factory=dict)
+    of_past: dict[str, BoolArray] = field(default_factory=dict)
 
 
 def resource_names() -> tuple[str, ...]:
@@ -228,6 +232,8 @@ def gather_evidence(
     worst_channel = np.full(shape, -1)
     peers_reference = _peer_references(inside, levels, topology)
     references: dict[str, FloatArray] = {}
+    of_peers: dict[str, BoolArray] = {}
+    of_past: dict[str, BoolArray] = {}
     for column, channels in enumerate(RESOURCES.values()):
         measured = [(index, one) for index, one in enumerate(channels) if one.channel in inside]
         if not measured:
@@ -237,7 +243,9 @@ def gather_evidence(
         for index, channel in measured:
             name = channel.channel
             reference = peers_reference[name]
-            references[name] = np.where(np.isfinite(reference), reference, outside[name])
+            of_peers[name] = np.isfinite(reference)
+            of_past[name] = ~of_peers[name] & np.isfinite(outside[name])
+            references[name] = np.where(of_peers[name], reference, outside[name])
             if channel.nominal_at_zero:
                 zero = np.zeros(n_ranks)
                 references[name] = np.where(np.isfinite(references[name]), references[name], zero)
@@ -253,7 +261,7 @@ def gather_evidence(
         known = np.isfinite(score).any(axis=0)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
         worst_channel[:, column] = np.where(known, worst, -1)
-    return Evidence(peers, past, nominal, worst_channel, dict(inside), references)
+    return Evidence(peers, past, nominal, worst_channel, dict(inside), references, of_peers, of_past)
 
 
 def _peer_references(

@@ -47,9 +47,9 @@ class Plan(BaseModel):
     Attributes
     ----------
     mode : {"healthy", "fail_slow", "fail_stop"}
-    seconds_per_step_lost : float
-        Without any action.
-    interval : tuple of float
+    seconds_per_step_lost : float or None
+        Without any action; None where the cost is unknown.
+    interval : tuple of float or None
     options : list of Option
         Light actions before heavy ones; among these what removes a cause comes first, then the larger
         expected saving.
@@ -66,8 +66,8 @@ class Plan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mode: str
-    seconds_per_step_lost: float
-    interval: Interval
+    seconds_per_step_lost: float | None
+    interval: Interval | None
     options: list[Option]
     first: str
     why: str
@@ -109,8 +109,8 @@ def plan(
     ladder = ladder_of(options, situation)
     return Plan(
         mode=situation.mode,
-        seconds_per_step_lost=situation.lost,
-        interval=situation.lost_interval,
+        seconds_per_step_lost=situation.lost if situation.lost_is_known else None,
+        interval=situation.lost_interval if situation.lost_is_known else None,
         options=options,
         first=first,
         why=why,

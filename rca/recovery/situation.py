@@ -71,7 +71,7 @@ class Situation:
     faults, suspects : tuple
         Likeliest first.
     step_seconds, lost : float, seconds per step
-        Mean step, and what all stragglers cost of it.
+        Mean step, and what all stragglers cost of it; 0 where that is unknown.
     lost_interval : tuple of float
     steps_lost : int
         Steps over which `lost` is the mean: those of the window.
@@ -85,6 +85,8 @@ class Situation:
     replay : PhaseReplay or None
         Of the window's steps; prices actions that change the ranks' work.
     site : Site
+    lost_is_known : bool
+        Whether `lost` was measured.
     """
 
     mode: FailureMode
@@ -101,6 +103,7 @@ class Situation:
     topology: Topology | None
     replay: PhaseReplay | None
     site: Site
+    lost_is_known: bool = True
 
     def of_cause(self, *causes: str) -> list[Fault]:
         """The faults with one of these causes that may be acted on."""

@@ -1,6 +1,6 @@
-"""A diagnosis as a page: Markdown for chat and tickets, HTML for browsers, a Rich layout for terminals.
+"""A diagnosis as a page: Markdown for tickets, HTML for browsers, Slack blocks, a Rich layout for terminals.
 
-`page` decides the content and the words; the three renderers decide the looks only.
+`summary` and `page` decide the content and the words; the renderers decide the looks only.
 They are imported on first use, because a JSON answer does not need Jinja2.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-TextFormat = Literal["markdown", "html"]
+TextFormat = Literal["markdown", "html", "slack"]
 
 
 @overload
@@ -36,11 +36,13 @@ def render(
     Parameters
     ----------
     diagnosis : Diagnosis
-    format_ : {"markdown", "html", "terminal"}
+    format_ : {"markdown", "html", "slack", "terminal"}
         GitHub-flavoured Markdown whose first line is the verdict; one standalone HTML document without
-        scripts or external files; a Rich renderable for terminals and notebooks.
+        scripts or external files; a message for a Slack webhook, as JSON; a Rich renderable for terminals and
+        notebooks.
     verbose : bool
-        Also print the internal names of signals and features, and log-odds.
+        Also print the internal names of signals and features, and log-odds. Without it, a terminal shows the
+        summary alone.
 
     Raises
     ------
@@ -48,7 +50,16 @@ def render(
         Unknown format.
     """
     from rca.runbook.page import Page
+    from rca.runbook.summary import Summary
 
+    if format_ == "slack":
+        from rca.runbook.slack import slack
+
+        return slack(Summary.from_diagnosis(diagnosis), diagnosis.job_id)
+    if format_ == "terminal" and not verbose:
+        from rca.runbook.terminal import brief
+
+        return brief(Summary.from_diagnosis(diagnosis))
     page = Page.from_diagnosis(diagnosis, verbose=verbose)
     if format_ == "markdown":
         from rca.runbook.markdown import markdown
@@ -62,4 +73,4 @@ def render(
         from rca.runbook.terminal import terminal
 
         return terminal(page)
-    raise ValueError(f"unknown format {format_!r}: use markdown, html or terminal")
+    raise ValueError(f"unknown format {format_!r}: use markdown, html, slack or terminal")

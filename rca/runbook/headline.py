@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.diagnosis.result import Cause, Diagnosis, Straggler
+from rca.diagnosis.format_1 import NOTABLE_SLOWING
+from rca.diagnosis.result import Cause, Diagnosis, Straggler, WindowSpan
 from rca.runbook.numbers import probability, ratio, seconds
-from rca.runbook.phrases import Name, Phrase, joined, place_of
+from rca.runbook.phrases import Name, Phrase, all_ranks, joined, place_of
 
-# A healthy job is reported as slower than before from this ratio on; less is day-to-day variation.
-NOTABLE_SLOWING = 1.10
 _SHOWN_STRAGGLERS = 3
+COST_UNKNOWN = "cost unknown"
 
 
 def headline(diagnosis: Diagnosis) -> Phrase:
@@ -23,15 +23,10 @@ def headline(diagnosis: Diagnosis) -> Phrase:
         return _fail_stop(diagnosis)
     return (
         "FAIL-SLOW: ",
-        *_culprits(diagnosis.stragglers),
+        *_culprits(diagnosis.stragglers, diagnosis.window),
         f", {_cost(diagnosis)}",
         *_cause(diagnosis.causes),
     )
-
-
-def verdict(diagnosis: Diagnosis) -> str:
-    """``healthy``, ``fail-slow``, ``fail-stop`` or ``abstained``: what colours the page."""
-    return "abstained" if diagnosis.abstained else diagnosis.failure_mode.replace("_", "-")
 
 
 def _healthy(diagnosis: Diagnosis) -> Phrase:
@@ -53,7 +48,7 @@ def _fail_stop(diagnosis: Diagnosis) -> Phrase:
     before = ("; it was slow before", *_cause(slowed), f", {_cost(diagnosis)}") if slowed else ()
     if not stopped:
         return (f"FAIL-STOP: the job stopped{at}", *_cause(reasons), *before)
-    return ("FAIL-STOP: ", *_culprits(stopped), f" stopped{at}", *_cause(reasons), *before)
+    return ("FAIL-STOP: ", *_culprits(stopped, diagnosis.window), f" stopped{at}", *_cause(reasons), *before)
 
 
 def _abstained(diagnosis: Diagnosis) -> Phrase:
@@ -76,7 +71,7 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
         else "; no cause is certain enough to be named",
     )
     if diagnosis.stragglers:
-        tail = ("; suspects ", *_culprits(diagnosis.stragglers), *tail)
+        tail = ("; suspects ", *_culprits(diagnosis.stragglers, diagnosis.window), *tail)
     cost = f", {_cost(diagnosis)}" if mode == "fail_slow" else ""
     return (f"NOT CERTAIN: probably {suspected} ({_mode_odds(diagnosis)}){cost}", *tail)
 
@@ -85,10 +80,10 @@ def _mode_odds(diagnosis: Diagnosis) -> str:
     return probability(diagnosis.failure_mode_probability.get(diagnosis.failure_mode, float("nan")))
 
 
-def _culprits(groups: Sequence[Straggler]) -> Phrase:
+def _culprits(groups: Sequence[Straggler], span: WindowSpan | None) -> Phrase:
     if not groups:
-        return ("the whole job",)
-    shown = joined((place_of(group) for group in groups[:_SHOWN_STRAGGLERS]), " and ")
+        return ("the whole job",) if span is None else all_ranks(span)
+    shown = joined((place_of(group, span) for group in groups[:_SHOWN_STRAGGLERS]), " and ")
     rest = len(groups) - _SHOWN_STRAGGLERS
     return (*shown, f" and {rest} more") if rest > 0 else shown
 
@@ -97,18 +92,13 @@ def _slowing(diagnosis: Diagnosis) -> list[Cause]:
     return [cause for cause in diagnosis.causes if not cause.stops_the_job]
 
 
-def untimed(diagnosis: Diagnosis) -> bool:
-    """Whether no step was timed, so that the cost per step is unknown and not zero."""
-    return diagnosis.quality.steps_used == 0 and diagnosis.slowdown.seconds_per_step == 0
-
-
 def _cost(diagnosis: Diagnosis) -> str:
-    slowdown, slowing = diagnosis.slowdown, _slowing(diagnosis)
-    if untimed(diagnosis):
-        return "cost per step unknown"
-    if slowing and all(cause.without_price for cause in slowing):
-        return "cost per step unknown"
-    return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
+    slowdown = diagnosis.slowdown
+    if slowdown.seconds_per_step is not None:
+        return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
+    past = slowdown.versus_own_past
+    slower = past is not None and past >= NOTABLE_SLOWING
+    return f"steps {ratio(past)} as long as before, cost unknown" if slower else COST_UNKNOWN
 
 
 def _cause(causes: Sequence[Cause]) -> Phrase:

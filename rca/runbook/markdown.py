@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rca.runbook.page import Entry, Page
 from rca.runbook.phrases import Name, Phrase
+from rca.runbook.summary import Summary
 
 # Underscores inside words never start emphasis, so `gpu_throttling` stays readable unescaped.
 _SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^[+-](?=\s)|(?<!\w)_|_(?!\w))")
@@ -14,7 +15,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^
 
 def markdown(page: Page) -> str:
     """Render `page`; ends with a newline."""
-    blocks = [f"# {_text(page.headline)}", _bullets(page.facts)]
+    blocks = [f"# {_text(page.summary.headline)}", _summary(page.summary), "## Cost", _bullets(page.facts)]
     if page.verdict_evidence:
         blocks += ["## What the verdict rests on", _bullets(page.verdict_evidence)]
     if page.straggler_rows:
@@ -28,6 +29,14 @@ def markdown(page: Page) -> str:
         blocks += ["## Missing signals", f"Not in this window: {_list(page.missing)}."]
     blocks += ["## Quality of the window", _bullets(page.quality), "---", _text(page.footer)]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _summary(summary: Summary) -> str:
+    lines = []
+    for title, told in summary.rows:
+        first, *more = map(_text, told)
+        lines += [f"- **{title}:** {first}", *(f"  - {each}" for each in more)]
+    return "\n".join(lines)
 
 
 def _causes(page: Page) -> Iterable[str]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rca.diagnosis.format_1 import NOTABLE_SLOWING
 from rca.diagnosis.result import (
-    Action,
     Cause,
-    Contribution,
     Diagnosis,
     EarlierWindow,
-    Evidence,
     Preference,
     Straggler,
+    WindowSpan,
 )
-from rca.runbook.headline import NOTABLE_SLOWING, headline, untimed, verdict
+from rca.runbook.evidence import evidence_lines
+from rca.runbook.headline import COST_UNKNOWN
 from rca.runbook.numbers import (
     UNKNOWN,
     count,
@@ -27,7 +27,8 @@ from rca.runbook.numbers import (
     seconds_interval,
     steps,
 )
-from rca.runbook.phrases import Name, Phrase, clean, joined, label_of, name, place_of
+from rca.runbook.phrases import Name, Phrase, clean, joined, name, place_of
+from rca.runbook.summary import Summary, action_phrase
 from rca.telemetry.causes import SPECS
 from rca.telemetry.causes import UNKNOWN as UNEXPLAINED
 
@@ -60,9 +61,8 @@ class Page:
 
     Attributes
     ----------
-    verdict : str
-        ``healthy``, ``fail-slow``, ``fail-stop`` or ``abstained``.
-    headline : Phrase
+    summary : Summary
+        Comes first on every page.
     facts : tuple of Phrase
         Why there is no verdict, if there is none; slowdown, interval and what it cost.
     verdict_evidence : tuple of Phrase
@@ -82,8 +82,7 @@ class Page:
         Identity of the answer: ids, model, time.
     """
 
-    verdict: str
-    headline: Phrase
+    summary: Summary
     facts: tuple[Phrase, ...]
     verdict_evidence: tuple[Phrase, ...]
     straggler_rows: tuple[tuple[Phrase, ...], ...]
@@ -97,6 +96,11 @@ class Page:
     quality: tuple[Phrase, ...]
     footer: Phrase
 
+    @property
+    def verdict(self) -> str:
+        """``healthy``, ``fail-slow``, ``fail-stop`` or ``undecided``: what colours the page."""
+        return self.summary.verdict.replace("_", "-")
+
     STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
 
     @classmethod
@@ -104,20 +108,22 @@ class Page:
         """Put a diagnosis into words; `verbose` adds internal names and log-odds."""
         priced = _is_priced(diagnosis)
         return cls(
-            verdict=verdict(diagnosis),
-            headline=headline(diagnosis),
+            summary=Summary.from_diagnosis(diagnosis),
             facts=_facts(diagnosis),
-            verdict_evidence=_lines(diagnosis.failure_mode_evidence, verbose=verbose),
-            straggler_rows=tuple(_straggler_row(group) for group in diagnosis.stragglers),
+            verdict_evidence=evidence_lines(diagnosis.failure_mode_evidence, verbose=verbose),
+            straggler_rows=tuple(_straggler_row(group, diagnosis.window) for group in diagnosis.stragglers),
             suspicions=tuple(
                 entry
                 for group in diagnosis.stragglers
-                for entry in _suspicions(group, diagnosis.set_level, verbose=verbose)
+                for entry in _suspicions(group, diagnosis, verbose=verbose)
             ),
-            causes=tuple(_cause_entry(cause, priced=priced, verbose=verbose) for cause in diagnosis.causes),
+            causes=tuple(
+                _cause_entry(cause, diagnosis.window, priced=priced, verbose=verbose)
+                for cause in diagnosis.causes
+            ),
             cause_columns=("Cause", "Who", *(_COST_COLUMNS if priced else ()), "Probability", "Owner"),
             unexplained=_unexplained(diagnosis),
-            actions=tuple(_action(action) for action in diagnosis.actions),
+            actions=tuple(action_phrase(action) for action in diagnosis.actions),
             next_check=(clean(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
             missing=tuple((name(signal),) for signal in diagnosis.missing_signals),
             quality=_quality(diagnosis),
@@ -136,15 +142,7 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     if diagnosis.abstention_reason is not None:
         reason = diagnosis.abstention_reason
         facts.append(("Not certain, ", Name(reason.code), f":{_sentence(reason.sentence)}"))
-    facts.append(
-        ("No step was timed: the cost per step is unknown.",)
-        if untimed(diagnosis)
-        else (
-            f"Steps take {ratio(slow.ratio)} the time that a replay without stragglers takes: "
-            f"{seconds(slow.seconds_per_step, signed=True)} per step "
-            f"(interval {seconds_interval(slow.interval)}).",
-        )
-    )
+    facts.append((_slowdown(diagnosis),))
     if diagnosis.earlier is not None:
         facts.append(_comparison(diagnosis.earlier))
     if slow.versus_own_past is not None and not _past_is_earlier_window(diagnosis):
@@ -152,8 +150,10 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         facts.append(
             (f"Compared with before the onset: steps are {ratio(slow.versus_own_past)} as long ({trend}).",)
         )
-    if slow.gpu_hours_lost > 0:
-        facts.append((f"Lost in this window: {quantity(slow.gpu_hours_lost, 'GPU-hours')}.",))
+    if slow.gpu_hours_lost:
+        idle = slow.gpu_hours_idle
+        standing = f", of them {quantity(idle, 'GPU-hours')} idle after the stop" if idle else ""
+        facts.append((f"Lost in this window: {quantity(slow.gpu_hours_lost, 'GPU-hours')}{standing}.",))
     odds = diagnosis.failure_mode_probability
     chances = ", ".join(f"{mode.replace('_', '-')} {probability(odds[mode])}" for mode in odds)
     if chances:
@@ -162,6 +162,18 @@ def _facts(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         plausible = ", ".join(mode.replace("_", "-") for mode in diagnosis.failure_mode_set)
         facts.append((f"Not ruled out at {percent(diagnosis.set_level)}: {plausible}.",))
     return tuple(facts)
+
+
+def _slowdown(diagnosis: Diagnosis) -> str:
+    slow = diagnosis.slowdown
+    if slow.seconds_per_step is None:
+        why = "no step was timed" if diagnosis.quality.steps_used == 0 else "nothing faster to compare with"
+        return f"Cost unknown: {why}."
+    return (
+        f"Steps take {ratio(slow.ratio)} the time that a replay without stragglers takes: "
+        f"{seconds(slow.seconds_per_step, signed=True)} per step "
+        f"(interval {seconds_interval(slow.interval)})."
+    )
 
 
 def _past_is_earlier_window(diagnosis: Diagnosis) -> bool:
@@ -187,9 +199,9 @@ def _comparison(earlier: EarlierWindow) -> Phrase:
     )
 
 
-def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
+def _straggler_row(group: Straggler, span: WindowSpan | None) -> tuple[Phrase, ...]:
     return (
-        place_of(group),
+        place_of(group, span),
         (group.straggler_type or UNKNOWN,),
         (group.pattern or UNKNOWN,),
         (steps(group.first_step, group.last_step),),
@@ -197,14 +209,17 @@ def _straggler_row(group: Straggler) -> tuple[Phrase, ...]:
     )
 
 
-def _suspicions(group: Straggler, level: float | None, *, verbose: bool) -> Iterator[Entry]:
+def _suspicions(group: Straggler, diagnosis: Diagnosis, *, verbose: bool) -> Iterator[Entry]:
+    place = place_of(group, diagnosis.window)
     if group.plausible_causes or group.evidence:
-        yield Entry(_suspicion(group, level), _lines(group.evidence, verbose=verbose))
+        yield Entry(
+            _suspicion(place, group, diagnosis.set_level), evidence_lines(group.evidence, verbose=verbose)
+        )
     if (preferred := group.preference) is not None:
         two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
         close = CLOSE_CALL if _is_close(preferred, group) else ""
-        title = (*place_of(group), ": ", *two, close)
-        yield Entry(title, _lines(preferred.evidence, verbose=verbose))
+        title = (*place, ": ", *two, close)
+        yield Entry(title, evidence_lines(preferred.evidence, verbose=verbose))
 
 
 def _is_close(preferred: Preference, group: Straggler) -> bool:
@@ -215,26 +230,27 @@ def _is_close(preferred: Preference, group: Straggler) -> bool:
     return leans and possible and UNEXPLAINED not in (preferred.cause, other)
 
 
-def _suspicion(group: Straggler, level: float | None) -> Phrase:
-    title = place_of(group)
+def _suspicion(place: Phrase, group: Straggler, level: float | None) -> Phrase:
+    title = place
     if group.plausible_causes and level is not None:
         causes = joined((Name(cause),) for cause in group.plausible_causes)
         title = (*title, f", causes not ruled out at {percent(level)}: ", *causes)
     return title
 
 
-def _cause_entry(cause: Cause, *, priced: bool, verbose: bool) -> CauseEntry:
+def _cause_entry(cause: Cause, span: WindowSpan | None, *, priced: bool, verbose: bool) -> CauseEntry:
     meaning = _meaning(cause.cause)
-    place = place_of(cause)
-    cost: tuple[Phrase, ...] = (
-        (seconds(cause.seconds_per_step, signed=True),),
-        (seconds_interval(cause.interval),),
-        (percent(cause.share),),
-    )
-    if cause.stops_the_job:
-        cost = (("-",), ("-",), ("-",))
-    elif cause.without_price:
-        cost = (("unknown",), ("-",), ("-",))
+    place = place_of(cause, span)
+    cost: tuple[Phrase, ...]
+    if cause.seconds_per_step is None:
+        cost = (("-",) if cause.stops_the_job else (COST_UNKNOWN,), ("-",), ("-",))
+    else:
+        share = UNKNOWN if cause.share is None else percent(cause.share)
+        cost = (
+            (seconds(cause.seconds_per_step, signed=True),),
+            (seconds_interval(cause.interval),),
+            (share,),
+        )
     row = (
         (Name(cause.cause),),
         place,
@@ -243,7 +259,7 @@ def _cause_entry(cause: Cause, *, priced: bool, verbose: bool) -> CauseEntry:
         (cause.owner,),
     )
     title = (Name(cause.cause), ", ", *place, f": {meaning}" if meaning else "")
-    return CauseEntry(title, _lines(cause.evidence, verbose=verbose), row)
+    return CauseEntry(title, evidence_lines(cause.evidence, verbose=verbose), row)
 
 
 def _meaning(cause: str) -> str:
@@ -251,57 +267,15 @@ def _meaning(cause: str) -> str:
     return SPECS[cause].meaning if cause in SPECS else ""
 
 
-def _lines(evidence: Sequence[Evidence], *, verbose: bool) -> tuple[Phrase, ...]:
-    return tuple(_evidence(item, verbose=verbose) for item in evidence)
-
-
-def _evidence(item: Evidence, *, verbose: bool) -> Phrase:
-    """One observation: what it is, its value, what it is compared with."""
-    label, note = label_of(item.signal), clean(item.note)
-    # A feature of the model is compared with healthy training windows, a signal with peers or other steps.
-    usual = isinstance(item, Contribution) and not label
-    if not label:
-        label, note = note or clean(item.signal), ""
-    unmeasured = item.value is None and item.reference is None
-    value = "" if unmeasured else f": {quantity(item.value, item.unit)}"
-    parts = [label[0].upper(), f"{label[1:]}{value}"]
-    if item.reference is not None:
-        against = "usually" if usual else "compared with"
-        parts.append(f", {against} {quantity(item.reference, item.unit)}")
-    if note:
-        parts.append(f" ({note})")
-    if item.direction == "against":
-        parts.append("; argues against it")
-    if verbose:
-        odds = f", log-odds {item.log_odds:+.1f}" if isinstance(item, Contribution) else ""
-        return ("".join(parts), " [", name(item.signal), f"{odds}]")
-    return ("".join(parts),)
-
-
 def _unexplained(diagnosis: Diagnosis) -> Phrase:
     if not _is_priced(diagnosis) and diagnosis.failure_mode != "fail_slow":
         return ()
     left = diagnosis.unexplained_seconds_per_step
     total = diagnosis.slowdown.seconds_per_step
+    if left is None or total is None:
+        return ()
     share = f" ({percent(left / total)} of the slowdown)" if total > 0 and left >= 0 else ""
     return (f"Unexplained: {seconds(left, signed=True)} per step{share}.",)
-
-
-def _action(action: Action) -> Phrase:
-    gains: list[str] = []
-    if action.expected_seconds_per_step_saved is not None:
-        gain = f"saves {seconds(action.expected_seconds_per_step_saved)} per step"
-        if action.interval is not None:
-            gain += f" ({seconds_interval(action.interval)})"
-        gains.append(gain)
-    if action.cost_seconds:
-        gains.append(f"costs {seconds(action.cost_seconds)} once")
-    if action.break_even_steps:
-        gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
-    if action.escalate_after_steps:
-        gains.append(f"due if the slowness lasts {count(action.escalate_after_steps, 'more step')}")
-    gain = f": {', '.join(gains)}." if gains else "."
-    return (Name(clean(action.action)), gain, _sentence(action.runbook))
 
 
 def _sentence(text: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from rca.diagnosis.result import PART_WORDS, Cause, Straggler
-from rca.runbook.numbers import rank_list
+from rca.diagnosis.result import PART_WORDS, Cause, Straggler, WindowSpan
+from rca.runbook.numbers import count, rank_list
 from rca.telemetry.catalogue import channels, resolve
 
 _LONGEST_NAME = 120
 _MOST_NODES = 8
+#: Runs of ranks in one list.
+_MOST_RUNS = 8
 # Control and format characters (terminal escapes, direction overrides), line separators, lone surrogates.
 _UNPRINTABLE = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
@@ -96,10 +98,24 @@ def node_names(nodes: Sequence[str]) -> Phrase:
     return (*shown, f" and {rest:,} more") if rest > 0 else shown
 
 
-def place_of(component: Straggler | Cause) -> Phrase:
-    """The component to look at: the part that its ranks share, else as `who`."""
+def place_of(component: Straggler | Cause, span: WindowSpan | None = None) -> Phrase:
+    """The component to look at: the part that its ranks share, else as `who`.
+
+    Parameters
+    ----------
+    component : Straggler or Cause
+    span : WindowSpan, optional
+        Of the job, to see whether these are all ranks.
+    """
     scope = component.scope if isinstance(component, Straggler) else None
+    if span is not None and 1 < span.world_size == len(component.ranks):
+        return all_ranks(span)
     ranks = who(component.ranks, component.nodes, scope)
+    if len(component.places) == 1 and component.places[0].gpu is not None:
+        ranks = (*ranks, f" (GPU {component.places[0].gpu})")
+    stages = {each.stage for each in component.places}
+    if scope == "stage" and len(stages) == 1 and None not in stages:
+        ranks = (f"pipeline stage {next(iter(stages))} ({_ranks(component.ranks)})",)
     part = component.shared
     if part is None:
         return ranks
@@ -108,11 +124,31 @@ def place_of(component: Straggler | Cause) -> Phrase:
     return (title, name(part.name), *inside, " (", *ranks, ")")
 
 
+def all_ranks(span: WindowSpan) -> Phrase:
+    """``all 64 ranks (8 nodes)``."""
+    nodes = f" ({count(span.nodes, 'node')})" if span.nodes else ""
+    return (f"all {span.world_size:,} ranks{nodes}",)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """``rank 6`` or ``ranks 0-7,12``; of many runs the first, and the number of the others."""
+    runs = rank_list(ranks).split(",")
+    shown = runs[:_MOST_RUNS]
+    hidden = len(set(ranks)) - sum(_length(run) for run in shown)
+    more = f" and {hidden:,} more" if hidden else ""
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {','.join(shown)}{more}"
+
+
+def _length(run: str) -> int:
+    first, _, last = run.partition("-")
+    return int(last or first) - int(first) + 1
+
+
 def who(ranks: Sequence[int], nodes: Sequence[str], scope: str | None = None) -> Phrase:
     """Name the component to look at: ``rank 6 on node-3``, ``node node-1 (ranks 2-3)``, ``the whole job``."""
     if scope == "job" or (not ranks and not nodes):
         return ("the whole job",)
-    listed = f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {rank_list(ranks)}" if ranks else ""
+    listed = _ranks(ranks) if ranks else ""
     if scope == "node" and nodes:
         label = "node " if len(nodes) == 1 else "nodes "
         return (label, *node_names(nodes), f" ({listed})" if listed else "")

@@ -19,7 +19,8 @@ MOST_NODES = 4
 
 def headline(plan: Plan) -> str:
     """The first action and why, in a line."""
-    lost = f"{seconds(plan.seconds_per_step_lost)} per step lost"
+    known = plan.seconds_per_step_lost
+    lost = "cost unknown" if known is None else f"{seconds(known)} per step lost"
     if plan.mode == "fail_stop":
         lost = "the job stands still"
     first = "wait" if plan.first == "none" else plan.first

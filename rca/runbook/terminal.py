@@ -5,25 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from rca.diagnosis.result import Verdict
 from rca.runbook.page import Entry, Page
 from rca.runbook.phrases import Name, Phrase
+from rca.runbook.summary import Summary
 
-_COLOURS = {"healthy": "green", "fail-slow": "yellow", "fail-stop": "red", "abstained": "blue"}
+_COLOURS: dict[Verdict, str] = {
+    "healthy": "green",
+    "fail_slow": "yellow",
+    "fail_stop": "red",
+    "undecided": "blue",
+}
 _NUMERIC = {"Cost per step", "Interval", "Share", "Probability"}
 _NAME_STYLE = "bold"
 
 
+def brief(summary: Summary) -> RenderableType:
+    """The summary on one screen; `Text` throughout, so no user string is read as markup."""
+    colour = _COLOURS[summary.verdict]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for title, lines in summary.rows:
+        first, *more = lines
+        style = "bold" if title == "Do this" else ""
+        table.add_row(title, _text(first, style=style))
+        for line in more:
+            table.add_row("", _text(line))
+    return Group(_text(summary.headline, style=f"bold {colour}"), table)
+
+
 def terminal(page: Page) -> RenderableType:
-    """Verdict in a panel, then tables; `Text` throughout, so no user string is read as markup."""
-    colour = _COLOURS[page.verdict]
-    parts: list[RenderableType] = [
-        Panel(_text(page.headline, style=f"bold {colour}"), border_style=colour),
-        *_bullets(page.facts),
-    ]
+    """The summary, then every section."""
+    parts: list[RenderableType] = [brief(page.summary), _heading("Cost"), *_bullets(page.facts)]
     if page.verdict_evidence:
         parts += [_heading("What the verdict rests on"), *_bullets(page.verdict_evidence)]
     if page.straggler_rows:

@@ -14,6 +14,8 @@ from rca.telemetry import read_window
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rca.diagnosis.result import Cause
+
 INPUT = "window"
 #: Column -> MLflow type.
 OUTPUTS = {
@@ -47,7 +49,7 @@ class ServedBundle:
         -------
         DataFrame of shape (n_windows, n_outputs)
             Columns `OUTPUTS`. `cause`, `ranks` and `seconds_per_step` are of the first cause, or "" and 0
-            without a cause. `diagnosis` is the whole answer as JSON.
+            without a cause. Unknown seconds are NaN. `diagnosis` is the whole answer as JSON.
         """
         import pandas as pd
 
@@ -68,9 +70,16 @@ def _row(diagnosis: Diagnosis) -> dict[str, Any]:
         "abstained": diagnosis.abstained,
         "cause": "" if first is None else first.cause,
         "ranks": "" if first is None else ",".join(map(str, first.ranks)),
-        "seconds_per_step": 0.0 if first is None else first.seconds_per_step,
+        "seconds_per_step": _seconds(first),
         "diagnosis": diagnosis.to_json(),
     }
+
+
+def _seconds(first: Cause | None) -> float:
+    """Seconds per step of the first cause: 0 without one, NaN if they are unknown."""
+    if first is None:
+        return 0.0
+    return float("nan") if first.seconds_per_step is None else first.seconds_per_step
 
 
 def _load_pyfunc(path: str) -> ServedBundle:

@@ -12,12 +12,14 @@ TOPOLOGY = Path("data/windows/topology.yaml")
 Run = Callable[..., Any]
 
 
-def test_a_topology_changes_no_answer_that_has_nothing_to_do_with_it(rca_command: Run) -> None:
+def test_a_topology_changes_nothing_but_places_where_no_part_is_shared(rca_command: Run) -> None:
     without = json.loads(rca_command("diagnose", SLOW, "--format", "json").out)
     ran = rca_command("diagnose", SLOW, "--topology", TOPOLOGY, "--topology", TOPOLOGY, "--format", "json")
     with_it = json.loads(ran.out)
     for answer in (without, with_it):
         del answer["diagnosis_id"], answer["created_at"]
+        places = [each.pop("places") for each in (*answer["causes"], *answer["stragglers"])]
+        assert {place["node"] for listed in places for place in listed} == {"node-1"}
     assert ran.err == ""
     assert with_it == without
 

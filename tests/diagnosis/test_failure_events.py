@@ -53,7 +53,7 @@ def test_the_process_that_ended_first_is_named(code: int, signal: str, check: st
     assert signal in evidence["exit_code"].note
     assert evidence["other_failures"].value == 7
     assert check in answer.next_check
-    assert answer.slowdown.seconds_per_step == 0
+    assert answer.slowdown.seconds_per_step is None
     assert (answer.quality.events_used, answer.missing_signals) == (8, ["steps", "metrics"])
 
 

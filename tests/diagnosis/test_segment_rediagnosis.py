@@ -59,7 +59,7 @@ def test_each_costs_what_it_cost_over_all_steps(both, diagnosis: rca.Diagnosis) 
 
 def test_seconds_and_shares_add_up(diagnosis: rca.Diagnosis) -> None:
     total = diagnosis.slowdown.seconds_per_step
-    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    explained = sum(each.seconds_per_step or 0.0 for each in diagnosis.causes)
     assert explained + diagnosis.unexplained_seconds_per_step == pytest.approx(total)
     assert [each.share for each in diagnosis.causes] == [
         pytest.approx(each.seconds_per_step / total) for each in diagnosis.causes
@@ -390,7 +390,7 @@ def test_a_certain_cause_ends_doubt_about_causes_and_no_other(diagnosis: rca.Dia
 
 
 def test_what_was_taken_for_the_usual_pace_makes_the_job_slower(diagnosis: rca.Diagnosis) -> None:
-    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    explained = sum(each.seconds_per_step or 0.0 for each in diagnosis.causes)
     slowdown = diagnosis.slowdown.model_copy(update={"seconds_per_step": explained, "ratio": 1.1})
     whole = diagnosis.model_copy(
         update={"slowdown": slowdown, "causes": [], "unexplained_seconds_per_step": 0.0}
@@ -437,7 +437,7 @@ def test_a_cause_of_slowness_is_added_to_the_cause_of_a_stop(stopped) -> None:
     slow = diagnosis.causes[1]
     (true,) = (each for each in stopped.label["causes"] if each["cause"] == "gpu_throttling")
     assert slow.seconds_per_step == pytest.approx(true["seconds_per_step"], rel=0.2)
-    explained = sum(each.seconds_per_step for each in diagnosis.causes)
+    explained = sum(each.seconds_per_step or 0.0 for each in diagnosis.causes)
     total = explained + diagnosis.unexplained_seconds_per_step
     assert total == pytest.approx(diagnosis.slowdown.seconds_per_step)
     assert not diagnosis.abstained

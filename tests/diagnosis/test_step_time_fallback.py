@@ -181,7 +181,7 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     busy = BusyEvidence.from_features(features, mechanisms)
     priced = price(features, [suspected(*SLOW)], busy, mechanisms, replay)
     (cause,) = slow_causes(priced, features)
-    assert (cause.cause, cause.ranks, cause.seconds_per_step) == ("gpu_throttling", [5], 0.0)
+    assert (cause.cause, cause.ranks, cause.seconds_per_step) == ("gpu_throttling", [5], None)
     assert cause.probability > 0.5
     assert "its cost is unknown" in cause.evidence[0].note
 

@@ -67,7 +67,8 @@ def test_what_slowed_a_job_before_it_stopped_comes_second(varied: Varied, thrott
     dead = slow.model_copy(
         update={"ranks": [2], "nodes": ["node-1"], "first_step": 41, "pattern": None, "straggler_type": None}
     )
-    why = cause.model_copy(update={"cause": "process_crash", "ranks": [2], "nodes": ["node-1"]})
+    free = dict.fromkeys(("seconds_per_step", "interval", "share"))
+    why = cause.model_copy(update={"cause": "process_crash", "ranks": [2], "nodes": ["node-1"], **free})
     page = render(varied(failure_mode="fail_stop", stragglers=[dead, slow], causes=[why, cause]), "markdown")
     assert page.splitlines()[0] == (
         "# FAIL-STOP: rank 2 on `node-1` stopped at step 41, cause `process_crash` (0.83)"

@@ -17,6 +17,8 @@ from rca_api.state import State
 OFFERED = (JSON, MARKDOWN, HTML)
 ACCEPTED = 202
 _RETRY_AFTER_SECONDS = "1"
+#: How a stored document of the present format begins.
+_PRESENT = b'{"format":2,'
 
 
 def place(diagnosis_id: str) -> str:
@@ -70,5 +72,7 @@ def _pending(row: DiagnosisRow) -> Response:
 
 
 def _written(document: bytes, accept: str) -> bytes:
-    """The stored document in a media type."""
-    return document if accept == JSON else rendered(Diagnosis.model_validate_json(document), accept)
+    """The stored document in a media type; one of an older format in the present one."""
+    if accept == JSON and document.startswith(_PRESENT):
+        return document
+    return rendered(Diagnosis.model_validate_json(document), accept)

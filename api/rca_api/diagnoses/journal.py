@@ -205,7 +205,7 @@ class Journal:
             job_id=job_id,
             failure_mode=answer.failure_mode,
             cause=next(iter(answer.causes), None),
-            seconds_per_step=round(answer.seconds_per_step, 6),
+            seconds_per_step=None if answer.seconds_per_step is None else round(answer.seconds_per_step, 6),
             abstained=answer.abstained,
             reason=answer.facts.abstention,
             model=answer.model_sha256[:12],

@@ -13,7 +13,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from rca.diagnosis.result import Diagnosis
+from rca.diagnosis.result import Diagnosis, Verdict
 from rca.telemetry.causes import FailureMode
 from rca.telemetry.job import Job
 from rca.telemetry.names import Name
@@ -213,10 +213,11 @@ class DiagnosisSummary(BaseModel):
     window_digest: str | None = Field(description="Null once retention has deleted the window.")
     window_start: float = Field(description="Unix seconds.")
     window_end: float
+    verdict: Verdict | None = Field(description="The failure mode, or undecided if the diagnosis abstained.")
     failure_mode: FailureMode | None
     abstained: bool | None
     cause: str | None = Field(description="The cause that costs most.")
-    seconds_per_step: float | None
+    seconds_per_step: float | None = Field(description="Null where the cost is unknown.")
     model_sha256: str | None
     problem: dict[str, Any] | None = Field(description="Problem document of a failed diagnosis.")
 
@@ -225,7 +226,9 @@ class DiagnosisSummary(BaseModel):
         """Summarize a stored diagnosis."""
         values = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         problem = orjson.loads(row.problem) if row.problem is not None else None
-        return cls.model_validate(values | {"diagnosis_id": row.id, "problem": problem})
+        verdict = None if row.failure_mode is None else "undecided" if row.abstained else row.failure_mode
+        found = {"diagnosis_id": row.id, "problem": problem, "verdict": verdict}
+        return cls.model_validate(values | found)
 
 
 class DiagnosisList(BaseModel):

@@ -100,7 +100,7 @@ class Answer:
     document: bytes
     failure_mode: str
     abstained: bool
-    seconds_per_step: float
+    seconds_per_step: float | None
     model_sha256: str
     causes: tuple[str, ...]
     blames: tuple[Blame, ...]
@@ -347,7 +347,7 @@ def _answer(context: Context, diagnosis: Diagnosis, accept: str) -> Answer:
         model_sha256=diagnosis.model.sha256,
         causes=tuple(cause.cause for cause in diagnosis.causes),
         blames=tuple(
-            Blame(place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step)
+            Blame(place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step or 0.0)
             for place, cause in enumerate(diagnosis.causes, 1)
             for node in _nodes(cause)
         ),

@@ -1,0 +1,243 @@
+"""The summary of an answer: who, since when, what to do, what to check, why, how sure.
+
+Every surface shows it: terminal, Markdown, HTML, Slack and incident. They decide the looks only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rca.diagnosis.result import PRICE, Action, Diagnosis, Evidence, Straggler, Verdict
+from rca.runbook.evidence import evidence_line
+from rca.runbook.headline import headline
+from rca.runbook.numbers import (
+    count,
+    percent,
+    probability,
+    quantity,
+    seconds,
+    seconds_interval,
+    steps,
+)
+from rca.runbook.phrases import Name, Phrase, clean, joined
+from rca.telemetry.catalogue import channels
+from rca.telemetry.causes import CauseOwner
+
+#: Lines of evidence in a summary.
+MOST_REASONS = 3
+_MOST_OWNERS = 3
+_OWNERS: dict[CauseOwner, str] = {
+    "infrastructure": "infrastructure",
+    "workload": "workload",
+    "either": "infrastructure or workload",
+}
+#: Clocks that began before are no calendar clocks.
+_FIRST_YEAR = 2000
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of one answer; a part without content is empty.
+
+    Attributes
+    ----------
+    verdict : {"healthy", "fail_slow", "fail_stop", "undecided"}
+    headline : Phrase
+        Verdict, who, cost and cause in one line.
+    since : Phrase
+        When it began, and when it was over.
+    do : tuple of Phrase
+        The action to take, with its gain and break-even.
+    check : Phrase
+        What to look at before.
+    why : tuple of Phrase
+        The observations that say most, at most `MOST_REASONS`.
+    lost : Phrase
+        GPU-hours in this window.
+    sure : Phrase
+        Probabilities of the verdict and of the cause; why it is undecided.
+    owner : Phrase
+        Who mends each cause.
+    """
+
+    verdict: Verdict
+    headline: Phrase
+    since: Phrase
+    do: tuple[Phrase, ...]
+    check: Phrase
+    why: tuple[Phrase, ...]
+    lost: Phrase
+    sure: Phrase
+    owner: Phrase
+
+    @classmethod
+    def from_diagnosis(cls, diagnosis: Diagnosis) -> Summary:
+        """Summarize a diagnosis."""
+        return cls(
+            verdict=diagnosis.verdict,
+            headline=headline(diagnosis),
+            since=_since(diagnosis),
+            do=_do(diagnosis),
+            check=(sentence(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
+            why=_why(diagnosis),
+            lost=_lost(diagnosis),
+            sure=_sure(diagnosis),
+            owner=_owner(diagnosis),
+        )
+
+    @property
+    def rows(self) -> Iterator[tuple[str, tuple[Phrase, ...]]]:
+        """Title and lines of each part that has content, in reading order; without the headline."""
+        parts: tuple[tuple[str, tuple[Phrase, ...]], ...] = (
+            ("Since", (self.since,)),
+            ("Do this", self.do),
+            ("Check", (self.check,)),
+            ("Why", self.why),
+            ("Lost", (self.lost,)),
+            ("How sure", (self.sure,)),
+            ("Owner", (self.owner,)),
+        )
+        return ((title, lines) for title, lines in parts if any(lines))
+
+
+def sentence(text: str) -> str:
+    """`text` on one line, with a full stop unless it ends a sentence already."""
+    cleaned = clean(text)
+    return cleaned if not cleaned or cleaned.endswith((".", "?", "!")) else f"{cleaned}."
+
+
+def _since(diagnosis: Diagnosis) -> Phrase:
+    """When the trouble began and ended, in clock time where the window has it, and in steps."""
+    groups = _groups(diagnosis)
+    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
+    lasts = [each.last_step for each in groups]
+    last = None if None in lasts else max((each for each in lasts if each is not None), default=None)
+    if diagnosis.since is None or diagnosis.since.year < _FIRST_YEAR:
+        return () if first is None and last is None else (f"step {steps(first, last)}",)
+    began = moment(diagnosis.since)
+    stopped = diagnosis.failure_mode == "fail_stop"
+    if first is not None:
+        began += f" (after step {first})" if stopped else f" (step {first})"
+    if stopped:
+        return (began,)
+    if _from_the_beginning(diagnosis, first):
+        began += " or before the window"
+    if diagnosis.until is None:
+        return (f"{began}, until the window's end",)
+    return (f"{began} until {moment(diagnosis.until, diagnosis.since)} (step {last})",)
+
+
+def _from_the_beginning(diagnosis: Diagnosis, first: int | None) -> bool:
+    span = diagnosis.window
+    if first is None or span is None or span.first_step is None:
+        return False
+    return first <= span.first_step + diagnosis.quality.warmup_steps
+
+
+def _groups(diagnosis: Diagnosis) -> list[Straggler]:
+    """The stragglers that the failure mode is about."""
+    if diagnosis.failure_mode != "fail_stop":
+        return list(diagnosis.stragglers)
+    return [each for each in diagnosis.stragglers if each.last_step is None]
+
+
+def moment(at: datetime, after: datetime | None = None) -> str:
+    """``2026-03-01 03:00:00 UTC``; without the date if it is that of `after`."""
+    form = "%H:%M:%S UTC" if after is not None and at.date() == after.date() else "%Y-%m-%d %H:%M:%S UTC"
+    return at.strftime(form)
+
+
+def _do(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
+    """The action to take now, or what to wait for and the action then; empty if nothing is wrong."""
+    if diagnosis.verdict == "healthy":
+        return ()
+    wanted = diagnosis.recommended
+    if wanted is not None and wanted.action == "none":
+        later = [("Then ", *action_phrase(each)) for each in diagnosis.actions[:1]]
+        return ((f"Wait: {sentence(wanted.why)}",), *later)
+    named = [each for each in diagnosis.actions if wanted is None or each.action == wanted.action]
+    if named:
+        return (action_phrase(named[0]),)
+    if wanted is not None:
+        return ((Name(clean(wanted.action)), f": {sentence(wanted.why)}"),)
+    return (("Nothing yet: do the check first.",),) if diagnosis.next_check.strip() else ()
+
+
+def action_phrase(action: Action) -> Phrase:
+    """An action with its gain, price and break-even, and how to take it."""
+    gains: list[str] = []
+    if action.expected_seconds_per_step_saved is not None:
+        gain = f"saves {seconds(action.expected_seconds_per_step_saved)} per step"
+        if action.interval is not None:
+            gain += f" ({seconds_interval(action.interval)})"
+        gains.append(gain)
+    if action.cost_seconds:
+        gains.append(f"costs {seconds(action.cost_seconds)} once")
+    if action.break_even_steps:
+        gains.append(f"pays back after {count(action.break_even_steps, 'step')}")
+    if action.escalate_after_steps:
+        gains.append(f"due if the slowness lasts {count(action.escalate_after_steps, 'more step')}")
+    gain = f": {', '.join(gains)}." if gains else "."
+    how = clean(action.runbook)
+    told = f" {how[0].upper()}{how[1:].rstrip('.')}." if how else ""
+    return (Name(clean(action.action)), gain, told)
+
+
+def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
+    """The observations that say most: signals of machines first, then times of phases."""
+    found: Sequence[Evidence] = ()
+    if diagnosis.causes:
+        found = [each for each in diagnosis.causes[0].evidence if each.signal != PRICE]
+    elif diagnosis.stragglers:
+        found = diagnosis.stragglers[0].evidence
+    if not found and diagnosis.verdict != "healthy":
+        found = diagnosis.failure_mode_evidence
+    # Sorting is stable, so each kind keeps its order.
+    ordered = sorted(found, key=lambda each: (each.direction == "against", each.signal not in channels()))
+    return tuple(evidence_line(each, brief=True) for each in ordered[:MOST_REASONS])
+
+
+def _lost(diagnosis: Diagnosis) -> Phrase:
+    slowdown = diagnosis.slowdown
+    if not slowdown.gpu_hours_lost or diagnosis.verdict == "healthy":
+        return ()
+    if slowdown.gpu_hours_idle:
+        idle = f", {quantity(slowdown.gpu_hours_idle, 'GPU-hours')} of them idle after the stop"
+    else:
+        idle = ""
+    return (f"{quantity(slowdown.gpu_hours_lost, 'GPU-hours')} in this window{idle}",)
+
+
+def _sure(diagnosis: Diagnosis) -> Phrase:
+    """Probabilities of the failure mode and of the first cause; for open answers why they are open."""
+    odds = diagnosis.failure_mode_probability.get(diagnosis.failure_mode)
+    parts: list[Phrase] = []
+    if odds is not None:
+        parts.append((f"{diagnosis.failure_mode.replace('_', '-')} {probability(odds)}",))
+    if diagnosis.causes:
+        best = diagnosis.causes[0]
+        parts.append((Name(best.cause), f" {probability(best.probability)}"))
+    left = [mode for mode in diagnosis.failure_mode_set if mode != diagnosis.failure_mode]
+    if left and diagnosis.set_level is not None:
+        words = ", ".join(mode.replace("_", "-") for mode in left)
+        parts.append((f"not ruled out at {percent(diagnosis.set_level)}: {words}",))
+    told = joined(parts, "; ")
+    reason = diagnosis.abstention_reason
+    return told if reason is None else (*told, f". {_capital(sentence(reason.sentence))}")
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _owner(diagnosis: Diagnosis) -> Phrase:
+    """Who mends each cause."""
+    if diagnosis.verdict == "healthy":
+        return ()
+    owners = {cause.cause: cause.owner for cause in diagnosis.causes}
+    if len(set(owners.values())) == 1:
+        return (_OWNERS[next(iter(owners.values()))],)
+    shown = list(owners.items())[:_MOST_OWNERS]
+    return joined((Name(cause), f": {_OWNERS[owner]}") for cause, owner in shown)
