@@ -61,7 +61,7 @@ openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.openapi > api/openapi.json
 
 lock: .tools/bin/uv ## Re-resolve requirements.lock
-	$(COMPILE) --group dev $(WORKER) --output-file requirements.lock
+	$(COMPILE) --group dev $(WORKER) --extra mcp --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock $(SERVICE) --output-file api/deploy/service.lock
 	$(COMPILE) --constraint requirements.lock $(WORKER) --output-file api/deploy/worker.lock
 

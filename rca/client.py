@@ -150,6 +150,16 @@ class Client:
         )
         return self._request("POST", "/v1/diagnoses", loaded.to_arrow(), headers)
 
+    def get(self, path: str, media_type: str = "application/json") -> bytes:
+        """Return what the service answers to a GET of `path`, such as ``/v1/incidents?state=open``.
+
+        Raises
+        ------
+        ServiceError
+            The service cannot be reached, or has no such thing.
+        """
+        return self._request("GET", path, None, {"Accept": media_type})
+
     def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""
         answer: dict[str, Any] = json.loads(self._request("GET", "/readyz", None, {}))

@@ -24,6 +24,7 @@ COMMANDS: tuple[str, ...] = (
     "models",
     "signals",
     "sources",
+    "mcp",
     "version",
 )
 #: Groups that work on the service's own data; their modules are in `rca_api.commands`.
