@@ -18,10 +18,12 @@ placement
     Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
 leaving
     Which ranks leave a ring.
+learning_rate
+    The learning rate of the largest progress, to compare one's own with.
 ring_with_children, switching_ring, parameter_server
     Training on `torch.distributed`: a DDP communication hook whose ring does not wait for stragglers, from
-    the start or when they appear, and x-order and grouped updates with a parameter server. Only these
-    import torch.
+    the start or when they appear, and x-order and grouped updates with a parameter server. Only these and
+    `learning_rate` import torch.
 
 `benchmarks/star.py` measures speeds beside the price.
 

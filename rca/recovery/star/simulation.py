@@ -137,8 +137,8 @@ class _Record:
         """An update from gradients of the parameters after so many updates."""
         moved, now = self._moved, self.version
         share = len(versions) / self._full if weight is None else weight
-        interim = float(np.mean([moved[now] - moved[version] for version in versions]))
-        staleness = float(np.mean([now - version for version in versions]))
+        interim = moved[now] - sum(moved[version] for version in versions) / len(versions)
+        staleness = now - sum(versions) / len(versions)
         self._rows.append((at, len(versions), share, staleness, interim))
         moved.append(moved[-1] + share)
 
