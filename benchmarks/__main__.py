@@ -35,6 +35,7 @@ BENCHMARKS = {
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "star": Benchmark("benchmarks.star", long=True),
+    "star-selector": Benchmark("benchmarks.star_selector", long=True),
     "stragglar": Benchmark("benchmarks.stragglar", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
     "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),

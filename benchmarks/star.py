@@ -90,7 +90,7 @@ def job_to_simulate(job: Job, full: dict[str, Any], target: float) -> Simulated:
         np.array([float(np.mean(each)) for each in own]),
         job.batch,
         noise,
-        variation=float(np.median([each.std() / each.mean() for each in own])),
+        steps=np.array(own),
         reduce_seconds=max(float(np.mean(steps - np.max(own, axis=0))), 0.0),
         # A report is two messages of the server.
         server_seconds=(alone[-1][0] - alone[4][0]) / (len(alone) - 5) / 2,

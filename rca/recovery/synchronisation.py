@@ -14,12 +14,14 @@ from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation, slowest_of_each
 from rca.recovery.star.price import grouped_step_seconds, partial_updates
+from rca.recovery.star.selector import GROUPED, MOST_WORKERS, Selector
 from rca.robust import group_members, nan_mean, nan_median
 
 #: Backup workers drop the gradients of at most this share of the workers, but of one at least.
 MOST_DROPPED = 0.1
 #: Two groups of workers differ if their usual times differ by this share: STAR's rule for a straggler.
 GROUPS_APART = 0.2
+Groups = tuple[tuple[int, ...], ...]
 #: Fewer workers than this have no part worth waiting for alone.
 LEAST_WORKERS = 3
 
@@ -65,6 +67,22 @@ class Workers:
         ratio = np.where(np.isfinite(ratio), ratio, 1.0)
         gap = int(np.argmax(ratio))
         return np.sort(order[gap + 1 :]) if ratio[gap] >= 1.0 + GROUPS_APART else order[:0]
+
+    def groups(self, situation: Situation) -> Groups:
+        """Groups of workers that update together, fast ones first; one group is synchronous training.
+
+        With a known gradient noise scale STAR's learned selector divides them, as it beats the heuristic
+        (`python -m benchmarks star-selector`). Without it, or with more workers than it has learned from, the
+        slower workers are a group.
+        """
+        noise, batch = situation.site.gradient_noise_scale, situation.global_batch
+        known = bool(np.isfinite(self.seconds).any(axis=1).all())
+        if noise is not None and batch is not None and known and self.n <= MOST_WORKERS:
+            steps = self.seconds + self.transfer
+            return Selector.shipped().choose(steps, batch / self.n, noise, kinds=GROUPED).groups
+        slow = self.slower_group()
+        fast = np.setdiff1d(np.arange(self.n), slow)
+        return tuple(tuple(group.tolist()) for group in (fast, slow) if group.size)
 
     @classmethod
     def of(cls, situation: Situation) -> Workers | str:
@@ -123,10 +141,10 @@ class GroupedSynchronisation(SingleAction):
         workers = Workers.of(situation)
         if isinstance(workers, str):
             return workers
-        slow = workers.slower_group()
-        if slow.size == 0:
-            return f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
-        found = situation.saved(self._changed(workers, slow, situation))
+        groups = workers.groups(situation)
+        if len(groups) < 2:
+            return f"no group of workers is usually {GROUPS_APART:.0%} slower at more cost than stale updates"
+        found = situation.saved(self._changed(workers, groups, situation))
         if found is None or found[1][0] <= 0:
             return "smaller updates cost more iterations than the shorter steps save"
         saved, (low, high) = found
@@ -137,21 +155,28 @@ class GroupedSynchronisation(SingleAction):
             Gain(saved, (low if known else min(low, 0.0), high), "replay"),
             chance=max((each.probability for each in situation.suspects), default=1.0),
             causes=[fault.cause for fault in situation.faults],
-            ranks=[int(rank) for worker in slow for rank in workers.ranks[worker]],
-            risk="updates of the slow group are stale; lower the learning rate with the group's size",
-            instruction="let the slow workers form a group of their own that joins when it is done",
+            ranks=sorted(
+                int(rank) for group in groups[1:] for worker in group for rank in workers.ranks[worker]
+            ),
+            risk="updates of slow groups are stale; lower the learning rate with the group's size",
+            instruction=_instruction(groups),
         )
 
-    def _changed(self, workers: Workers, slow: IntArray, situation: Situation) -> FloatArray:
+    def _changed(self, workers: Workers, groups: Groups, situation: Situation) -> FloatArray:
         """Step time with which synchronous training would make the same progress, shape (n_steps,)."""
-        is_slow = np.isin(np.arange(workers.n), slow)
-        groups = (~is_slow, is_slow)
-        shares = np.array([float(members.mean()) for members in groups])
-        seconds = np.array([np.fmax.reduce(workers.seconds[members], axis=0) for members in groups])
+        shares = np.array([len(group) / workers.n for group in groups])
+        seconds = np.array([np.fmax.reduce(workers.seconds[list(group)], axis=0) for group in groups])
         site = situation.site
         return grouped_step_seconds(
             shares, seconds + workers.transfer, site.gradient_noise_scale, situation.global_batch
         )
+
+
+def _instruction(groups: Groups) -> str:
+    if len(groups) == 2:
+        return "let the slow workers form a group of their own that joins when it is done"
+    sizes = ", ".join(str(len(group)) for group in groups)
+    return f"let workers of like speed update in groups of {sizes}, fast ones first"
 
 
 class AdjustLearningRate(SingleAction):

@@ -15,6 +15,7 @@ from rca.recovery.checkpoints import CheckpointInterval, lost_share
 from rca.recovery.planner import plan
 from rca.recovery.site import Site
 from rca.recovery.star.price import Progress, partial_updates
+from rca.recovery.star.selector import GROUPED, Selector
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import (
     LEAST_SHARE,
@@ -47,7 +48,7 @@ def test_no_other_shares_finish_earlier(workers: list[tuple[float, float]]) -> N
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=4), st.integers(1, 12))
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=2, max_size=3), st.integers(1, 8))
 def test_whole_samples_are_dealt_out_with_the_shortest_step(
     workers: list[tuple[float, float]], each: int
 ) -> None:
@@ -143,17 +144,30 @@ def test_a_small_gradient_noise_scale_makes_partial_updates_cheap() -> None:
     assert "lost samples" in many.reason
 
 
-def test_the_planner_has_the_price_of_star() -> None:
+def test_the_planner_has_the_price_and_the_choice_of_star() -> None:
     seconds = np.array([0.11] * 7 + [0.41])
     changed = situation(
-        forward=slow_rank(late={5: 4.0}), site=Site(gradient_noise_scale=300.0), global_batch=800.0
+        forward=slow_rank(late={7: 4.0}), site=Site(gradient_noise_scale=300.0), global_batch=800.0
     )
     (found,) = GroupedSynchronisation().options(changed)
+    mode = Selector.shipped().choose(np.tile(seconds[:, None], 16), 100.0, 300.0, kinds=GROUPED)
+    assert len(mode.groups) > 1
     progress = Progress(seconds, 100.0, 300.0)
-    full = float(progress.iterations(8))
-    assert found.seconds_per_step_saved == pytest.approx(
-        0.41 - progress.of_groups([range(7), [7]]) / full, rel=1e-9
+    gained = 0.41 - progress.of_groups(mode.groups) / float(progress.iterations(8))
+    assert found.seconds_per_step_saved == pytest.approx(gained)
+    assert 7 in found.ranks
+
+
+def test_more_workers_than_were_learned_from_are_divided_by_speed() -> None:
+    many = job(14, per_node=2)
+    changed = situation(
+        job=many,
+        forward=slow_rank(14, late={5: 4.0}),
+        site=Site(gradient_noise_scale=300.0),
+        global_batch=1400.0,
     )
+    (found,) = GroupedSynchronisation().options(changed)
+    assert found.ranks == [5]
 
 
 def test_workers_of_like_speed_have_no_groups() -> None:

@@ -8,6 +8,8 @@ price
     Seconds per unit of progress of a mode: waiting, gradient noise and staleness.
 grouping
     Which reports make an update: x of them, or those of a group; groups that follow the times.
+selector
+    A learned choice of the mode.
 simulation
     Runs of a mode with steps that vary, pauses and a busy server.
 noise

@@ -31,6 +31,8 @@ class Job:
         Samples of a worker and step, and the gradient noise scale in samples.
     variation : float
         Coefficient of variation of a worker's steps.
+    steps : ndarray of shape (n_workers, n_steps), optional
+        Measured own times. Steps are drawn from them, in place of `seconds` and `variation`.
     pause_chance, pause_seconds : float
         Chance that a step has a pause, and its time: transient stragglers.
     reduce_seconds : float
@@ -55,6 +57,7 @@ class Job:
     reduce_seconds: float = 0.0
     server_seconds: float = 0.0
     learning_rate: float | None = None
+    steps: FloatArray | None = None
 
     def __post_init__(self) -> None:
         check_seconds(self.seconds)
@@ -69,6 +72,8 @@ class Job:
             value = getattr(self, name)
             if not (np.isfinite(value) and value >= 0):
                 raise InvalidInput(f"{name.replace('_', ' ')} is {value}")
+        if self.steps is not None and len(self.steps) != self.n_workers:
+            raise InvalidInput(f"{self.n_workers} workers have steps of {len(self.steps)}")
 
     @property
     def n_workers(self) -> int:
@@ -118,7 +123,10 @@ class _Clock:
 
     def step(self, worker: int) -> float:
         draw, job = self._draws[worker], self._job
-        seconds = job.seconds[worker] * draw.lognormal(-(self._sigma**2) / 2, self._sigma)
+        if job.steps is not None:
+            seconds = draw.choice(job.steps[worker])
+        else:
+            seconds = job.seconds[worker] * draw.lognormal(-(self._sigma**2) / 2, self._sigma)
         paused = draw.random() < job.pause_chance
         return float(seconds + job.pause_seconds * paused)
 

@@ -91,6 +91,14 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert first.at.tolist() != other.at.tolist()
 
 
+def test_steps_are_drawn_from_measured_ones() -> None:
+    measured = np.array([[0.1, 0.3], [0.1, 0.1]])
+    rare = Job(np.full(2, 0.1), 16, 64.0, steps=measured)
+    assert set(np.diff(with_ring(rare, [], 9.0).at).round(6)) == {0.1, 0.3}
+    with pytest.raises(InvalidInput, match="2 workers have steps of 1"):
+        Job(np.full(2, 0.1), 16, 64.0, steps=measured[:1])
+
+
 def test_groups_are_complete_when_all_living_members_wait() -> None:
     groups = Groups(((0, 1), (2, 3)))
     assert groups.next_update([0, 2], range(4)) == ()
