@@ -18,7 +18,7 @@ from rca.telemetry.causes import SPECS
 LIBRARY = Library.read()
 PAGES = [(cause, platform) for cause in SPECS for platform in PLATFORMS]
 #: Lines of a page without an incident: about a screen.
-MOST_LINES = 95
+MOST_LINES = 80
 
 
 def page(cause: str, platform: Platform) -> Runbook:
