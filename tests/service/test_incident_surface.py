@@ -58,6 +58,11 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert page.text.startswith("# RESOLVED: a\\|b \\<i\\> is fail-slow, cpu_contention")
     assert "cause changed from nic_degradation on node-1 to cpu_contention on node-1" in page.text
     assert "30 s of the job" in page.text
+    summary = shown["summary"]
+    assert summary["diagnosis_id"] == diagnoses[2]
+    assert summary["headline"].startswith("FAIL-SLOW: node node-1 (ranks 2-3), +100 ms per step")
+    assert {"title": "Owner", "lines": ["infrastructure"]} in summary["parts"]
+    assert "- **How sure:** fail-slow 0.90; cpu_contention 0.90" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from rca.diagnosis.result import Diagnosis
+from rca.runbook.phrases import plain
+from rca.runbook.summary import Summary
 from rca_api.actions import repository as taken_actions
 from rca_api.actions.schemas import read_action
 from rca_api.actions.tables import TakenActionRow
+from rca_api.diagnoses.repository import find
 from rca_api.incidents import repository
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     IncidentDetail,
     IncidentPage,
+    IncidentSummary,
     IncidentWindow,
     Lemon,
+    SummaryPart,
     read_event,
     read_incident,
     read_window,
@@ -159,8 +166,27 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
         timeline=[read_event(each) for each in repository.timeline(session, row.id)],
         diagnoses=newest.items,
         actions=done.items,
+        summary=_summary(session, newest.items),
         runbook=_runbook(row.cause, newest.items),
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
+    )
+
+
+def _summary(session: Session, windows: list[IncidentWindow]) -> IncidentSummary | None:
+    """The summary of the newest diagnosis with the fault."""
+    newest = next((each.diagnosis_id for each in windows if each.verdict == "sick"), None)
+    row = None if newest is None else find(session, newest)
+    if row is None or row.document is None:
+        return None
+    try:
+        summary = Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))
+    except ValidationError:
+        # A later version wrote it.
+        return None
+    return IncidentSummary(
+        diagnosis_id=row.id,
+        headline=plain(summary.headline),
+        parts=[SummaryPart(title=title, lines=list(map(plain, lines))) for title, lines in summary.rows],
     )
 
 

@@ -24,7 +24,7 @@ def page(incident: IncidentDetail) -> str:
     what = f"{_text(incident.job_id)} is {_WORDS[incident.failure_mode]}, {where}"
     blocks = [
         f"# {incident.state.upper()}: {what}",
-        "\n".join(_facts(incident)),
+        "\n".join([*_summary(incident), *_facts(incident)]),
         "## Timeline",
         "\n".join(map(_event, incident.timeline)),
     ]
@@ -35,6 +35,15 @@ def page(incident: IncidentDetail) -> str:
         rows = ["| window ends | verdict | cause | lost | diagnosis |", "|---|---|---|---|---|"]
         blocks += ["## Diagnoses", "\n".join([*rows, *map(_row, incident.diagnoses)])]
     return "\n\n".join(blocks) + "\n"
+
+
+def _summary(incident: IncidentDetail) -> list[str]:
+    """The summary of its newest diagnosis, as on the page of that diagnosis."""
+    lines: list[str] = []
+    for part in () if incident.summary is None else incident.summary.parts:
+        first, *more = map(_text, part.lines)
+        lines += [f"- **{part.title}:** {first}", *(f"  - {each}" for each in more)]
+    return lines
 
 
 def _facts(incident: IncidentDetail) -> list[str]:

@@ -116,6 +116,21 @@ class IncidentWindow(BaseModel):
     gpu_hours_lost: float
 
 
+class SummaryPart(BaseModel):
+    """One part of a summary, such as *Do this*."""
+
+    title: str
+    lines: list[str]
+
+
+class IncidentSummary(BaseModel):
+    """The newest diagnosis with the fault: since when, what to do, what to check, why, how sure."""
+
+    diagnosis_id: str
+    headline: str
+    parts: list[SummaryPart]
+
+
 class Lemon(BaseModel):
     """A node that had faults in other jobs as well."""
 
@@ -130,6 +145,9 @@ class IncidentDetail(Incident):
     diagnoses: list[IncidentWindow] = Field(description="The newest windows, newest first; at most 200.")
     actions: list[TakenAction] = Field(
         default=[], description="The newest actions that were taken, newest first; at most 200."
+    )
+    summary: IncidentSummary | None = Field(
+        default=None, description="Null if no diagnosis with the fault is left."
     )
     runbook: str | None = Field(
         default=None,
