@@ -86,9 +86,10 @@ def named(diagnosis: Diagnosis, rank: Callable[[int], int] = int) -> set[tuple[s
 def priced(
     diagnosis: Diagnosis, rank: Callable[[int], int] = int
 ) -> dict[tuple[str, tuple[int, ...]], float]:
-    """Seconds per step of every cause, ranks renamed."""
+    """Seconds per step of every cause that has a cost, and 0 of the others, ranks renamed."""
     return {
-        (one.cause, tuple(sorted(map(rank, one.ranks)))): one.seconds_per_step for one in diagnosis.causes
+        (one.cause, tuple(sorted(map(rank, one.ranks)))): one.seconds_per_step or 0.0
+        for one in diagnosis.causes
     }
 
 
@@ -104,9 +105,9 @@ def assert_same(
     assert other.failure_mode == one.failure_mode
     assert other.failure_mode_probability == pytest.approx(one.failure_mode_probability, abs=1e-3)
     assert named(other) == named(one, rank)
-    assert other.slowdown.seconds_per_step == pytest.approx(
-        one.slowdown.seconds_per_step * factor, rel=rel, abs=1e-9 * factor
-    )
+    assert (other.slowdown.seconds_per_step is None) == (one.slowdown.seconds_per_step is None)
+    lost, other_lost = (each.slowdown.seconds_per_step or 0.0 for each in (one, other))
+    assert other_lost == pytest.approx(lost * factor, rel=rel, abs=1e-9 * factor)
     expected = {key: seconds * factor for key, seconds in priced(one, rank).items()}
-    smallest = 1e-3 * factor * max([one.slowdown.seconds_per_step, 1e-6])
+    smallest = 1e-3 * factor * max([lost, 1e-6])
     assert priced(other) == pytest.approx(expected, rel=rel, abs=smallest)

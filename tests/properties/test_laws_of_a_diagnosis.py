@@ -165,11 +165,16 @@ def test_the_parts_of_a_slowdown_with_a_cause_add_up(real_windows) -> None:
 
 def assert_adds_up(diagnosis: rca.Diagnosis) -> None:
     slowdown = diagnosis.slowdown
-    parts = sum(cause.seconds_per_step for cause in diagnosis.causes) + diagnosis.unexplained_seconds_per_step
-    assert parts == pytest.approx(slowdown.seconds_per_step, abs=1e-9)
-    assert slowdown.interval[0] <= slowdown.seconds_per_step <= slowdown.interval[1]
+    priced = [cause for cause in diagnosis.causes if cause.seconds_per_step is not None]
+    if slowdown.seconds_per_step is None:
+        assert diagnosis.unexplained_seconds_per_step is None
+        assert priced == []
+    else:
+        parts = sum(cause.seconds_per_step for cause in priced) + diagnosis.unexplained_seconds_per_step
+        assert parts == pytest.approx(slowdown.seconds_per_step, abs=1e-9)
+        assert slowdown.interval[0] <= slowdown.seconds_per_step <= slowdown.interval[1]
     assert sum(diagnosis.failure_mode_probability.values()) == pytest.approx(1.0)
-    for cause in diagnosis.causes:
+    for cause in priced:
         assert cause.seconds_per_step >= 0
         assert cause.interval[0] <= cause.seconds_per_step + 1e-9
         assert cause.seconds_per_step <= cause.interval[1] + 1e-9
