@@ -36,18 +36,17 @@ def captured(collections: Sequence[str]) -> list[Row]:
 
 def carried_out(names: Sequence[str], seeds: int) -> list[Row]:
     """Every pair at every seed; the order of pairs differs between seeds."""
-    from benchmarks.recovery_job import PAIRS, carried_out
-    from rca.errors import RcaError
+    from benchmarks.recovery_job import PAIRS, in_child
+    from rca.testbed.ranks.models import preload
 
-    chosen = [pair for pair in PAIRS if not names or pair.name in names]
+    preload()
+    chosen = [index for index, pair in enumerate(PAIRS) if not names or pair.name in names]
     rows: list[Row] = []
     for seed in range(1, seeds + 1):
-        for index in np.random.default_rng(seed).permutation(len(chosen)):
-            pair = chosen[index]
-            try:
-                row = carried_out(pair, seed)
-            except RcaError as error:
-                sys.stderr.write(f"{pair.name}, seed {seed}: {error.message}\n")
+        for index in np.random.default_rng(seed).permutation(chosen):
+            row = in_child(int(index), seed)
+            if isinstance(row, str):
+                sys.stderr.write(f"{PAIRS[index].name}, seed {seed}: {row}\n")
                 continue
             rows.append(row)
             predicted = row.predicted.said or f"{1e3 * (row.predicted.seconds or 0.0):.1f} ms"

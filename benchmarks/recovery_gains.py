@@ -197,6 +197,19 @@ def prediction(plan: Plan, action: str, true: LabelledCause | None = None) -> Pr
     return Prediction(sum(seconds for seconds, _ in known), (low, high))
 
 
+def mean(predictions: Sequence[Prediction]) -> Prediction:
+    """Mean of predictions and of their intervals; if most are missing, what the first of these says."""
+    known = [
+        (each.seconds, *each.interval)
+        for each in predictions
+        if each.seconds is not None and each.interval is not None
+    ]
+    if 2 * len(known) <= len(predictions):
+        return next(each for each in predictions if each.said)
+    seconds, low, high = np.mean(known, axis=0)
+    return Prediction(float(seconds), (float(low), float(high)))
+
+
 def why_not(plan: Plan, action: str, true: LabelledCause | None) -> str:
     """Why a plan does not offer an action where it would help."""
     if plan.mode != "fail_slow":

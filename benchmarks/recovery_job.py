@@ -1,19 +1,24 @@
 """Recovery actions that are carried out on a real job of the testbed, and what each of them gains.
 
-A job runs as usual, then a fault begins. The steps under the fault are diagnosed and planned for. Then the
-action is taken and taken back in turn, within the same job, so that other load of the machine hits both.
+A job runs as usual, then a fault begins. The action is taken and taken back in turn, within the same job, so
+that other load of the machine hits both. Each turn under the fault is diagnosed and planned for.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 import rca
-from benchmarks.recovery_gains import Row, difference, prediction, step_seconds
+from benchmarks.recovery_gains import Row, difference, mean, prediction, step_seconds
 from rca.arrays import FloatArray
+from rca.errors import RcaError
 from rca.recovery.work_shares import SHORT_WINDOW, equal_finish
 from rca.telemetry.fragments import between_steps
 from rca.telemetry.labels import LabelledCause
@@ -21,22 +26,22 @@ from rca.testbed.bed import Bed
 from rca.testbed.capture import capture
 from rca.testbed.catalogue import FAULTS
 from rca.testbed.names import node_name
+from rca.testbed.ranks.host import Average
 from rca.testbed.ranks.shared import NEUTRAL, SLOTS, Knob
 from rca.testbed.ranks.shared import Row as Column
 from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 
-#: Steps without the fault, then under it before the action, and of each turn with or without the action.
-USUAL, DIAGNOSED, TURN = 28, 40, 20
-TURNS = 4
+#: Steps without the fault, of each turn under it, and of each turn with the action.
+USUAL, LEFT_STEPS, TAKEN_STEPS = 28, 32, 26
+CYCLE = LEFT_STEPS + TAKEN_STEPS
 #: First steps of a turn that do not count: batches that are loaded already, and connections that recover.
 SETTLES = 8
 #: CPU weight of the job, relative to that of one other process of the machine.
-WEIGHT = 8
-BEGIN = USUAL + DIAGNOSED
-STEPS = BEGIN + TURNS * TURN
-#: Turns with the action: the first, the third.
-TAKEN = tuple((BEGIN + turn * TURN, BEGIN + (turn + 1) * TURN - 1) for turn in range(0, TURNS, 2))
-LEFT = tuple((BEGIN + turn * TURN, BEGIN + (turn + 1) * TURN - 1) for turn in range(1, TURNS, 2))
+WEIGHT = 32
+#: First and last step of the turns under the fault, and of those with the action between them.
+LEFT = tuple((first, first + LEFT_STEPS - 1) for first in range(USUAL, USUAL + 3 * CYCLE, CYCLE))
+TAKEN = tuple((last + 1, last + TAKEN_STEPS) for _, last in LEFT[:-1])
+STEPS = LEFT[-1][1] + 1
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,16 @@ class Pair:
         None where the action ends the fault itself.
     whole : bool
         The action works around the fault: its gain is not that of a cause.
+    average : callable or None
+        Averages gradients while the action is taken (`rca.testbed.ranks.host.HostPlan`).
+    samples : float
+        Share of a step's samples that count while the action is taken.
+    beside : tuple of dict
+        Faults that act all the time, and belong to the job.
     model, pipeline
         Of the job.
-    nodes : int
-        With two ranks each.
+    nodes, per_node : int
+        Ranks.
     """
 
     name: str
@@ -77,22 +88,22 @@ class Pair:
     model: str = "mlp"
     pipeline: int = 1
     nodes: int = 2
+    per_node: int = 2
+    average: Average | None = None
+    samples: float = 1.0
+    beside: tuple[dict[str, object], ...] = ()
 
     def scenario(self, seed: int) -> Scenario:
         """The job with the fault; without a switch the fault pauses while the action is taken."""
-        spans = [(USUAL, None)]
-        if self.switch is None:
-            ends = [USUAL, *(last + 1 for _, last in TAKEN)]
-            spans = [(first, taken - 1) for first, (taken, _) in zip(ends, TAKEN, strict=False)]
-            spans.append((ends[-1], None))
+        spans = [(USUAL, None)] if self.switch or self.average else [*LEFT[:-1], (LEFT[-1][0], None)]
         return Scenario(
-            name=f"{self.name.replace(' ', '-').lower()}-{self.action.replace('_', '-')}-{seed}",
+            name=re.sub("[ ,_]+", "-", f"{self.name} {self.action} {seed}"),
             seed=seed,
             job=JobShape.model_validate(
                 {
                     "model": self.model,
                     "pipeline": self.pipeline,
-                    "world_size": 2 * self.nodes,
+                    "world_size": self.per_node * self.nodes,
                     "nodes": self.nodes,
                     "steps": STEPS,
                 }
@@ -100,7 +111,8 @@ class Pair:
             faults=tuple(
                 Fault.model_validate({**self.fault, "first_step": first, "last_step": last})
                 for first, last in spans
-            ),
+            )
+            + tuple(Fault.model_validate({**each, "first_step": 0}) for each in self.beside),
         )
 
 
@@ -124,9 +136,8 @@ def more_loaders(rank: int, count: int) -> Switch:
         held = bed.ranks[rank]
         held.shared.knobs[Knob.MORE_LOADERS] = count
         for number in range(1, count + 1):
-            bed.process_table.spawn(
-                "loader", lambda number=number: held.read(number=number), bed.placement_near(rank)
-            )
+            read = partial(held.read, number=number)
+            bed.process_table.spawn("loader", read, bed.placement_near(rank))
         if not opened:
             opened.extend(range(SLOTS, SLOTS + count))
             for slot in opened:
@@ -166,78 +177,137 @@ def balanced_stages(level: float) -> Switch:
     return Switch(lambda bed: set_factors(bed, middle, middle), lambda bed: set_factors(bed, 1.0, level))
 
 
-def _rank(kind: str, severity: int = 2) -> dict[str, object]:
-    return {"kind": kind, "scope": "rank", "ranks": (3,), "severity": severity}
+def is_taken(step: int) -> bool:
+    """Whether the action is taken in a step, for a function that runs in the ranks."""
+    return any(first <= step <= last for first, last in TAKEN)
 
 
-def _node(kind: str, severity: int = 2) -> dict[str, object]:
-    return {"kind": kind, "scope": "node", "nodes": (1,), "severity": severity}
+def straggler_aware(straggler: int) -> Average:
+    """StragglAR among all ranks."""
+
+    def average(gradients: Any, step: int) -> bool:
+        if is_taken(step):
+            import torch.distributed as dist
+
+            from rca.recovery.stragglar.execution import all_reduce
+
+            gradients /= dist.get_world_size()
+            all_reduce(gradients, straggler)
+        return is_taken(step)
+
+    return average
 
 
-def _job(kind: str, severity: int = 2, scope: str = "job") -> dict[str, object]:
-    return {"kind": kind, "scope": scope, "severity": severity}
+def without(straggler: int) -> Average:
+    """The gradients of all ranks but one, which goes on by itself."""
+    groups: list[Any] = []
+
+    def average(gradients: Any, step: int) -> bool:
+        import torch.distributed as dist
+
+        others = [rank for rank in range(dist.get_world_size()) if rank != straggler]
+        if not groups:
+            groups.append(dist.new_group(others))
+        if is_taken(step) and dist.get_rank() != straggler:
+            dist.all_reduce(gradients, group=groups[0])
+            gradients /= len(others)
+        return is_taken(step)
+
+    return average
 
 
-#: Steps between checkpoints, and with the action.
-EVERY, RARER = 6, 24
+def _on(scope: str, kind: str, severity: int = 2) -> dict[str, object]:
+    """A fault of rank 3, of node 1, or of the whole job or last stage."""
+    places: dict[str, dict[str, object]] = {"rank": {"ranks": (3,)}, "node": {"nodes": (1,)}}
+    return {"kind": kind, "scope": scope, "severity": severity, **places.get(scope, {})}
+
 
 PAIRS = (
-    Pair("cpu hogs of a rank", "evict_other_process", "hogs killed", _rank("cpu_hogs")),
-    Pair("cpu hogs of a node", "evict_other_process", "hogs killed", _node("cpu_hogs")),
-    Pair("cpu quota", "evict_other_process", "quota lifted", _rank("cpu_quota")),
-    Pair("memory limit", "evict_other_process", "limit lifted", _rank("memory_pressure")),
+    Pair("cpu hogs of a rank", "evict_other_process", "hogs killed", _on("rank", "cpu_hogs")),
+    Pair("cpu hogs of a node", "evict_other_process", "hogs killed", _on("node", "cpu_hogs")),
+    Pair("cpu quota", "evict_other_process", "quota lifted", _on("rank", "cpu_quota")),
+    Pair("memory limit", "evict_other_process", "limit lifted", _on("rank", "memory_pressure")),
     Pair(
         "slow dataset", "add_loader_workers", "two more loader processes, four batches in work",
-        _rank("slow_dataset"), more_loaders(3, 2),
+        _on("rank", "slow_dataset"), more_loaders(3, 2),
     ),
-    Pair("heavy decoding", "add_loader_workers", "batches decoded in advance", _rank("heavy_decoding")),
+    Pair("heavy decoding", "add_loader_workers", "batches decoded in advance", _on("rank", "heavy_decoding")),
     Pair(
-        "heavy decoding beside", "add_loader_workers", "two more loader processes on the same core",
-        _rank("heavy_decoding", 3), more_loaders(3, 2),
+        "heavy decoding beside", "add_loader_workers", "two more loaders on the same core",
+        _on("rank", "heavy_decoding", 3), more_loaders(3, 2),
     ),
     Pair(
         "gc pauses", "plan_garbage_collection", "objects frozen (gc.freeze) on all ranks",
-        _rank("gc_pauses", 3), knobs({Knob.FREEZE_OBJECTS: 1.0}),
+        _on("rank", "gc_pauses", 3), knobs({Knob.FREEZE_OBJECTS: 1.0}),
     ),
     Pair(
         "checkpoints", "checkpoint_asynchronously", "written by a thread",
-        _job("checkpoint_stall"), knobs({Knob.CHECKPOINT_IN_BACKGROUND: 1.0}),
+        _on("job", "checkpoint_stall"), knobs({Knob.CHECKPOINT_IN_BACKGROUND: 1.0}),
     ),
     Pair(
-        "checkpoints seldom", "checkpoint_asynchronously", f"every {RARER} steps, not every {EVERY}",
-        _job("checkpoint_stall"), knobs({Knob.CHECKPOINT_EVERY: RARER}, {Knob.CHECKPOINT_EVERY: EVERY}),
+        "checkpoints seldom", "checkpoint_asynchronously", "every 24 steps, not every 6",
+        _on("job", "checkpoint_stall"), knobs({Knob.CHECKPOINT_EVERY: 24}, {Knob.CHECKPOINT_EVERY: 6}),
     ),
-    Pair("disk limit", "call_storage_team", "limit lifted", _node("storage_throttle", 3)),
-    Pair("nic rate", "drain_node", "a node with a sound link in its place", _node("nic_rate", 3), nodes=3),
-    Pair("nic delay", "drain_node", "a node with a sound link in its place", _node("nic_delay"), nodes=3),
-    Pair("fabric rate", "call_network_team", "limit lifted on all nodes", _job("fabric_rate")),
-    Pair("slow device", "drain_node", "a sound device in its place", _rank("device_clock")),
+    Pair("disk limit", "call_storage_team", "limit lifted", _on("node", "storage_throttle", 3)),
+    Pair("nic rate", "drain_node", "a sound node in its place", _on("node", "nic_rate", 3), nodes=3),
+    Pair("nic delay", "drain_node", "a sound node in its place", _on("node", "nic_delay"), nodes=3),
+    Pair("fabric rate", "call_network_team", "limit lifted on all nodes", _on("job", "fabric_rate")),
+    Pair("slow device", "drain_node", "a sound device in its place", _on("rank", "device_clock")),
     Pair(
         "slow device shared", "adjust_batch_sizes", "batches by equal_finish, gradients weighted",
-        _rank("device_clock"), Switch(take_shares, leave_shares), whole=True,
+        _on("rank", "device_clock"), Switch(take_shares, leave_shares), whole=True,
     ),
-    Pair("copy link", "drain_node", "foreign copiers ended", _node("copy_bandwidth")),
+    Pair(
+        "slow device waits", "backup_workers", "its gradients left out; it gets no updates meanwhile",
+        _on("rank", "device_clock"), whole=True, nodes=4, average=without(3), samples=7 / 8,
+    ),
+    Pair(
+        "slow device, slow links", "straggler_aware_all_reduce", "StragglAR over gloo",
+        _on("rank", "device_clock", 3), whole=True, nodes=8, per_node=1, average=straggler_aware(3),
+        beside=(_on("job", "fabric_rate", 3),),
+    ),
+    Pair("copy link", "drain_node", "foreign copiers ended", _on("node", "copy_bandwidth")),
+    Pair(
+        "unequal sequences", "rebalance_sequences", "batches of the same mean cost on all ranks",
+        _on("job", "sequence_lengths", 3), knobs({Knob.BALANCED_LENGTHS: 1.0}), model="transformer",
+    ),
     Pair(
         "full last stage", "rebalance_stages", "its longer kernels spread over both stages",
-        _job("full_last_stage", scope="stage"), balanced_stages(FAULTS["full_last_stage"].level(2)),
+        _on("stage", "full_last_stage"), balanced_stages(FAULTS["full_last_stage"].level(2)),
         pipeline=2,
     ),
 )  # fmt: skip
 
 
 def carried_out(pair: Pair, seed: int) -> Row:
-    """Run one job with a pair, plan from the steps under the fault, and measure the action."""
+    """Run one job, plan from its turns under the fault, and measure the action."""
     scenario = pair.scenario(seed)
-    captured = capture(scenario, at_step=_Alternation(pair.switch))
+    captured = capture(scenario, at_step=_Alternation(pair.switch), average=pair.average)
     usual = between_steps(captured.window, WARM_UP_STEPS, USUAL - 1)
-    under_fault = between_steps(captured.window, USUAL + 2, BEGIN - 1)
-    plan = rca.plan(rca.diagnose(under_fault, earlier=usual), under_fault)
+    true = None if pair.whole else _truth(scenario)
+    predictions = []
+    for first, last in LEFT:
+        window = between_steps(captured.window, first + SETTLES, last)
+        plan = rca.plan(rca.diagnose(window, earlier=usual), window)
+        predictions.append(prediction(plan, pair.action, true))
     step, seconds = step_seconds(captured.window)
     left = seconds[_counted(step, LEFT)]
-    measured = difference(left, seconds[_counted(step, TAKEN)])
-    true = None if pair.whole else _truth(scenario)
-    predicted = prediction(plan, pair.action, true)
-    return Row(pair.name, pair.action, scenario.name, predicted, *measured, float(left.mean()))
+    # With fewer samples a step is worth less: then more steps make the same progress.
+    measured = difference(left, seconds[_counted(step, TAKEN)] / pair.samples)
+    return Row(pair.name, pair.action, scenario.name, mean(predictions), *measured, float(left.mean()))
+
+
+def in_child(index: int, seed: int) -> Row | str:
+    """`carried_out` in a process of its own, which keeps no pipe of the job; or why it failed."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_row_or_reason, (index, seed))
+
+
+def _row_or_reason(index: int, seed: int) -> Row | str:
+    try:
+        return carried_out(PAIRS[index], seed)
+    except RcaError as error:
+        return error.message
 
 
 def prefer(bed: Bed) -> None:
@@ -257,7 +327,7 @@ class _Alternation:
     def __call__(self, bed: Bed, step: int) -> None:
         if step < 0:
             prefer(bed)
-        due = any(first <= step <= last for first, last in TAKEN)
+        due = is_taken(step)
         if self._switch is None or due == self._taken:
             return
         (self._switch.take if due else self._switch.take_back)(bed)
@@ -272,12 +342,9 @@ def _truth(scenario: Scenario) -> LabelledCause:
     fault, job = scenario.faults[0], scenario.job
     ranks = fault.affected_ranks(job)
     nodes = sorted({node_name(job.node_of(rank)) for rank in ranks}) if fault.scope != "job" else []
-    return LabelledCause.model_validate(
-        {
-            "cause": fault.spec.cause,
-            "accepted": [fault.spec.cause, *fault.spec.alike],
-            "ranks": ranks,
-            "nodes": nodes,
-            "first_step": fault.first_step,
-        }
+    return LabelledCause(
+        cause=fault.spec.cause,
+        ranks=tuple(ranks),
+        nodes=tuple(nodes),
+        accepted=[fault.spec.cause, *fault.spec.alike],
     )

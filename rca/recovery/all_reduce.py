@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
-from rca.recovery.stragglar.cost import Link, predicted_saving
+from rca.recovery.stragglar.cost import Link, predicted_saving, rounds_seconds
 from rca.robust import nan_mean
 
 #: Fewer ranks have no rank to spread finished chunks to.
@@ -55,9 +55,11 @@ class StragglerAwareAllReduce(SingleAction):
         if saving.seconds < LEAST_SHARE * step:
             return f"saves {saving.seconds / step:.2%} of a step"
         ranks = [] if saving.straggler is None else [saving.straggler]
+        # Where messages are buffered, rounds overlap, at most until the straggler's link never idles.
+        overlap = rounds_seconds(n, 1.0, link) - link.beta
         return option(
             self,
-            Gain(saving.seconds, (saving.low, saving.high), "published"),
+            Gain(saving.seconds, (saving.low, saving.high + overlap), "published"),
             chance=max((each.probability for each in situation.suspects), default=1.0),
             causes=[fault.cause for fault in situation.faults if set(fault.ranks) & set(ranks)],
             ranks=ranks,

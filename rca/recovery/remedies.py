@@ -115,7 +115,7 @@ REMEDIES = (
         "light",
         ("data_loader_stall",),
         NO_RISK,
-        "raise the number of loader workers or the prefetch depth, or decode in advance",
+        "raise the number of loader workers or the prefetch depth; where no core is free, decode in advance",
     ),
     Remedy(
         "plan_garbage_collection",

@@ -20,7 +20,7 @@ from rca.testbed.probe import Capabilities
 from rca.testbed.process import Placement, ProcessTable, Spawned
 from rca.testbed.ranks import host, loader, models, neighbour
 from rca.testbed.ranks.calibration import prepare
-from rca.testbed.ranks.host import Accelerator
+from rca.testbed.ranks.host import Accelerator, Average
 from rca.testbed.ranks.shared import TOKEN, Pipe, Pipes, Shared, job_pace, shared_floats
 from rca.testbed.ranks.stand_in import StandIn, serve_copies, serve_kernels
 from rca.testbed.scenario import JobShape, Scenario
@@ -98,13 +98,17 @@ class Bed:
 
 
 @contextlib.contextmanager
-def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] = ()) -> Iterator[Bed]:
+def assembled(
+    scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] = (), average: Average | None = None
+) -> Iterator[Bed]:
     """Set everything up, start the ranks, and take everything down again, also after an error.
 
     Parameters
     ----------
     gpus : sequence of Gpu
         One for each of the job's `gpu_ranks`.
+    average : callable, optional
+        Of `rca.testbed.ranks.host.HostPlan`.
 
     Raises
     ------
@@ -138,7 +142,7 @@ def assembled(scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] =
             neighbours={},
         )  # fmt: skip
         _start_neighbours(bed)
-        _start_ranks(bed, folder)
+        _start_ranks(bed, folder, average)
         yield bed
 
 
@@ -160,8 +164,9 @@ def _start_neighbours(bed: Bed) -> None:
         time.sleep(0.01)
 
 
-def _start_ranks(bed: Bed, folder: Path) -> None:
+def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
     job, permitted = bed.job, bed.permitted
+    averaged = {} if average is None else {"average": average}
     built = models.build(job.model, job.scale, models.WIDE if job.gpu_ranks else models.NARROW)
     n_parameters = sum(parameter.numel() for parameter in built.parameters())
     dataset = folder / "dataset"
@@ -173,10 +178,11 @@ def _start_ranks(bed: Bed, folder: Path) -> None:
         pipes = Pipes(bed.links[node.index])
         mine = bed.groups.joined_by(node.index, rank)
         hardware = Placement(core=node.core, real_time=permitted.real_time)
-        plan = host.HostPlan(rank, job, f"tcp://{bed.nodes[0].address}:{_PORT}", node.interface, folder)
+        rendezvous = f"tcp://{bed.nodes[0].address}:{_PORT}"
+        plan = host.HostPlan(rank, job, rendezvous, node.interface, folder, **averaged)
         read = partial(
             loader.load, job.model, shared, pipes, dataset, bed.scenario.seed * 1000 + rank,
-            direct=permitted.direct_reads,
+            direct=permitted.direct_reads, n_ranks=job.world_size,
         )  # fmt: skip
         spawn = partial(bed.process_table.spawn, rank=rank)
         processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}

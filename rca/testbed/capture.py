@@ -22,6 +22,7 @@ from rca.testbed.injection import Hiccup, Injector, NeighbourLoad, SlowWarmUp, i
 from rca.testbed.labels import label_of
 from rca.testbed.probe import Capabilities, probe
 from rca.testbed.process import Exit, send
+from rca.testbed.ranks.host import Average
 from rca.testbed.record import Acted, Record
 from rca.testbed.sampling.sampler import SAMPLE_PERIOD_SECONDS, CpuAccount, Sampler
 from rca.testbed.scenario import Fault, Scenario
@@ -63,6 +64,7 @@ def capture(
     *,
     on_progress: OnProgress = lambda phase, done, total: None,
     at_step: AtStep = lambda bed, step: None,
+    average: Average | None = None,
 ) -> Captured:
     """Run a scenario on this machine.
 
@@ -72,6 +74,8 @@ def capture(
         Called with ``(phase, steps done, steps in total)``.
     at_step : callable
         Changes the running job.
+    average : callable, optional
+        Averages gradients in another way (`rca.testbed.ranks.host.HostPlan`).
 
     Raises
     ------
@@ -89,7 +93,7 @@ def capture(
         gpus = require_gpus(len(scenario.job.gpu_ranks)) if scenario.job.gpu_ranks else ()
         permitted = probe()
         refuse_impossible(scenario, permitted)
-        with assembled(scenario, permitted, gpus) as bed:
+        with assembled(scenario, permitted, gpus, average) as bed:
             record = _run(bed, on_progress, at_step)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 

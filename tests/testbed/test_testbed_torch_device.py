@@ -28,7 +28,7 @@ from rca.testbed.ranks import models, neighbour
 from rca.testbed.ranks.calibration import measure, prepare
 from rca.testbed.ranks.neighbour import Control, GpuOperations, GpuWork, run_period
 from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
-from rca.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device
+from rca.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device, resized
 from rca.testbed.ranks.torch_device import HostMarks, TorchDevice
 from rca.testbed.sampling import gpu_watch
 from rca.testbed.scenario import JobShape
@@ -190,6 +190,15 @@ def foreign_processes_work() -> None:
     control[Control.WORK], control[Control.SHARE] = GpuWork.GEMMS, 0.5
     run_period(operations, control)
     assert done == [(GpuWork.GEMMS, neighbour.WORK_PERIOD_SECONDS / 2)]
+
+
+@pytest.mark.parametrize(("share", "rows"), [(1.0, 4), (0.5, 2), (1.5, 6), (0.01, 1)])
+def test_a_batch_has_its_share_of_samples(share: float, rows: int):
+    import torch
+
+    batch = torch.arange(8.0).reshape(4, 2)
+    assert resized(batch, share).shape == (rows, 2)
+    assert np.isin(resized(batch, share).numpy(), batch.numpy()).all()
 
 
 def test_foreign_processes_work_only_with_a_load(in_child):

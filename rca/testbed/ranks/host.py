@@ -157,6 +157,10 @@ class CheckpointWriter:
             os.close(handle)
 
 
+#: Given a rank's gradients and the step; the same answer on all ranks.
+Average = Callable[[Any, int], bool]
+
+
 @dataclass(frozen=True)
 class HostPlan:
     """Settings of a host process.
@@ -169,6 +173,9 @@ class HostPlan:
         Network interface for gloo.
     folder : Path
         Scratch space, on a disk.
+    average : callable
+        Averages the gradients of a step over the ranks in another way than by the stage's all-reduce, in
+        place. False leaves them to the all-reduce.
     """
 
     rank: int
@@ -176,6 +183,7 @@ class HostPlan:
     rendezvous: str
     interface: str
     folder: Path
+    average: Average = lambda gradients, step: False
 
 
 def train(plan: HostPlan, shared: Shared, pipes: Pipes, prepare: Callable[[], Accelerator]) -> None:
@@ -217,6 +225,7 @@ class Host:
         self._shared = shared
         self._pipes = pipes
         self._collectives = collectives
+        self._average = plan.average
         self._accelerator = accelerator
         self._gc = GcMonitor(shared)
         self._table = LookupTable(plan.folder / f"table-{plan.rank}", plan.rank)
@@ -232,7 +241,8 @@ class Host:
         self._load(row)
         self._compute(row)
         row[Row.ARRIVAL_TIME] = time.monotonic()
-        self._collectives.all_reduce(self._accelerator.gradients)
+        if not self._average(self._accelerator.gradients, step):
+            self._collectives.all_reduce(self._accelerator.gradients)
         row[Row.DONE_TIME] = time.monotonic()
         self._accelerator.optimize(row)
         self._gc.after_step(step)

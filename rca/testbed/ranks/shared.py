@@ -118,6 +118,8 @@ class Knob(IntEnum):
     BATCH_SHARE = 10
     #: Loaders that serve besides the first.
     MORE_LOADERS = 11
+    #: Sequences are dealt out to the ranks by their cost.
+    BALANCED_LENGTHS = 12
 
 
 #: Values of the knobs without a fault.
