@@ -188,7 +188,7 @@ def command(
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
-    write(_render(diagnosis, chosen, verbose=verbose), output)
+    write(_render(diagnosis, chosen, window, verbose=verbose), output)
     raise typer.Exit(verdict_code(diagnosis))
 
 
@@ -283,7 +283,7 @@ def _default_format(output: Path | None) -> Format:
     return Format.table if sys.stdout.isatty() else Format.markdown
 
 
-def _render(diagnosis: Diagnosis, chosen: Format, *, verbose: bool) -> str:
+def _render(diagnosis: Diagnosis, chosen: Format, window: Window, *, verbose: bool) -> str:
     if chosen is Format.json:
         return diagnosis.to_json(indent=2)
     from rca.runbook import render
@@ -292,4 +292,6 @@ def _render(diagnosis: Diagnosis, chosen: Format, *, verbose: bool) -> str:
         return rendered(render(diagnosis, "terminal", verbose=verbose))
     if chosen is Format.slack:
         return render(diagnosis, "slack")
-    return render(diagnosis, "html" if chosen is Format.html else "markdown", verbose=verbose)
+    if chosen is Format.html:
+        return render(diagnosis, "html", verbose=verbose, window=window)
+    return render(diagnosis, "markdown", verbose=verbose)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,6 +13,9 @@ from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
 from rca.recovery.option import Option
 from rca.recovery.site import Site
 from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
+
+if TYPE_CHECKING:
+    from rca.telemetry.window import Window
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 AbstentionCode = Literal[
@@ -357,11 +360,17 @@ class Diagnosis(_Frozen):
 
         return render(self, "markdown")
 
-    def to_html(self) -> str:
-        """The same page as standalone HTML."""
+    def to_html(self, window: Window | None = None) -> str:
+        """The same page as standalone HTML, with pictures.
+
+        Parameters
+        ----------
+        window : Window, optional
+            The diagnosed window: adds pictures of its lateness and signals.
+        """
         from rca.runbook import render
 
-        return render(self, "html")
+        return render(self, "html", window=window)
 
     def _repr_html_(self) -> str:
         return self.to_html()

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rca.diagnosis.result import Diagnosis
+    from rca.telemetry.window import Window
 
 __all__ = ["render"]
 
@@ -19,17 +20,23 @@ TextFormat = Literal["markdown", "html", "slack"]
 
 
 @overload
-def render(diagnosis: Diagnosis, format_: TextFormat, *, verbose: bool = False) -> str: ...
+def render(
+    diagnosis: Diagnosis, format_: TextFormat, *, verbose: bool = False, window: Window | None = None
+) -> str: ...
 
 
 @overload
 def render(
-    diagnosis: Diagnosis, format_: Literal["terminal"], *, verbose: bool = False
+    diagnosis: Diagnosis, format_: Literal["terminal"], *, verbose: bool = False, window: Window | None = None
 ) -> RenderableType: ...
 
 
 def render(
-    diagnosis: Diagnosis, format_: TextFormat | Literal["terminal"], *, verbose: bool = False
+    diagnosis: Diagnosis,
+    format_: TextFormat | Literal["terminal"],
+    *,
+    verbose: bool = False,
+    window: Window | None = None,
 ) -> str | RenderableType:
     """Render the runbook page of a diagnosis.
 
@@ -43,6 +50,9 @@ def render(
     verbose : bool
         Also print the internal names of signals and features, and log-odds. Without it, a terminal shows the
         summary alone.
+
+    window : Window, optional
+        The diagnosed window, for the pictures of lateness and signals in HTML.
 
     Raises
     ------
@@ -67,8 +77,9 @@ def render(
         return markdown(page)
     if format_ == "html":
         from rca.runbook.html import html
+        from rca.runbook.pictures import pictures_of
 
-        return html(page)
+        return html(page, pictures_of(diagnosis, window))
     if format_ == "terminal":
         from rca.runbook.terminal import terminal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -9,11 +10,12 @@ from markupsafe import Markup
 
 from rca.runbook.page import Page
 from rca.runbook.phrases import Name, Phrase, plain
+from rca.runbook.pictures.svg import Picture
 
 
-def html(page: Page) -> str:
-    """Render `page`; needs no script, font or file from elsewhere."""
-    return _template().render(page=page)
+def html(page: Page, pictures: Sequence[Picture] = ()) -> str:
+    """Render `page` with its pictures; needs no script, font or file from elsewhere."""
+    return _template().render(page=page, pictures=pictures)
 
 
 @cache

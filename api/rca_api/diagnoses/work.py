@@ -118,7 +118,7 @@ def diagnose(
         diagnosis = _diagnosed(context, ref, window, history)
         with context.stage("keep"):
             stored = storing.result()
-    return _described(window, stored), _answer(context, diagnosis, accept)
+    return _described(window, stored), _answer(context, diagnosis, accept, window)
 
 
 def accept_window(context: Context, sent: Sent) -> StoredWindow:
@@ -180,12 +180,12 @@ def window_as_json(context: Context, digest: str) -> bytes:
     return context.windows.get(digest).to_json()
 
 
-def rendered(diagnosis: Diagnosis, accept: str) -> bytes:
-    """Write a diagnosis in the media type `accept`."""
+def rendered(diagnosis: Diagnosis, accept: str, window: Window | None = None) -> bytes:
+    """Write a diagnosis in the media type `accept`; with its window, an HTML page has all pictures."""
     if accept == MARKDOWN:
         return diagnosis.to_markdown().encode()
     if accept == HTML:
-        return diagnosis.to_html().encode()
+        return diagnosis.to_html(window).encode()
     # orjson writes NaN as null, as the format requires.
     return orjson.dumps(diagnosis.to_dict())
 
@@ -333,10 +333,10 @@ def _nodes(cause: Cause) -> list[str | None]:
     return [*cause.nodes] or [None]
 
 
-def _answer(context: Context, diagnosis: Diagnosis, accept: str) -> Answer:
+def _answer(context: Context, diagnosis: Diagnosis, accept: str, window: Window | None = None) -> Answer:
     with context.stage("render"):
         document = rendered(diagnosis, JSON)
-        content = document if accept == JSON else rendered(diagnosis, accept)
+        content = document if accept == JSON else rendered(diagnosis, accept, window)
     return Answer(
         diagnosis_id=diagnosis.diagnosis_id,
         content=content,
