@@ -70,7 +70,7 @@ def test_files_that_are_written_at_the_end_show_who_is_waited_for_and_no_cost(tm
     assert max(share for rank, share in shares.items() if rank != 5) < 0.05
     answer = rca.diagnose(window)
     assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [5])
-    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, 0.0)
+    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, None)
     assert "waited_for" in {each.signal for each in answer.causes[0].evidence}
     assert "rank 5" in answer.next_check
 
@@ -124,7 +124,7 @@ def test_a_late_rank_is_named_without_cost_if_another_file_is_missing(tmp_path: 
         line["coll_perf"]["coll_time"] = line["coll_perf"].pop("coll_exec_time_us")
     answer = rca.diagnose(rca.read_window(write(tmp_path / "job", content)))
     assert [each.ranks for each in answer.stragglers] == [[5]]
-    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, 0.0)
+    assert (answer.abstained, answer.slowdown.seconds_per_step) == (True, None)
 
 
 def test_cut_lines_host_times_and_roots_are_left_out_with_a_note(tmp_path: Path) -> None:
