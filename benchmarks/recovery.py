@@ -34,8 +34,8 @@ def captured(collections: Sequence[str]) -> list[Row]:
     return rows
 
 
-def carried_out(names: Sequence[str], seeds: int) -> list[Row]:
-    """Every pair at every seed; the order of pairs differs between seeds."""
+def carried_out(names: Sequence[str], seeds: int, output: Path | None) -> list[Row]:
+    """Every pair at every seed, written after each; the order of pairs differs between seeds."""
     from benchmarks.recovery_job import PAIRS, in_child
     from rca.testbed.ranks.models import preload
 
@@ -49,9 +49,17 @@ def carried_out(names: Sequence[str], seeds: int) -> list[Row]:
                 sys.stderr.write(f"{PAIRS[index].name}, seed {seed}: {row}\n")
                 continue
             rows.append(row)
+            write(rows, output)
             predicted = row.predicted.said or f"{1e3 * (row.predicted.seconds or 0.0):.1f} ms"
             sys.stderr.write(f"{row.job}: measured {1e3 * row.measured:.1f} ms, predicted {predicted}\n")
     return rows
+
+
+def write(rows: Sequence[Row], output: Path | None) -> None:
+    """Write all rows and their summary as JSON."""
+    if output is not None:
+        found = {"summary": summary(rows), "rows": [row.as_dict() for row in rows]}
+        output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def milliseconds(rows: Sequence[tuple[float, tuple[float, float]]]) -> str:
@@ -122,12 +130,13 @@ def main() -> None:
     parser.add_argument("--pairs", nargs="+", default=[], metavar="NAME", help="faults by name; default all")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write all rows as JSON")
     options = parser.parse_args()
-    rows = captured(options.captured) if options.captured else carried_out(options.pairs, options.seeds)
+    if options.captured:
+        rows = captured(options.captured)
+    else:
+        rows = carried_out(options.pairs, options.seeds, options.output)
     if not rows:
         raise SystemExit("no capture or job gave a row")
-    if options.output:
-        found = {"summary": summary(rows), "rows": [row.as_dict() for row in rows]}
-        options.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write(rows, options.output)
     render(rows, "Captured faults" if options.captured else "Actions carried out")
 
 
