@@ -53,6 +53,7 @@ from rca_api.shedding import Shedding
 from rca_api.state import State
 from rca_api.stored_windows import endpoints as window_endpoints
 from rca_api.training_runs import endpoints as training_run_endpoints
+from rca_api.ui import endpoints as ui_endpoints
 from rca_api.webhooks import endpoints as webhook_endpoints
 from rca_api.what_if import endpoints as what_if_endpoints
 from rca_api.what_if.schemas import AskedScenarios, TraceWithScenarios
@@ -133,6 +134,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(model_endpoints.router)
     app.include_router(health.router)
     viewer.install(app)
+    ui_endpoints.install(app)
     # FastAPI's documented way to replace its OpenAPI document.
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app

@@ -114,6 +114,18 @@ _DOCS_POLICY = (
     "connect-src 'self'; frame-ancestors 'none'"
 )
 
+#: Policy of the page for people: as above without styles in the page, and without text that becomes markup.
+_UI_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+
+
+def _policy(path: str) -> str:
+    if path == "/docs":
+        return _DOCS_POLICY
+    return _UI_POLICY if path == "/ui" else _PAGE_POLICY
+
 
 class SecurityHeaders:
     """Plain ASGI middleware that adds headers against misuse of an answer in a browser."""
@@ -132,9 +144,7 @@ class SecurityHeaders:
                 headers = MutableHeaders(scope=message)
                 for name, value in _ALWAYS.items():
                     headers.setdefault(name, value)
-                headers.setdefault(
-                    "Content-Security-Policy", _DOCS_POLICY if scope["path"] == "/docs" else _PAGE_POLICY
-                )
+                headers.setdefault("Content-Security-Policy", _policy(scope["path"]))
                 # Answers name nodes and jobs, so shared caches must not keep them.
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)

@@ -58,11 +58,7 @@ def _from_path(path: Path, max_bytes: int | None) -> Window:
         window = read_files(path)
         if window is not None:
             return window
-    try:
-        return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
-    except InvalidWindow as error:
-        error.path = str(path)
-        raise
+    return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
 
 
 def _content(path: Path) -> bytes:

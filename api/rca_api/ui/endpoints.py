@@ -1,0 +1,78 @@
+"""The page, its files, and the documents that only it reads; none of them is part of the API."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Request, Security
+from fastapi import Path as PathParameter
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from rca.diagnosis.result import Diagnosis
+from rca.telemetry.catalogue import channels
+from rca.telemetry.causes import SPECS
+from rca_api.diagnoses.repository import DONE, find
+from rca_api.problems import ProblemError
+from rca_api.security.access import requires
+from rca_api.security.principal import Principal, Scope
+from rca_api.state import State
+from rca_api.ui.summary import DiagnosisText, text_of
+
+PATH = "/ui"
+_FILES = Path(__file__).parent / "static"
+
+router = APIRouter(prefix=PATH, include_in_schema=False)
+_Reader = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+
+
+def install(app: FastAPI) -> None:
+    """Add the page, its files and its documents."""
+    app.add_route(PATH, _page, include_in_schema=False)
+    app.include_router(router)
+    app.mount(f"{PATH}/files", StaticFiles(directory=_FILES))
+
+
+def _page(_: Request) -> Response:
+    return FileResponse(_FILES / "index.html")
+
+
+@router.get("/catalogue")
+def show_catalogue() -> dict[str, Any]:
+    """Show the causes, and the exporter metrics of each signal."""
+    return _catalogue()
+
+
+@router.get("/access")
+def show_access(request: Request) -> dict[str, bool]:
+    """Show whether callers need a key, so that the page asks for one only then."""
+    return {"keys": State.of(request).settings.auth == "keys"}
+
+
+@router.get("/diagnoses/{diagnosis_id:id}")
+def show_text(
+    request: Request, diagnosis_id: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")], _: _Reader
+) -> DiagnosisText:
+    """Show a finished diagnosis in words, and the digest of its window."""
+    with State.of(request).database.reading() as session:
+        row = find(session, diagnosis_id)
+    if row is None:
+        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
+    if row.state != DONE or row.document is None:
+        raise ProblemError("conflict", f"the diagnosis is {row.state}; wait until it is finished")
+    return text_of(Diagnosis.model_validate_json(row.document), row.window_digest)
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    causes = [
+        {"id": spec.id, "type": spec.type, "owner": spec.owner, "meaning": spec.meaning}
+        for spec in SPECS.values()
+    ]
+    signals = {
+        channel: sorted({name for each in feeding for name in (each.name, *each.aliases)})
+        for channel, feeding in channels().items()
+    }
+    return {"causes": causes, "signals": signals}

@@ -1,0 +1,76 @@
+// The Markdown that this service writes, as elements: headings, lists, tables, code, bold.
+
+import { h } from "./dom.js";
+
+/** Elements of a Markdown page; its first heading becomes the h1. */
+export function rendered(source) {
+  const lines = source.replaceAll("\r", "").split("\n");
+  const out = h("div", {});
+  let at = 0;
+  while (at < lines.length) {
+    const line = lines[at];
+    const heading = /^(#{1,4})\s+(.*)$/.exec(line);
+    if (line.trim() === "") at += 1;
+    else if (heading) {
+      out.append(h(`h${heading[1].length}`, {}, inline(heading[2])));
+      at += 1;
+    } else if (/^\s*```/.test(line)) {
+      const end = after(lines, at + 1, (each) => !/^\s*```/.test(each));
+      out.append(h("pre", { tabindex: 0 }, lines.slice(at + 1, end).join("\n")));
+      at = end + 1;
+    } else if (line.startsWith("|")) {
+      const end = after(lines, at, (each) => each.startsWith("|"));
+      out.append(asTable(lines.slice(at, end)));
+      at = end;
+    } else if (/^\s*([-*]|\d+\.)\s/.test(line)) {
+      const end = after(lines, at, (each) => each.trim() !== "" && !/^(#|\||\s*```)/.test(each));
+      out.append(asList(lines.slice(at, end)));
+      at = end;
+    } else {
+      const end = after(lines, at, (each) => each.trim() !== "" && !/^(#|\||\s*```|\s*([-*]|\d+\.)\s)/.test(each));
+      out.append(h("p", {}, inline(lines.slice(at, end).join(" "))));
+      at = Math.max(end, at + 1);
+    }
+  }
+  return out;
+}
+
+function after(lines, from, belongs) {
+  let end = from;
+  while (end < lines.length && belongs(lines[end])) end += 1;
+  return end;
+}
+
+function asList(lines) {
+  const items = [];
+  for (const line of lines) {
+    const item = /^\s*([-*]|\d+\.)\s+(.*)$/.exec(line);
+    if (item) items.push(item[2]);
+    else if (items.length) items[items.length - 1] += ` ${line.trim()}`;
+  }
+  const tag = /^\s*\d/.test(lines[0]) ? "ol" : "ul";
+  return h(tag, {}, items.map((each) => h("li", {}, inline(each))));
+}
+
+function asTable(lines) {
+  const cells = (line) => line.replace(/^\||\|\s*$/g, "").split(/(?<!\\)\|/).map((each) => each.trim().replaceAll("\\|", "|"));
+  const body = lines.slice(2).map((line) => h("tr", {}, cells(line).map((each) => h("td", {}, inline(each)))));
+  const head = h("tr", {}, cells(lines[0]).map((each) => h("th", { scope: "col" }, inline(each))));
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "table" }, h("table", {}, h("thead", {}, head), h("tbody", {}, body)));
+}
+
+/** Code, bold and emphasis; a link shows its text. */
+function inline(text) {
+  const parts = [];
+  const pattern = /(`+)(.+?)\1|\*\*(.+?)\*\*|\[([^\]]+)\]\([^)]*\)|\\([\\`*_{}[\]()#+\-.!|<>&~$])/g;
+  let last = 0;
+  for (const match of text.matchAll(pattern)) {
+    parts.push(text.slice(last, match.index));
+    if (match[2] !== undefined) parts.push(h("code", {}, match[2].trim()));
+    else if (match[3] !== undefined) parts.push(h("strong", {}, inline(match[3])));
+    else parts.push(match[4] ?? match[5]);
+    last = match.index + match[0].length;
+  }
+  parts.push(text.slice(last));
+  return parts;
+}

@@ -1,0 +1,78 @@
+// One diagnosis in depth: words, pictures, feedback.
+
+import { catalogue, get } from "../api.js";
+import { probabilities, waterfall } from "../charts/bars.js";
+import { facts, h, table } from "../dom.js";
+import { digits, place, probability, seconds, utc, words } from "../format.js";
+import { stored } from "../window.js";
+import { feedback } from "./feedback.js";
+import { badge } from "./overview.js";
+import { pictures } from "./pictures.js";
+import { problem } from "./problem.js";
+
+const PAUSE_MILLISECONDS = 500;
+
+export async function page({ params, signal }) {
+  const diagnosis = await finished(params.id, signal);
+  const [text, known] = await Promise.all([get(`/ui/diagnoses/${params.id}`, signal), catalogue()]);
+  const drawn = h("div", {}, h("p", { class: "quiet" }, "Fetching the window for the pictures."));
+  draw(drawn, diagnosis, text, known, signal);
+  return h("div", {}, head(diagnosis, text), drawn, causes(diagnosis), moreText(text), feedback(diagnosis, known));
+}
+
+/** Wait until a diagnosis is there. */
+export async function finished(id, signal) {
+  for (;;) {
+    const found = await get(`/v1/diagnoses/${id}`, signal);
+    if ("failure_mode" in found) return found;
+    document.getElementById("main").replaceChildren(h("h1", {}, "Diagnosing"), h("p", {}, `The diagnosis is ${found.state}.`));
+    await new Promise((resolve) => setTimeout(resolve, PAUSE_MILLISECONDS));
+    if (signal.aborted) throw new DOMException("left", "AbortError");
+  }
+}
+
+function head(diagnosis, text) {
+  const ways = diagnosis.causes.filter((each) => each.cause !== "unknown").slice(0, 3);
+  return h("section", {},
+    h("h1", {}, text.headline),
+    h("p", {}, badge(text.verdict), ` Job ${diagnosis.job_id}, diagnosed ${utc(diagnosis.created_at)}.`),
+    facts([
+      ...text.rows.map((row) => [row.title, row.lines]),
+      ["Probabilities", probabilities(diagnosis)],
+    ]),
+    h("div", { class: "actions" },
+      ways.map((each) => h("a", { class: "button", href: `#/runbooks/${each.cause}?diagnosis=${diagnosis.diagnosis_id}` }, `Runbook: ${words(each.cause)}`)),
+      h("a", { class: "button", href: `#/compare?left=${diagnosis.diagnosis_id}` }, "Compare with another window"),
+    ),
+  );
+}
+
+async function draw(where, diagnosis, text, known, signal) {
+  try {
+    const window = await stored(text.window_digest, diagnosis.quality.rows_used + diagnosis.quality.rows_unused, signal);
+    if (signal.aborted) return;
+    where.replaceChildren(fall(diagnosis), window.grid ? pictures(diagnosis, window, known) : h("p", { class: "note" }, window.reason));
+  } catch (error) {
+    if (!signal.aborted) where.replaceChildren(fall(diagnosis), h("h2", {}, "Pictures of the window"), problem(error));
+  }
+}
+
+function fall(diagnosis) {
+  const shown = waterfall(diagnosis);
+  return h("section", {}, h("h2", {}, "From the measured step to the ideal step"),
+    shown ?? h("p", {}, diagnosis.slowdown.seconds_per_step === null ? "The cost is unknown." : "No cause costs time per step."));
+}
+
+function causes(diagnosis) {
+  if (!diagnosis.causes.length) return null;
+  return h("section", {}, h("h2", {}, "Causes"),
+    table("The costliest first", ["Cause", "Where", "Cost per step", "Share", "Probability", "Owner"], diagnosis.causes.map((each) => [
+      words(each.cause), place(each), seconds(each.seconds_per_step),
+      each.share ? `${digits(each.share * 100)} %` : "not known", probability(each.probability), each.owner,
+    ])));
+}
+
+function moreText(text) {
+  if (!text.more.length) return null;
+  return h("details", {}, h("summary", {}, "More evidence, other actions, quality of the window"), facts(text.more.map((row) => [row.title, row.lines])));
+}

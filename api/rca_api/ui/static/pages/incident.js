@@ -1,0 +1,66 @@
+// One incident: who, since when, cost, what to do, and how it went on.
+
+import { get } from "../api.js";
+import { facts, h, table } from "../dom.js";
+import { probability, ranks, seconds, utc, words } from "../format.js";
+import { badge, cost } from "./overview.js";
+
+export async function page({ params, signal }) {
+  const incident = await get(`/v1/incidents/${params.id}`, signal);
+  const newest = incident.diagnoses.find((each) => each.verdict === "sick") ?? incident.diagnoses[0];
+  const text = newest ? await get(`/ui/diagnoses/${newest.diagnosis_id}`, signal).catch((error) => {
+    if (signal.aborted) throw error;
+    return null;
+  }) : null;
+  return h("div", {},
+    h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
+    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
+    facts([
+      ["Who", incident.place.join(", ") || "not known"],
+      ["Since", `${utc(incident.began)}, last seen ${utc(incident.ended)}`],
+      ["Cost so far", cost(incident)],
+      ...lines(text, ["Do this", "Check", "Why", "How sure", "Owner"]),
+      ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${incident.resolution})` : ""],
+    ]),
+    h("div", { class: "actions" },
+      newest ? h("a", { class: "button", href: `#/diagnoses/${newest.diagnosis_id}` }, "Newest diagnosis with pictures") : null,
+      incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${newest ? `?diagnosis=${newest.diagnosis_id}` : ""}` }, "Runbook") : null,
+    ),
+    h("h2", {}, "Nodes"),
+    incident.nodes.length
+      ? table("Blamed in it", ["Node", "Probability", "Earlier faults"], incident.nodes.map((each) => [
+        h("a", { href: `#/nodes/${encodeURIComponent(each.node)}` }, each.node), probability(each.probability), lemon(incident, each.node),
+      ]))
+      : h("p", {}, "No node is blamed."),
+    h("h2", {}, "Timeline"),
+    table("Oldest first", ["When", "What", "Cause", "Where"], incident.timeline.map((each) => [
+      utc(each.at), words(each.kind) + (each.reason ? ` (${each.reason})` : ""), each.cause ? words(each.cause) : "not known", each.place.join(", ") || "not known",
+    ])),
+    h("h2", {}, "Actions taken"),
+    incident.actions.length
+      ? table("Newest first", ["When", "Action", "On", "Outcome"], incident.actions.map((each) => [
+        utc(each.taken_at), words(each.action), [...(each.nodes ?? []), each.ranks?.length ? `ranks ${ranks(each.ranks)}` : ""].filter(Boolean).join(", ") || "the job", outcome(each),
+      ]))
+      : h("p", {}, "No action is recorded."),
+    h("h2", {}, "Windows"),
+    table("Newest first", ["Window", "Verdict", "Cause", "Lost"], incident.diagnoses.map((each) => [
+      h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
+    ])),
+  );
+}
+
+/** Rows of a summary by title. */
+export function lines(text, titles) {
+  return (text?.rows ?? []).filter((row) => titles.includes(row.title)).map((row) => [row.title, row.lines]);
+}
+
+function lemon(incident, node) {
+  const found = (incident.lemons ?? []).find((each) => each.node === node);
+  return found ? `▲ probably faulty in other jobs as well (${probability(found.probability)})` : "none known";
+}
+
+function outcome(action) {
+  const told = action.outcome;
+  if (told === null || told === undefined) return "not observed yet";
+  return typeof told === "string" ? words(told) : words(told.verdict ?? told.outcome ?? "observed");
+}

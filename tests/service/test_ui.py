@@ -1,0 +1,319 @@
+"""`/ui` in Chromium: from the key to the promotion, offline, by keyboard, in both themes, at 360 pixels."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from served_ui import served
+from starlette.testclient import TestClient
+
+import rca
+from rca_api.app import create_app
+from rca_api.settings import Settings
+
+STATIC = Path(create_app.__code__.co_filename).parent / "ui" / "static"
+PARTS = ("", "upload", "compare", "models", "training", "nodes")
+#: Texts whose contrast with the ground behind them is too low for WCAG AA.
+PALE = """() => {
+  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = numbers(getComputedStyle(at).backgroundColor);
+      if (found.length === 3 || found[3] === 1) return found;
+    }
+    throw new Error("no ground");
+  };
+  const pale = [];
+  let n = 0;
+  for (const element of document.querySelectorAll("body *")) {
+    const texts = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!texts || !element.getClientRects().length || element.disabled || element.closest("option")) continue;
+    const style = getComputedStyle(element);
+    const ink = element instanceof SVGElement ? style.fill : style.color;
+    const [a, b] = [light(numbers(ink)), light(ground(element))];
+    n += 1;
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) pale.push(`${element.tagName} ${ratio.toFixed(2)} ${element.textContent.slice(0, 40)}`);
+  }
+  return { n, pale };
+}"""
+#: Show a part, also the one that is shown already.
+GO = """part => {
+  document.querySelector("main").replaceChildren();
+  if (location.hash === `#${part}`) dispatchEvent(new Event("hashchange"));
+  else location.hash = part;
+}"""
+#: Controls that a pointer reaches, and what is focused now.
+CONTROLS = "a[href], button:not([disabled]), input, select, textarea, summary, [tabindex='0']"
+REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")]
+  .map((each, at) => [each, at]).filter(([each]) => each.checkVisibility()).map(([, at]) => at)"""
+FOCUSED = f"""() => {{
+  const style = getComputedStyle(document.activeElement);
+  const all = [...document.querySelectorAll("{CONTROLS}")];
+  const shows = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+  return [all.indexOf(document.activeElement), shows];
+}}"""
+#: 10,000 ranks of which one is late: its row has to be seen although several ranks share a row of pixels.
+MANY = """async () => {
+  const { gridOf, latest, scaleOf } = await import("/ui/files/window.js");
+  const { heatMap } = await import("/ui/files/charts/heat-map.js");
+  const [nRanks, nSteps, late] = [10000, 20, 7777];
+  const [rank, step, whole, wait] = [[], [], [], []];
+  for (let r = 0; r < nRanks; r += 1) for (let s = 0; s < nSteps; s += 1) {
+    rank.push(r); step.push(s); whole.push(1); wait.push(r === late ? 0 : 0.4);
+  }
+  const steps = { rank, step, start_time: step, step_seconds: whole, communication_wait_seconds: wait };
+  const grid = gridOf({ job: { ranks: [] }, steps });
+  const rows = grid.ranks.map((_, at) => at);
+  const view = { rows, first: 0, last: nSteps - 1, scale: scaleOf(grid.late) };
+  const drawn = heatMap(grid, view, { blamed: new Set([late]), from: null, until: null }, () => {});
+  const canvas = drawn.querySelector("canvas");
+  const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const pixels = new Uint32Array(image.data.buffer);
+  const usual = pixels[0];
+  const marked = new Set();
+  pixels.forEach((each, at) => { if (each !== usual) marked.add(Math.floor(at / canvas.width)); });
+  return { height: canvas.height, marked: [...marked], worst: latest(grid, rows, 0, nSteps - 1)[0] };
+}"""
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    """Not started: files need no process."""
+    return TestClient(create_app(Settings(data_dir=tmp_path_factory.mktemp("data"))))
+
+
+def test_the_page_and_all_its_files_are_served_from_here(client: TestClient) -> None:
+    page = client.get("/ui")
+    policy = page.headers["content-security-policy"]
+    assert "'unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert not re.search(r"<script(?![^>]* src=)|<style| style=", page.text)
+    for path in STATIC.rglob("*.*"):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), path
+        for name in re.findall(r'from "(\.[^"]+)"', text):
+            assert (path.parent / name).is_file(), (path, name)
+        assert client.get(f"/ui/files/{path.relative_to(STATIC)}").status_code == 200
+
+
+def test_files_outside_the_folder_are_not_served(client: TestClient) -> None:
+    assert client.get("/ui/files/..%2fsummary.py").status_code == 404
+
+
+def test_the_page_is_no_part_of_the_api(client: TestClient) -> None:
+    assert isinstance(client.app, FastAPI)
+    found = [route for route in client.app.routes if str(getattr(route, "path", "")).startswith("/ui")]
+    assert found
+    assert not [route for route in found if getattr(route, "include_in_schema", False)]
+
+
+@dataclass
+class Visit:
+    """A signed-in browser on the page, with a diagnosis of a node under load."""
+
+    page: Any
+    url: str
+    diagnosis: str
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def go(self, part: str, wait: str = "h1") -> None:
+        """Show a part of the page."""
+        self.page.evaluate(GO, part)
+        self.page.wait_for_selector(f"main {wait}")
+
+
+@pytest.fixture(scope="module")
+def visit(
+    tmp_path_factory: pytest.TempPathFactory, real_windows: Path, request: pytest.FixtureRequest
+) -> Iterator[Visit]:
+    """Sign in and upload a window, as a person does."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    window = tmp_path_factory.mktemp("upload") / "window.json"
+    window.write_bytes(rca.read_window(real_windows / "cpu-contention-node").to_json())
+    with served(tmp_path_factory.mktemp("service")) as (url, key), playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_context(viewport={"width": 1200, "height": 900}).new_page()
+        page.set_default_timeout(15_000)
+        visit = Visit(page, url, "")
+        page.on(
+            "console",
+            lambda message: visit.complaints.append(message.text) if message.type == "error" else None,
+        )
+        page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+        page.on("request", lambda sent: visit.requests.append(sent.url))
+        page.goto(f"{url}/ui")
+        page.get_by_label("API key or token").fill(key)
+        page.get_by_role("button", name="Sign in").click()
+        page.wait_for_selector("text=There is no diagnosis yet")
+        visit.go("/upload")
+        page.get_by_label("File with a telemetry window").set_input_files(window)
+        page.get_by_role("button", name="Diagnose").click()
+        page.wait_for_selector("main svg", timeout=60_000)
+        visit.diagnosis = page.url.rpartition("/")[2]
+        yield visit
+        browser.close()
+
+
+def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
+    assert page.inner_text("h1").startswith("FAIL-SLOW: node node-1")
+    assert "UTC" in page.inner_text("main dl")
+    page.get_by_role("button", name="The diagnosis is right").click()
+    page.wait_for_selector("text=Your feedback is stored (confirmed)")
+    visit.go("/training")
+    page.get_by_role("button", name="Start training").click()
+    page.wait_for_selector("text=Training, queued")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel the run").click()
+    page.wait_for_selector("text=Training, cancelled")
+    visit.go("/models")
+    page.get_by_role("button", name="Promote version 2").click()
+    page.get_by_role("dialog").get_by_role("button", name="Promote").click()
+    page.wait_for_selector("text=Version 2 is the champion now")
+    visit.go("/")
+    page.wait_for_selector("main td >> text=cpu contention")
+    assert visit.complaints == []
+    assert {each for each in visit.requests if not each.startswith((f"{visit.url}/", "data:"))} == set()
+
+
+def test_a_wrong_diagnosis_is_corrected(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
+    page.get_by_label("Cause", exact=True).select_option("memory_pressure")
+    page.get_by_label("Nodes").last.fill("node-1")
+    page.get_by_role("button", name="The diagnosis is wrong").click()
+    page.wait_for_selector("text=Your feedback is stored (corrected)")
+    page.wait_for_selector("main li >> text=corrected, memory pressure")
+
+
+def test_the_heat_map_is_read_by_pointer_and_keyboard_and_filtered(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
+    canvas = page.locator("main .heat canvas").first
+    box = canvas.bounding_box()
+    # Rank 2 of eight, in the middle of the slow steps.
+    canvas.hover(position={"x": box["width"] * 0.55, "y": box["height"] * 2.5 / 8})
+    told = page.inner_text(".readout")
+    assert re.fullmatch(r"Rank 2, node-1, step \d+: [\d.]+ ms later than the middle rank\.", told)
+    canvas.press("ArrowDown")
+    assert page.inner_text(".readout").startswith("Rank 3, node-1")
+    page.get_by_label("Node", exact=True).select_option("node-1")
+    assert "2 ranks" in (page.locator("main .heat canvas").first.get_attribute("aria-label") or "")
+    box = page.locator("main .heat canvas").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 20)
+    page.mouse.up()
+    first, last = (int(page.get_by_label(name).input_value()) for name in ("From step", "To step"))
+    assert (first, last) == (26, 39)
+
+
+def test_two_windows_are_compared_with_one_scale(visit: Visit) -> None:
+    visit.go(f"/compare?left={visit.diagnosis}&right={visit.diagnosis}", "section + section canvas")
+    scales = visit.page.locator("main .legend:has(canvas)").all_inner_texts()
+    assert len(scales) == 2
+    assert scales[0] == scales[1]
+
+
+def test_every_action_is_reached_by_keyboard_and_its_focus_shows(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
+    wanted = set(page.evaluate(REACHABLE))
+    page.evaluate("document.activeElement.blur()")
+    page.evaluate("getSelection().removeAllRanges()")
+    reached, hidden = [], []
+    for _ in range(len(wanted) + 5):
+        page.keyboard.press("Tab")
+        at, shows = page.evaluate(FOCUSED)
+        if at >= 0:
+            reached.append(at)
+            hidden += [] if shows else [at]
+    assert set(reached) == wanted
+    assert hidden == []
+    page.focus("#skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_texts_have_contrast_in_both_themes(visit: Visit, theme: str) -> None:
+    visit.page.emulate_media(color_scheme=theme)
+    pale: dict[str, list[str]] = {}
+    for part in (*PARTS, f"diagnoses/{visit.diagnosis}"):
+        visit.go(f"/{part}", "svg" if "/" in part else "h1")
+        found = visit.page.evaluate(PALE)
+        assert found["n"] > 10
+        pale[part] = found["pale"]
+    assert pale == {part: [] for part in pale}
+
+
+def test_nothing_scrolls_sideways_at_360_pixels(visit: Visit) -> None:
+    visit.page.set_viewport_size({"width": 360, "height": 740})
+    widths = {}
+    for part in (
+        *PARTS,
+        f"diagnoses/{visit.diagnosis}",
+        f"compare?left={visit.diagnosis}&right={visit.diagnosis}",
+    ):
+        visit.go(f"/{part}", "svg" if part.startswith("diagnoses") else "h1")
+        widths[part] = visit.page.evaluate("document.documentElement.scrollWidth")
+    visit.page.set_viewport_size({"width": 1200, "height": 900})
+    assert {part: width for part, width in widths.items() if width > 360} == {}
+
+
+def test_one_late_rank_of_ten_thousand_is_seen(visit: Visit) -> None:
+    found = visit.page.evaluate(MANY)
+    assert found["height"] == 480
+    assert found["marked"] == [7777 * 480 // 10_000]
+    assert found["worst"]["row"] == 7777
+    assert found["worst"]["mean"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "advice"),
+    [
+        (401, {"title": "The request has no valid credential"}, "Sign in with a valid key"),
+        (
+            403,
+            {"title": "The scopes of the caller do not allow this"},
+            "Sign in with a key that has this scope",
+        ),
+        (503, {"title": "The service is at its limit"}, "Try again in 7 s"),
+        (None, {}, "Check the network"),
+    ],
+)
+def test_an_error_says_what_to_do(
+    visit: Visit, status: int | None, body: dict[str, Any], advice: str
+) -> None:
+    page, known = visit.page, len(visit.complaints)
+
+    def answer(route: Any) -> None:
+        if status is None:
+            route.abort()
+        else:
+            route.fulfill(status=status, json={"detail": "no", **body}, headers={"Retry-After": "7"})
+
+    page.route("**/v1/nodes*", answer)
+    visit.go("/nodes", ".problem")
+    page.unroute("**/v1/nodes*")
+    # Chromium writes refused requests to the console.
+    del visit.complaints[known:]
+    assert advice in page.inner_text("main .problem")
+    assert page.evaluate("document.activeElement.tagName") == "H1"
