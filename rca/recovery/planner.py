@@ -17,6 +17,7 @@ from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES
 from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import AdjustBatchSizes
+from rca.telemetry.causes import STOP_CAUSES
 
 #: Actions that need the window's step times for their price.
 REPLAYED: tuple[Action, ...] = (
@@ -37,6 +38,7 @@ ACTIONS: tuple[Action, ...] = (
     IsolateSuspects(),
 )
 
+_STOPS = frozenset(STOP_CAUSES)
 _ASKS = frozenset(remedy.name for remedy in REMEDIES if remedy.asks)
 _REMOVES_A_CAUSE = frozenset(remedy.name for remedy in REMEDIES)
 
@@ -160,7 +162,10 @@ def _first(options: Sequence[Option], situation: Situation) -> tuple[str, str]:
     if not options:
         return "none", "no action applies; see the reasons"
     if situation.mode == "fail_stop":
-        return options[0].action, "the job makes no progress, so every second of waiting is lost"
+        ending = [each for each in options if not _STOPS.isdisjoint(each.causes)]
+        if ending:
+            return ending[0].action, "the job makes no progress, so every second of waiting is lost"
+        return "none", "no action applies to the stop; the others are for the slowness before it"
     if situation.over:
         return "none", "the slow steps ended before the window did; act if they return"
     heavy_due = [each for each in options if each.weight == "heavy" and each.escalate_after_steps == 0]

@@ -33,6 +33,8 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
     if not label:
         label, note = note or clean(item.signal), ""
     unmeasured = item.value is None and item.reference is None
+    # That there is an event says it all.
+    unmeasured |= brief and item.unit == "events" and item.value == 1
     value = "" if unmeasured else f": {quantity(item.value, item.unit)}"
     parts = [label[0].upper(), f"{label[1:]}{value}"]
     # None at all is what a stop is compared with.

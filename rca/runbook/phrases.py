@@ -10,7 +10,7 @@ from rca.runbook.numbers import count, rank_list
 from rca.telemetry.catalogue import channels, resolve
 
 _LONGEST_NAME = 120
-_MOST_NODES = 8
+_MOST_NODES = 4
 #: Runs of ranks in one list.
 _MOST_RUNS = 8
 # Control and format characters (terminal escapes, direction overrides), line separators, lone surrogates.

@@ -155,8 +155,10 @@ def _do(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         return ()
     wanted = diagnosis.recommended
     if wanted is not None and wanted.action == "none":
-        later = [("Then ", *action_phrase(each)) for each in diagnosis.actions[:1]]
-        return ((f"Wait: {sentence(wanted.why)}",), *later)
+        if not diagnosis.actions:
+            return (("Nothing yet: do the check first.",),)
+        named = [each for each in diagnosis.actions if each.action in wanted.why]
+        return (f"Wait: {sentence(wanted.why)}",), ("Then ", *action_phrase([*named, *diagnosis.actions][0]))
     named = [each for each in diagnosis.actions if wanted is None or each.action == wanted.action]
     if named:
         return (action_phrase(named[0]),)
@@ -201,7 +203,7 @@ def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
 
 def _lost(diagnosis: Diagnosis) -> Phrase:
     slowdown = diagnosis.slowdown
-    if not slowdown.gpu_hours_lost or diagnosis.verdict == "healthy":
+    if not slowdown.gpu_hours_lost or diagnosis.failure_mode == "healthy":
         return ()
     if slowdown.gpu_hours_idle:
         idle = f", {quantity(slowdown.gpu_hours_idle, 'GPU-hours')} of them idle after the stop"
@@ -229,7 +231,9 @@ def _sure(diagnosis: Diagnosis) -> Phrase:
 
 
 def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+    """`text` with a capital first, unless it begins with an identifier."""
+    is_name = "_" in text.split(maxsplit=1)[0] if text.strip() else True
+    return text if is_name else f"{text[0].upper()}{text[1:]}"
 
 
 def _owner(diagnosis: Diagnosis) -> Phrase:

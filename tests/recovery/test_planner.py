@@ -254,3 +254,12 @@ def test_a_wrong_site_is_refused_by_name(values, field: str) -> None:
 
     with pytest.raises(InvalidInput, match=field):
         Site.checked(values)
+
+
+def test_slowness_before_a_stop_is_not_the_first_thing_to_mend() -> None:
+    slow = fault("sequence_length_imbalance")
+    both = plan(situation(mode="fail_stop", faults=(fault("hang", saved=None, interval=None), slow)))
+    assert both.first == "restart_from_checkpoint"
+    assert both.options[0].action == "rebalance_sequences"
+    alone = plan(situation(mode="fail_stop", faults=(slow,)))
+    assert (alone.first, alone.why.split(";")[0]) == ("none", "no action applies to the stop")

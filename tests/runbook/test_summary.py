@@ -126,6 +126,14 @@ def test_waiting_is_advice_with_the_action_that_follows(varied: Varied) -> None:
     assert then.startswith("Then drain_node: saves 29 ms per step")
 
 
+def test_waiting_names_the_action_of_its_reason(varied: Varied, throttled: Diagnosis) -> None:
+    wait = Recommendation(action="none", why="waiting is cheaper; take replace_gpu if it lasts")
+    other = throttled.actions[0].model_copy(update={"action": "replace_gpu"})
+    _, then = rows(varied(recommended=wait, actions=[*throttled.actions, other]))["Do this"]
+    assert then.startswith("Then replace_gpu: ")
+    assert rows(varied(recommended=wait, actions=[]))["Do this"] == ["Nothing yet: do the check first."]
+
+
 def test_an_open_answer_says_why_and_owns_no_action(varied: Varied) -> None:
     reason = AbstentionReason(code="cause_not_certain", sentence="no cause is certain enough")
     found = varied(abstained=True, abstention_reason=reason, actions=[])
