@@ -33,6 +33,9 @@ N_SAMPLES = 4096
 N_WORKERS, SLOW = 4, 1
 TIMEOUT = timedelta(seconds=60)
 WITH_SERVER = ("asynchronous", "x-order", "static groups", "dynamic groups")
+#: Workers are in a dynamic group if their times differ by at most this share of the shortest; a rank that
+#: takes longer by more leaves the ring.
+LIKE = 0.5
 _JOB_SECONDS = 120.0
 
 
@@ -125,7 +128,7 @@ def train_all_reduce(job: Job, worker: Worker) -> dict[str, Any]:
     if job.mode == "ring with children":
         state = RingWithChildren(parameters, [SLOW])
     elif job.mode == "switching ring":
-        rule = StragglersLeave(job.batch, job.noise, every=4)
+        rule = StragglersLeave(job.batch, job.noise, share=LIKE, every=4)
         state = SwitchingRing(worker.model, optimizer, rule, timeout=TIMEOUT)
     model = DistributedDataParallel(worker.model, process_group=state.group if state else None)
     if state:

@@ -43,6 +43,10 @@ class XOrder:
 
     order: int
 
+    def __post_init__(self) -> None:
+        if self.order < 1:
+            raise InvalidInput(f"an update from {self.order} reports is none")
+
     def next_update(self, waiting: Sequence[int], alive: Collection[int]) -> Sequence[int]:
         """The first `order` workers, or all that are left if there are fewer."""
         needed = min(self.order, len(alive))

@@ -99,7 +99,7 @@ def serve(
     ConnectionError
         If all workers have ended before the training is over.
     """
-    if isinstance(grouping, XOrder) and not 1 <= grouping.order <= n_workers:
+    if isinstance(grouping, XOrder) and grouping.order > n_workers:
         raise InvalidInput(f"{n_workers} workers cannot give updates of {grouping.order} reports")
     server = _Server(parameters, n_workers)
     reports = server.reports

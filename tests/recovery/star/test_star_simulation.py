@@ -135,5 +135,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         with_ring(job(), range(4), 1.0)
     with pytest.raises(InvalidInput, match="no update"):
         with_server(job(), Never(), 1.0)
+    with pytest.raises(InvalidInput, match="0 reports is none"):
+        XOrder(0)
     with pytest.raises(InvalidInput, match="every 0"):
         DynamicGroups(every=0)
