@@ -40,6 +40,7 @@ from rca_api.diagnoses import endpoints as diagnosis_endpoints
 from rca_api.diagnoses.schemas import ArrowWindow, TelemetryWindow, WindowBatch
 from rca_api.drain_body import DrainBody
 from rca_api.feedback import endpoints as feedback_endpoints
+from rca_api.hooks import endpoints as hook_endpoints
 from rca_api.incidents import endpoints as incident_endpoints
 from rca_api.jobs import endpoints as job_endpoints
 from rca_api.lifespan import lifespan
@@ -127,6 +128,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(incident_endpoints.router)
     app.include_router(action_endpoints.router)
     app.include_router(node_endpoints.router)
+    app.include_router(hook_endpoints.router)
     app.include_router(webhook_endpoints.router)
     webhook_endpoints.document_messages(app)
     app.include_router(what_if_endpoints.router)

@@ -122,6 +122,7 @@ _FORMS = {
         _is_window_store, "needs a folder, or a URL that fsspec knows, such as s3://BUCKET"
     ),
     "oidc_issuer": Form(_is_issuer, "needs a URL such as https://login.example.org"),
+    "public_url": Form(_is_issuer, "needs a URL such as https://rca.example.org"),
     "rate_limit": Form(_is_rate, "needs a rate such as 600/minute"),
     "rate_limit_storage_url": Form(
         lambda url: url == "memory://" or is_redis(url),

@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     """Audience that the claim `aud` of a token must contain."""
     oidc_scope_claim: str = Field("scope", min_length=1)
     """Claim that holds the scopes: `scope`, or a list such as `roles` or `groups`."""
+    public_url: str = ""
+    """Address under which people reach this service, such as `https://rca.example.org`. Messages then link to
+    their incident."""
     rate_limit: str = "600/minute"
     """Most requests of one caller, such as `600/minute`; "" for no limit."""
     rate_limit_storage_url: str = "memory://"
@@ -194,6 +197,8 @@ class Settings(BaseSettings):
     """Confident diagnoses in a row, none with the cause and place of the incident, that make it uncertain."""
     incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
     """Time without a window after which an open incident of the job is resolved."""
+    sources: Path | None = None
+    """YAML file of Prometheus servers, from which `POST /v1/hooks/alertmanager` reads the windows of jobs."""
     webhook_http: bool = False
     """Allow webhooks to http:// URLs."""
     webhook_hosts: JsonList = ()
@@ -254,7 +259,7 @@ class Settings(BaseSettings):
     `OTEL_*` variables set its address and the sampling.
     """
 
-    @field_validator("bundle", "priors", "site", "runbooks", "collections_dir", mode="before")
+    @field_validator("bundle", "priors", "site", "runbooks", "sources", "collections_dir", mode="before")
     @classmethod
     def _is_given(cls, value: object) -> object:
         """An empty variable is no path, as one that `--print-config` shows for an unset path."""

@@ -17,6 +17,7 @@ from rca.errors import InvalidInput, MissingExtra, RcaError
 from rca.recovery.site import Site
 from rca.runbook.procedures import Library
 from rca_api.environment import variable_of
+from rca_api.hooks.sources import Sources
 from rca_api.redis_pool import is_redis, redis_pool
 from rca_api.settings import Settings
 from rca_api.store.database import Database, StoreError, no_postgres_driver
@@ -33,6 +34,7 @@ SERVE = (
     "priors",
     "site",
     "runbooks",
+    "sources",
     "queue_url",
     "collections_dir",
 )
@@ -145,6 +147,16 @@ def _runbooks(settings: Settings) -> None:
             raise InvalidInput(f"needs a folder of runbooks: {reason}") from None
 
 
+def _sources(settings: Settings) -> None:
+    if settings.sources is not None:
+        try:
+            Sources.read(settings.sources)
+        except InvalidInput as error:
+            raise InvalidInput(f"needs a YAML file with Prometheus servers: {error.message}") from None
+        except RcaError:
+            raise InvalidInput("needs a readable YAML file with Prometheus servers") from None
+
+
 def _queue(settings: Settings) -> None:
     kind, _, rest = settings.queue_url.partition("://")
     if is_redis(settings.queue_url):
@@ -211,6 +223,7 @@ _CHECKS: dict[str, Callable[[Settings], None]] = {
     "priors": _priors,
     "site": _site,
     "runbooks": _runbooks,
+    "sources": _sources,
     "queue_url": _queue,
     "collections_dir": _collections,
     "cache_dir": _cache,

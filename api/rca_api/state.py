@@ -24,6 +24,7 @@ from rca_api.diagnoses.repository import newest_windows
 from rca_api.feedback.repository import has_feedback
 from rca_api.gauges import LiveGauges
 from rca_api.history_cache import HistoryCache
+from rca_api.hooks.sources import Sources
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
@@ -62,6 +63,7 @@ class State:
     settings: Settings
     site: Site
     runbooks: Library
+    sources: Sources
     database: Database
     schema_check: SchemaCheck
     metrics: Metrics
@@ -127,6 +129,7 @@ class State:
             settings=settings,
             site=Site() if settings.site is None else Site.read(settings.site),
             runbooks=Library.read(settings.runbooks),
+            sources=Sources() if settings.sources is None else Sources.read(settings.sources),
             database=database,
             schema_check=SchemaCheck(database),
             authority=Authority(settings, database),
@@ -202,7 +205,8 @@ def _incidents(settings: Settings, metrics: Metrics) -> IncidentTracker:
         uncertain_windows=settings.incident_uncertain_windows,
         silence_seconds=settings.incident_silence_seconds,
     )
-    return IncidentTracker(hysteresis, Announcer(metrics), skew_seconds=settings.incident_skew_seconds)
+    announcer = Announcer(metrics, settings.public_url)
+    return IncidentTracker(hysteresis, announcer, skew_seconds=settings.incident_skew_seconds)
 
 
 def _policy(settings: Settings) -> Policy:

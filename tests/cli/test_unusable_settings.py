@@ -80,6 +80,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "priors": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "site": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "runbooks": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/wrong"),
+    "sources": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
+    "public_url": (SECRET, "https://", "ftp://s3cretpw", "https://[s3cretpw"),
     "webhook_http": (SECRET,),
     "webhook_hosts": (
         SECRET,
@@ -262,7 +264,17 @@ def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize(
     "name",
-    ["bundle", "priors", "site", "runbooks", "collections_dir", "cache_dir", "window_store_url", "queue_url"],
+    [
+        "bundle",
+        "priors",
+        "site",
+        "runbooks",
+        "sources",
+        "collections_dir",
+        "cache_dir",
+        "window_store_url",
+        "queue_url",
+    ],
 )
 def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     default = getattr(Settings(), name)

@@ -5,24 +5,42 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from rca.runbook.summary import Summary
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
+from rca.diagnosis.result import Diagnosis
+from rca_api.diagnoses import repository as diagnoses
 from rca_api.incidents import repository
-from rca_api.incidents.schemas import IncidentNotification, NotificationData, read_event, read_incident
+from rca_api.incidents.schemas import (
+    AnswerSummary,
+    IncidentNotification,
+    NotificationData,
+    read_event,
+    read_incident,
+)
 from rca_api.incidents.state_machine import Event
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow
 from rca_api.metrics import Metrics
 from rca_api.webhooks import outbox
+from rca_api.webhooks.messages import body_for
 
 Announce = Callable[[Session, IncidentRow, Event, datetime], None]
 
 
 class Announcer:
-    """Writes an event and its deliveries in the transaction of the event."""
+    """Writes an event and its deliveries in the transaction of the event.
 
-    def __init__(self, metrics: Metrics) -> None:
+    Parameters
+    ----------
+    metrics : Metrics
+    public_url : str
+        Begin of the links to incidents; "" for no links.
+    """
+
+    def __init__(self, metrics: Metrics, public_url: str = "") -> None:
         self._metrics = metrics
+        self._public_url = public_url.rstrip("/")
 
     def __call__(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
         """Announce one event."""
@@ -42,10 +60,16 @@ class Announcer:
         session.add(row)
         session.flush()
         nodes = repository.nodes_of(session, [incident.id])[incident.id]
+        summary = _summary(session, event.diagnosis_id)
         notification = IncidentNotification(
             type=f"incident.{event.kind}",
             timestamp=at,
-            data=NotificationData(incident=read_incident(incident, nodes), event=read_event(row)),
+            data=NotificationData(
+                incident=read_incident(incident, nodes),
+                event=read_event(row),
+                summary=None if summary is None else AnswerSummary.of(summary),
+                url=f"{self._public_url}/v1/incidents/{incident.id}" if self._public_url else None,
+            ),
         )
         causes = {cause for cause in (row.cause, row.previous_cause) if cause is not None}
         if row.cause is None:
@@ -57,9 +81,18 @@ class Announcer:
             job_id=incident.job_id,
             causes=causes,
             incident_id=incident.id,
-            body=notification.model_dump_json().encode(),
+            body=lambda webhook: body_for(
+                webhook.form, notification, summary, routing_key=webhook.routing_key or ""
+            ),
             at=at,
         )
         counter = self._metrics.incident_events.labels(event.kind)
         # Counted after the commit: the transaction may still fail.
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)
+
+
+def _summary(session: Session, diagnosis_id: str | None) -> Summary | None:
+    row = None if diagnosis_id is None else diagnoses.find(session, diagnosis_id)
+    if row is None or row.document is None:
+        return None
+    return Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))

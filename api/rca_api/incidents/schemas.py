@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
+from rca.runbook.summary import Summary
 
+from rca.runbook.phrases import plain
 from rca.telemetry.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.state_machine import Kind, Reason, Verdict
@@ -166,11 +168,42 @@ class IncidentPage(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null on the last.")
 
 
+class AnswerSummary(BaseModel):
+    """The summary of a diagnosis in plain text; a part without content is empty."""
+
+    headline: str
+    since: str
+    do: list[str] = Field(description="The action to take, with its gain and break-even.")
+    check: str = Field(description="What to look at before.")
+    why: list[str] = Field(description="The observations that say most.")
+    lost: str
+    sure: str
+    owner: str
+
+    @classmethod
+    def of(cls, summary: Summary) -> Self:
+        """The plain text of a summary."""
+        return cls(
+            do=[plain(line) for line in summary.do],
+            why=[plain(line) for line in summary.why],
+            **{name: plain(getattr(summary, name)) for name in _PHRASES},
+        )
+
+
+_PHRASES = ("headline", "since", "check", "lost", "sure", "owner")
+
+
 class NotificationData(BaseModel):
     """The event, and the incident after it."""
 
     incident: Incident
     event: IncidentEvent
+    summary: AnswerSummary | None = Field(
+        default=None, description="Of the diagnosis of the event. Null if there is none, as after silence."
+    )
+    url: str | None = Field(
+        default=None, description="Address of the incident, if RCA_PUBLIC_URL names the service."
+    )
 
 
 class IncidentNotification(BaseModel):

@@ -78,6 +78,8 @@ def create_webhook(request: Request, response: Response, given: NewWebhook, call
         job_id=given.job_id,
         causes=list(dict.fromkeys(given.causes)),
         description=given.description,
+        form=given.form,
+        routing_key=given.routing_key,
         active=True,
         created_by=caller.id,
     )

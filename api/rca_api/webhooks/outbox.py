@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -47,7 +47,7 @@ def enqueue(
     job_id: str,
     causes: Iterable[str],
     incident_id: str,
-    body: bytes,
+    body: Callable[[WebhookRow], bytes],
     at: datetime,
 ) -> None:
     """Store a delivery for every webhook that is subscribed to the event.
@@ -56,6 +56,8 @@ def enqueue(
     ----------
     causes : iterable of str
         The cause now and the cause before: subscribers of either get the event.
+    body : callable
+        Gives the message in the form of a webhook.
     """
     for webhook in session.scalars(select(WebhookRow).where(WebhookRow.active).order_by(WebhookRow.id)):
         wants_job = webhook.job_id is None or webhook.job_id == job_id
@@ -66,7 +68,7 @@ def enqueue(
                     webhook_id=webhook.id,
                     event=event,
                     incident_id=incident_id,
-                    body=body,
+                    body=body(webhook),
                     created_at=at,
                     next_attempt_at=at,
                 )

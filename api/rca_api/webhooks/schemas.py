@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from rca.telemetry.causes import SPECS
 from rca_api.incidents.schemas import EventType
 from rca_api.parameters import Line, Name
+from rca_api.webhooks.messages import Form
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 EVENT_TYPES: tuple[EventType, ...] = get_args(EventType)
 Url = Annotated[str, StringConstraints(min_length=1, max_length=2048, pattern=r"^[\x21-\x7e]+$")]
+_FORM = (
+    "Form of the messages. `standard`: ours, signed. `slack`: an incoming webhook of Slack. `alertmanager`: "
+    "`/api/v2/alerts` of Alertmanager. `pagerduty`: `https://events.pagerduty.com/v2/enqueue`."
+)
 CauseId = Annotated[str, Field(json_schema_extra={"enum": list(SPECS)})]
 
 
@@ -29,6 +34,9 @@ class _Given(BaseModel):
         return causes
 
 
+RoutingKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z]+$")]
+
+
 class NewWebhook(_Given):
     """A new webhook: its address and its events."""
 
@@ -42,6 +50,16 @@ class NewWebhook(_Given):
         [], max_length=32, description="Only incidents with these causes; empty: all."
     )
     description: Line = ""
+    form: Form = Field("standard", description=_FORM)
+    routing_key: RoutingKey | None = Field(
+        None, description="Integration key of a PagerDuty service, for the form `pagerduty` only."
+    )
+
+    @model_validator(mode="after")
+    def _has_its_key(self) -> Self:
+        if (self.form == "pagerduty") != (self.routing_key is not None):
+            raise ValueError("routing_key: the form pagerduty needs it, and no other form takes it")
+        return self
 
 
 class WebhookChange(_Given):
@@ -69,6 +87,7 @@ class Webhook(BaseModel):
     causes: list[str]
     description: str
     active: bool = Field(description="Also false after the receiver answered 410 Gone.")
+    form: Form = Field(description=_FORM)
 
 
 class CreatedWebhook(Webhook):

@@ -28,6 +28,10 @@ class WebhookRow(Base):
     job_id: Mapped[str | None] = mapped_column(String(256))
     causes: Mapped[list[str]] = mapped_column(JSON)
     active: Mapped[bool] = mapped_column(default=True)
+    #: standard, slack, alertmanager, pagerduty
+    form: Mapped[str] = mapped_column(String(16), default="standard", server_default="standard")
+    #: Integration key of a PagerDuty service; its messages contain it.
+    routing_key: Mapped[str | None] = mapped_column(String(64))
     #: After a failure, nothing is sent to the receiver before this time.
     resting_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
 

@@ -1,0 +1,1 @@
+"""Alerts of other systems, answered with a diagnosis of the job that they are about."""

@@ -1,0 +1,158 @@
+"""From a group of alerts to diagnoses: which jobs, their windows from a source, the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import orjson
+import structlog
+from fastapi.concurrency import run_in_threadpool
+
+from rca.diagnosis.result import Diagnosis
+from rca.errors import InvalidInput, RcaError
+from rca.runbook.headline import headline
+from rca.runbook.phrases import plain
+from rca.telemetry.window_memory import refuse_large
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.process import Context
+from rca_api.diagnoses import repository
+from rca_api.diagnoses.work import StoredWindow, store
+from rca_api.hooks.schemas import AlertAnswer, AlertGroup
+from rca_api.hooks.sources import Sources, WantedWindow
+from rca_api.incidents.repository import open_incident
+from rca_api.problems import ProblemError
+from rca_api.state import State
+
+#: Most jobs of one message; Alertmanager sends the others again with their group.
+MOST_JOBS = 16
+_log = structlog.stdlib.get_logger("rca_api.hooks")
+
+
+@dataclass(frozen=True)
+class JobAlerts:
+    """A job, and the alerts about it."""
+
+    wanted: WantedWindow
+    fingerprints: list[str] = field(default_factory=list)
+
+
+def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAlerts], list[AlertAnswer]]:
+    """The jobs that a group is about, with the earliest begin of their alerts; and the alerts without one.
+
+    Parameters
+    ----------
+    group : AlertGroup
+    sources : Sources
+    now : float, Unix seconds
+    """
+    found: dict[tuple[str, str, str | None], JobAlerts] = {}
+    skipped = []
+    for alert in group.alerts:
+        names = [alert.fingerprint]
+        if alert.status == "resolved":
+            skipped.append(AlertAnswer(fingerprints=names, state="skipped", detail="the alert is resolved"))
+            continue
+        try:
+            wanted = sources.wanted(alert.labels, alert.startsAt.timestamp(), now)
+        except InvalidInput as error:
+            skipped.append(
+                AlertAnswer(fingerprints=names, state="skipped", detail=error.message, hint=error.hint)
+            )
+            continue
+        key = wanted.source.url, wanted.job, wanted.namespace
+        known = found.get(key)
+        if known is None:
+            found[key] = JobAlerts(wanted, names)
+        else:
+            begin = min(known.wanted.start, wanted.start)
+            found[key] = JobAlerts(replace(wanted, start=begin), known.fingerprints + names)
+    return list(found.values()), skipped
+
+
+def read_and_store(context: Context, wanted: WantedWindow, timeout: float) -> StoredWindow:
+    """Read the window of a job from its source, and store it; in a process of the pool."""
+    with context.stage("decode"):
+        window = wanted.read(timeout)
+        refuse_large(window, context.max_memory_bytes)
+    return store(context, window)
+
+
+async def answered(
+    state: State, group: AlertGroup, now: float, *, asked_by: str | None, request_id: str
+) -> list[AlertAnswer]:
+    """Diagnose each job of a group; one that fails does not keep the others from an answer.
+
+    Raises
+    ------
+    ProblemError
+        ``busy`` if the group has too many jobs; ``source-error`` if no window can be read, so that
+        Alertmanager sends the group again.
+    """
+    jobs, answers = jobs_of(group, state.sources, now)
+    if len(jobs) > MOST_JOBS:
+        raise ProblemError(
+            "too-large",
+            f"the message is about {len(jobs)} jobs, and the limit is {MOST_JOBS}",
+            hint="group alerts by the label of the job: group_by: [job_id]",
+        )
+    deadline = Deadline.after(state.settings.deadline_seconds)
+    # Each window takes a process while its source answers; the others stay free for callers.
+    free = asyncio.Semaphore(max(1, state.settings.processes // 2))
+
+    async def one(job: JobAlerts) -> AlertAnswer:
+        async with free:
+            return await _diagnosed(state, job, deadline, asked_by=asked_by, request_id=request_id)
+
+    found = await asyncio.gather(*map(one, jobs))
+    if found and all(each.state == "failed" and each.diagnosis_id is None for each in found):
+        raise ProblemError("source-error", found[0].detail or "no window can be read", hint=found[0].hint)
+    return [*found, *answers]
+
+
+async def _diagnosed(
+    state: State, job: JobAlerts, deadline: Deadline, *, asked_by: str | None, request_id: str
+) -> AlertAnswer:
+    answer = AlertAnswer(fingerprints=job.fingerprints, state="failed", job_id=job.wanted.job)
+    try:
+        window = await state.pool.run(read_and_store, job.wanted, deadline.left(), deadline=deadline)
+        diagnosis_id = await run_in_threadpool(
+            state.journal.enqueue,
+            window,
+            asked_by=asked_by,
+            request_id=request_id,
+            most=state.settings.max_queued,
+        )
+    except (RcaError, ProblemError) as error:
+        detail = error.message if isinstance(error, RcaError) else error.detail
+        _log.warning("the window of an alert cannot be read", job_id=job.wanted.job, reason=detail)
+        return answer.model_copy(update={"detail": detail, "hint": error.hint})
+    state.dispatcher.wake()
+    await state.dispatcher.wait_for(diagnosis_id, deadline.left())
+    facts = await run_in_threadpool(_facts, state, diagnosis_id)
+    return answer.model_copy(update={"diagnosis_id": diagnosis_id, **facts})
+
+
+def _facts(state: State, diagnosis_id: str) -> Mapping[str, str | None]:
+    """What an answer says about a diagnosis that may have finished."""
+    with state.database.reading() as session:
+        row = repository.find(session, diagnosis_id)
+        if row is None or row.document is None:
+            if row is not None and row.state == repository.FAILED:
+                problem = orjson.loads(row.problem or b"{}")
+                return {"state": "failed", "detail": problem.get("detail", "the diagnosis failed")}
+            return {"state": "queued", "detail": "the diagnosis is not finished yet"}
+        incident = open_incident(session, row.job_id)
+        job_id, document = row.job_id, row.document
+        found = None if incident is None else incident.id
+    diagnosis = Diagnosis.model_validate_json(document)
+    base = state.settings.public_url.rstrip("/")
+    return {
+        "state": "diagnosed",
+        "job_id": job_id,
+        "verdict": diagnosis.verdict,
+        "headline": plain(headline(diagnosis)),
+        "incident_id": found,
+        "url": f"{base}/v1/incidents/{found}" if base and found else None,
+    }

@@ -1,0 +1,171 @@
+"""`POST /v1/hooks/alertmanager`: alerts of a real Alertmanager, windows of a real Prometheus."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from alertmanager_server import MISSING, alertmanager, raise_alert
+from watched import asked
+
+from rca.errors import InvalidInput
+from rca_api.demo import running_service
+from rca_api.hooks.alertmanager import jobs_of
+from rca_api.hooks.schemas import AlertGroup
+from rca_api.hooks.sources import Sources
+from tests.telemetry import prometheus_servers
+from tests.telemetry.prometheus_servers import dcgm_samples, node_samples, prometheus, stub, wait_until
+
+NOW = 1_795_000_000.0
+PROMETHEUS = {"url": "http://prometheus:9090"}
+
+
+def group(*alerts: dict[str, Any]) -> dict[str, Any]:
+    return {"version": "4", "status": "firing", "alerts": list(alerts)}
+
+
+def alert(status: str = "firing", begins: str = "2026-11-18T11:00:00Z", **labels: str) -> dict[str, Any]:
+    return {"status": status, "labels": labels, "startsAt": begins, "fingerprint": "-".join(labels.values())}
+
+
+def found(sources: dict[str, Any], *alerts: dict[str, Any]) -> Any:
+    return jobs_of(AlertGroup.model_validate(group(*alerts)), Sources.model_validate(sources), NOW)
+
+
+def test_alerts_about_one_job_share_a_window_that_begins_before_the_first() -> None:
+    first, second = "2026-11-18T10:50:00Z", "2026-11-18T11:00:00Z"
+    (job,), skipped = found(
+        {"prometheus": [PROMETHEUS]}, alert(job_id="a", begins=second), alert(job_id="a", x="y", begins=first)
+    )
+    assert skipped == []
+    assert job.fingerprints == ["a", "a-y"]
+    assert job.wanted.end == NOW
+    began = AlertGroup.model_validate(group(alert(begins=first))).alerts[0].startsAt.timestamp()
+    assert job.wanted.start == max(began - 900, NOW - 3600)
+
+
+def test_a_source_takes_alerts_with_its_labels_and_reads_its_own_label_of_the_job() -> None:
+    sources = {
+        "prometheus": [
+            {**PROMETHEUS, "match": {"cluster": "a"}, "job_labels": ["training"]},
+            {**PROMETHEUS, "match": {"cluster": "b"}, "namespace_label": "ns"},
+        ]
+    }
+    jobs, (skipped,) = found(
+        sources,
+        alert(cluster="a", training="one", job_id="two"),
+        alert(cluster="b", training="one", job_id="two", ns="team"),
+        alert(cluster="c", job_id="three"),
+    )
+    assert [(job.wanted.job, job.wanted.namespace) for job in jobs] == [("one", None), ("two", "team")]
+    assert skipped.detail == "no source takes alerts with these labels"
+
+
+def test_resolved_alerts_and_those_without_a_job_are_skipped() -> None:
+    jobs, (over, nameless) = found(
+        {"prometheus": [PROMETHEUS]}, alert("resolved", job_id="a"), alert(job="dcgm-exporter")
+    )
+    assert jobs == []
+    assert over.detail == "the alert is resolved"
+    assert (nameless.detail or "").startswith("the alert names no job: it has none of the labels job_id, ")
+
+
+def test_the_file_of_sources_names_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "sources.yaml"
+    file.write_text("prometheus:\n  - {url: 'http://a', sicne: 5m}\n")
+    with pytest.raises(InvalidInput, match="sicne"):
+        Sources.read(file)
+    file.write_text("prometheus:\n  - {url: 'http://a', since: 5m, token_file: token}\n")
+    (source,) = Sources.read(file).prometheus
+    assert (source.since, source.token_file) == (300.0, tmp_path / "token")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A service with a Prometheus of the last hour, in which GPU 37 is slow, and one that is away."""
+    folder = tmp_path_factory.mktemp("alerts")
+    if prometheus_servers.MISSING:
+        pytest.skip(f"not installed: {prometheus_servers.MISSING}")
+    now = time.time()
+    times = [now - 3600 + 15 * number for number in range(240)]
+    lines = chain(
+        dcgm_samples(8, times, slow=37, label=lambda node, gpu: ',job="dcgm",hpc_job="4711"'),
+        node_samples(8, times),
+    )
+    with (
+        prometheus(folder / "prometheus", lines) as url,
+        stub(lambda *_: (503, "text/plain", b"away")) as away,
+    ):
+        sources = {
+            "prometheus": [{"url": url, "match": {"site": "a"}}, {"url": away, "match": {"site": "b"}}]
+        }
+        (folder / "sources.yaml").write_text(json.dumps(sources))
+        settings = {
+            "RCA_DATA_DIR": str(folder / "data"),
+            "RCA_PROCESSES": "1",
+            "RCA_SOURCES": str(folder / "sources.yaml"),
+        }
+        with running_service(settings=settings) as address:
+            yield address
+
+
+def posted(url: str, body: dict[str, Any]) -> Any:
+    request = Request(
+        f"{url}/v1/hooks/alertmanager", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urlopen(request, timeout=60) as answer:
+        return json.load(answer)["items"]
+
+
+@pytest.mark.slow
+def test_the_answer_is_the_diagnosis_of_the_job(service: str) -> None:
+    told, skipped = posted(
+        service, group(alert(site="a", job_id="4711", begins="2020-01-01T00:00:00Z"), alert(x="y"))
+    )
+    assert (told["state"], skipped["state"]) == ("diagnosed", "skipped")
+    assert told["verdict"] == "fail_slow"
+    assert "gpu_throttling" in told["headline"]
+    kept = asked(f"{service}/v1/diagnoses/{told['diagnosis_id']}")
+    assert kept["causes"][0]["ranks"] == [37]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_real_alertmanager_gets_a_diagnosis_of_the_job(service: str, tmp_path: Path) -> None:
+    before = len(asked(f"{service}/v1/diagnoses")["items"])
+    config = {
+        "route": {"receiver": "rca", "group_by": ["job_id"], "group_wait": "0s"},
+        "receivers": [
+            {"name": "rca", "webhook_configs": [{"url": f"{service}/v1/hooks/alertmanager"}]},
+        ],
+    }
+    with alertmanager(tmp_path, config) as url:
+        raise_alert(url, alertname="SlowTraining", site="a", job_id="4711")
+        wait_until(lambda: len(asked(f"{service}/v1/diagnoses")["items"]) > before)
+
+
+@pytest.mark.slow
+def test_a_source_that_is_away_is_an_error_that_alertmanager_repeats(service: str) -> None:
+    with pytest.raises(HTTPError) as error:
+        posted(service, group(alert(site="b", job_id="4711")))
+    with error.value as answer:
+        assert answer.status == 502
+        assert json.load(answer)["type"].endswith("source-error")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "body", [{}, {"version": "3", "alerts": []}, group({"status": "firing"}), group(alert("odd", job_id="a"))]
+)
+def test_another_message_is_refused(service: str, body: dict[str, Any]) -> None:
+    with pytest.raises(HTTPError) as error:
+        posted(service, body)
+    with error.value as answer:
+        assert answer.status == 422

@@ -1,0 +1,108 @@
+"""Messages in the forms of Slack, Alertmanager and PagerDuty, as their receivers get them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from alertmanager_server import MISSING, alertmanager, alerts_of
+from diagnosed import SETTINGS, Clock, diagnosed
+from receivers import receiver
+from test_webhook_dispatch import LIFE, dispatcher_of, subscribe
+
+from rca_api.incidents.announce import Announcer
+from rca_api.incidents.service import IncidentTracker
+from rca_api.metrics import Metrics
+from rca_api.store.database import Database
+
+PUBLIC = "https://rca.example.org/"
+KEY = "0123456789abcdef0123456789abcdef"
+#: Required members of an event, as PagerDuty documents them.
+SEVERITIES = {"critical", "error", "warning", "info"}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def happen(database: Database, clock: Clock, *said: str, start: int = 0) -> None:
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics(), PUBLIC), clock)
+    for number, each in enumerate(said, start):
+        with database.session() as session:
+            diagnosed(session, tracker, job="job-7", number=number, said=each)
+
+
+def sent(database: Database, clock: Clock, form: str, *said: str, **more: Any) -> list[Any]:
+    """Bodies that a receiver of this form gets."""
+    with receiver() as held:
+        subscribe(database, held.url, form=form, **more)
+        happen(database, clock, *said)
+        dispatcher_of(database, clock).send_due()
+    return [orjson.loads(body) for _, body in held.received]
+
+
+def test_our_own_message_has_the_summary_and_a_link(database: Database, clock: Clock) -> None:
+    first, *_, last = sent(database, clock, "standard", *LIFE)
+    data = first["data"]
+    assert data["url"] == f"https://rca.example.org/v1/incidents/{data['incident']['id']}"
+    assert "nic_degradation" in data["summary"]["headline"]
+    assert data["summary"]["owner"]
+    assert last["data"]["summary"]["do"] == []
+
+
+def test_slack_gets_what_happened_the_summary_and_a_link(database: Database, clock: Clock) -> None:
+    opened, changed, resolved = sent(database, clock, "slack", *LIFE)
+    assert opened["text"] == "job-7 is slow: nic_degradation on node-1"
+    assert changed["text"] == "job-7 is slow for another cause: cpu_contention on node-1"
+    assert resolved["text"] == "job-7 is healthy again"
+    blocks = opened["blocks"] + opened["attachments"][0]["blocks"]
+    assert "<https://rca.example.org/v1/incidents/" in orjson.dumps(blocks).decode()
+    for block in blocks:
+        text = block.get("text", {"text": ""})["text"]
+        assert block["type"] in {"section", "context", "header"}
+        assert len(text) <= (150 if block["type"] == "header" else 3000)
+
+
+def test_pagerduty_opens_and_resolves_one_incident(database: Database, clock: Clock) -> None:
+    opened, changed, resolved = sent(database, clock, "pagerduty", *LIFE, routing_key=KEY)
+    assert [each["event_action"] for each in (opened, changed, resolved)] == ["trigger", "trigger", "resolve"]
+    assert len({each["dedup_key"] for each in (opened, changed, resolved)}) == 1
+    for each in (opened, changed, resolved):
+        assert each["routing_key"] == KEY
+        assert {"summary", "source", "severity"} <= each["payload"].keys()
+        assert each["payload"]["severity"] in SEVERITIES
+    assert opened["payload"]["source"] == "node-1"
+    assert opened["payload"]["class"] == "nic_degradation"
+    assert "nic_degradation" in opened["payload"]["custom_details"]["headline"]
+    assert opened["links"][0]["href"].startswith(PUBLIC)
+
+
+def test_a_stopped_job_is_critical(database: Database, clock: Clock) -> None:
+    (opened,) = sent(database, clock, "pagerduty", "process_crash", routing_key=KEY)
+    assert opened["payload"]["severity"] == "critical"
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_real_alertmanager_has_one_alert_per_cause_until_the_end(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    # Alertmanager compares times with its own clock.
+    clock.at = datetime.now(UTC)
+    with alertmanager(tmp_path) as url:
+        subscribe(database, f"{url}/api/v2/alerts", form="alertmanager")
+        dispatcher = dispatcher_of(database, clock)
+        found = []
+        for number, said in enumerate(LIFE):
+            happen(database, clock, said, start=number)
+            dispatcher.send_due()
+            found.append(sorted(each["labels"]["cause"] for each in alerts_of(url)))
+            if number == 0:
+                (alert,) = alerts_of(url)
+    assert found == [*[["nic_degradation"]] * 2, *[["cpu_contention"]] * 3, []]
+    assert alert["labels"]["alertname"] == "TrainingJobIncident"
+    assert alert["annotations"]["summary"] == "job-7 is slow: nic_degradation on node-1"
+    assert alert["generatorURL"].startswith(PUBLIC)
