@@ -184,6 +184,9 @@ class Settings(BaseSettings):
     """Confident windows among which the faulty ones are counted."""
     incident_sure_probability: float = Field(0.99, ge=0.5, le=1)
     """A single window that is fail-slow with this probability opens an incident."""
+    incident_suspected: Literal["notify", "quiet"] = "notify"
+    """Whether webhooks get messages about suspected incidents: windows are certain of a fault, and the cause
+    is open. With "quiet" they are listed only, until the cause is certain."""
     incident_reopen_seconds: float = Field(3600.0, ge=0)
     """A faulty window so soon after an incident was resolved reopens it; 0 for never."""
     incident_skew_seconds: float = Field(600.0, ge=0)

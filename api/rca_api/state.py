@@ -205,7 +205,9 @@ def _incidents(settings: Settings, metrics: Metrics) -> IncidentTracker:
         uncertain_windows=settings.incident_uncertain_windows,
         silence_seconds=settings.incident_silence_seconds,
     )
-    announcer = Announcer(metrics, settings.public_url)
+    announcer = Announcer(
+        metrics, settings.public_url, notify_suspected=settings.incident_suspected == "notify"
+    )
     return IncidentTracker(hysteresis, announcer, skew_seconds=settings.incident_skew_seconds)
 
 

@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "priors": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "site": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "runbooks": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/wrong"),
+    "incident_suspected": (SECRET, "off"),
     "sources": ("{tmp}/none-s3cretpw", "{tmp}", "{tmp}/s3cretpw", "{tmp}/list.json", "{tmp}/strange.json"),
     "public_url": (SECRET, "https://", "ftp://s3cretpw", "https://[s3cretpw"),
     "webhook_http": (SECRET,),

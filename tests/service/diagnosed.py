@@ -40,13 +40,14 @@ class Clock:
 
 
 def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, Any]:
-    """`said` is ``healthy``, ``unsure``, or a cause."""
+    """`said` is ``healthy``, ``unsure``, ``suspect`` (certainly slow, cause open), or a cause."""
     sick = said in CAUSES
     mode = "healthy" if not sick else "fail_stop" if CAUSES[said].type == "fail_stop" else "fail_slow"
+    mode = "fail_slow" if said == "suspect" else mode
     probability = dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.05)
-    probability[mode] = more.get("mode_probability", 0.9)
+    probability[mode] = more.get("mode_probability", 0.96 if said == "suspect" else 0.9)
     nodes, ranks = more.get("nodes", ["node-1"]), more.get("ranks", [2, 3])
-    seconds = more.get("seconds_per_step", 0.1) if sick else 0.0
+    seconds = more.get("seconds_per_step", 0.1) if mode != "healthy" else 0.0
     cause = {
         "cause": said,
         "ranks": ranks,
@@ -87,7 +88,10 @@ def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, A
         "stragglers": [straggler] if sick else [],
         "causes": [cause] if sick else [],
         "unexplained_seconds_per_step": 0.0,
-        "abstained": said == "unsure",
+        "abstained": said in ("unsure", "suspect"),
+        "abstention_reason": {"code": "cause_not_certain", "sentence": "two causes fit"}
+        if said == "suspect"
+        else None,
         "next_check": "",
         "actions": more.get("actions", []),
         "missing_signals": [],

@@ -12,6 +12,7 @@ from diagnosed import SECONDS, SETTINGS, START, Clock, diagnosed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
+from test_webhook_dispatch import deliveries, subscribe
 
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents import repository
@@ -24,7 +25,7 @@ from rca_api.metrics import Metrics
 from rca_api.store.base import new_id
 from rca_api.store.database import Database
 
-WORDS = {"h": "healthy", "u": "unsure", "n": "nic_degradation", "c": "cpu_contention"}
+WORDS = {"h": "healthy", "u": "unsure", "s": "suspect", "n": "nic_degradation", "c": "cpu_contention"}
 
 
 @pytest.fixture
@@ -71,6 +72,27 @@ def test_an_incident_from_its_first_to_its_last_window(database: Database, follo
     assert first.gpu_hours_lost == pytest.approx(40.0 * 8 / 3600)
     assert (first.began, first.ended) == (START + SECONDS, START + 9 * SECONDS)
     assert (second.open_job_id, second.windows) == ("job", 1)
+
+
+def test_a_suspected_incident_counts_its_loss_until_its_cause_confirms_it(
+    database: Database, follower: IncidentTracker
+) -> None:
+    post(database, follower, "hss")
+    (suspected,) = incidents(database)
+    assert (suspected.suspected, suspected.cause, suspected.windows) == (True, None, 2)
+    assert suspected.seconds_lost == pytest.approx(20.0)
+    post(database, follower, "nhhh", range(3, 7))
+    assert events(database) == ["2 suspected", "3 confirmed", "6 resolved"]
+    (ended,) = incidents(database)
+    assert (ended.suspected, ended.cause, ended.windows) == (False, "nic_degradation", 6)
+
+
+def test_suspected_incidents_can_be_quiet(database: Database, clock: Clock) -> None:
+    subscribe(database, "https://hooks.example.org/")
+    quiet = IncidentTracker(SETTINGS, Announcer(Metrics(), notify_suspected=False), clock)
+    post(database, quiet, "ssn")
+    assert events(database) == ["1 suspected", "2 confirmed"]
+    assert [row.event for row in deliveries(database)] == ["incident.confirmed"]
 
 
 def test_healthy_jobs_never_open_anything(database: Database, follower: IncidentTracker) -> None:

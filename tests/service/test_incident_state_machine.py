@@ -31,6 +31,7 @@ HANG = Subject("fail_stop", "hang")
 LETTERS: dict[str, tuple[Verdict, Subject | None]] = {
     "h": ("healthy", None),
     "u": ("unsure", None),
+    "s": ("suspect", Subject("fail_slow", None)),
     "n": ("sick", NIC),
     "c": ("sick", CPU),
     "g": ("sick", GC),
@@ -135,6 +136,36 @@ def test_opening_and_relapses(letters: str, probability: float, expected: list[s
     assert lived(letters, FIRM, probability) == expected
 
 
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        ("hshh", []),
+        ("hssss", ["2 suspected"]),
+        ("hhsuus", ["5 suspected"]),
+        ("shhs", []),
+        # The first certain cause confirms it; a suspect of a known incident changes nothing.
+        ("ssunn", ["1 suspected", "3 confirmed"]),
+        ("nnssss", ["1 opened"]),
+        ("nnhhshhh", ["1 opened", "7 resolved"]),
+        ("sshhh", ["1 suspected", "4 resolved"]),
+        # One certain window among suspects names the cause.
+        ("sn", ["1 opened"]),
+        ("ns", ["1 opened"]),
+        # The number of windows that change a cause is that of a new incident.
+        ("ssncc", ["1 suspected", "2 confirmed", "4 cause_changed"]),
+        # A suspect alone does not reopen.
+        ("nnhhhshh", ["1 opened", "4 resolved"]),
+    ],
+)
+def test_windows_that_are_certain_of_a_fault_and_not_of_its_cause(letters: str, expected: list[str]) -> None:
+    assert lived(letters, FIRM) == expected
+
+
+def test_a_single_suspect_opens_nothing_whatever_the_settings() -> None:
+    assert lived("s", SETTINGS, probability=1.0) == []
+    assert lived("ss", SETTINGS, probability=1.0) == ["1 suspected"]
+
+
 def test_what_led_to_the_opening_is_part_of_it() -> None:
     *_, (_, _, (opened,)) = replay(NoIncident(), [window(i, one) for i, one in enumerate("hnhn")], FIRM)
     assert (opened.kind, opened.first) == ("opened", window(1, "n").order)
@@ -149,7 +180,7 @@ def test_an_uncertain_incident_names_what_its_diagnoses_share() -> None:
         assert after.uncertain
 
 
-@given(st.text("hunc", min_size=1, max_size=12), st.randoms(use_true_random=False))
+@given(st.text("hunsc", min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_replaying_does_not_depend_on_the_order_of_arrival(letters: str, random: object) -> None:
     windows = [window(i, one) for i, one in enumerate(letters)]
     shuffled = list(windows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from diagnosed import SETTINGS, Clock, diagnosed, document
+from diagnosed import diagnosed, document
 from sqlalchemy import select, text
 from typer.testing import CliRunner
 
@@ -16,12 +16,10 @@ from rca_api.commands.db import app
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.health import check_database
-from rca_api.incidents.announce import Announcer
-from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
-from rca_api.nodes.service import Exposures
+from rca_api.incidents.tables import IncidentRow
 from rca_api.store.database import Database, StoreError
 from rca_api.store.schema_check import SchemaCheck
+from rca_api.webhooks.tables import WebhookRow
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = ROOT / "api" / "rca_api" / "store" / "migrations" / "versions"
@@ -51,15 +49,25 @@ def test_a_release_freezes_its_migrations() -> None:
     assert version in RELEASED, f"add the migrations of {version} to RELEASED; none is an empty dictionary"
 
 
+#: Rows as the last release writes them: tables of today have more columns.
+OLD_ROWS = (
+    "INSERT INTO incidents (id, job_id, open_job_id, failure_mode, cause, opened_at, began, ended, windows, "
+    "seconds_lost, gpu_hours_lost) VALUES ('i', 'job', 'job', 'fail_slow', 'nic_degradation', "
+    "'2026-11-21 20:00:00', 1, 2, 1, 3, 4)",
+    "INSERT INTO webhooks (id, created_at, url, description, secret, events, causes, active) VALUES ('w', "
+    "'2026-11-21 20:00:00', 'https://a.example', '', 'whsec_', '[\"incident.opened\"]', '[]', true)",
+    "INSERT INTO webhooks (id, created_at, url, description, secret, events, causes, active) VALUES ('v', "
+    "'2026-11-21 20:00:00', 'https://a.example', '', 'whsec_', '[\"incident.resolved\"]', '[]', true)",
+)
+
+
 def at_last_release(url: str) -> Database:
-    """A database of the last release, with a diagnosis as that version stores it."""
+    """A database as the last release leaves it, with diagnoses, an incident and webhooks."""
     database = Database(url)
     database.upgrade(BEFORE)
-    clock = Clock()
-    told = (IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock))
     with database.session() as session:
         for number, said in enumerate(("nic_degradation", "nic_degradation", "healthy")):
-            row = diagnosed(session, told, number=number, said=said)
+            row = diagnosed(session, number=number, said=said)
             plain = orjson.dumps(document(row.id, "job", said))
             session.flush()
             # That version does not pack.
@@ -67,6 +75,8 @@ def at_last_release(url: str) -> Database:
                 text("UPDATE diagnoses SET document = :document WHERE id = :id"),
                 {"document": plain, "id": row.id},
             )
+        for statement in OLD_ROWS:
+            session.execute(text(statement.replace(":", r"\:")))
     return database
 
 
@@ -85,6 +95,12 @@ def test_a_database_of_the_last_release_keeps_what_it_holds(empty_database_url: 
         assert set(
             session.scalars(repository.matching(cause="nic_degradation").with_only_columns(DiagnosisRow.id))
         ) == {*found[:2]}
+        incident = session.get_one(IncidentRow, "i")
+        assert (incident.cause, incident.suspected, incident.uncertain) == ("nic_degradation", False, False)
+        opened, resolved = (session.get_one(WebhookRow, each) for each in "wv")
+        assert opened.events == ["incident.opened", "incident.suspected", "incident.confirmed"]
+        assert resolved.events == ["incident.resolved"]
+        assert (opened.form, opened.routing_key) == ("standard", None)
     database.close()
 
 

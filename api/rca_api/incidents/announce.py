@@ -36,10 +36,13 @@ class Announcer:
     metrics : Metrics
     public_url : str
         Begin of the links to incidents; "" for no links.
+    notify_suspected : bool
+        Whether webhooks get messages about incidents that are only suspected.
     """
 
-    def __init__(self, metrics: Metrics, public_url: str = "") -> None:
+    def __init__(self, metrics: Metrics, public_url: str = "", *, notify_suspected: bool = True) -> None:
         self._metrics = metrics
+        self._notify_suspected = notify_suspected
         self._public_url = public_url.rstrip("/")
 
     def __call__(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
@@ -75,17 +78,18 @@ class Announcer:
         if row.cause is None:
             # Webhooks that got an event for one of its causes get the following ones as well.
             causes = repository.causes_of(session, incident.id)
-        outbox.enqueue(
-            session,
-            event=notification.type,
-            job_id=incident.job_id,
-            causes=causes,
-            incident_id=incident.id,
-            body=lambda webhook: body_for(
-                webhook.form, notification, summary, routing_key=webhook.routing_key or ""
-            ),
-            at=at,
-        )
+        if self._notify_suspected or not incident.suspected:
+            outbox.enqueue(
+                session,
+                event=notification.type,
+                job_id=incident.job_id,
+                causes=causes,
+                incident_id=incident.id,
+                body=lambda webhook: body_for(
+                    webhook.form, notification, summary, routing_key=webhook.routing_key or ""
+                ),
+                at=at,
+            )
         counter = self._metrics.incident_events.labels(event.kind)
         # Counted after the commit: the transaction may still fail.
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)

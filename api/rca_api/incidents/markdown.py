@@ -52,6 +52,8 @@ def _facts(incident: IncidentDetail) -> list[str]:
         f"- Lost so far: {lost}, in {incident.windows:,} window{'' if incident.windows == 1 else 's'}.",
         f"- From {_when(incident.began)} to {_when(incident.ended)}, on the job's clock.",
     ]
+    if incident.suspected:
+        facts.append("- Suspected: its windows are certain of a fault, and none is certain of the cause.")
     if incident.uncertain:
         facts.append("- Uncertain: its diagnoses name different causes or places.")
     if incident.reopened:
@@ -76,6 +78,8 @@ def _event(event: IncidentEvent) -> str:
     before = _where(event.previous_cause, event.previous_place)
     what = {
         "opened": f"opened: {_WORDS[event.failure_mode]}, {now}",
+        "suspected": f"suspected: certainly {_WORDS[event.failure_mode]}, {now}",
+        "confirmed": f"confirmed: {_WORDS[event.failure_mode]}, {now}",
         "reopened": f"reopened: {_WORDS[event.failure_mode]}, {now}",
         "cause_changed": f"cause changed from {before} to {now}",
         "place_changed": f"moved from {before} to {now}",

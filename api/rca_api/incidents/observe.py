@@ -10,12 +10,17 @@ from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import repository
+from rca_api.incidents.state_machine import Verdict
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.store.upsert import insert_if_absent
 
 #: Verdicts in ascending precedence among windows with the same bounds. Two jobs may have the same name, and a
 #: window may be posted again with late samples. In both cases a healthy window must not hide a fault.
-_PRECEDENCE = ("unsure", "healthy", "sick")
+_PRECEDENCE = ("unsure", "healthy", "suspect", "sick")
+#: Reasons of abstention that leave no doubt that the job is slow or stopped, only why.
+_CAUSE_IS_OPEN = frozenset({"cause_not_certain", "nobody_stands_out", "no_step_times", "too_short"})
+#: Least probability of the failure mode of a suspect.
+SUSPECT_PROBABILITY = 0.95
 #: Most nodes or ranks that are stored for one window.
 _MOST_PLACES = 64
 
@@ -48,18 +53,33 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
 
 
 def _verdict(document: dict[str, Any]) -> dict[str, Any]:
-    healthy = document["failure_mode"] == "healthy"
+    healthy, suspect = document["failure_mode"] == "healthy", _is_suspect(document)
     slow, steps = document["slowdown"], document["quality"]["steps_used"]
     return {
-        "verdict": "unsure" if document["abstained"] else "healthy" if healthy else "sick",
+        "verdict": _certainty(document),
         "failure_mode": document["failure_mode"],
         "probability": document["failure_mode_probability"][document["failure_mode"]],
-        "cause": document["causes"][0]["cause"] if document["causes"] else None,
+        "cause": document["causes"][0]["cause"] if document["causes"] and not suspect else None,
         "place": _place(document),
         # Unknown numbers are null in the document.
         "seconds_lost": 0.0 if healthy else max(0.0, slow["seconds_per_step"] or 0.0) * steps,
         "gpu_hours_lost": 0.0 if healthy else max(0.0, slow["gpu_hours_lost"] or 0.0),
     }
+
+
+def _certainty(document: dict[str, Any]) -> Verdict:
+    if document["abstained"]:
+        return "suspect" if _is_suspect(document) else "unsure"
+    return "healthy" if document["failure_mode"] == "healthy" else "sick"
+
+
+def _is_suspect(document: dict[str, Any]) -> bool:
+    """Whether the diagnosis is certain of a fault, and not of its cause."""
+    mode, reason = document["failure_mode"], document.get("abstention_reason")
+    if not document["abstained"] or mode == "healthy" or reason is None:
+        return False
+    certain = document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY
+    return bool(certain and reason["code"] in _CAUSE_IS_OPEN)
 
 
 def _place(document: dict[str, Any]) -> list[str] | None:

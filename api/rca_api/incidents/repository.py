@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from sqlalchemy import Select, func, or_, select, tuple_
 from sqlalchemy.orm import Session
@@ -107,10 +107,9 @@ def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[Obser
 
 def observation(row: ObservationRow) -> Observation:
     """Read a row for the state machine."""
-    verdict: Verdict = (
-        "healthy" if row.verdict == "healthy" else "sick" if row.verdict == "sick" else "unsure"
-    )
-    subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if verdict == "sick" else None
+    verdict: Verdict = row.verdict if row.verdict in get_args(Verdict) else "unsure"  # type: ignore[assignment]
+    faulty = verdict in ("sick", "suspect")
+    subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
     return Observation(row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0)
 

@@ -19,6 +19,8 @@ State = Literal["open", "resolved"]
 FaultMode = Literal["fail_slow", "fail_stop"]
 EventType = Literal[
     "incident.opened",
+    "incident.suspected",
+    "incident.confirmed",
     "incident.reopened",
     "incident.cause_changed",
     "incident.place_changed",
@@ -33,6 +35,7 @@ INCIDENT_EXAMPLE: JsonDict = {
     "failure_mode": "fail_slow",
     "cause": "nic_degradation",
     "place": ["node-12"],
+    "suspected": False,
     "uncertain": False,
     "reopened": 0,
     "opened_at": "2026-11-21T20:00:05Z",
@@ -66,6 +69,9 @@ class Incident(BaseModel):
     cause: str | None = Field(description="Catalogue id; null if no cause is named.")
     place: list[str] = Field(
         description="Place of the cause now: nodes, or ranks such as `rank 3`; empty if it is not known."
+    )
+    suspected: bool = Field(
+        description="Whether its windows are certain of a fault, and none is certain of the cause yet."
     )
     uncertain: bool = Field(
         description="Whether its diagnoses name different causes or places. It shows what they share."
@@ -111,7 +117,10 @@ class IncidentWindow(BaseModel):
     diagnosis_id: str
     window_start: datetime
     window_end: datetime
-    verdict: Verdict = Field(description="`sick`: slow or stopped. `unsure`: the diagnosis abstained.")
+    verdict: Verdict = Field(
+        description="`sick`: slow or stopped. `suspect`: slow or stopped, and the cause is open. "
+        "`unsure`: it is not certain whether the job is slow."
+    )
     failure_mode: FailureMode
     cause: str | None
     seconds_lost: float
@@ -237,6 +246,7 @@ _COPIED = (
     "job_id",
     "failure_mode",
     "cause",
+    "suspected",
     "uncertain",
     "reopened",
     "opened_at",

@@ -128,7 +128,7 @@ class IncidentTracker:
             repository.attach(session, around, seen)
             return
         following = repository.after(session, seen)
-        if seen.verdict != "sick" or following is None:
+        if seen.verdict not in ("sick", "suspect") or following is None:
             return
         # A faulty window shortly before an incident is its beginning, unless the job recovered in between.
         between = repository.unclaimed(session, seen, following.ended)
@@ -175,7 +175,7 @@ class IncidentTracker:
         if event.reason == "silence":
             # The window that ended the silence counts for the events after it.
             job.decided_end = job.decided_start = event.window_end
-        if event.kind == "opened":
+        if event.kind in ("opened", "suspected"):
             incident = _opened(session, job.job_id, row, event, at)
             for each in rows:
                 # The windows that led to the opening are part of the incident.
@@ -194,6 +194,7 @@ class IncidentTracker:
             incident.open_job_id, incident.resolved_at, incident.resolution = None, at, event.reason
         else:
             incident.uncertain = event.kind == "cause_uncertain"
+            incident.suspected = event.kind == "suspected"
         if event.kind == "reopened":
             incident.open_job_id, incident.resolved_at, incident.resolution = incident.job_id, None, None
             incident.reopened += 1
@@ -207,7 +208,14 @@ class IncidentTracker:
 def _open_state(incident: IncidentRow, last_end: float) -> OpenIncident:
     """State at the last event; later windows are replayed."""
     subject = Subject(incident.failure_mode, incident.cause, tuple(incident.place or ()))
-    return OpenIncident(subject, last_end, incident.uncertain, incident.reopened, incident.changes)
+    return OpenIncident(
+        subject,
+        last_end,
+        incident.uncertain,
+        incident.reopened,
+        incident.changes,
+        suspected=incident.suspected,
+    )
 
 
 def _last_end(job: FollowedJobRow, rows: list[ObservationRow]) -> float:
@@ -239,6 +247,7 @@ def _opened(session: Session, job_id: str, row: ObservationRow, event: Event, at
         cause=event.subject.cause,
         place=list(event.subject.place) or None,
         uncertain=False,
+        suspected=False,
         reopened=0,
         changes=0,
         opened_at=at,

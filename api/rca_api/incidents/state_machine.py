@@ -1,8 +1,9 @@
 """State machine of an incident: a pure function from a state and a window to the next state.
 
 - An incident opens at once if the job stopped or the diagnosis is very confident. Otherwise it opens when
-several
-  of the last confident windows are faulty.
+  several of the last confident windows are faulty.
+- Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
+  incident. The first window with a cause confirms it.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
   diagnosis abstained do not count.
 - It is reopened by a faulty window soon after its resolution.
@@ -19,8 +20,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Verdict = Literal["healthy", "sick", "unsure"]
-Kind = Literal["opened", "reopened", "cause_changed", "place_changed", "cause_uncertain", "resolved"]
+Verdict = Literal["healthy", "sick", "suspect", "unsure"]
+Kind = Literal[
+    "opened",
+    "suspected",
+    "confirmed",
+    "reopened",
+    "cause_changed",
+    "place_changed",
+    "cause_uncertain",
+    "resolved",
+]
 Reason = Literal["healthy", "silence", "deleted"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
@@ -87,7 +97,7 @@ class Observation:
     start, end : float
         Bounds of the window, Unix seconds.
     subject : Subject or None
-        Fault of a faulty window.
+        Fault of a faulty window or a suspect.
     probability : float
         Probability of its failure mode.
     """
@@ -123,6 +133,8 @@ class OpenIncident:
         What the last faulty windows named instead of `subject`, `candidate_streak` times in a row.
     others : tuple of Subject
         What faulty windows named since the last one that named `subject`.
+    suspected : bool
+        Whether no window was certain of a cause yet.
     """
 
     subject: Subject
@@ -134,6 +146,7 @@ class OpenIncident:
     candidate: Subject | None = None
     candidate_streak: int = 0
     others: tuple[Subject, ...] = ()
+    suspected: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,6 +205,8 @@ def next_state(
         return _after_faulty(state, observation, observation.subject, settings)
     if observation.verdict == "healthy":
         return _after_healthy(state, observation, settings)
+    if observation.verdict == "suspect":
+        return replace(state, healthy_streak=0), ()
     return state, ()
 
 
@@ -222,16 +237,33 @@ def _without_incident(
     if observation.verdict == "healthy" or subject is None:
         return replace(state, recent=tuple(recent)), ()
     before = state.resolved
+    faulty = [each for each in recent if each.verdict != "healthy"]
+    if observation.verdict == "suspect":
+        return _after_suspect(replace(state, recent=tuple(recent)), observation, faulty, settings)
     if before is not None and abs(observation.start - before.last_end) < settings.reopen_seconds:
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
-    faulty = [each for each in recent if each.verdict == "sick"]
     at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
     if not at_once and len(faulty) < settings.opening_windows:
         return replace(state, recent=tuple(recent)), ()
     return OpenIncident(subject, observation.end), (
         _event("opened", subject, observation, first=faulty[0].order),
     )
+
+
+def _after_suspect(
+    state: NoIncident, observation: Observation, faulty: list[Observation], settings: Hysteresis
+) -> tuple[State, tuple[Event, ...]]:
+    """Open an incident when enough windows are faulty or suspects; a single suspect never opens one."""
+    if len(faulty) < max(settings.opening_windows, 2):
+        return state, ()
+    named = [each.subject for each in faulty if each.verdict == "sick" and each.subject is not None]
+    subject = named[-1] if named else observation.subject
+    if subject is None:
+        return state, ()
+    kind: Kind = "opened" if named else "suspected"
+    opened = OpenIncident(subject, observation.end, suspected=not named)
+    return opened, (_event(kind, subject, observation, first=faulty[0].order),)
 
 
 def _after_healthy(
@@ -248,6 +280,9 @@ def _after_faulty(
 ) -> tuple[OpenIncident, tuple[Event, ...]]:
     incident = replace(incident, healthy_streak=0)
     subject = incident.subject
+    if incident.suspected:
+        confirmed = replace(_changed(incident, found), changes=incident.changes)
+        return confirmed, (_event("confirmed", found, observation, previous=subject),)
     # An uncertain subject would agree with any other.
     if found == subject if incident.uncertain else found.agrees(subject):
         return replace(incident, candidate=None, candidate_streak=0, others=()), ()

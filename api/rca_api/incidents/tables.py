@@ -48,6 +48,8 @@ class IncidentRow(Base):
     #: Nodes, else ranks; null if not known.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     uncertain: Mapped[bool] = mapped_column(default=False, server_default=false())
+    #: Whether no window was certain of a cause yet.
+    suspected: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: Relapses, and changes of cause or place, so far.
     reopened: Mapped[int] = mapped_column(default=0, server_default="0")
     changes: Mapped[int] = mapped_column(default=0, server_default="0")
@@ -112,7 +114,7 @@ class ObservationRow(Base):
     observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     #: Whether the window ended further ahead of that than `incident_skew_seconds`.
     ahead: Mapped[bool] = mapped_column(default=False, server_default=false())
-    #: healthy, sick, unsure
+    #: healthy, sick, suspect, unsure
     verdict: Mapped[str] = mapped_column(String(8))
     failure_mode: Mapped[str] = mapped_column(String(16))
     #: Of the failure mode; null in rows of earlier versions.

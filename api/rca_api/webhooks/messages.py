@@ -22,6 +22,8 @@ _NAMED = 4
 _MODES = {"fail_slow": "slow", "fail_stop": "stopped"}
 _STATES = {
     "opened": "is {mode}",
+    "suspected": "is {mode}",
+    "confirmed": "is {mode}, and the cause is certain",
     "reopened": "is {mode} again",
     "cause_changed": "is {mode} for another cause",
     "place_changed": "is {mode} in another place",
@@ -95,7 +97,10 @@ def _alerts(message: IncidentNotification) -> list[dict[str, Any]]:
     event = message.data.event
     ends = message.timestamp if event.kind == "resolved" else message.timestamp + ALERT_LASTS
     alerts = [_alert(message, event.cause, ends)]
-    if event.kind in ("cause_changed", "cause_uncertain") and event.previous_cause != event.cause:
+    if (
+        event.kind in ("confirmed", "cause_changed", "cause_uncertain")
+        and event.previous_cause != event.cause
+    ):
         alerts.append(_alert(message, event.previous_cause, message.timestamp))
     return alerts
 
