@@ -328,9 +328,11 @@ def _refuse_unstorable_names(window: Window) -> None:
             )
 
 
-def _nodes(cause: Cause) -> list[str | None]:
-    """The nodes of a cause; None alone for a cause without nodes."""
-    return [*cause.nodes] or [None]
+def _nodes(cause: Cause, diagnosis: Diagnosis) -> list[str | None]:
+    """The nodes that a cause blames; None alone for a cause without nodes, and for one on the whole job."""
+    job_nodes = 0 if diagnosis.recovery is None else diagnosis.recovery.job_nodes
+    everywhere = 1 < job_nodes <= len(cause.nodes)
+    return [None] if everywhere else [*cause.nodes] or [None]
 
 
 def _answer(context: Context, diagnosis: Diagnosis, accept: str, window: Window | None = None) -> Answer:
@@ -349,7 +351,7 @@ def _answer(context: Context, diagnosis: Diagnosis, accept: str, window: Window 
         blames=tuple(
             Blame(place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step or 0.0)
             for place, cause in enumerate(diagnosis.causes, 1)
-            for node in _nodes(cause)
+            for node in _nodes(cause, diagnosis)
         ),
         facts=_facts(context, diagnosis),
     )

@@ -21,6 +21,7 @@ from rca_api.diagnoses import repository
 from rca_api.diagnoses.work import StoredWindow, store
 from rca_api.hooks.schemas import AlertAnswer, AlertGroup
 from rca_api.hooks.sources import Sources, WantedWindow
+from rca_api.incidents.announce import incident_url
 from rca_api.incidents.repository import open_incident
 from rca_api.problems import ProblemError
 from rca_api.state import State
@@ -147,12 +148,11 @@ def _facts(state: State, diagnosis_id: str) -> Mapping[str, str | None]:
         job_id, document = row.job_id, row.document
         found = None if incident is None else incident.id
     diagnosis = Diagnosis.model_validate_json(document)
-    base = state.settings.public_url.rstrip("/")
     return {
         "state": "diagnosed",
         "job_id": job_id,
         "verdict": diagnosis.verdict,
         "headline": plain(headline(diagnosis)),
         "incident_id": found,
-        "url": f"{base}/v1/incidents/{found}" if base and found else None,
+        "url": None if found is None else incident_url(state.settings.public_url, found),
     }

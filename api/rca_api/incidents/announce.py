@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from rca.runbook.summary import Summary
+from pydantic import ValidationError
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
 from rca.diagnosis.result import Diagnosis
+from rca.runbook.summary import Summary
 from rca_api.diagnoses import repository as diagnoses
 from rca_api.incidents import repository
 from rca_api.incidents.schemas import (
-    AnswerSummary,
     IncidentNotification,
+    IncidentSummary,
     NotificationData,
     read_event,
     read_incident,
@@ -43,7 +44,7 @@ class Announcer:
     def __init__(self, metrics: Metrics, public_url: str = "", *, notify_suspected: bool = True) -> None:
         self._metrics = metrics
         self._notify_suspected = notify_suspected
-        self._public_url = public_url.rstrip("/")
+        self._public_url = public_url
 
     def __call__(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
         """Announce one event."""
@@ -63,15 +64,15 @@ class Announcer:
         session.add(row)
         session.flush()
         nodes = repository.nodes_of(session, [incident.id])[incident.id]
-        summary = _summary(session, event.diagnosis_id)
+        summary = summary_of(session, event.diagnosis_id)
         notification = IncidentNotification(
             type=f"incident.{event.kind}",
             timestamp=at,
             data=NotificationData(
                 incident=read_incident(incident, nodes),
                 event=read_event(row),
-                summary=None if summary is None else AnswerSummary.of(summary),
-                url=f"{self._public_url}/v1/incidents/{incident.id}" if self._public_url else None,
+                summary=None if summary is None else IncidentSummary.of(event.diagnosis_id or "", summary),
+                url=incident_url(self._public_url, incident.id),
             ),
         )
         causes = {cause for cause in (row.cause, row.previous_cause) if cause is not None}
@@ -95,8 +96,18 @@ class Announcer:
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)
 
 
-def _summary(session: Session, diagnosis_id: str | None) -> Summary | None:
+def incident_url(public_url: str, incident_id: str) -> str | None:
+    """Address of an incident for people; None if the service has no public address."""
+    return f"{public_url.rstrip('/')}/v1/incidents/{incident_id}" if public_url else None
+
+
+def summary_of(session: Session, diagnosis_id: str | None) -> Summary | None:
+    """The summary of a stored diagnosis; None if there is none."""
     row = None if diagnosis_id is None else diagnoses.find(session, diagnosis_id)
     if row is None or row.document is None:
         return None
-    return Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))
+    try:
+        return Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))
+    except ValidationError:
+        # A later version wrote it.
+        return None

@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response, Security
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from rca.diagnosis.result import Diagnosis
-from rca.runbook.phrases import plain
-from rca.runbook.summary import Summary
 from rca_api.actions import repository as taken_actions
 from rca_api.actions.schemas import read_action
 from rca_api.actions.tables import TakenActionRow
-from rca_api.diagnoses.repository import find
 from rca_api.incidents import repository
+from rca_api.incidents.announce import incident_url, summary_of
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     IncidentDetail,
@@ -23,7 +19,6 @@ from rca_api.incidents.schemas import (
     IncidentSummary,
     IncidentWindow,
     Lemon,
-    SummaryPart,
     read_event,
     read_incident,
     read_window,
@@ -31,6 +26,7 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.schemas import (
     State as IncidentState,
 )
+from rca_api.incidents.stages import stages
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
@@ -115,7 +111,11 @@ def show_incident(
         if row is None:
             raise ProblemError("not-found", f"there is no incident {incident_id}")
         detail = _detail(
-            session, row, lemons=state.settings.node_priors == "on", prior=state.settings.node_lemon_prior
+            session,
+            row,
+            lemons=state.settings.node_priors == "on",
+            prior=state.settings.node_lemon_prior,
+            public_url=state.settings.public_url,
         )
     content = as_markdown(detail) if accept == _MARKDOWN else detail.model_dump_json()
     return Response(content, media_type=accept)
@@ -139,7 +139,9 @@ def _listed(
     return IncidentPage(items=[read_incident(row, nodes[row.id]) for row in found.items], next=found.next)
 
 
-def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -> IncidentDetail:
+def _detail(
+    session: Session, row: IncidentRow, *, lemons: bool, prior: float, public_url: str
+) -> IncidentDetail:
     nodes = repository.nodes_of(session, [row.id])[row.id]
     newest = page(
         session,
@@ -161,32 +163,20 @@ def _detail(session: Session, row: IncidentRow, *, lemons: bool, prior: float) -
     known = (
         known_lemons(session, [node for node, _ in nodes], prior, exclude_job=row.job_id) if lemons else {}
     )
+    incident = read_incident(row, nodes)
+    timeline = [read_event(each) for each in repository.timeline(session, row.id)]
+    faulty = next((each.diagnosis_id for each in newest.items if each.verdict in ("sick", "suspect")), None)
+    summary = summary_of(session, faulty)
     return IncidentDetail(
-        **read_incident(row, nodes).model_dump(),
-        timeline=[read_event(each) for each in repository.timeline(session, row.id)],
+        **incident.model_dump(),
+        stages=stages(incident, timeline, newest.items),
+        url=incident_url(public_url, row.id),
+        timeline=timeline,
         diagnoses=newest.items,
         actions=done.items,
-        summary=_summary(session, newest.items),
+        summary=None if summary is None else IncidentSummary.of(faulty or "", summary),
         runbook=_runbook(row.cause, newest.items),
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
-    )
-
-
-def _summary(session: Session, windows: list[IncidentWindow]) -> IncidentSummary | None:
-    """The summary of the newest diagnosis with the fault."""
-    newest = next((each.diagnosis_id for each in windows if each.verdict == "sick"), None)
-    row = None if newest is None else find(session, newest)
-    if row is None or row.document is None:
-        return None
-    try:
-        summary = Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))
-    except ValidationError:
-        # A later version wrote it.
-        return None
-    return IncidentSummary(
-        diagnosis_id=row.id,
-        headline=plain(summary.headline),
-        parts=[SummaryPart(title=title, lines=list(map(plain, lines))) for title, lines in summary.rows],
     )
 
 

@@ -52,6 +52,11 @@ def _facts(incident: IncidentDetail) -> list[str]:
         f"- Lost so far: {lost}, in {incident.windows:,} window{'' if incident.windows == 1 else 's'}.",
         f"- From {_when(incident.began)} to {_when(incident.ended)}, on the job's clock.",
     ]
+    reached = [
+        f"{each.name} after {seconds(each.seconds)}" for each in incident.stages if each.seconds is not None
+    ]
+    if reached:
+        facts.append(f"- Stages: {', '.join(reached)}.")
     if incident.suspected:
         facts.append("- Suspected: its windows are certain of a fault, and none is certain of the cause.")
     if incident.uncertain:

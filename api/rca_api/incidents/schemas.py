@@ -7,15 +7,16 @@ from typing import Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
-from rca.runbook.summary import Summary
 
 from rca.runbook.phrases import plain
+from rca.runbook.summary import Summary
 from rca.telemetry.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.state_machine import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]
+StageName = Literal["detected", "localised", "explained", "recovered"]
 FaultMode = Literal["fail_slow", "fail_stop"]
 EventType = Literal[
     "incident.opened",
@@ -135,11 +136,31 @@ class SummaryPart(BaseModel):
 
 
 class IncidentSummary(BaseModel):
-    """The newest diagnosis with the fault: since when, what to do, what to check, why, how sure."""
+    """A diagnosis with the fault: since when, what to do, what to check, why, how sure."""
 
     diagnosis_id: str
     headline: str
     parts: list[SummaryPart]
+
+    @classmethod
+    def of(cls, diagnosis_id: str, summary: Summary) -> Self:
+        """The plain text of a summary."""
+        return cls(
+            diagnosis_id=diagnosis_id,
+            headline=plain(summary.headline),
+            parts=[SummaryPart(title=title, lines=list(map(plain, lines))) for title, lines in summary.rows],
+        )
+
+
+class Stage(BaseModel):
+    """One stage of the recovery from an incident."""
+
+    name: StageName = Field(
+        description="`detected`: announced. `localised`: a node or rank is named. `explained`: a cause is "
+        "named. `recovered`: the first of the healthy windows that resolved it."
+    )
+    at: datetime | None = Field(description="On the clock of the job; null if it is not reached yet.")
+    seconds: float | None = Field(description="Since the incident began.")
 
 
 class Lemon(BaseModel):
@@ -152,13 +173,17 @@ class Lemon(BaseModel):
 class IncidentDetail(Incident):
     """An incident with its timeline."""
 
+    summary: IncidentSummary | None = Field(
+        default=None, description="Null if no diagnosis with the fault is left."
+    )
+    stages: list[Stage] = Field(
+        default=[], description="Detected, localised, explained and recovered, with their durations."
+    )
+    url: str | None = Field(default=None, description="Its address, if RCA_PUBLIC_URL names the service.")
     timeline: list[IncidentEvent]
     diagnoses: list[IncidentWindow] = Field(description="The newest windows, newest first; at most 200.")
     actions: list[TakenAction] = Field(
         default=[], description="The newest actions that were taken, newest first; at most 200."
-    )
-    summary: IncidentSummary | None = Field(
-        default=None, description="Null if no diagnosis with the fault is left."
     )
     runbook: str | None = Field(
         default=None,
@@ -177,37 +202,12 @@ class IncidentPage(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null on the last.")
 
 
-class AnswerSummary(BaseModel):
-    """The summary of a diagnosis in plain text; a part without content is empty."""
-
-    headline: str
-    since: str
-    do: list[str] = Field(description="The action to take, with its gain and break-even.")
-    check: str = Field(description="What to look at before.")
-    why: list[str] = Field(description="The observations that say most.")
-    lost: str
-    sure: str
-    owner: str
-
-    @classmethod
-    def of(cls, summary: Summary) -> Self:
-        """The plain text of a summary."""
-        return cls(
-            do=[plain(line) for line in summary.do],
-            why=[plain(line) for line in summary.why],
-            **{name: plain(getattr(summary, name)) for name in _PHRASES},
-        )
-
-
-_PHRASES = ("headline", "since", "check", "lost", "sure", "owner")
-
-
 class NotificationData(BaseModel):
     """The event, and the incident after it."""
 
     incident: Incident
     event: IncidentEvent
-    summary: AnswerSummary | None = Field(
+    summary: IncidentSummary | None = Field(
         default=None, description="Of the diagnosis of the event. Null if there is none, as after silence."
     )
     url: str | None = Field(

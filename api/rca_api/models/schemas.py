@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -59,6 +59,9 @@ class Answering(BaseModel):
     """The bundle that answers on this replica."""
 
     version: int | None = Field(description="Null for the operator's bundle and the shipped bundle.")
+    source: Literal["registry", "operator", "shipped"] = Field(
+        description="`operator`: the folder of RCA_BUNDLE. `shipped`: the bundle of this package."
+    )
     sha256: str
     previous: int | None
     challenger: int | None = Field(description="Version that diagnoses in shadow mode.")

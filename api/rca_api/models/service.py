@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from rca.errors import InvalidInput
 from rca_api.models import schemas
@@ -88,8 +88,10 @@ def shadow(state: State, version: int) -> schemas.ShadowSummary:
 
 
 def _answering(choice: Choice) -> schemas.Answering:
+    own: Literal["operator", "shipped"] = "shipped" if choice.champion.folder is None else "operator"
     return schemas.Answering(
         version=choice.champion.version,
+        source=own if choice.champion.version is None else "registry",
         sha256=choice.champion.sha256,
         previous=choice.previous.version if choice.previous else None,
         challenger=choice.challenger.version if choice.challenger else None,

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import orjson
+
 from rca.runbook.slack import slack
 from rca.runbook.summary import Summary
-
-from rca_api.incidents.schemas import AnswerSummary, IncidentNotification
+from rca_api.incidents.schemas import IncidentNotification, IncidentSummary
 
 Form = Literal["standard", "slack", "alertmanager", "pagerduty"]
 #: How long Alertmanager shows an alert without news of its incident.
@@ -155,10 +155,10 @@ def _page(message: IncidentNotification, routing_key: str) -> dict[str, Any]:
     return found
 
 
-def _details(told: AnswerSummary) -> dict[str, str]:
-    """Parts of the summary by name, those with content only."""
-    parts = {name: "\n".join(held) if isinstance(held, list) else held for name, held in told}
-    return {name: text for name, text in parts.items() if text}
+def _details(told: IncidentSummary) -> dict[str, str]:
+    """Parts of the summary by name, such as ``do_this``."""
+    parts = {each.title.lower().replace(" ", "_"): "\n".join(each.lines) for each in told.parts}
+    return {"headline": told.headline, **parts}
 
 
 def _cut(text: str, most: int) -> str:
