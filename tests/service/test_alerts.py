@@ -130,8 +130,9 @@ def test_the_answer_is_the_diagnosis_of_the_job(service: str) -> None:
         service, group(alert(site="a", job_id="4711", begins="2020-01-01T00:00:00Z"), alert(x="y"))
     )
     assert (told["state"], skipped["state"]) == ("diagnosed", "skipped")
-    assert told["verdict"] == "fail_slow"
-    assert "gpu_throttling" in told["headline"]
+    # Exporters alone do not show whether the job is slow, only which device stands out.
+    assert told["verdict"] == "undecided"
+    assert "rank 37 on node-4" in told["headline"]
     kept = asked(f"{service}/v1/diagnoses/{told['diagnosis_id']}")
     assert kept["causes"][0]["ranks"] == [37]
 

@@ -126,9 +126,12 @@ async def _diagnosed(
             most=state.settings.max_queued,
         )
     except (RcaError, ProblemError) as error:
-        detail = error.message if isinstance(error, RcaError) else error.detail
+        if isinstance(error, RcaError):
+            detail, hint = error.message, error.hint
+        else:
+            detail, hint = error.detail, error.members.get("hint")
         _log.warning("the window of an alert cannot be read", job_id=job.wanted.job, reason=detail)
-        return answer.model_copy(update={"detail": detail, "hint": error.hint})
+        return answer.model_copy(update={"detail": detail, "hint": hint})
     state.dispatcher.wake()
     await state.dispatcher.wait_for(diagnosis_id, deadline.left())
     facts = await run_in_threadpool(_facts, state, diagnosis_id)

@@ -37,7 +37,7 @@ _RESOLVED = {
 
 
 def body_for(
-    form: Form, message: IncidentNotification, summary: Summary | None = None, *, routing_key: str = ""
+    form: str, message: IncidentNotification, summary: Summary | None = None, *, routing_key: str = ""
 ) -> bytes:
     """The bytes that a receiver gets.
 

@@ -1,0 +1,54 @@
+"""The stages of the recovery from an incident, and its page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from diagnosed import SETTINGS, Clock, diagnosed
+
+from rca_api.diagnoses.work import _nodes
+from rca_api.incidents.announce import Announcer
+from rca_api.incidents.endpoints import _detail
+from rca_api.incidents.markdown import page
+from rca_api.incidents.repository import found
+from rca_api.incidents.service import IncidentTracker
+from rca_api.metrics import Metrics
+from rca_api.store.database import Database
+
+
+def detail(database: Database, *said: str) -> Any:
+    """The incident of a job with these windows, of a minute each."""
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
+    for number, each in enumerate(said):
+        with database.session() as session:
+            diagnosed(session, tracker, number=number, said=each)
+    with database.reading() as session:
+        (row,) = session.scalars(found())
+        return _detail(session, row, lemons=False, prior=0.01, public_url="https://rca.example.org")
+
+
+def test_each_stage_has_its_time_since_the_begin(database: Database) -> None:
+    held = detail(database, "suspect", "suspect", "nic_degradation", "healthy", "healthy", "healthy")
+    stages = {each.name: each.seconds for each in held.stages}
+    assert stages == {"detected": 120.0, "localised": 180.0, "explained": 180.0, "recovered": 180.0}
+    assert "- Stages: detected after 2 min, localised after 3 min," in page(held)
+    assert held.url == f"https://rca.example.org/v1/incidents/{held.id}"
+
+
+def test_an_open_incident_has_not_recovered(database: Database) -> None:
+    held = detail(database, "nic_degradation", "healthy")
+    assert held.stages[-1].model_dump() == {"name": "recovered", "at": None, "seconds": None}
+    assert "nic_degradation" in held.summary.headline
+    assert "- **Owner:**" in page(held)
+
+
+@pytest.mark.parametrize(("named", "blamed"), [(1, 1), (3, 3), (4, 0)])
+def test_a_cause_on_all_nodes_blames_none(make_window: Any, named: int, blamed: int) -> None:
+    import rca
+
+    diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
+    assert diagnosis.recovery is not None
+    assert diagnosis.recovery.job_nodes == 4
+    cause = diagnosis.causes[0].model_copy(update={"nodes": [f"node-{n}" for n in range(named)]})
+    assert len([node for node in _nodes(cause, diagnosis) if node is not None]) == blamed
