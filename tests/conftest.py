@@ -34,6 +34,7 @@ LONGEST = ("test_train.py", "test_survival.py")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that runs the long tests as well."""
     parser.addoption("--long", action="store_true", help="also run tests that are marked as long")
+    parser.addoption("--screenshots", help="folder for pictures of the page in a browser")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,9 @@ def visit(
     window = tmp_path_factory.mktemp("upload") / "window.json"
     window.write_bytes(rca.read_window(real_windows / "cpu-contention-node").to_json())
     with served(tmp_path_factory.mktemp("service")) as (url, key), playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
         page = browser.new_context(viewport={"width": 1200, "height": 900}).new_page()
         page.set_default_timeout(15_000)
         visit = Visit(page, url, "")
@@ -191,6 +194,25 @@ def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     page.wait_for_selector("main td >> text=cpu contention")
     assert visit.complaints == []
     assert {each for each in visit.requests if not each.startswith((f"{visit.url}/", "data:"))} == set()
+
+
+def test_pictures_for_the_documentation(visit: Visit, request: pytest.FixtureRequest) -> None:
+    """`pytest --screenshots FOLDER` writes them."""
+    folder = request.config.getoption("--screenshots")
+    if folder is None:
+        pytest.skip("--screenshots FOLDER writes them")
+    image = pytest.importorskip("PIL.Image", reason="Pillow makes the pictures small")
+    page, wanted = visit.page, Path(folder)
+    wanted.mkdir(parents=True, exist_ok=True)
+    for name, part, wait, size in (
+        ("page-incidents", "/", "table", (1000, 560)),
+        ("page-diagnosis", f"/diagnoses/{visit.diagnosis}", "svg", (900, 1690)),
+    ):
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        visit.go(part, wait)
+        drawn = image.open(BytesIO(page.screenshot()))
+        drawn.convert("RGB").quantize(64).save(wanted / f"{name}.png", optimize=True)
+    page.set_viewport_size({"width": 1200, "height": 900})
 
 
 def test_a_wrong_diagnosis_is_corrected(visit: Visit) -> None:

@@ -2,8 +2,8 @@
 
 import { h } from "./dom.js";
 
-/** Elements of a Markdown page; its first heading becomes the h1. */
-export function rendered(source) {
+/** Elements of a Markdown page; `below` is the level of the heading that it stands under. */
+export function rendered(source, below = 0) {
   const lines = source.replaceAll("\r", "").split("\n");
   const out = h("div", {});
   let at = 0;
@@ -12,11 +12,11 @@ export function rendered(source) {
     const heading = /^(#{1,4})\s+(.*)$/.exec(line);
     if (line.trim() === "") at += 1;
     else if (heading) {
-      out.append(h(`h${heading[1].length}`, {}, inline(heading[2])));
+      out.append(h(`h${Math.min(heading[1].length + below, 6)}`, {}, inline(heading[2])));
       at += 1;
     } else if (/^\s*```/.test(line)) {
       const end = after(lines, at + 1, (each) => !/^\s*```/.test(each));
-      out.append(h("pre", { tabindex: 0 }, lines.slice(at + 1, end).join("\n")));
+      out.append(h("pre", { tabindex: 0 }, dedented(lines.slice(at + 1, end))));
       at = end + 1;
     } else if (line.startsWith("|")) {
       const end = after(lines, at, (each) => each.startsWith("|"));
@@ -41,6 +41,11 @@ function after(lines, from, belongs) {
   return end;
 }
 
+function dedented(lines) {
+  const margin = Math.min(...lines.filter((each) => each.trim()).map((each) => each.search(/\S/)));
+  return lines.map((each) => each.slice(Number.isFinite(margin) ? margin : 0)).join("\n");
+}
+
 function asList(lines) {
   const items = [];
   for (const line of lines) {
@@ -48,8 +53,8 @@ function asList(lines) {
     if (item) items.push(item[2]);
     else if (items.length) items[items.length - 1] += ` ${line.trim()}`;
   }
-  const tag = /^\s*\d/.test(lines[0]) ? "ol" : "ul";
-  return h(tag, {}, items.map((each) => h("li", {}, inline(each))));
+  const number = /^\s*(\d+)\./.exec(lines[0]);
+  return h(number ? "ol" : "ul", { start: number?.[1] }, items.map((each) => h("li", {}, inline(each))));
 }
 
 function asTable(lines) {

@@ -152,23 +152,27 @@ export function compareMetric(series, job, blamedRanks, blamedNodes) {
   return compared(lines, x);
 }
 
+/** Time-weighted means: a counter's rate holds between two samples, a gauge holds until the next one. */
 function binned(series, start, width) {
   const sums = new Float64Array(BINS);
-  const counts = new Float64Array(BINS);
-  const counter = /_(total|count)$/.test(series.name) || /_seconds_total|Segs$|Retrans/.test(series.name);
-  for (let i = 0; i < series.times.length; i += 1) {
-    let value = series.values[i];
-    if (counter) {
-      if (i === 0 || value === null || series.values[i - 1] === null) continue;
-      value = (value - series.values[i - 1]) / (series.times[i] - series.times[i - 1]);
-      if (!(value >= 0)) continue;
+  const spans = new Float64Array(BINS);
+  const { times, values } = series;
+  const counter = /(_total|_count)$|Segs$|Retrans/.test(series.name);
+  for (let i = 0; i + 1 < times.length; i += 1) {
+    if (values[i] === null || (counter && values[i + 1] === null)) continue;
+    const value = counter ? (values[i + 1] - values[i]) / (times[i + 1] - times[i]) : values[i];
+    // A counter that falls was reset.
+    if (!Number.isFinite(value) || (counter && value < 0)) continue;
+    const last = Math.min(Math.floor((times[i + 1] - start) / width), BINS - 1);
+    for (let bin = Math.max(Math.floor((times[i] - start) / width), 0); bin <= last; bin += 1) {
+      const from = Math.max(times[i], start + bin * width);
+      const span = Math.min(times[i + 1], start + (bin + 1) * width) - from;
+      if (span <= 0) continue;
+      sums[bin] += value * span;
+      spans[bin] += span;
     }
-    const bin = Math.floor((series.times[i] - start) / width);
-    if (value === null || bin < 0 || bin >= BINS || !Number.isFinite(value)) continue;
-    sums[bin] += value;
-    counts[bin] += 1;
   }
-  return sums.map((sum, at) => (counts[at] ? sum / counts[at] : NaN));
+  return sums.map((sum, at) => (spans[at] ? sum / spans[at] : NaN));
 }
 
 function compared(lines, x) {

@@ -36,6 +36,6 @@ function bars(rows, whole) {
     const fill = h("div", { class: lost ? "fill lost" : "fill" });
     fill.style.left = `${(from / whole) * 100}%`;
     fill.style.width = `${Math.max(((to - from) / whole) * 100, 0.3)}%`;
-    return [h("span", {}, name), h("div", { class: "track", "aria-hidden": "true" }, fill), h("span", {}, text)];
+    return h("div", { class: "bar" }, h("span", {}, name), h("div", { class: "track", "aria-hidden": "true" }, fill), h("span", {}, text));
   }));
 }

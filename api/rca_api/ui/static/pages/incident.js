@@ -5,6 +5,8 @@ import { facts, h, table } from "../dom.js";
 import { probability, ranks, seconds, utc, words } from "../format.js";
 import { badge, cost } from "./overview.js";
 
+const SAID = { sick: "▲ faulty", unsure: "? undecided", healthy: "✓ healthy" };
+
 export async function page({ params, signal }) {
   const incident = await get(`/v1/incidents/${params.id}`, signal);
   const newest = incident.diagnoses.find((each) => each.verdict === "sick") ?? incident.diagnoses[0];
@@ -44,7 +46,7 @@ export async function page({ params, signal }) {
       : h("p", {}, "No action is recorded."),
     h("h2", {}, "Windows"),
     table("Newest first", ["Window", "Verdict", "Cause", "Lost"], incident.diagnoses.map((each) => [
-      h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
+      h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), SAID[each.verdict] ?? words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
     ])),
   );
 }

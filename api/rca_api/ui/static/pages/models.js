@@ -45,7 +45,7 @@ function score(found) {
 function version(each, champion, told) {
   const card = h("div", {});
   const promote = h("button", { type: "button", class: "main", onclick: () => ask(each, promote, told) }, `Promote version ${each.version}`);
-  const show = h("button", { type: "button", onclick: () => attempt(show, card, async () => rendered(await text(`/v1/models/${each.version}`, "text/markdown"))) }, `Model card of version ${each.version}`);
+  const show = h("button", { type: "button", onclick: () => attempt(show, card, async () => rendered(await text(`/v1/models/${each.version}`, "text/markdown"), 3)) }, `Model card of version ${each.version}`);
   const verdict = each.gate ? `${each.gate.passed ? "✓ passed" : "✕ refused"}: ${each.gate.outcome} against ${each.gate.against}. ${each.gate.reasons}` : "? not compared yet";
   return h("section", {},
     h("h3", {}, `Version ${each.version}${each.aliases.length ? ` (${each.aliases.join(", ")})` : ""}`),
