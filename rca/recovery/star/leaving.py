@@ -17,6 +17,8 @@ from rca.recovery.star.price import Progress
 
 #: Updates after which a rule looks again.
 EVERY = 8
+#: A rank that is less behind the fastest stays in the ring.
+LEAST_SECONDS = 0.01
 #: From the number of updates, the usual time of each rank's own step and what the rule has given last: the
 #: ranks that are to be children. Times are NaN where no step was measured.
 Rule = Callable[[int, FloatArray, Collection[int]], Collection[int]]
@@ -34,31 +36,38 @@ class StragglersLeave:
     share : float
         A rank leaves if it takes longer than the fastest by more than this share of its time. It comes back
         at half of it.
+    least_seconds : float
+        And by more than this: a change and the messages of a child take time, too.
     every : int
         Updates between two changes.
 
     Raises
     ------
     InvalidInput
-        If `every` or `share` is not positive.
+        If `every` or `share` is not positive, or `least_seconds` is negative.
     """
 
     batch: float | None = None
     noise: float | None = None
     share: float = STRAGGLER_SHARE
+    least_seconds: float = LEAST_SECONDS
     every: int = EVERY
 
     def __post_init__(self) -> None:
-        if self.every < 1 or not self.share > 0:
-            raise InvalidInput(f"stragglers cannot leave every {self.every} updates from {self.share:.0%} on")
+        if self.every < 1 or not self.share > 0 or not self.least_seconds >= 0:
+            raise InvalidInput(
+                f"stragglers cannot leave every {self.every} updates from {self.share:.0%} "
+                f"and {self.least_seconds} s on"
+            )
 
     def __call__(self, n_updates: int, usual: FloatArray, children: Collection[int]) -> Collection[int]:
         known = np.isfinite(usual)
         if n_updates % self.every or not known.any():
             return children
         is_child = np.isin(np.arange(usual.size), list(children))
-        limit = 1.0 + np.where(is_child, self.share / 2, self.share)
-        is_slow = np.where(known, usual, -np.inf) > np.nanmin(usual) * limit
+        fastest = np.nanmin(usual)
+        behind = max(self.share * fastest, self.least_seconds) * np.where(is_child, 0.5, 1.0)
+        is_slow = np.where(known, usual, -np.inf) > fastest + behind
         slow = tuple(np.flatnonzero(is_slow).tolist())
         if self.batch is not None and self.noise is not None and slow:
             progress = Progress(usual[known], self.batch, self.noise)

@@ -21,6 +21,12 @@ def test_a_straggler_leaves_and_comes_back_when_it_is_at_speed() -> None:
     assert rule(8, np.full(4, 0.1), (2,)) == ()
 
 
+def test_ranks_with_steps_of_milliseconds_stay() -> None:
+    short = SLOW / 100
+    assert StragglersLeave(every=4)(4, short, ()) == ()
+    assert StragglersLeave(least_seconds=0.0, every=4)(4, short, ()) == (2,)
+
+
 def test_nothing_changes_between_two_looks_or_without_times() -> None:
     rule = StragglersLeave(every=4)
     assert rule(5, SLOW, (1,)) == (1,)
@@ -40,7 +46,9 @@ def test_a_straggler_stays_where_staleness_costs_more_than_the_wait() -> None:
     assert StragglersLeave(16, 1e4, every=1)(1, np.array([0.1, 0.5]), ()) == (1,)
 
 
-@pytest.mark.parametrize("wrong", [{"every": 0}, {"share": 0.0}, {"share": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong", [{"every": 0}, {"share": 0.0}, {"share": float("nan")}, {"least_seconds": -1.0}]
+)
 def test_a_rule_that_cannot_hold_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match="cannot leave"):
         StragglersLeave(**wrong)

@@ -26,6 +26,8 @@ from rca.recovery.star.switching_ring import SwitchingRing  # noqa: E402
 WORLD, CHILD = 4, 3
 TIMEOUT = timedelta(seconds=60)
 UPDATES = 20
+#: The rule of the case in which ranks end.
+MORTAL: dict[int, tuple[int, ...]] = {4: (CHILD,), 8: ()}
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "synchronisation-modes.md"
 
 Result = dict[str, Any]
@@ -56,29 +58,44 @@ class Counting(torch.nn.Module):
         return self.layers(x).square().mean()
 
 
-def switched(rank: int, script: dict[int, tuple[int, ...]], *, dies_after: int | None = None) -> Result:
+def switched(
+    rank: int,
+    script: dict[int, tuple[int, ...]],
+    *,
+    dies_after: int | None = None,
+    dies_at: int | None = None,
+) -> Result:
     """Train with a scripted rule; a parent waits for each gradient, so that each case is certain."""
-    model, sent = Counting(), 0
+    model, sent, mortal = Counting(), 0, script == MORTAL
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     state = SwitchingRing(model, optimizer, Scripted(script), timeout=TIMEOUT)
     ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=state.group, bucket_cap_mb=1e-4)
     ddp.register_comm_hook(state, ddp_hook)
     draw = torch.Generator().manual_seed(rank)
     store = dist.PrefixStore("meet", dist.group.WORLD.get_group_store())
-    while state.goes_on(UPDATES):
+
+    def step() -> None:
         optimizer.zero_grad()
         loss = ddp(torch.randn(4, 8, generator=draw))
-        for _ in range(100_000 if state.mine and dies_after is None else 0):
+        for _ in range(100_000 if state.mine and not mortal else 0):
             if state.arrived == len(state.mine):
                 break
             store.add("polls", 1)
         loss.backward()
         optimizer.step()
         state.after_step()
+
+    error = ""
+    while state.goes_on(UPDATES) and not error:
+        try:
+            step()
+        except RuntimeError as found:
+            error = str(found)
         sent += state.is_child
-        if dies_after is not None and sent > dies_after:
+        if (dies_after is not None and sent > dies_after) or state.ledger.updates == dies_at:
             os._exit(0)
-    state.close()
+    if not error:
+        state.close()
     momentum = [optimizer.state[each]["momentum_buffer"] for each in model.parameters()]
     return {
         "values": torch.cat([each.detach().flatten() for each in model.parameters()]).tolist(),
@@ -89,6 +106,7 @@ def switched(rank: int, script: dict[int, tuple[int, ...]], *, dies_after: int |
         "ring": state.ring,
         "usual": state.usual(),
         "refused": refused(state),
+        "error": error,
     }
 
 
@@ -116,6 +134,14 @@ def grouped(rank: int, n_updates: int, choose: Any = None, dies_after: int | Non
         parameters, WORLD - 1, Groups(((1, 2), (3,))), update, lambda done: done >= n_updates, choose=choose
     )
     return {"reports": reports, "values": parameters.tolist(), "sizes": sizes}
+
+
+def without_workers(rank: int) -> Result:
+    """Workers 2 and 3 have ended; worker 1 ends after five gradients."""
+    try:
+        return grouped(rank, 30, None, dies_after=5 if rank == 1 else None)
+    except ConnectionError as error:
+        return {"error": str(error)}
 
 
 def by_number(n_updates: int, usual: np.ndarray) -> XOrder | None:
@@ -170,18 +196,20 @@ def run(rank: int, ports: Any, results: Any, of_guide: list[int]) -> None:
         results.put((rank, "changed", grouped(rank, 30, by_number)))
         results.put((rank, "dynamic", grouped(rank, 30, DynamicGroups(1e-9, every=4))))
         dist.barrier()
-        found = switched(rank, {4: (CHILD,), 8: ()}, dies_after=2 if rank == CHILD else None)
-        results.put((rank, "dead child", found))
-        results.put((rank, "dead worker", grouped(rank, 30, None, dies_after=5 if rank == 2 else None)))
+        found = switched(
+            rank, MORTAL, dies_after=2 if rank == CHILD else None, dies_at=14 if rank == 2 else None
+        )
+        results.put((rank, "dead ranks", found))
+        results.put((rank, "dead workers", without_workers(rank)))
         results.put((rank, "end", {}))
     except Exception as error:
-        results.put((rank, "end", {"error": repr(error)}))
+        results.put((rank, "end", {"failed": repr(error)}))
         raise
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[Result]]:
-    """Results of each rank by case; only ranks 0 and 1 reach the end."""
+    """Results of each rank by case; only rank 0 reaches the end."""
     # DDP imports it, which takes seconds: once here instead of in each forked rank.
     importlib.import_module("torch._dynamo")
     context = multiprocessing.get_context("fork")
@@ -195,10 +223,10 @@ def found() -> dict[str, list[Result]]:
         each.start()
     cases: dict[str, dict[int, Result]] = {}
     try:
-        while len(cases.get("end", {})) < 2:
+        while "end" not in cases:
             rank, case, result = results.get()
             cases.setdefault(case, {})[rank] = result
-            assert "error" not in result, (rank, result)
+            assert "failed" not in result, (rank, result)
     finally:
         for each in ranks:
             each.join(5)
@@ -254,10 +282,12 @@ def test_a_parent_leaves_when_others_have_its_children(found: dict[str, list[Res
 
 
 def test_the_ring_goes_on_without_a_child_that_has_ended(found: dict[str, list[Result]]) -> None:
-    results = found["dead child"]
-    assert [each["ledger"].updates for each in results] == [UPDATES] * CHILD
-    assert all(each["values"] == results[0]["values"] for each in results)
-    assert all(each["ring"] == [0, 1, 2] for each in results)
+    """The child ends after update 4, and rank 2 of the ring after update 14: then the others get an error."""
+    for each in found["dead ranks"]:
+        assert each["ledger"].updates == 14
+        assert each["ring"] == [0, 1, 2]
+        assert each["error"]
+    assert not any(each["error"] for each in found["back"])
 
 
 def test_a_server_updates_by_groups(found: dict[str, list[Result]]) -> None:
@@ -285,14 +315,9 @@ def test_dynamic_groups_are_formed_from_measured_times(found: dict[str, list[Res
     assert sorted(groupings[1][1].groups) == [(1,), (2,), (3,)]
 
 
-def test_a_server_leaves_out_workers_that_have_ended(found: dict[str, list[Result]]) -> None:
-    """Worker 3 has ended before the start, worker 2 after five gradients: its group goes on without it."""
-    reports = found["dead worker"][0]["reports"]
-    assert sorted(reports.lost) == [2, 3]
-    assert len(reports.applied) == 30
-    last = [worker for update in reports.applied[-10:] for worker, _ in update]
-    assert set(last) == {1}
-    assert found["dead worker"][1]["values"] == found["dead worker"][0]["values"]
+def test_a_server_without_workers_ends_with_an_error(found: dict[str, list[Result]]) -> None:
+    """Worker 2 of the group has ended, so worker 1 updates alone; then it ends, too."""
+    assert found["dead workers"][0]["error"] == "all workers have ended before the training was over"
 
 
 def test_a_rule_that_empties_the_ring_is_refused(found: dict[str, list[Result]]) -> None:
