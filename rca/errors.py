@@ -89,6 +89,11 @@ class InvalidWindow(InvalidInput):
         How many rows are wrong in total.
     expected : str
         What is accepted.
+
+    Attributes
+    ----------
+    path : str or None
+        The file or folder that was read, if the window came from one.
     """
 
     code = "invalid-window"
@@ -110,10 +115,11 @@ class InvalidWindow(InvalidInput):
         self.rows = [{key: _shown(value) for key, value in row.items()} for row in rows]
         self.n_rows = max(n_rows, len(self.rows))
         self.expected = cut(expected, _LONGEST_MESSAGE)
+        self.path: str | None = None
 
     def __str__(self) -> str:
         place = self.table if self.column is None else f"{self.table}.{self.column}"
-        text = f"{place}: {self.message}."
+        text = f"{place}: {self.message}." if self.path is None else f"{self.path}: {place}: {self.message}."
         if self.expected:
             text += f" Expected: {self.expected}."
         if self.rows:
@@ -126,13 +132,17 @@ class InvalidWindow(InvalidInput):
         return text
 
     def details(self) -> dict[str, Any]:
-        return super().details() | {
-            "table": self.table,
-            "column": self.column,
-            "rows": self.rows,
-            "n_rows": self.n_rows,
-            "expected": self.expected,
-        }
+        return (
+            super().details()
+            | {
+                "table": self.table,
+                "column": self.column,
+                "rows": self.rows,
+                "n_rows": self.n_rows,
+                "expected": self.expected,
+            }
+            | ({} if self.path is None else {"path": self.path})
+        )
 
 
 class InvalidTrace(InvalidInput):

@@ -51,6 +51,8 @@ def _lines(error: RcaError) -> list[str]:
         lines = [f"error ({error.code}): {clean(error.message)}"]
     else:
         place = error.table if error.column is None else f"{error.table}.{error.column}"
+        if error.path is not None:
+            place = f"{error.path}, {place}"
         lines = [f"error ({error.code}) in {clean(place)}: {clean(error.message)}"]
         if error.expected:
             lines.append(f"  expected: {clean(error.expected)}")

@@ -12,6 +12,8 @@ from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.end_events import FATAL_EVENTS, MISSED_EVENTS
+from rca.features.resource_evidence import RESOURCES
+from rca.telemetry.catalogue import resolve
 from rca.telemetry.window import Window
 
 #: Rows that end this many steps before the others' are worth a note.
@@ -51,6 +53,39 @@ def quality(
         unfamiliar=[] if strangeness is None else unfamiliar(strangeness, features),
         features_outside=[] if strangeness is None else [each.feature for each in strangeness.outside],
     )
+
+
+def with_unusable_signals(diagnosis: Diagnosis, window: Window) -> Diagnosis:
+    """The diagnosis with resources that have samples, but none to compare, as notes and not as missing."""
+    missing = [name for name in diagnosis.missing_signals if name in RESOURCES]
+    if not missing or window.metrics.num_rows == 0:
+        return diagnosis
+    samples = _samples_by_channel(window)
+    sent = {name: sum(samples.get(each.channel, 0) for each in RESOURCES[name]) for name in missing}
+    notes = [
+        f"{name}: {number:,} sample{'' if number == 1 else 's'} with nothing to compare with"
+        for name, number in sent.items()
+        if number
+    ]
+    if not notes:
+        return diagnosis
+    known = diagnosis.quality
+    return diagnosis.model_copy(
+        update={
+            "missing_signals": [name for name in diagnosis.missing_signals if not sent.get(name)],
+            "quality": known.model_copy(update={"notes": [*known.notes, *notes]}),
+        }
+    )
+
+
+def _samples_by_channel(window: Window) -> dict[str, int]:
+    """Samples of the signals that may feed each channel."""
+    found: dict[str, int] = {}
+    for counted in window.metrics.column("name").value_counts().to_pylist():
+        signal = resolve(counted["values"])
+        for channel in () if signal is None else signal.all_channels():
+            found[channel] = found.get(channel, 0) + counted["counts"]
+    return found
 
 
 def with_history_notes(diagnosis: Diagnosis, node_odds: Mapping[str, float]) -> Diagnosis:

@@ -32,7 +32,7 @@ from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.corroboration import with_machine_evidence
-from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
+from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
@@ -128,7 +128,8 @@ def diagnose(
             window = replace(window, notes=(*window.notes, NOT_COMPARED))
         alone = _without_steps(window)
         diagnosis = alone(window, bundle.model)
-        return within_limits(completed(with_actions(diagnosis, window, site=site), window))
+        diagnosis = with_unusable_signals(with_actions(diagnosis, window, site=site), window)
+        return within_limits(completed(diagnosis, window))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -145,7 +146,8 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    diagnosis = completed(with_actions(diagnosis, window, site=site), window)
+    diagnosis = with_unusable_signals(with_actions(diagnosis, window, site=site), window)
+    diagnosis = completed(diagnosis, window)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 

@@ -52,6 +52,8 @@ class Summary:
         The action to take, with its gain and break-even.
     check : Phrase
         What to look at before.
+    runbook : Phrase
+        The command that shows the runbook of the first cause.
     why : tuple of Phrase
         The observations that say most, at most `MOST_REASONS`.
     lost : Phrase
@@ -67,6 +69,7 @@ class Summary:
     since: Phrase
     do: tuple[Phrase, ...]
     check: Phrase
+    runbook: Phrase
     why: tuple[Phrase, ...]
     lost: Phrase
     sure: Phrase
@@ -81,6 +84,7 @@ class Summary:
             since=_since(diagnosis),
             do=_do(diagnosis),
             check=(sentence(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
+            runbook=_runbook(diagnosis),
             why=_why(diagnosis),
             lost=_lost(diagnosis),
             sure=_sure(diagnosis),
@@ -94,6 +98,7 @@ class Summary:
             ("Since", (self.since,)),
             ("Do this", self.do),
             ("Check", (self.check,)),
+            ("Runbook", (self.runbook,)),
             ("Why", self.why),
             ("Lost", (self.lost,)),
             ("How sure", (self.sure,)),
@@ -185,6 +190,13 @@ def action_phrase(action: Action) -> Phrase:
     how = clean(action.runbook)
     told = f" {how[0].upper()}{how[1:].rstrip('.')}." if how else ""
     return (Name(clean(action.action)), gain, told)
+
+
+def _runbook(diagnosis: Diagnosis) -> Phrase:
+    """The runbook of the first cause: the commands of its check, and how to go on."""
+    if not diagnosis.causes or diagnosis.verdict == "healthy":
+        return ()
+    return (Name(f"rca runbook {clean(diagnosis.causes[0].cause)} --diagnosis ANSWER.json"),)
 
 
 def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:

@@ -58,7 +58,11 @@ def _from_path(path: Path, max_bytes: int | None) -> Window:
         window = read_files(path)
         if window is not None:
             return window
-    return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+    try:
+        return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+    except InvalidWindow as error:
+        error.path = str(path)
+        raise
 
 
 def _content(path: Path) -> bytes:

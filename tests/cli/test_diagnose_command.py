@@ -195,3 +195,17 @@ def test_cluster_priors_come_from_the_environment_too(
     ran = rca_command("diagnose", SLOW, "--format", "json")
     assert ran.code == 2
     assert "'nic' is not in the catalogue" in ran.err
+
+
+def test_the_error_of_a_broken_file_names_it(rca_command: Run, tmp_path: Path) -> None:
+    broken, folder = tmp_path / "broken.json", tmp_path / "window"
+    broken.write_text('{"job": {')
+    folder.mkdir()
+    (folder / "window.json").write_text('{"job"')
+    for path in (broken, folder):
+        assert f"in {path}, " in rca_command("diagnose", path).err
+    told = json.loads(rca_command("diagnose", broken, "--format", "json").err)
+    assert told["path"] == str(broken)
+    earlier = rca_command("diagnose", SLOW, "--earlier", broken).err
+    assert str(broken) in earlier
+    assert "the earlier window" in earlier

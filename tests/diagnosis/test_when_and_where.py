@@ -109,3 +109,12 @@ def test_the_verdict_follows_from_mode_and_abstention(slow: Diagnosis) -> None:
     assert slow.verdict == "fail_slow"
     assert slow.model_copy(update={"abstained": True}).verdict == "undecided"
     assert slow.model_copy(update={"failure_mode": "healthy"}).verdict == "healthy"
+
+
+def test_signals_with_too_few_samples_are_not_called_missing(slow_window: Window) -> None:
+    job = slow_window.job
+    one = [{"time": job.start + 1, "rank": 0, "name": "DCGM_FI_DEV_SM_CLOCK", "value": 1755.0}]
+    found = rca.diagnose(rca.Window.from_tables(job, steps=slow_window.steps, metrics=one))
+    assert "gpu_clock" not in found.missing_signals
+    assert "gpu_memory" in found.missing_signals
+    assert "gpu_clock: 1 sample with nothing to compare with" in found.quality.notes

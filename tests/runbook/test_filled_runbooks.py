@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from command_lint import check
 
+from rca.diagnosis.places import Place as RankInAnswer
 from rca.diagnosis.result import Diagnosis, Shared
 from rca.errors import InvalidInput, SourceError
 from rca.runbook.procedures import Incident, Library, Runbook, runbook
@@ -56,6 +57,13 @@ def test_devices_come_from_the_places_of_the_window(throttled: Diagnosis) -> Non
     assert "GPU" not in {each.written for each in found.replace}
     slot = runbook(LIBRARY, "pcie_degradation", incident=Incident.of(throttled, "x", job(place)))
     assert "lspci -vv -s 0000:3b:00.0" in slot.verify[1].commands[0]
+
+
+def test_devices_come_from_the_answer_alone(varied: Varied, throttled: Diagnosis) -> None:
+    place = RankInAnswer(rank=6, node="node-3", gpu=2, pci_address="0000:3b:00.0")
+    cause = throttled.causes[0].model_copy(update={"places": [place]})
+    found = filled(varied(causes=[cause]))
+    assert found.places == ["rank 6 on node-3, GPU 2, PCI 0000:3b:00.0"]
 
 
 def test_a_shared_adapter_is_the_port(varied: Varied, throttled: Diagnosis) -> None:

@@ -73,7 +73,7 @@ def test_the_screen_has_every_part(varied: Varied, throttled: Diagnosis) -> None
 def test_every_page_has_the_rows_of_the_summary(varied: Varied, throttled: Diagnosis, format_: str) -> None:
     diagnosis = dated(varied, throttled, until=ONSET + timedelta(minutes=1))
     page = render(diagnosis, format_)
-    titles = ["Since", "Do this", "Check", "Why", "Lost", "How sure", "Owner"]
+    titles = ["Since", "Do this", "Check", "Runbook", "Why", "Lost", "How sure", "Owner"]
     assert list(rows(diagnosis)) == titles
     places = [page.find(title) for title in titles]
     assert -1 not in places

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.signal import fftconvolve
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
@@ -243,6 +242,9 @@ def _convolved(bits: int, counts: IntArray, total: int) -> int:
     able = np.zeros(total + 1)
     able[counts] = 1
     # Entries count the ways to reach a sum: below 2**20, so the rounding of the transform is small.
+    # Imports scipy.stats, which a diagnosis must not wait for.
+    from scipy.signal import fftconvolve
+
     ways = fftconvolve(_as_array(bits, total).astype(np.float64), able)[: total + 1]
     return int.from_bytes(np.packbits(ways > 0.5, bitorder="little").tobytes(), "little")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rca.diagnosis.places import Place as RankInAnswer
 from rca.diagnosis.result import Action, Cause, Diagnosis, Straggler
 from rca.runbook.numbers import rank_list
 from rca.telemetry.job import Job, RankPlace
@@ -113,7 +114,11 @@ class Incident:
 def _places(
     groups: Sequence[Cause | Straggler], ranks: Sequence[int], nodes: Sequence[str], job: Job | None
 ) -> Iterable[Place]:
-    held = {} if job is None else {place.rank: place for place in job.ranks or ()}
+    held: dict[int, RankPlace | RankInAnswer] = {
+        place.rank: place for each in groups for place in each.places
+    }
+    # The window has the places of all ranks, the answer those of the first ones.
+    held |= {} if job is None else {place.rank: place for place in job.ranks or ()}
     if not nodes:
         if ranks:
             yield Place(None, tuple(ranks), {"rank": str(ranks[0])})
@@ -135,7 +140,7 @@ def _places(
         yield Place(node, tuple(there), {name: value for name, value in values.items() if _safe(value)})
 
 
-def _devices(places: Sequence[RankPlace]) -> dict[str, str]:
+def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:
     """Devices of the ranks of one node; a PCI address and a port only where all of them share it."""
     found = {}
     gpus = sorted({place.gpu for place in places if place.gpu is not None})
