@@ -42,6 +42,7 @@ NEW_IN_FORMAT_2 = (
     "window",
     "places",
     "compared_with",
+    "device",
     "recommended",
     "gpu_hours_idle",
     "gpu_hours_lost",

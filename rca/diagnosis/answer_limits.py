@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rca.diagnosis.result import Cause, Diagnosis, Place, Quality, Shared, Straggler
+from rca.diagnosis.result import Cause, Diagnosis, Evidence, Place, Quality, Shared, Straggler
 
 MOST_STRAGGLERS = 64
 MOST_CAUSES = 64
@@ -27,6 +27,7 @@ _QUOTED = 3
 _Entry = TypeVar("_Entry")
 _Place = TypeVar("_Place", int, str)
 _Component = TypeVar("_Component", Straggler, Cause)
+_Observation = TypeVar("_Observation", bound=Evidence)
 
 
 def within_limits(diagnosis: Diagnosis) -> Diagnosis:
@@ -73,11 +74,7 @@ class _Limits:
         for position, each in enumerate(components):
             ranks = self._fitting(f"{name}[{position}].ranks", each.ranks)
             nodes = self._fitting(f"{name}[{position}].nodes", [self._text(node) for node in each.nodes])
-            notes = [self._text(item.note) for item in each.evidence]
-            evidence = [
-                item if item.note == note else item.model_copy(update={"note": note})
-                for item, note in zip(each.evidence, notes, strict=True)
-            ]
+            evidence = [self._evidence(item) for item in each.evidence]
             shared = self._shared(f"{name}[{position}].shared", each.shared)
             update = {
                 "ranks": ranks,
@@ -109,6 +106,12 @@ class _Limits:
             ranks=self._fitting(f"{name}.ranks", part.ranks),
             nodes=self._fitting(f"{name}.nodes", [self._text(node) for node in part.nodes]),
         )
+
+    def _evidence(self, item: _Observation) -> _Observation:
+        device = None if item.device is None else self._text(item.device)
+        update = {"note": self._text(item.note), "device": device}
+        changed = (item.note, item.device) != (update["note"], device)
+        return item.model_copy(update=update) if changed else item
 
     def _place(self, place: Place) -> Place:
         texts = {name: getattr(place, name) for name in ("node", "pci_address", "nic")}

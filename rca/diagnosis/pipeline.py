@@ -33,6 +33,7 @@ from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, 
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
+from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
@@ -129,7 +130,7 @@ def diagnose(
         alone = _without_steps(window)
         diagnosis = alone(window, bundle.model)
         diagnosis = with_unusable_signals(with_actions(diagnosis, window, site=site), window)
-        return within_limits(completed(diagnosis, window))
+        return within_limits(with_devices(completed(diagnosis, window), window))
     loaded = bundle
 
     def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
@@ -147,7 +148,7 @@ def diagnose(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
     diagnosis = with_unusable_signals(with_actions(diagnosis, window, site=site), window)
-    diagnosis = completed(diagnosis, window)
+    diagnosis = with_devices(completed(diagnosis, window), window)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
 
 

@@ -84,6 +84,7 @@ class Evidence(_Frozen):
 
     `direction` is "against" where a signal that belongs to the cause was measured and is normal.
     `compared_with` says in words what `reference` is of: the peers, the other steps, a healthy machine.
+    `device` is the network port or disk whose samples are the highest, where a node has several.
     """
 
     signal: str
@@ -93,6 +94,7 @@ class Evidence(_Frozen):
     note: str
     direction: Literal["for", "against"] = "for"
     compared_with: str | None = None
+    device: str | None = None
 
 
 class Contribution(Evidence):

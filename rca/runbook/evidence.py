@@ -32,6 +32,8 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
     usual = isinstance(item, Contribution) and not label
     if not label:
         label, note = note or clean(item.signal), ""
+    if label and item.device is not None:
+        label = f"{label}, {name(item.device)}"
     unmeasured = item.value is None and item.reference is None
     # That there is an event says it all.
     unmeasured |= brief and item.unit == "events" and item.value == 1

@@ -118,3 +118,15 @@ def test_signals_with_too_few_samples_are_not_called_missing(slow_window: Window
     assert "gpu_clock" not in found.missing_signals
     assert "gpu_memory" in found.missing_signals
     assert "gpu_clock: 1 sample with nothing to compare with" in found.quality.notes
+
+
+def test_evidence_of_a_network_names_its_worst_port() -> None:
+    window = rca.read_window("data/windows/nic-rate-limited")
+    quiet = [row | {"device": "ib0", "value": 0.0} for row in window.metrics.to_pylist()]
+    quiet = [row for row in quiet if row["name"] == "node_qdisc_overlimits_total"]
+    metrics = [*quiet, *window.metrics.to_pylist()]
+    both = rca.Window.from_tables(window.job, steps=window.steps, metrics=metrics)
+    (cause, *_) = rca.diagnose(both).causes
+    devices = {each.signal: each.device for each in cause.evidence}
+    assert devices["qdisc_overlimits"] == "eth0"
+    assert devices["communication_transfer_seconds"] is None
