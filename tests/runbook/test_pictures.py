@@ -67,7 +67,9 @@ def test_the_bars_of_the_waterfall_are_as_long_as_the_costs(
 
 def test_the_heat_map_frames_the_blamed_ranks_and_marks_the_onset(pictures: dict[str, Picture]) -> None:
     heat_map = pictures[HEAT_MAP]
-    assert len(boxes(heat_map, "frame")) == 2
+    (frame,) = boxes(heat_map, "frame")
+    row = float(boxes(heat_map, "shade")[0]["height"]) + 1
+    assert float(frame["height"]) == pytest.approx(2 * row - 1)
     assert {"rank 2", "rank 3", "step 21"} <= set(words(heat_map))
     shades = [float(each["fill-opacity"]) for each in boxes(heat_map, "shade")]
     assert max(shades) == 1.0

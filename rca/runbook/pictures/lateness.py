@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.diagnosis.result import Diagnosis
 from rca.features.comparison import Comparison
 from rca.features.work import Work
+from rca.robust import nan_mean
 from rca.runbook.numbers import seconds
-from rca.runbook.pictures.svg import SHADES, WIDTH, Picture, box, line, picture, text
+from rca.runbook.pictures.svg import LINE, SHADES, WIDTH, Picture, box, line, picture, text
 from rca.telemetry.hidden_waits import without_hidden_waits
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import placed
@@ -19,6 +20,10 @@ from rca.telemetry.window import Window
 
 #: Most rows and columns of a map; more ranks or steps share a cell.
 MOST_ROWS, MOST_COLUMNS = 64, 120
+#: Share of the late cells that are lighter than black.
+FULL_SHADE = 0.98
+#: Black is at least this share of a step: less is noise.
+NOTABLE = 0.03
 _LEFT, _TOP, _BOTTOM = 110.0, 6.0, 22.0
 
 
@@ -45,50 +50,69 @@ def lateness_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
     blamed = np.zeros(topology.n_ranks, dtype=bool)
     for straggler in diagnosis.stragglers:
         blamed[straggler.ranks] = True
-    found = [_heat_map(late, work.steps, blamed, diagnosis)]
+    found = [_heat_map(late, work.steps, work.step_reference, blamed, diagnosis)]
     inside = comparison.segment.mask(work.steps.size)
     if topology.n_stages > 1 and int(topology.data_rank.max()) < MOST_ROWS:
-        found.append(_stage_map(late[:, inside].mean(axis=1), blamed, topology))
+        # Peers of a rank are of its stage, so stages are compared by their work.
+        busy = nan_mean(work.own[:, inside].T)
+        found.append(_stage_map(np.nan_to_num(busy - np.nanmedian(busy)), blamed, topology))
     return found
 
 
-def _heat_map(late: FloatArray, steps: IntArray, blamed: np.ndarray, diagnosis: Diagnosis) -> Picture:
+def _heat_map(
+    late: FloatArray, steps: IntArray, step: float, blamed: BoolArray, diagnosis: Diagnosis
+) -> Picture:
     """Rows of ranks, columns of steps; the darker, the later."""
     rows = _groups(late.shape[0], MOST_ROWS)
     columns = _groups(late.shape[1], MOST_COLUMNS)
     by_column = np.add.reduceat(late, columns[:-1], axis=1) / np.diff(columns)
     # The latest rank of a row stays visible among its quick neighbours.
     cells = np.maximum.reduceat(by_column, rows[:-1], axis=0)
-    top = float(cells.max())
+    # A single very late step must not make all others white.
+    top = max(float(np.quantile(cells[cells > 0], FULL_SHADE)), NOTABLE * step)
     height = max(5.0, min(18.0, 360.0 / cells.shape[0]))
     width = (WIDTH - _LEFT - 4) / cells.shape[1]
+    is_blamed = np.logical_or.reduceat(blamed, rows[:-1])
     elements: list[Markup] = []
     for row, values in enumerate(cells):
-        first, end = int(rows[row]), int(rows[row + 1])
         y = _TOP + row * height
-        is_blamed = bool(blamed[first:end].any())
         elements += _shaded(values / top, _LEFT, y, width, height - 1)
-        if height >= 11 or is_blamed:
-            name = f"rank {first}" if end - first == 1 else f"ranks {first}-{end - 1}"
-            elements.append(text(_LEFT - 6, y + height - 2, name, anchor="end", strong=is_blamed))
-        if is_blamed:
-            elements.append(box(_LEFT, y, width * cells.shape[1], height - 1, "frame"))
+        if height >= LINE * 0.7:
+            elements.append(_name(rows, row, row + 1, y + height - 2, strong=bool(is_blamed[row])))
+    for first, end in _runs(is_blamed):
+        y, tall = _TOP + first * height, (end - first) * height - 1
+        elements.append(box(_LEFT, y, width * cells.shape[1], tall, "frame"))
+        if height < LINE * 0.7:
+            elements.append(_name(rows, first, end, y + tall / 2 + 4, strong=True))
     foot = _TOP + cells.shape[0] * height
-    for step in {int(steps[0]), int(steps[-1]), *_onsets(diagnosis)}:
-        column = int(np.clip(np.searchsorted(steps, step), 0, steps.size - 1))
+    for number in {int(steps[0]), int(steps[-1]), *_onsets(diagnosis)}:
+        column = int(np.clip(np.searchsorted(steps, number), 0, steps.size - 1))
         x = _LEFT + (np.searchsorted(columns, column, side="right") - 1) * width
         x = min(float(x), WIDTH - 4)
-        is_onset = step in _onsets(diagnosis)
+        is_onset = number in _onsets(diagnosis)
         elements.append(line(x, _TOP, x, foot + 4, "onset" if is_onset else "thin"))
         anchor = "end" if x > WIDTH - 60 else "start"
-        elements.append(text(x, foot + 16, f"step {step}", anchor=anchor, strong=is_onset))
+        elements.append(text(x, foot + 16, f"step {number}", anchor=anchor, strong=is_onset))
     return picture(
         "Lateness of ranks over steps",
-        f"The darker, the later than its peers; black is {seconds(top)} per step. "
+        f"The darker, the later than its peers; black is {seconds(top)} per step or more. "
         "Frames mark blamed ranks, the dashed line the onset.",
         foot + _BOTTOM,
         *elements,
     )
+
+
+def _name(rows: IntArray, first: int, end: int, y: float, *, strong: bool) -> Markup:
+    """The ranks of some rows, to the left of them."""
+    low, high = int(rows[first]), int(rows[end]) - 1
+    words = f"rank {low}" if low == high else f"ranks {low}-{high}"
+    return text(_LEFT - 6, y, words, anchor="end", strong=strong)
+
+
+def _runs(marked: BoolArray) -> list[tuple[int, int]]:
+    """First and end of each run of marked neighbours."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(int)))
+    return list(zip(changes[::2].tolist(), changes[1::2].tolist(), strict=True))
 
 
 def _onsets(diagnosis: Diagnosis) -> set[int]:
@@ -113,12 +137,12 @@ def _groups(n_values: int, most: int) -> IntArray:
     return np.append(np.arange(0, n_values, size), n_values)
 
 
-def _stage_map(late: FloatArray, blamed: np.ndarray, topology: Topology) -> Picture:
-    """Rows of stages, columns of data ranks; the latest rank of a tensor group counts."""
+def _stage_map(more: FloatArray, blamed: BoolArray, topology: Topology) -> Picture:
+    """Rows of stages, columns of data ranks; the busiest rank of a tensor group counts."""
     n_columns = int(topology.data_rank.max()) + 1
     cells = np.zeros((topology.n_stages, n_columns))
     marked = np.zeros(cells.shape, dtype=bool)
-    np.maximum.at(cells, (topology.stage, topology.data_rank), late)
+    np.maximum.at(cells, (topology.stage, topology.data_rank), more)
     np.logical_or.at(marked, (topology.stage, topology.data_rank), blamed)
     top = max(float(cells.max()), 1e-12)
     width, height = min(40.0, (WIDTH - _LEFT - 4) / n_columns), 24.0
@@ -139,8 +163,9 @@ def _stage_map(late: FloatArray, blamed: np.ndarray, topology: Topology) -> Pict
         text(_LEFT + n_columns * width, foot + 16, str(n_columns - 1), anchor="end"),
     ]
     return picture(
-        "Lateness of pipeline stages and data ranks",
-        f"Mean of the slow steps; black is {seconds(top)} per step. Frames mark blamed ranks.",
+        "Work of pipeline stages and data ranks",
+        f"Work above that of the median rank in the slow steps; black is {seconds(top)} per step. "
+        "Frames mark blamed ranks.",
         foot + _BOTTOM,
         *elements,
     )
