@@ -71,19 +71,21 @@ MANY = """async () => {
   const [nRanks, nSteps, late] = [10000, 20, 7777];
   const [rank, step, whole, wait] = [[], [], [], []];
   for (let r = 0; r < nRanks; r += 1) for (let s = 0; s < nSteps; s += 1) {
-    rank.push(r); step.push(s); whole.push(1); wait.push(r === late ? 0 : 0.4);
+    const noise = ((r * 7919 + s * 104729) % 1000) / 1e4;
+    rank.push(r); step.push(s); whole.push(1); wait.push(r === late ? 0 : 0.6 - noise);
   }
   const steps = { rank, step, start_time: step, step_seconds: whole, communication_wait_seconds: wait };
   const grid = gridOf({ job: { ranks: [] }, steps });
   const rows = grid.ranks.map((_, at) => at);
-  const view = { rows, first: 0, last: nSteps - 1, scale: scaleOf(grid.late) };
+  const view = { rows, first: 0, last: nSteps - 1, scale: scaleOf(grid) };
   const drawn = heatMap(grid, view, { blamed: new Set([late]), from: null, until: null }, () => {});
   const canvas = drawn.querySelector("canvas");
   const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const pixels = new Uint32Array(image.data.buffer);
-  const usual = pixels[0];
   const marked = new Set();
-  pixels.forEach((each, at) => { if (each !== usual) marked.add(Math.floor(at / canvas.width)); });
+  // Late cells are dark red: little green.
+  for (let at = 0; at < image.data.length / 4; at += 1) {
+    if (image.data[4 * at + 1] < 100) marked.add(Math.floor(at / canvas.width));
+  }
   return { height: canvas.height, marked: [...marked], worst: latest(grid, rows, 0, nSteps - 1)[0] };
 }"""
 
@@ -191,7 +193,9 @@ def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     page.wait_for_selector("text=Version 2 is the champion now")
     visit.go("/")
-    page.wait_for_selector("main td >> text=cpu contention")
+    page.locator("main table").first.get_by_role("link").first.click()
+    page.wait_for_selector("text=explained")
+    assert "node-1" in page.inner_text("main dl")
     assert visit.complaints == []
     assert {each for each in visit.requests if not each.startswith((f"{visit.url}/", "data:"))} == set()
 
@@ -301,11 +305,12 @@ def test_nothing_scrolls_sideways_at_360_pixels(visit: Visit) -> None:
 
 
 def test_one_late_rank_of_ten_thousand_is_seen(visit: Visit) -> None:
+    visit.page.emulate_media(color_scheme="light")
     found = visit.page.evaluate(MANY)
     assert found["height"] == 480
     assert found["marked"] == [7777 * 480 // 10_000]
     assert found["worst"]["row"] == 7777
-    assert found["worst"]["mean"] == pytest.approx(0.4)
+    assert found["worst"]["mean"] == pytest.approx(0.55, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import { call } from "./api.js";
 
 //: Largest window that is fetched for pictures: rows of `steps`, and bytes of JSON.
-const MOST_ROWS = 1_000_000;
+const MOST_ROWS = 500_000;
 const MOST_BYTES = 160 << 20;
 const BINS = 80;
 
@@ -104,12 +104,22 @@ export function quantile(ordered, share) {
   return ordered[low] + (ordered[Math.min(low + 1, ordered.length - 1)] - ordered[low]) * (at - low);
 }
 
-/** Upper end of the colour scale: nearly the latest, so that one outlier does not hide the others. */
-export function scaleOf(late) {
+/**
+ * Upper end of the colour scale. A rank that is late in a fifth of the steps has full colour. Otherwise nearly the
+ * latest cell counts, so that one outlier does not hide the others.
+ */
+export function scaleOf(grid) {
+  const { late } = grid;
+  const width = grid.steps.length;
   const every = Math.max(1, Math.floor(late.length / 200_000));
   const some = [];
   for (let i = 0; i < late.length; i += every) if (late[i] > 0) some.push(late[i]);
-  return Math.max(quantile(Float32Array.from(some).sort(), 0.995) || 0, 1e-4);
+  let scale = quantile(Float32Array.from(some).sort(), 0.995) || 0;
+  for (let row = 0; row < grid.ranks.length; row += 1) {
+    const known = late.slice(row * width, (row + 1) * width).filter((each) => !Number.isNaN(each)).sort();
+    scale = Math.max(scale, quantile(known, 0.8) || 0);
+  }
+  return Math.max(scale, 1e-4);
 }
 
 /** Mean lateness of each row of `rows` over the columns from `first` to `last`, the latest first. */

@@ -36,7 +36,7 @@ async function compared(ids, signal) {
     const window = await stored(text.window_digest, used + unused, signal).catch((error) => ({ grid: null, error }));
     return { diagnosis, text, window };
   }));
-  const scale = Math.max(...two.map(({ window }) => (window.grid ? scaleOf(window.grid.late) : 0)));
+  const scale = Math.max(...two.map(({ window }) => (window.grid ? scaleOf(window.grid) : 0)));
   return h("div", {},
     table("Side by side", ["", "First", "Second"], rows(two)),
     h("p", { class: "quiet" }, "Both pictures have the same colour scale."),

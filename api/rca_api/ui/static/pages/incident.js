@@ -5,29 +5,30 @@ import { facts, h, table } from "../dom.js";
 import { probability, ranks, seconds, utc, words } from "../format.js";
 import { badge, cost } from "./overview.js";
 
-const SAID = { sick: "▲ faulty", unsure: "? undecided", healthy: "✓ healthy" };
+const SHOWN = ["Do this", "Check", "Why", "How sure", "Owner"];
+const SAID = { suspect: "▲ faulty, cause not certain", sick: "▲ faulty", unsure: "? undecided", healthy: "✓ healthy" };
 
 export async function page({ params, signal }) {
   const incident = await get(`/v1/incidents/${params.id}`, signal);
-  const newest = incident.diagnoses.find((each) => each.verdict === "sick") ?? incident.diagnoses[0];
-  const text = newest ? await get(`/ui/diagnoses/${newest.diagnosis_id}`, signal).catch((error) => {
-    if (signal.aborted) throw error;
-    return null;
-  }) : null;
+  const newest = incident.diagnoses.find((each) => each.verdict !== "healthy") ?? incident.diagnoses[0];
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
-    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
+    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
     facts([
       ["Who", incident.place.join(", ") || "not known"],
       ["Since", `${utc(incident.began)}, last seen ${utc(incident.ended)}`],
       ["Cost so far", cost(incident)],
-      ...lines(text, ["Do this", "Check", "Why", "How sure", "Owner"]),
+      ...(incident.summary?.parts ?? []).filter((part) => SHOWN.includes(part.title)).map((part) => [part.title, part.lines]),
       ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${incident.resolution})` : ""],
     ]),
     h("div", { class: "actions" },
       newest ? h("a", { class: "button", href: `#/diagnoses/${newest.diagnosis_id}` }, "Newest diagnosis with pictures") : null,
       incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${newest ? `?diagnosis=${newest.diagnosis_id}` : ""}` }, "Runbook") : null,
     ),
+    h("h2", {}, "Stages"),
+    table("On the clock of the job", ["Stage", "Reached", "After its begin"], incident.stages.map((each) => [
+      words(each.name), each.at ? `✓ ${utc(each.at)}` : "not yet", each.seconds === null ? "not yet" : seconds(each.seconds),
+    ])),
     h("h2", {}, "Nodes"),
     incident.nodes.length
       ? table("Blamed in it", ["Node", "Probability", "Earlier faults"], incident.nodes.map((each) => [
@@ -49,11 +50,6 @@ export async function page({ params, signal }) {
       h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), SAID[each.verdict] ?? words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
     ])),
   );
-}
-
-/** Rows of a summary by title. */
-export function lines(text, titles) {
-  return (text?.rows ?? []).filter((row) => titles.includes(row.title)).map((row) => [row.title, row.lines]);
 }
 
 function lemon(incident, node) {

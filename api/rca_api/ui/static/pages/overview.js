@@ -66,7 +66,7 @@ const link = (incident, text) => h("a", { href: `#/incidents/${incident.id}` }, 
 function row(incident) {
   return [
     link(incident, incident.job_id),
-    [badge(incident.failure_mode), " ", incident.cause ? words(incident.cause) : "cause not known"],
+    [badge(incident.failure_mode), incident.suspected ? " ? suspected, " : " ", incident.cause ? words(incident.cause) : "cause not known"],
     incident.place.join(", ") || "not known",
     utc(incident.began),
     cost(incident),
@@ -83,14 +83,12 @@ export function badge(name) {
   return h("span", { class: `badge ${kind}` }, text);
 }
 
-/** The action of the newest diagnosis of an incident; null if there is none. */
+/** What the newest diagnosis of an incident says to do; null if there is none. */
 async function action(incident, signal) {
   try {
-    const detail = await get(`/v1/incidents/${incident.id}`, signal);
-    const newest = detail.diagnoses.find((each) => each.verdict === "sick");
-    if (!newest) return null;
-    const { actions } = await get(`/v1/diagnoses/${newest.diagnosis_id}`, signal);
-    return actions.length ? link(incident, `${words(actions[0].action)}: ${actions[0].runbook}`) : null;
+    const { summary } = await get(`/v1/incidents/${incident.id}`, signal);
+    const line = summary?.parts.find((each) => each.title === "Do this")?.lines[0];
+    return line ? link(incident, line) : null;
   } catch (error) {
     if (signal.aborted) throw error;
     // The table is of use without it.

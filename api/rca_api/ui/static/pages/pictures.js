@@ -26,7 +26,7 @@ export function marksOf(diagnosis) {
 }
 
 /** The heat map with its filters. `scale` may be shared with another map. */
-export function explored(grid, marks, scale = scaleOf(grid.late)) {
+export function explored(grid, marks, scale = scaleOf(grid)) {
   const whole = { rows: grid.ranks.map((_, at) => at), first: 0, last: grid.steps.length - 1, scale };
   let view = whole;
   const nodes = [...new Set(grid.nodes)].filter(Boolean).sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
