@@ -152,7 +152,8 @@ def _sources(settings: Settings) -> None:
         try:
             Sources.read(settings.sources)
         except InvalidInput as error:
-            raise InvalidInput(f"needs a YAML file with Prometheus servers: {error.message}") from None
+            reason = error.message.removeprefix(f"{settings.sources}").lstrip(":, ")
+            raise InvalidInput(f"needs a YAML file with Prometheus servers: {reason}") from None
         except RcaError:
             raise InvalidInput("needs a readable YAML file with Prometheus servers") from None
 
