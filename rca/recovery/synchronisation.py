@@ -142,8 +142,10 @@ class GroupedSynchronisation(SingleAction):
         if isinstance(workers, str):
             return workers
         groups = workers.groups(situation)
+        if len(groups) < 2 and workers.slower_group().size:
+            return "the wait for slow workers costs less than stale updates would"
         if len(groups) < 2:
-            return f"no group of workers is usually {GROUPS_APART:.0%} slower at more cost than stale updates"
+            return f"no group of workers is usually {GROUPS_APART:.0%} slower than the others"
         found = situation.saved(self._changed(workers, groups, situation))
         if found is None or found[1][0] <= 0:
             return "smaller updates cost more iterations than the shorter steps save"

@@ -158,6 +158,17 @@ def test_the_planner_has_the_price_and_the_choice_of_star() -> None:
     assert 7 in found.ranks
 
 
+def test_workers_that_are_a_little_slower_wait_where_samples_are_plenty() -> None:
+    few = situation(
+        forward=slow_rank(4, late={3: 1.3}),
+        job=job(4),
+        site=Site(gradient_noise_scale=0.1),
+        global_batch=1e4,
+    )
+    (refused,) = GroupedSynchronisation().options(few)
+    assert "stale updates" in refused.reason
+
+
 def test_more_workers_than_were_learned_from_are_divided_by_speed() -> None:
     many = job(14, per_node=2)
     changed = situation(
