@@ -33,7 +33,7 @@ def test_each_stage_has_its_time_since_the_begin(database: Database) -> None:
     stages = {each.name: each.seconds for each in held.stages}
     assert stages == {"detected": 120.0, "localised": 180.0, "explained": 180.0, "recovered": 180.0}
     assert "- Stages: detected after 2 min, localised after 3 min," in page(held)
-    assert held.url == f"https://rca.example.org/v1/incidents/{held.id}"
+    assert held.url == f"https://rca.example.org/ui#/incidents/{held.id}"
 
 
 def test_an_open_incident_has_not_recovered(database: Database) -> None:

@@ -215,7 +215,7 @@ def test_pictures_for_the_documentation(visit: Visit, request: pytest.FixtureReq
         page.set_viewport_size({"width": size[0], "height": size[1]})
         visit.go(part, wait)
         drawn = image.open(BytesIO(page.screenshot()))
-        drawn.convert("RGB").quantize(64).save(wanted / f"{name}.png", optimize=True)
+        drawn.convert("RGB").quantize(96).save(wanted / f"{name}.png", optimize=True)
     page.set_viewport_size({"width": 1200, "height": 900})
 
 

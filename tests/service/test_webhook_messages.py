@@ -48,7 +48,7 @@ def sent(database: Database, clock: Clock, form: str, *said: str, **more: Any) -
 def test_our_own_message_has_the_summary_and_a_link(database: Database, clock: Clock) -> None:
     first, *_, last = sent(database, clock, "standard", *LIFE)
     data = first["data"]
-    assert data["url"] == f"https://rca.example.org/v1/incidents/{data['incident']['id']}"
+    assert data["url"] == f"https://rca.example.org/ui#/incidents/{data['incident']['id']}"
     assert "nic_degradation" in data["summary"]["headline"]
     assert "Owner" in {each["title"] for each in data["summary"]["parts"]}
     assert "Do this" not in {each["title"] for each in last["data"]["summary"]["parts"]}
@@ -60,7 +60,7 @@ def test_slack_gets_what_happened_the_summary_and_a_link(database: Database, clo
     assert changed["text"] == "job-7 is slow for another cause: cpu_contention on node-1"
     assert resolved["text"] == "job-7 is healthy again"
     blocks = opened["blocks"] + opened["attachments"][0]["blocks"]
-    assert "<https://rca.example.org/v1/incidents/" in orjson.dumps(blocks).decode()
+    assert "<https://rca.example.org/ui#/incidents/" in orjson.dumps(blocks).decode()
     for block in blocks:
         text = block.get("text", {"text": ""})["text"]
         assert block["type"] in {"section", "context", "header"}

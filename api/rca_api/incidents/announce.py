@@ -98,7 +98,7 @@ class Announcer:
 
 def incident_url(public_url: str, incident_id: str) -> str | None:
     """Address of an incident for people; None if the service has no public address."""
-    return f"{public_url.rstrip('/')}/v1/incidents/{incident_id}" if public_url else None
+    return f"{public_url.rstrip('/')}/ui#/incidents/{incident_id}" if public_url else None
 
 
 def summary_of(session: Session, diagnosis_id: str | None) -> Summary | None:

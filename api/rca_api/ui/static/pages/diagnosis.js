@@ -37,7 +37,8 @@ function head(diagnosis, text) {
     h("h1", {}, text.headline),
     h("p", {}, badge(text.verdict), ` Job ${diagnosis.job_id}, diagnosed ${utc(diagnosis.created_at)}.`),
     facts([
-      ...text.rows.map((row) => [row.title, row.lines]),
+      // The runbook is a link below.
+      ...text.rows.filter((row) => row.title !== "Runbook").map((row) => [row.title, row.lines]),
       ["Probabilities", probabilities(diagnosis)],
     ]),
     h("div", { class: "actions" },
