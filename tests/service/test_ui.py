@@ -122,6 +122,17 @@ def test_the_page_is_no_part_of_the_api(client: TestClient) -> None:
     assert not [route for route in found if getattr(route, "include_in_schema", False)]
 
 
+@pytest.mark.parametrize(("auth", "needed"), [("off", False), ("keys", True)])
+def test_the_page_learns_whether_a_key_is_needed(tmp_path: Path, auth: Any, needed: bool) -> None:
+    client = TestClient(create_app(Settings(data_dir=tmp_path, auth=auth)))
+    assert client.get("/ui/access").json() == {"keys": needed}
+
+
+def test_the_text_of_a_diagnosis_needs_a_key(tmp_path: Path) -> None:
+    client = TestClient(create_app(Settings(data_dir=tmp_path, auth="keys")))
+    assert client.get(f"/ui/diagnoses/{'0' * 32}").status_code == 401
+
+
 @dataclass
 class Visit:
     """A signed-in browser on the page, with a diagnosis of a node under load."""
@@ -180,6 +191,7 @@ def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
     assert page.inner_text("h1").startswith("FAIL-SLOW: node node-1")
     assert "UTC" in page.inner_text("main dl")
+    assert page.get_by_role("link", name="Runbook: cpu contention").count() == 1
     page.get_by_role("button", name="The diagnosis is right").click()
     page.wait_for_selector("text=Your feedback is stored (confirmed)")
     visit.go("/training")

@@ -32,7 +32,7 @@ export async function finished(id, signal) {
 }
 
 function head(diagnosis, text) {
-  const ways = diagnosis.causes.filter((each) => each.cause !== "unknown").slice(0, 3);
+  const ways = [...new Set(diagnosis.causes.map((each) => each.cause))].filter((each) => each !== "unknown").slice(0, 3);
   return h("section", {},
     h("h1", {}, text.headline),
     h("p", {}, badge(text.verdict), ` Job ${diagnosis.job_id}, diagnosed ${utc(diagnosis.created_at)}.`),
@@ -42,7 +42,7 @@ function head(diagnosis, text) {
       ["Probabilities", probabilities(diagnosis)],
     ]),
     h("div", { class: "actions" },
-      ways.map((each) => h("a", { class: "button", href: `#/runbooks/${each.cause}?diagnosis=${diagnosis.diagnosis_id}` }, `Runbook: ${words(each.cause)}`)),
+      ways.map((each) => h("a", { class: "button", href: `#/runbooks/${each}?diagnosis=${diagnosis.diagnosis_id}` }, `Runbook: ${words(each)}`)),
       h("a", { class: "button", href: `#/compare?left=${diagnosis.diagnosis_id}` }, "Compare with another window"),
     ),
   );
