@@ -40,6 +40,7 @@ SERVE = (
 )
 WORKER = ("data_dir", "database_url", "window_store_url", "queue_url", "collections_dir", "cache_dir")
 DATABASE = ("database_url",)
+FEEDBACK = ("database_url", "window_store_url")
 _WRITABLE, _READABLE = "needs a folder that can be written", "needs a folder that can be read"
 
 

@@ -28,4 +28,4 @@ COMMANDS: tuple[str, ...] = (
     "version",
 )
 #: Groups that work on the service's own data; their modules are in `rca_api.commands`.
-SERVICE_COMMANDS: tuple[str, ...] = ("watch", "worker", "keys", "db")
+SERVICE_COMMANDS: tuple[str, ...] = ("watch", "worker", "keys", "db", "feedback")

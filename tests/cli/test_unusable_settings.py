@@ -123,6 +123,7 @@ COMMANDS = {
     ("db", "prune"): start_checks.SERVE,
     ("db", "status"): start_checks.DATABASE,
     ("db", "upgrade"): start_checks.DATABASE,
+    ("feedback", "export", "collection"): start_checks.FEEDBACK,
     ("keys", "list"): start_checks.DATABASE,
     ("keys", "create", "--scope", "read"): start_checks.DATABASE,
     ("keys", "revoke", "0" * 16): start_checks.DATABASE,

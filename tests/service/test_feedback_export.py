@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from diagnosed import SETTINGS, Clock, diagnosed
 from sqlalchemy.orm import Session
+from typer.testing import CliRunner
 
 from rca.errors import SourceError
 from rca.telemetry.labels import Label, LabelledCause, read_collection
 from rca.telemetry.window import Window
 from rca.training.incidents import incident_examples, incidents, learned_incidents
+from rca_api.commands.feedback import app
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.feedback import labels
 from rca_api.feedback.export import ExportCounts, export_collection
@@ -23,6 +25,7 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.store.base import now
 from rca_api.store.database import Database
+from rca_api.store.window_store import WindowStore
 
 MakeWindow = Callable[..., Window]
 SLOW_NIC = Label(
@@ -89,6 +92,8 @@ def test_labelled_windows_can_be_trained_on(
     assert c.read_label().failure_mode == "healthy"
     groups = [each.group for each in incidents(collection)]
     assert groups[0] == groups[1] != groups[2]
+    # A site has few labels, so all of them are learned from.
+    assert {each.part for each in incidents(collection)} == {"train"}
     examples = list(incident_examples(learned_incidents(collection.path), 0, processes=1, variants=1))
     assert {each.mode for each in examples} <= {"fail_slow", "healthy"}
     again = exported(database, windows, tmp_path / "again")
@@ -160,3 +165,24 @@ def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: 
 )
 def test_labels_that_agree_have_one_meaning(one: Label, other: Label, same: bool) -> None:
     assert (labels.meaning(one) == labels.meaning(other)) is same
+
+
+def test_the_command_writes_a_collection_and_counts_what_it_leaves_out(
+    tmp_path: Path, make_window: MakeWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("RCA_DATABASE_URL", f"sqlite:///{tmp_path / 'rca.db'}")
+    database = Database(f"sqlite:///{tmp_path / 'rca.db'}")
+    database.upgrade()
+    digest = WindowStore(str(tmp_path / "data" / "windows")).put(make_window(late={2: 0.05})).digest
+    with database.session() as session:
+        judge(session, stored(session, digest, number=0), SLOW_NIC)
+        judge(session, stored(session, "gone", number=1), SLOW_NIC)
+    database.close()
+    ran = CliRunner().invoke(app, ["export", str(tmp_path / "all")])
+    assert ran.exit_code == 0, ran.output
+    assert "1 windows in" in ran.output
+    assert "left out: 1 no longer stored" in ran.output
+    assert [each.summary["split"] for each in read_collection(tmp_path / "all")] == ["train"]
+    assert CliRunner().invoke(app, ["export", str(tmp_path / "parts"), "--hold-out"]).exit_code == 0
+    assert "split" not in next(iter(read_collection(tmp_path / "parts"))).summary

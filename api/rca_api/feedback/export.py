@@ -57,7 +57,9 @@ class _Judged:
     incident_id: str | None
 
 
-def export_collection(session: Session, read_window: ReadWindow, folder: Path) -> ExportCounts:
+def export_collection(
+    session: Session, read_window: ReadWindow, folder: Path, *, hold_out: bool = False
+) -> ExportCounts:
     """Write the windows with feedback and their labels.
 
     Parameters
@@ -68,6 +70,9 @@ def export_collection(session: Session, read_window: ReadWindow, folder: Path) -
         From a digest to its window; may raise `RcaError` or `LookupError` if it is missing.
     folder : Path
         Folder of the collection: empty, or from an earlier export.
+    hold_out : bool
+        Whether a hash of the group chooses the part of a window. By default all are learned from, because a
+        site has few of them.
 
     Notes
     -----
@@ -78,7 +83,7 @@ def export_collection(session: Session, read_window: ReadWindow, folder: Path) -
     entries: list[dict[str, Any]] = []
     outcomes: Counter[str] = Counter()
     for judged in _windows(session):
-        outcome, entry = _exported(judged, read_window, folder)
+        outcome, entry = _exported(judged, read_window, folder, hold_out=hold_out)
         outcomes[outcome] += 1
         entries += [entry] if entry is not None else []
     counts = ExportCounts(**outcomes)
@@ -112,7 +117,9 @@ def _identity(row: DiagnosisRow) -> str:
     return row.window_digest or row.id
 
 
-def _exported(judged: _Judged, read_window: ReadWindow, folder: Path) -> tuple[str, dict[str, Any] | None]:
+def _exported(
+    judged: _Judged, read_window: ReadWindow, folder: Path, *, hold_out: bool
+) -> tuple[str, dict[str, Any] | None]:
     if len({feedback.meaning for feedback, _ in judged.opinions}) > 1:
         return "conflicting", None
     if judged.digest is None:
@@ -131,7 +138,8 @@ def _exported(judged: _Judged, read_window: ReadWindow, folder: Path) -> tuple[s
         return "incomplete", None
     label = label.model_copy(update={"source": SOURCE, "notes": _notes(judged.opinions)})
     write_labelled(window, label, folder / judged.digest)
-    return "written", _entry(judged, label, window)
+    entry = _entry(judged, label, window)
+    return "written", entry if hold_out else {**entry, "split": "train"}
 
 
 def _entry(judged: _Judged, label: Label, window: Window) -> dict[str, Any]:
