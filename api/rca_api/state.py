@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -64,6 +65,8 @@ class State:
     site: Site
     runbooks: Library
     sources: Sources
+    #: Each window of a hook takes a process while its source answers; the others stay free for callers.
+    hook_slots: asyncio.Semaphore
     database: Database
     schema_check: SchemaCheck
     metrics: Metrics
@@ -130,6 +133,7 @@ class State:
             site=Site() if settings.site is None else Site.read(settings.site),
             runbooks=Library.read(settings.runbooks),
             sources=Sources() if settings.sources is None else Sources.read(settings.sources),
+            hook_slots=asyncio.Semaphore(max(1, settings.processes // 2)),
             database=database,
             schema_check=SchemaCheck(database),
             authority=Authority(settings, database),

@@ -77,6 +77,14 @@ def test_resolved_alerts_and_those_without_a_job_are_skipped() -> None:
     assert (nameless.detail or "").startswith("the alert names no job: it has none of the labels job_id, ")
 
 
+def test_of_many_jobs_the_first_are_diagnosed_and_our_own_alerts_are_skipped() -> None:
+    many = [alert(job_id=f"job-{number}") for number in range(18)]
+    own = alert(alertname="TrainingJobIncident", job_id="x")
+    jobs, skipped = found({"prometheus": [PROMETHEUS]}, *many, own)
+    assert [job.wanted.job for job in jobs] == [f"job-{number}" for number in range(16)]
+    assert sorted(each.job_id or "" for each in skipped) == ["", "job-16", "job-17"]
+
+
 def test_the_file_of_sources_names_what_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "sources.yaml"
     file.write_text("prometheus:\n  - {url: 'http://a', sicne: 5m}\n")

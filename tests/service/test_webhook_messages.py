@@ -11,12 +11,14 @@ import pytest
 from alertmanager_server import MISSING, alertmanager, alerts_of
 from diagnosed import SETTINGS, Clock, diagnosed
 from receivers import receiver
+from sqlalchemy import select
 from test_webhook_dispatch import LIFE, dispatcher_of, subscribe
 
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.metrics import Metrics
 from rca_api.store.database import Database
+from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 PUBLIC = "https://rca.example.org/"
 KEY = "0123456789abcdef0123456789abcdef"
@@ -79,6 +81,27 @@ def test_pagerduty_opens_and_resolves_one_incident(database: Database, clock: Cl
     assert opened["payload"]["class"] == "nic_degradation"
     assert "nic_degradation" in opened["payload"]["custom_details"]["headline"]
     assert opened["links"][0]["href"].startswith(PUBLIC)
+
+
+def test_no_stored_message_holds_the_key_and_a_new_one_is_used(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        webhook = subscribe(database, held.url, form="pagerduty", routing_key=KEY)
+        happen(database, clock, "nic_degradation")
+        with database.session() as session:
+            (body,) = session.scalars(select(DeliveryRow.body))
+            assert KEY.encode() not in body
+            session.get_one(WebhookRow, webhook).routing_key = "new"
+        dispatcher_of(database, clock).send_due()
+    assert orjson.loads(held.received[0][1])["routing_key"] == "new"
+
+
+def test_a_subscription_to_openings_gets_suspected_incidents(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        subscribe(database, held.url, events=["incident.opened"])
+        happen(database, clock, "suspect", "suspect", "nic_degradation", "healthy", "healthy", "healthy")
+        dispatcher_of(database, clock).send_due()
+    kinds = [orjson.loads(body)["type"] for _, body in held.received]
+    assert kinds == ["incident.suspected", "incident.confirmed"]
 
 
 def test_a_stopped_job_is_critical(database: Database, clock: Clock) -> None:

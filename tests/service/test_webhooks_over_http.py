@@ -56,6 +56,21 @@ def test_urls_are_checked_on_creation_and_on_change(tmp_path: Path) -> None:
     state_of(held).database.close()
 
 
+def test_the_key_of_a_receiver_does_not_go_to_a_new_url(tmp_path: Path) -> None:
+    held = TestClient(create_app(Settings(data_dir=tmp_path)))
+    state_of(held).database.upgrade()
+    wanted = {"url": "https://events.example.org/", "form": "pagerduty"}
+    assert held.post("/v1/webhooks", json=wanted).status_code == 422
+    made = held.post("/v1/webhooks", json={**wanted, "routing_key": "abc"})
+    assert "abc" not in made.text
+    moved = {"url": "https://other.example.org/"}
+    assert held.patch(made.headers["location"], json=moved).status_code == 422
+    assert held.patch(made.headers["location"], json={**moved, "routing_key": "def"}).status_code == 200
+    plain = held.post("/v1/webhooks", json={"url": "https://hooks.example.org/"})
+    assert held.patch(plain.headers["location"], json={"routing_key": "abc"}).status_code == 422
+    state_of(held).database.close()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::127.0.0.1]", "169.254.169.254", "2130706433", "localhost"])
 def test_a_private_address_is_refused_on_creation_and_on_change(tmp_path: Path, host: str) -> None:
     held = TestClient(create_app(Settings(data_dir=tmp_path)))

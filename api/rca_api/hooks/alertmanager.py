@@ -19,15 +19,18 @@ from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Context
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.work import StoredWindow, store
-from rca_api.hooks.schemas import AlertAnswer, AlertGroup
+from rca_api.hooks.schemas import Alert, AlertAnswer, AlertGroup
 from rca_api.hooks.sources import Sources, WantedWindow
 from rca_api.incidents.announce import incident_url
 from rca_api.incidents.repository import open_incident
 from rca_api.problems import ProblemError
 from rca_api.state import State
+from rca_api.webhooks.messages import ALERT_NAME
 
-#: Most jobs of one message; Alertmanager sends the others again with their group.
+#: Most jobs of one message; the others are skipped.
 MOST_JOBS = 16
+#: Windows end at whole minutes, so that messages at the same time have one window.
+_MINUTE = 60.0
 _log = structlog.stdlib.get_logger("rca_api.hooks")
 
 
@@ -52,8 +55,9 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
     skipped = []
     for alert in group.alerts:
         names = [alert.fingerprint]
-        if alert.status == "resolved":
-            skipped.append(AlertAnswer(fingerprints=names, state="skipped", detail="the alert is resolved"))
+        reason = _not_asked(alert)
+        if reason is not None:
+            skipped.append(AlertAnswer(fingerprints=names, state="skipped", detail=reason))
             continue
         try:
             wanted = sources.wanted(alert.labels, alert.startsAt.timestamp(), now)
@@ -69,7 +73,27 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
         else:
             begin = min(known.wanted.start, wanted.start)
             found[key] = JobAlerts(replace(wanted, start=begin), known.fingerprints + names)
-    return list(found.values()), skipped
+    jobs = list(found.values())
+    skipped += [
+        AlertAnswer(
+            fingerprints=job.fingerprints,
+            state="skipped",
+            job_id=job.wanted.job,
+            detail=f"a message is answered for {MOST_JOBS} jobs at most",
+            hint="group alerts by the label of the job: group_by: [job_id]",
+        )
+        for job in jobs[MOST_JOBS:]
+    ]
+    return jobs[:MOST_JOBS], skipped
+
+
+def _not_asked(alert: Alert) -> str | None:
+    """Why an alert wants no diagnosis; None if it does."""
+    if alert.status == "resolved":
+        return "the alert is resolved"
+    if alert.labels.get("alertname") == ALERT_NAME:
+        return "the alert is about an incident of this service"
+    return None
 
 
 def read_and_store(context: Context, wanted: WantedWindow, timeout: float) -> StoredWindow:
@@ -88,22 +112,13 @@ async def answered(
     Raises
     ------
     ProblemError
-        ``busy`` if the group has too many jobs; ``source-error`` if no window can be read, so that
-        Alertmanager sends the group again.
+        ``source-error`` if no window can be read, so that Alertmanager sends the group again.
     """
-    jobs, answers = jobs_of(group, state.sources, now)
-    if len(jobs) > MOST_JOBS:
-        raise ProblemError(
-            "too-large",
-            f"the message is about {len(jobs)} jobs, and the limit is {MOST_JOBS}",
-            hint="group alerts by the label of the job: group_by: [job_id]",
-        )
+    jobs, answers = jobs_of(group, state.sources, now // _MINUTE * _MINUTE)
     deadline = Deadline.after(state.settings.deadline_seconds)
-    # Each window takes a process while its source answers; the others stay free for callers.
-    free = asyncio.Semaphore(max(1, state.settings.processes // 2))
 
     async def one(job: JobAlerts) -> AlertAnswer:
-        async with free:
+        async with state.hook_slots:
             return await _diagnosed(state, job, deadline, asked_by=asked_by, request_id=request_id)
 
     found = await asyncio.gather(*map(one, jobs))

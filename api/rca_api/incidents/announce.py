@@ -86,9 +86,7 @@ class Announcer:
                 job_id=incident.job_id,
                 causes=causes,
                 incident_id=incident.id,
-                body=lambda webhook: body_for(
-                    webhook.form, notification, summary, routing_key=webhook.routing_key or ""
-                ),
+                body=lambda webhook: body_for(webhook.form, notification, summary),
                 at=at,
             )
         counter = self._metrics.incident_events.labels(event.kind)

@@ -133,6 +133,7 @@ def change_webhook(request: Request, webhook_id: Id, given: WebhookChange, _: Ad
     changes = given.model_dump(exclude_unset=True)
     with state.database.session() as session:
         row = _webhook(session, webhook_id)
+        _check_key(row, given)
         for name, value in changes.items():
             # Null has a meaning only for the job: all jobs.
             if value is not None or name == "job_id":
@@ -201,6 +202,14 @@ def _webhook(session: Session, webhook_id: str) -> WebhookRow:
     if row is None:
         raise ProblemError("not-found", f"there is no webhook {webhook_id}")
     return row
+
+
+def _check_key(row: WebhookRow, given: WebhookChange) -> None:
+    """Keep the key of a PagerDuty service from a URL whose author does not have it."""
+    if row.form != "pagerduty" and given.routing_key is not None:
+        raise ProblemError("invalid-parameters", "body.routing_key: only the form pagerduty takes it")
+    if row.form == "pagerduty" and given.url is not None and given.routing_key is None:
+        raise ProblemError("invalid-parameters", "body.routing_key: a new url of this form needs it as well")
 
 
 def _check(policy: Policy, url: str) -> None:

@@ -36,9 +36,7 @@ _RESOLVED = {
 }
 
 
-def body_for(
-    form: str, message: IncidentNotification, summary: Summary | None = None, *, routing_key: str = ""
-) -> bytes:
+def body_for(form: str, message: IncidentNotification, summary: Summary | None = None) -> bytes:
     """The bytes that a receiver gets.
 
     Parameters
@@ -47,21 +45,24 @@ def body_for(
     message : IncidentNotification
     summary : Summary, optional
         Of the diagnosis that caused the event.
-    routing_key : str
-        Integration key of a PagerDuty service.
 
     Returns
     -------
     bytes
-        JSON.
+        JSON; for PagerDuty without the routing key, which is added when it is sent.
     """
     if form == "slack":
         return orjson.dumps(_slack(message, summary))
     if form == "alertmanager":
         return orjson.dumps(_alerts(message))
     if form == "pagerduty":
-        return orjson.dumps(_page(message, routing_key))
+        return orjson.dumps(_page(message))
     return message.model_dump_json().encode()
+
+
+def with_routing_key(body: bytes, routing_key: str | None) -> bytes:
+    """The body with the present key of its receiver, which no stored message holds."""
+    return body if routing_key is None else orjson.dumps({"routing_key": routing_key, **orjson.loads(body)})
 
 
 def title(message: IncidentNotification) -> str:
@@ -129,11 +130,10 @@ def _alert(message: IncidentNotification, cause: str | None, ends: datetime) -> 
     return alert if message.data.url is None else {**alert, "generatorURL": message.data.url}
 
 
-def _page(message: IncidentNotification, routing_key: str) -> dict[str, Any]:
+def _page(message: IncidentNotification) -> dict[str, Any]:
     """An event of PagerDuty's Events API v2; the incident is its deduplication key."""
     incident, event = message.data.incident, message.data.event
     found: dict[str, Any] = {
-        "routing_key": routing_key,
         "event_action": "resolve" if event.kind == "resolved" else "trigger",
         "dedup_key": incident.id,
         "client": "straggler-rca",

@@ -11,9 +11,13 @@ from sqlalchemy.orm import Session, undefer
 
 from rca_api.store.base import new_id
 from rca_api.store.leases import Leases
+from rca_api.webhooks.messages import with_routing_key
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 PENDING = "pending"
+OPENED = "incident.opened"
+#: Events of an incident that began as suspected, in place of `OPENED`.
+_OPENINGS = ("incident.suspected", "incident.confirmed")
 LEASES = Leases(
     DeliveryRow,
     key=DeliveryRow.number,
@@ -62,7 +66,7 @@ def enqueue(
     for webhook in session.scalars(select(WebhookRow).where(WebhookRow.active).order_by(WebhookRow.id)):
         wants_job = webhook.job_id is None or webhook.job_id == job_id
         wants_cause = not webhook.causes or not set(webhook.causes).isdisjoint(causes)
-        if event in webhook.events and wants_job and wants_cause:
+        if _is_wanted(event, webhook.events) and wants_job and wants_cause:
             session.add(
                 DeliveryRow(
                     webhook_id=webhook.id,
@@ -73,6 +77,11 @@ def enqueue(
                     next_attempt_at=at,
                 )
             )
+
+
+def _is_wanted(event: str, events: Iterable[str]) -> bool:
+    """Whether a subscription covers an event; one to openings covers suspected incidents as well."""
+    return event in events or (event in _OPENINGS and OPENED in events)
 
 
 def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list[Claimed]:
@@ -129,7 +138,7 @@ def _claimed(session: Session, row: DeliveryRow, owner: str) -> Claimed:
         webhook_id=webhook.id,
         url=webhook.url,
         secret=webhook.secret,
-        body=row.body,
+        body=with_routing_key(row.body, webhook.routing_key),
         attempt=row.attempts,
     )
 

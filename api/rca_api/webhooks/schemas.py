@@ -70,6 +70,9 @@ class WebhookChange(_Given):
     job_id: Name | None = Field(None, description="null: incidents of all jobs.")
     causes: list[CauseId] | None = Field(None, max_length=32)
     description: Line | None = None
+    routing_key: RoutingKey | None = Field(
+        None, description="New key of a PagerDuty service. A new URL needs the key as well."
+    )
     active: bool | None = Field(
         None, description="While false, nothing is sent or queued; pending deliveries stay pending."
     )

@@ -17,5 +17,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    # Earlier versions would send their own form to these receivers.
+    op.execute("UPDATE webhooks SET active = false WHERE form <> 'standard'")
     op.drop_column("webhooks", "routing_key")
     op.drop_column("webhooks", "form")

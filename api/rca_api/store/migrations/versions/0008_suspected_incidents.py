@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import sqlalchemy as sa
 from alembic import op
 
@@ -12,25 +10,19 @@ down_revision = "0007"
 branch_labels = None
 depends_on = None
 
-_NEW = ("incident.suspected", "incident.confirmed")
-_webhooks = sa.table("webhooks", sa.column("id", sa.String()), sa.column("events", sa.JSON()))
+_EVENTS = {"suspected": "opened", "confirmed": "cause_changed"}
 
 
 def upgrade() -> None:
     op.add_column(
         "incidents", sa.Column("suspected", sa.Boolean(), nullable=False, server_default=sa.false())
     )
-    # An incident that was suspected first is not announced as opened: subscribers of openings get it as well.
-    _each_subscription(lambda events: [*events, *_NEW] if "incident.opened" in events else events)
 
 
 def downgrade() -> None:
-    _each_subscription(lambda events: [each for each in events if each not in _NEW])
+    # Earlier versions cannot read the new values.
+    op.execute("UPDATE observations SET verdict = 'unsure' WHERE verdict = 'suspect'")
+    for new, old in _EVENTS.items():
+        op.execute(f"UPDATE incident_events SET kind = '{old}' WHERE kind = '{new}'")  # noqa: S608
+        op.execute(f"DELETE FROM webhook_deliveries WHERE event = 'incident.{new}'")  # noqa: S608
     op.drop_column("incidents", "suspected")
-
-
-def _each_subscription(changed: Callable[[list[str]], list[str]]) -> None:
-    connection = op.get_bind()
-    for row in connection.execute(sa.select(_webhooks.c.id, _webhooks.c.events)).all():
-        statement = _webhooks.update().where(_webhooks.c.id == row.id).values(events=changed(row.events))
-        connection.execute(statement)
