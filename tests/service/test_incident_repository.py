@@ -87,6 +87,55 @@ def test_a_suspected_incident_counts_its_loss_until_its_cause_confirms_it(
     assert (ended.suspected, ended.cause, ended.windows) == (False, "nic_degradation", 6)
 
 
+def test_a_late_certain_window_confirms_a_suspected_incident(
+    database: Database, follower: IncidentTracker
+) -> None:
+    post(database, follower, "ssn", [0, 2, 1])
+    assert events(database) == ["2 suspected", "1 confirmed"]
+    (row,) = incidents(database)
+    assert (row.suspected, row.cause, row.windows) == (False, "nic_degradation", 3)
+    # The order of the job goes on after the window that opened the incident.
+    post(database, follower, "ccnhhh", [1.5, 1.6, 1.7, 3, 4, 5])
+    assert events(database)[2:] == ["5 resolved"]
+
+
+def test_a_suspect_that_turns_out_to_be_certain_confirms_its_incident(
+    database: Database, follower: IncidentTracker
+) -> None:
+    for number, said, digest in ((0, "suspect", "a"), (1, "suspect", "b"), (0, "nic_degradation", "c")):
+        with database.session() as session:
+            session.add(WindowRow(digest=digest, job_id="job", n_bytes=1))
+            session.flush()
+            diagnosed(session, follower, number=number, said=said, digest=digest)
+    assert events(database) == ["1 suspected", "0 confirmed"]
+    (row,) = incidents(database)
+    assert (row.suspected, row.cause, row.windows) == (False, "nic_degradation", 2)
+
+
+@pytest.mark.parametrize(
+    ("letters", "suspected", "cause"), [("ss", True, None), ("nn", False, "nic_degradation")]
+)
+def test_a_relapse_by_suspects_goes_on_with_the_same_incident(
+    database: Database, clock: Clock, letters: str, suspected: bool, cause: str | None
+) -> None:
+    firm = IncidentTracker(
+        Hysteresis(silence_seconds=3600.0, reopen_seconds=900.0), Announcer(Metrics()), clock
+    )
+    post(database, firm, letters + "hhhss")
+    assert [each.split()[1] for each in events(database)][1:] == ["resolved", "reopened"]
+    (row,) = incidents(database)
+    assert (row.suspected, row.cause, row.reopened, row.windows) == (suspected, cause, 1, 7)
+    with database.reading() as session:
+        reopened = repository.timeline(session, row.id)[-1]
+        decided = session.scalars(
+            select(ObservationRow).where(ObservationRow.diagnosis_id == reopened.diagnosis_id)
+        ).one()
+    assert (reopened.cause, decided.cause) == (cause, cause)
+    # It takes twice as many healthy windows now.
+    post(database, firm, "hhhhhh", range(7, 13))
+    assert events(database)[3:] == ["12 resolved"]
+
+
 def test_suspected_incidents_can_be_quiet(database: Database, clock: Clock) -> None:
     subscribe(database, "https://hooks.example.org/")
     quiet = IncidentTracker(SETTINGS, Announcer(Metrics(), notify_suspected=False), clock)

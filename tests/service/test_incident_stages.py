@@ -36,6 +36,25 @@ def test_each_stage_has_its_time_since_the_begin(database: Database) -> None:
     assert held.url == f"https://rca.example.org/ui#/incidents/{held.id}"
 
 
+def test_a_newer_suspect_does_not_hide_the_summary_of_the_cause(database: Database) -> None:
+    held = detail(database, "nic_degradation", "suspect")
+    assert [each.verdict for each in held.diagnoses] == ["suspect", "sick"]
+    assert held.summary.diagnosis_id == held.diagnoses[1].diagnosis_id
+    assert "nic_degradation" in held.summary.headline
+
+
+def test_recovery_does_not_begin_within_the_last_faulty_window(database: Database) -> None:
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
+    with database.session() as session:
+        diagnosed(session, tracker, said="nic_degradation")
+        for number in (0.5, 1.5, 2.5):
+            diagnosed(session, tracker, number=number)
+    with database.reading() as session:
+        (row,) = session.scalars(found())
+        held = _detail(session, row, lemons=False, prior=0.01, public_url="")
+    assert held.stages[-1].seconds == 60.0
+
+
 def test_an_open_incident_has_not_recovered(database: Database) -> None:
     held = detail(database, "nic_degradation", "healthy")
     assert held.stages[-1].model_dump() == {"name": "recovered", "at": None, "seconds": None}

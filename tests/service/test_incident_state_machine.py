@@ -153,12 +153,27 @@ def test_opening_and_relapses(letters: str, probability: float, expected: list[s
         ("ns", ["1 opened"]),
         # The number of windows that change a cause is that of a new incident.
         ("ssncc", ["1 suspected", "2 confirmed", "4 cause_changed"]),
-        # A suspect alone does not reopen.
+        # A suspect alone does not reopen. Several do, and each relapse doubles the healthy windows.
         ("nnhhhshh", ["1 opened", "4 resolved"]),
+        ("nnhhhsshhhhhh", ["1 opened", "4 resolved", "6 reopened", "12 resolved"]),
+        ("ss" + "hhhss" * 3 + "h", ["1 suspected", "4 resolved", "6 reopened"]),
+        ("sshhhssn", ["1 suspected", "4 resolved", "6 reopened", "7 confirmed"]),
+        # After a confirmed incident, suspects do not put its cause in doubt.
+        ("nnhhhssn", ["1 opened", "4 resolved", "6 reopened"]),
+        ("sshhhhhhhhhhhhss", ["1 suspected", "4 resolved", "15 suspected"]),
     ],
 )
 def test_windows_that_are_certain_of_a_fault_and_not_of_its_cause(letters: str, expected: list[str]) -> None:
     assert lived(letters, FIRM) == expected
+
+
+@pytest.mark.parametrize(("letters", "named"), [("ns", "d0"), ("sn", "d1"), ("ss", "d1"), ("sshhhss", "d6")])
+def test_an_event_has_the_diagnosis_of_its_subject(letters: str, named: str) -> None:
+    windows = [window(i, one) for i, one in enumerate(letters)]
+    *_, (last, after, (event,)) = replay(NoIncident(), windows, FIRM)
+    assert isinstance(after, OpenIncident)
+    assert (event.diagnosis_id, event.window_end) == (named, last.end)
+    assert event.suspected == after.suspected == ("n" not in letters)
 
 
 def test_a_single_suspect_opens_nothing_whatever_the_settings() -> None:

@@ -20,6 +20,7 @@ from rca_api.feedback import labels
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
+from rca_api.incidents.tables import ObservationRow
 from rca_api.metrics import Metrics
 from rca_api.nodes import repository
 from rca_api.nodes.fault_prior import (
@@ -342,6 +343,20 @@ def test_exposures_are_counted_once_per_window(
         rows = list(session.scalars(select(NodeExposureRow).order_by(NodeExposureRow.node)))
     assert [(row.node, row.windows) for row in rows] == [(f"node-{i}", 3) for i in range(4)]
     assert (rows[0].first_seen, rows[0].last_seen) == (START, START + 180)
+
+
+def test_a_suspect_does_not_extend_an_exposure(
+    database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
+) -> None:
+    for number, said in ((0, "healthy"), (2, "healthy"), (3, "suspect")):
+        post(database, told, "a", number, said)
+    with database.session() as session:
+        session.delete(session.get_one(ObservationRow, ("a", START + 180, START + 120)))
+        session.flush()
+        repository.unexpose(session, ["node-0"], "a")
+    with database.reading() as session:
+        row = session.get_one(NodeExposureRow, ("node-0", "a"))
+        assert (row.windows, row.first_seen, row.last_seen) == (1, START, START + 60)
 
 
 def test_replicas_at_once_lose_no_window(database: Database, told: tuple[OnDiagnosed, ...]) -> None:

@@ -178,6 +178,11 @@ def test_an_action_is_pending_until_three_confident_windows_have_followed(client
     assert (action["outcome"], action["observed"], action["windows_after"]) == ("pending", None, 2)
 
 
+def test_a_suspect_does_not_count_as_confident(client: TestClient) -> None:
+    action = acted(client, "healthy", "suspect", "healthy")
+    assert (action["outcome"], action["windows_after"]) == ("pending", 2)
+
+
 def test_a_loss_that_goes_on_shows_that_an_action_did_not_help(client: TestClient) -> None:
     action = acted(client, *["nic_degradation"] * 3)
     assert (action["outcome"], action["observed"]["seconds_per_step_saved"]) == ("did_not_help", 0.0)

@@ -124,7 +124,7 @@ def _windows() -> Select[float, float, str, float | None]:
         DiagnosisRow.seconds_per_step,
     )
     joined = select(*columns).join(DiagnosisRow, DiagnosisRow.id == ObservationRow.diagnosis_id)
-    return joined.where(ObservationRow.verdict != "unsure", ~ObservationRow.ahead)
+    return joined.where(ObservationRow.verdict.in_(("healthy", "sick")), ~ObservationRow.ahead)
 
 
 def _read(session: Session, statement: Select[float, float, str, float | None]) -> Iterable[Seen]:

@@ -165,7 +165,7 @@ def _detail(
     )
     incident = read_incident(row, nodes)
     timeline = [read_event(each) for each in repository.timeline(session, row.id)]
-    faulty = next((each.diagnosis_id for each in newest.items if each.verdict in ("sick", "suspect")), None)
+    faulty = _newest(newest.items, "sick") or _newest(newest.items, "suspect")
     summary = summary_of(session, faulty)
     return IncidentDetail(
         **incident.model_dump(),
@@ -178,6 +178,11 @@ def _detail(
         runbook=_runbook(row.cause, newest.items),
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
     )
+
+
+def _newest(windows: list[IncidentWindow], verdict: str) -> str | None:
+    """The newest diagnosis with this verdict."""
+    return next((each.diagnosis_id for each in windows if each.verdict == verdict), None)
 
 
 def _runbook(cause: str | None, windows: list[IncidentWindow]) -> str | None:

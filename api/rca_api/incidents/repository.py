@@ -159,6 +159,16 @@ def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None
         incident.gpu_hours_lost += row.gpu_hours_lost
 
 
+def diagnosis_of(session: Session, incident: IncidentRow) -> str | None:
+    """The newest diagnosis that is certain of the cause of an incident."""
+    certain = observed(incident.id).where(
+        ObservationRow.verdict == "sick", ObservationRow.cause == incident.cause
+    )
+    newest = certain.order_by(ObservationRow.window_end.desc(), ObservationRow.window_start.desc()).limit(1)
+    row = session.scalars(newest).one_or_none()
+    return None if row is None else row.diagnosis_id
+
+
 def recount(session: Session, incident: IncidentRow) -> None:
     """Recompute the cost of an incident."""
     incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
@@ -82,6 +83,8 @@ class IncidentTracker:
             job.advanced_at = at
             self._replay(session, job, at, ahead=seen.ahead)
         self._count(session, seen)
+        if late:
+            self._confirm(session, seen, at)
 
     def resolve_silent(self, session: Session, job_id: str, silent_since: datetime) -> bool:
         """Resolve the incident of a job without newer windows since `silent_since`; gives whether it did."""
@@ -138,6 +141,17 @@ class IncidentTracker:
             for row in between:
                 repository.attach(session, following, row)
 
+    def _confirm(self, session: Session, seen: ObservationRow, at: datetime) -> None:
+        """Confirm the suspected incident of a late window that is certain of a cause."""
+        if seen.verdict != "sick" or seen.incident_id is None:
+            return
+        incident = session.get_one(IncidentRow, seen.incident_id)
+        if incident.open_job_id is None or not incident.suspected:
+            return
+        found, previous = _subject(seen), _subject(incident)
+        event = Event("confirmed", found, seen.window_end, seen.diagnosis_id, previous)
+        self._apply(session, incident, event, at)
+
     @staticmethod
     def _is_late(job: FollowedJobRow, seen: ObservationRow) -> bool:
         if job.decided_end is None or job.decided_start is None:
@@ -177,12 +191,15 @@ class IncidentTracker:
             job.decided_end = job.decided_start = event.window_end
         if event.kind in ("opened", "suspected"):
             incident = _opened(session, job.job_id, row, event, at)
-            for each in rows:
-                # The windows that led to the opening are part of the incident.
-                if (event.first or _order(row)) <= _order(each) <= _order(row):
-                    repository.attach(session, incident, each)
         if incident is None:
             raise RuntimeError(f"{event.kind} without an incident")
+        if event.first is not None:
+            for each in rows:
+                # The windows that led to the opening are part of the incident.
+                if event.first <= _order(each) <= _order(row):
+                    repository.attach(session, incident, each)
+        if event.kind == "reopened" and event.diagnosis_id is None:
+            event = replace(event, diagnosis_id=repository.diagnosis_of(session, incident))
         if event.reason != "silence":
             repository.attach(session, incident, row)
         self._apply(session, incident, event, at)
@@ -194,7 +211,7 @@ class IncidentTracker:
             incident.open_job_id, incident.resolved_at, incident.resolution = None, at, event.reason
         else:
             incident.uncertain = event.kind == "cause_uncertain"
-            incident.suspected = event.kind == "suspected"
+            incident.suspected = event.suspected
         if event.kind == "reopened":
             incident.open_job_id, incident.resolved_at, incident.resolution = incident.job_id, None, None
             incident.reopened += 1
@@ -207,9 +224,8 @@ class IncidentTracker:
 
 def _open_state(incident: IncidentRow, last_end: float) -> OpenIncident:
     """State at the last event; later windows are replayed."""
-    subject = Subject(incident.failure_mode, incident.cause, tuple(incident.place or ()))
     return OpenIncident(
-        subject,
+        _subject(incident),
         last_end,
         incident.uncertain,
         incident.reopened,
@@ -222,6 +238,10 @@ def _last_end(job: FollowedJobRow, rows: list[ObservationRow]) -> float:
     whole = job.decided_end is not None and len(rows) < repository.HORIZON
     # If older windows are left out, the gap before the first one is not known.
     return job.decided_end if whole and job.decided_end is not None else rows[0].window_start
+
+
+def _subject(row: IncidentRow | ObservationRow) -> Subject:
+    return Subject(row.failure_mode, row.cause, tuple(row.place or ()))
 
 
 def _order(row: ObservationRow) -> tuple[float, float]:

@@ -40,7 +40,8 @@ def _recovered(incident: Incident, windows: Sequence[IncidentWindow]) -> datetim
     began = None
     for each in windows:
         if each.verdict in ("sick", "suspect"):
-            break
+            # A healthy window may overlap the last faulty one.
+            return None if began is None else max(began, each.window_end)
         if each.verdict == "healthy":
             began = each.window_start
     return began

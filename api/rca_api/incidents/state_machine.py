@@ -6,7 +6,7 @@
   incident. The first window with a cause confirms it.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
   diagnosis abstained do not count.
-- It is reopened by a faulty window soon after its resolution.
+- It is reopened by a faulty window, or several suspects, soon after its resolution.
 - Its cause and place change when confident diagnoses in a row name the same other one. If they name different
   ones, the incident becomes uncertain.
 
@@ -170,9 +170,18 @@ State = OpenIncident | NoIncident
 
 @dataclass(frozen=True)
 class Event:
-    """An announced event; `diagnosis_id` and `window_end` are those of the window that caused it.
+    """An announced event.
 
-    `first` is the `order` of the first window of an opened incident.
+    Attributes
+    ----------
+    window_end : float
+        End of the window that caused it, Unix seconds.
+    diagnosis_id : str or None
+        Diagnosis of the last window with this subject; None if no window of the event has it.
+    first : tuple of float, optional
+        `order` of the first window that led to an opening, or to a reopening by suspects.
+    suspected : bool
+        Whether no window was certain of a cause yet.
     """
 
     kind: Kind
@@ -182,6 +191,7 @@ class Event:
     previous: Subject | None = None
     reason: Reason | None = None
     first: tuple[float, float] | None = None
+    suspected: bool = False
 
 
 def next_state(
@@ -240,7 +250,7 @@ def _without_incident(
     faulty = [each for each in recent if each.verdict != "healthy"]
     if observation.verdict == "suspect":
         return _after_suspect(replace(state, recent=tuple(recent)), observation, faulty, settings)
-    if before is not None and abs(observation.start - before.last_end) < settings.reopen_seconds:
+    if before is not None and _is_relapse(before, observation, settings):
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
     at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
@@ -254,16 +264,33 @@ def _without_incident(
 def _after_suspect(
     state: NoIncident, observation: Observation, faulty: list[Observation], settings: Hysteresis
 ) -> tuple[State, tuple[Event, ...]]:
-    """Open an incident when enough windows are faulty or suspects; a single suspect never opens one."""
+    """Open an incident when enough windows are faulty or suspects; a single suspect never opens one.
+
+    Suspects alone reopen the incident before, with the subject that it had.
+    """
     if len(faulty) < max(settings.opening_windows, 2):
         return state, ()
-    named = [each.subject for each in faulty if each.verdict == "sick" and each.subject is not None]
-    subject = named[-1] if named else observation.subject
-    if subject is None:
+    first, end, before = faulty[0].order, observation.end, state.resolved
+    named = next((each for each in reversed(faulty) if each.verdict == "sick"), None)
+    if named is None and before is not None and _is_relapse(before, observation, settings):
+        suspected, subject = before.suspected, before.subject
+        reopened, changes = before.reopened + 1, before.changes
+        again = OpenIncident(subject, end, reopened=reopened, changes=changes, suspected=suspected)
+        # A suspect's own diagnosis does not name the cause of a confirmed incident.
+        found = observation.diagnosis_id if suspected else None
+        event = Event("reopened", subject, end, found, subject, first=first, suspected=suspected)
+        return again, (event,)
+    named_subject = (named or observation).subject
+    if named_subject is None:
         return state, ()
-    kind: Kind = "opened" if named else "suspected"
-    opened = OpenIncident(subject, observation.end, suspected=not named)
-    return opened, (_event(kind, subject, observation, first=faulty[0].order),)
+    kind: Kind = "suspected" if named is None else "opened"
+    found = (named or observation).diagnosis_id
+    event = Event(kind, named_subject, end, found, first=first, suspected=named is None)
+    return OpenIncident(named_subject, end, suspected=named is None), (event,)
+
+
+def _is_relapse(before: OpenIncident, observation: Observation, settings: Hysteresis) -> bool:
+    return abs(observation.start - before.last_end) < settings.reopen_seconds
 
 
 def _after_healthy(

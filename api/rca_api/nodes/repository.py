@@ -74,7 +74,7 @@ def unexpose(session: Session, nodes: Sequence[str], job_id: str) -> None:
     session.execute(delete(row).where(mine, row.windows <= 1))
     seen = ObservationRow
     rest = select(func.min(seen.window_start), func.max(seen.window_end)).where(
-        seen.job_id == job_id, seen.verdict != "unsure"
+        seen.job_id == job_id, seen.verdict.in_(("healthy", "sick"))
     )
     first, last = session.execute(rest).one()
     changed: dict[str, Any] = {"windows": row.windows - 1}
