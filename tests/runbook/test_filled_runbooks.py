@@ -94,7 +94,20 @@ def test_more_nodes_than_a_person_drains_at_once_are_not_filled_in(
 
 
 @pytest.mark.parametrize(
-    "name", ["a; rm -rf /", "$(reboot)", "-oProxyCommand=reboot", "a b", "a'b", "a\nb", "`id`", "a/b", "ä"]
+    "name",
+    [
+        "a; rm -rf /",
+        "$(reboot)",
+        "-oProxyCommand=reboot",
+        "a b",
+        "a'b",
+        "a\nb",
+        "`id`",
+        "a/b",
+        "ä",
+        "ALL",
+        "all",
+    ],
 )
 def test_a_name_that_a_shell_interprets_is_in_no_command(
     varied: Varied, throttled: Diagnosis, name: str
@@ -111,9 +124,27 @@ def test_a_name_that_a_shell_interprets_is_in_no_command(
                 assert "reboot)" not in line
                 assert "ProxyCommand" not in line
                 assert name not in shlex.split(line)
-            assert "Some nodes are left out, because a shell would interpret signs in their names." in (
-                found.notes
+            assert (
+                "Some nodes are left out, because a shell or Slurm would misread their names." in found.notes
             )
+            assert found.places == ["nodes that are left out because of their names"]
+            assert "the whole job" not in text(found)
+            assert "\n# " not in markdown(found)[1:]
+
+
+def test_a_dot_of_a_name_is_no_wildcard_in_the_file_of_hosts(varied: Varied, throttled: Diagnosis) -> None:
+    cause = throttled.causes[0].model_copy(update={"nodes": ["gpu.1"]})
+    found = filled(varied(causes=[cause]), platform="host")
+    assert r'sed -i "s/^gpu\.1\b/#&/" HOSTFILE' in commands(found)
+    assert r'sed -i "s/^#gpu\.1\b/gpu.1/" HOSTFILE' in commands(found)
+
+
+def test_names_in_prose_move_no_cursor_and_add_no_block(varied: Varied, throttled: Diagnosis) -> None:
+    action = throttled.actions[0].model_copy(update={"causes": ["gpu_throttling"], "action": "x\x1b[2J\n# y"})
+    found = filled(varied(actions=[action], diagnosis_id="d\x1b[2J\n# z"))
+    for shown in (text(found), markdown(found)):
+        assert "\x1b" not in shown
+        assert not {"# y", "# z"} & {line[:3] for line in shown.splitlines()}
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from rca.telemetry.job import Job, RankPlace
 
 #: Names come from telemetry, and commands are copied into a shell: only harmless ones are put into them.
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")
+#: Names by which Slurm means every node, in any case.
+_EVERY_NODE = {"all"}
 _SLURM_JOB = re.compile(r"(?:slurm[-_])?(\d+(?:_\d+)?)")
 _LONG_PCI_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
 #: Places that commands are written for, and nodes that one command may name.
@@ -61,7 +63,7 @@ class Incident:
     values : dict
         Placeholders with the same value at all places.
     withheld : bool
-        Whether a name is left out because a shell might interpret it.
+        Whether a node is left out, because a shell or Slurm would misread its name.
     actions : tuple of Action
         Those of the diagnosis that act on the cause.
     """
@@ -90,9 +92,9 @@ class Incident:
         ranks = sorted({rank for group in groups for rank in group.ranks})
         nodes = sorted({node for group in groups for node in group.nodes})
         places = list(_places(groups, ranks, nodes, job))
-        withheld = any(not _HARMLESS.fullmatch(node) for node in nodes)
-        places = [place for place in places if place.node is None or _HARMLESS.fullmatch(place.node)]
-        harmless = [node for node in nodes if _HARMLESS.fullmatch(node)]
+        withheld = any(not _names_one_node(node) for node in nodes)
+        places = [place for place in places if place.node is None or _names_one_node(place.node)]
+        harmless = [node for node in nodes if _names_one_node(node)]
         values = {"reason": f"rca-{diagnosis.diagnosis_id}"[:60]}
         if ranks:
             values |= {"ranks": rank_list(ranks), "rank": str(ranks[0])}
@@ -137,7 +139,11 @@ def _places(
             values["rank"] = str(there[0])
         if node in ports:
             values["port"] = ports[node]
-        yield Place(node, tuple(there), {name: value for name, value in values.items() if _safe(value)})
+        safe = {name: value for name, value in values.items() if _safe(value)}
+        if "node" in safe:
+            # Double quotes of a shell keep a backslash before a dot.
+            safe["node_pattern"] = node.replace(".", r"\.")
+        yield Place(node, tuple(there), safe)
 
 
 def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:
@@ -159,6 +165,11 @@ def _short(address: str) -> str:
     """A PCI address as lspci writes it: nvidia-smi writes a domain of eight digits."""
     long = _LONG_PCI_DOMAIN.fullmatch(address)
     return (long[1] if long else address).lower()
+
+
+def _names_one_node(name: str) -> bool:
+    """Whether a name can stand in commands, and means one node there."""
+    return bool(_HARMLESS.fullmatch(name)) and name.casefold() not in _EVERY_NODE
 
 
 def _safe(value: str) -> bool:

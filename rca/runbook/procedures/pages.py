@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from rca.runbook.phrases import clean
 from rca.runbook.procedures.runbook import Runbook, Step, UndoneStep
 
 #: Marks a step that changes something.
@@ -112,7 +113,8 @@ def _facts(runbook: Runbook) -> list[str]:
     source = " The site's own runbook." if runbook.of_site else ""
     facts = [f"Owner: {runbook.owner}. Commands for: {runbook.platform}.{source}"]
     if runbook.diagnosis_id is not None:
-        facts.append(f"Diagnosis {runbook.diagnosis_id}: {'; '.join(runbook.places) or 'the whole job'}.")
+        places = "; ".join(runbook.places) or "the whole job"
+        facts.append(f"Diagnosis {clean(runbook.diagnosis_id)}: {places}.")
     return facts + runbook.notes
 
 

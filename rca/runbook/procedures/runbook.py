@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca.diagnosis.result import Action
 from rca.runbook.numbers import count, seconds
+from rca.runbook.phrases import clean
 from rca.runbook.procedures.incident import Incident
 from rca.runbook.procedures.library import Library
 from rca.runbook.procedures.sources import (
@@ -26,7 +27,7 @@ from rca.runbook.procedures.sources import (
 from rca.telemetry.causes import SPECS, CauseOwner
 
 #: Placeholders of a place: a command with one of these is written for each place.
-_OF_PLACE = frozenset({"node", "rank", "gpu", "pci_address", "port"})
+_OF_PLACE = frozenset({"node", "node_pattern", "rank", "gpu", "pci_address", "port"})
 
 
 class _Frozen(BaseModel):
@@ -158,7 +159,7 @@ def runbook(
         platform=writer.platform,
         of_site=cause in library.of_site,
         diagnosis_id=None if incident is None else incident.diagnosis_id,
-        places=[place.title for place in incident.places] if incident is not None else [],
+        places=[] if incident is None else list(_places(incident)),
         notes=list(_notes(cause, incident)),
         replace=writer.replace(),
         **sections,
@@ -166,6 +167,12 @@ def runbook(
         roll_back=undone,
         escalate=escalate,
     )
+
+
+def _places(incident: Incident) -> Iterator[str]:
+    yield from (place.title for place in incident.places)
+    if incident.withheld:
+        yield "nodes that are left out because of their names"
 
 
 def _notes(cause: str, incident: Incident | None) -> Iterator[str]:
@@ -176,7 +183,7 @@ def _notes(cause: str, incident: Incident | None) -> Iterator[str]:
     if incident.more_places:
         yield f"Commands are written for the first places. Repeat them on {incident.more_places} more."
     if incident.withheld:
-        yield "Some nodes are left out, because a shell would interpret signs in their names."
+        yield "Some nodes are left out, because a shell or Slurm would misread their names."
 
 
 @dataclass
@@ -266,4 +273,4 @@ def _planned(action: Action) -> str:
     if action.escalate_after_steps is not None:
         steps = action.escalate_after_steps
         parts.append("due now" if steps == 0 else f"due if it lasts {count(steps, 'more step')}")
-    return f"{action.action}: {', '.join(parts)}"
+    return f"{clean(action.action)}: {', '.join(parts)}"
