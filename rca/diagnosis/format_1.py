@@ -27,7 +27,19 @@ def lifted(document: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     document : mapping
         Decoded JSON of an answer of format 1. Fields that it lacks are left to the validation.
+
+    Raises
+    ------
+    ValueError
+        If a part has another type than format 1 gives it.
     """
+    try:
+        return _lifted(document)
+    except (AttributeError, KeyError, TypeError):
+        raise ValueError("a part of this answer of format 1 is missing or has a wrong type") from None
+
+
+def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
     causes = [_cause(each) for each in document.get("causes", ())]
     new = {**document, "format": 2, "causes": causes}
     slowdown = document.get("slowdown", {})

@@ -146,5 +146,22 @@ def test_a_newer_format_is_refused() -> None:
         read(format=3)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"causes": None},
+        {"causes": ["x"]},
+        {"causes": [{"cause": "hang"}, {"cause": "gpu_throttling"}]},
+        {"causes": [cause(evidence=None)]},
+        {"slowdown": None},
+        {"slowdown": {"versus_own_past": "x"}},
+        {"quality": []},
+    ],
+)
+def test_a_part_of_a_wrong_type_is_a_validation_error(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="missing or has a wrong type"):
+        read(**changed)
+
+
 def test_a_stored_answer_of_format_1_can_be_planned_for() -> None:
     assert rca.plan(read()).seconds_per_step_lost == 0.032

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from rca.telemetry.causes import SPECS
 from rca_api.app import create_app
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.hooks.alertmanager import _facts
 from rca_api.settings import Settings
 
 
@@ -66,6 +67,26 @@ def test_what_is_not_there_is_said(client: TestClient) -> None:
         assert row is not None
         row.state = "queued"
     assert client.get(f"/v1/runbooks/hang?diagnosis={diagnosis}").json()["code"] == "conflict"
+
+
+def test_a_diagnosis_of_a_later_version_is_a_conflict_or_shown_as_stored(client: TestClient) -> None:
+    (diagnosis,) = live(client, "hang")
+    later = b'{"format":3,"news":[1]}'
+    with state_of(client).database.session() as session:
+        session.get_one(DiagnosisRow, diagnosis).document = later
+    path = f"/v1/diagnoses/{diagnosis}"
+    assert client.get(path).content == later
+    answers = [
+        client.get(path, headers={"Accept": "text/markdown"}),
+        client.get(f"/v1/runbooks/hang?diagnosis={diagnosis}"),
+        client.get(f"/ui/diagnoses/{diagnosis}"),
+        client.post("/v1/plans", json={"diagnosis_id": diagnosis}),
+    ]
+    assert [(each.status_code, each.json()["code"]) for each in answers] == [(409, "conflict")] * 4
+    assert "later version" in answers[0].json()["detail"]
+    facts = _facts(state_of(client), diagnosis)
+    assert (facts["state"], facts.get("verdict")) == ("diagnosed", None)
+    assert "later version" in (facts["detail"] or "")
 
 
 def test_a_site_replaces_them(tmp_path: Path) -> None:

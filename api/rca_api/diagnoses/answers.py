@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import orjson
 from fastapi import Response
+from pydantic import ValidationError
 
 from rca.diagnosis.result import Diagnosis
 from rca_api.decoding import JSON
@@ -72,7 +73,31 @@ def _pending(row: DiagnosisRow) -> Response:
 
 
 def _written(document: bytes, accept: str) -> bytes:
-    """The stored document in a media type; one of an older format in the present one."""
+    """The stored document in a media type: an older format in the present one, a later one only as stored."""
     if accept == JSON and document.startswith(_PRESENT):
         return document
-    return rendered(Diagnosis.model_validate_json(document), accept)
+    try:
+        diagnosis = read_stored(document)
+    except ProblemError:
+        if accept == JSON:
+            return document
+        raise
+    return rendered(diagnosis, accept)
+
+
+def read_stored(document: bytes) -> Diagnosis:
+    """Read a stored document.
+
+    Raises
+    ------
+    ProblemError
+        ``conflict`` if a later version of the service wrote it.
+    """
+    try:
+        return Diagnosis.model_validate_json(document)
+    except ValidationError:
+        raise ProblemError(
+            "conflict",
+            "the diagnosis was written by a later version of the service",
+            hint="update this replica, or read the diagnosis as application/json",
+        ) from None

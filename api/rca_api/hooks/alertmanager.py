@@ -10,7 +10,6 @@ import orjson
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
-from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError
 from rca.runbook.headline import headline
 from rca.runbook.phrases import plain
@@ -18,6 +17,7 @@ from rca.telemetry.window_memory import refuse_large
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Context
 from rca_api.diagnoses import repository
+from rca_api.diagnoses.answers import read_stored
 from rca_api.diagnoses.work import StoredWindow, store
 from rca_api.hooks.schemas import Alert, AlertAnswer, AlertGroup
 from rca_api.hooks.sources import Sources, WantedWindow
@@ -165,12 +165,14 @@ def _facts(state: State, diagnosis_id: str) -> Mapping[str, str | None]:
         incident = open_incident(session, row.job_id)
         job_id, document = row.job_id, row.document
         found = None if incident is None else incident.id
-    diagnosis = Diagnosis.model_validate_json(document)
-    return {
+    known = {
         "state": "diagnosed",
         "job_id": job_id,
-        "verdict": diagnosis.verdict,
-        "headline": plain(headline(diagnosis)),
         "incident_id": found,
         "url": None if found is None else incident_url(state.settings.public_url, found),
     }
+    try:
+        diagnosis = read_stored(document)
+    except ProblemError as error:
+        return {**known, "detail": error.detail}
+    return {**known, "verdict": diagnosis.verdict, "headline": plain(headline(diagnosis))}

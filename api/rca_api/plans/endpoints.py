@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Security
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.diagnosis.planning import plan
-from rca.diagnosis.result import Diagnosis
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
 from rca_api.actions.corrections import corrections, factors
+from rca_api.diagnoses.answers import read_stored
 from rca_api.diagnoses.repository import DONE, find
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
@@ -109,4 +109,4 @@ def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
         found = corrections(session)
     given = wanted.site.model_dump(include=wanted.site.model_fields_set)
     site = state.site.model_copy(update=given).corrected(factors(found))
-    return plan(Diagnosis.model_validate_json(document), site=site)
+    return plan(read_stored(document), site=site)

@@ -12,6 +12,7 @@ from rca.runbook.procedures import Incident, Runbook, runbook
 from rca.runbook.procedures.pages import markdown
 from rca.runbook.procedures.sources import Platform
 from rca.telemetry.causes import SPECS, CauseOwner
+from rca_api.diagnoses.answers import read_stored
 from rca_api.diagnoses.repository import DONE, find
 from rca_api.negotiation import choose
 from rca_api.problems import ProblemError, problem_responses
@@ -110,4 +111,4 @@ def _diagnosis(request: Request, diagnosis_id: str) -> Diagnosis:
             raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
         if row.state != DONE or row.document is None:
             raise ProblemError("conflict", f"the diagnosis is {row.state}; a runbook needs a finished one")
-        return Diagnosis.model_validate_json(row.document)
+        return read_stored(row.document)

@@ -11,9 +11,9 @@ from fastapi import Path as PathParameter
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from rca.diagnosis.result import Diagnosis
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import SPECS
+from rca_api.diagnoses.answers import read_stored
 from rca_api.diagnoses.repository import DONE, find
 from rca_api.problems import ProblemError
 from rca_api.security.access import requires
@@ -62,7 +62,7 @@ def show_text(
         raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
     if row.state != DONE or row.document is None:
         raise ProblemError("conflict", f"the diagnosis is {row.state}; wait until it is finished")
-    return text_of(Diagnosis.model_validate_json(row.document), row.window_digest)
+    return text_of(read_stored(row.document), row.window_digest)
 
 
 @cache
