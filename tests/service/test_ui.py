@@ -316,6 +316,18 @@ def test_nothing_scrolls_sideways_at_360_pixels(visit: Visit) -> None:
     assert {part: width for part, width in widths.items() if width > 360} == {}
 
 
+def test_the_runbook_is_filled_from_a_window_of_the_same_cause(visit: Visit) -> None:
+    visit.go("/")
+    filled_from = """async () => {
+      const { blamingWindow } = await import("/ui/files/pages/incident.js");
+      const causes = ["cpu_contention", null, "hang", "hang"];
+      const diagnoses = causes.map((cause, at) => ({ cause, diagnosis_id: at }));
+      const found = (cause) => blamingWindow({ cause, diagnoses })?.diagnosis_id ?? null;
+      return ["hang", "gpu_throttling"].map(found);
+    }"""
+    assert visit.page.evaluate(filled_from) == [2, None]
+
+
 def test_one_late_rank_of_ten_thousand_is_seen(visit: Visit) -> None:
     visit.page.emulate_media(color_scheme="light")
     found = visit.page.evaluate(MANY)

@@ -8,9 +8,13 @@ import { badge, cost } from "./overview.js";
 const SHOWN = ["Do this", "Check", "Why", "How sure", "Owner"];
 const SAID = { suspect: "▲ faulty, cause not certain", sick: "▲ faulty", unsure: "? undecided", healthy: "✓ healthy" };
 
+/** The newest window with the incident's cause: one of another cause would fill the runbook with its places. */
+export const blamingWindow = ({ cause, diagnoses }) => diagnoses.find((each) => each.cause === cause);
+
 export async function page({ params, signal }) {
   const incident = await get(`/v1/incidents/${params.id}`, signal);
   const newest = incident.diagnoses.find((each) => each.verdict !== "healthy") ?? incident.diagnoses[0];
+  const blaming = blamingWindow(incident);
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
     h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
@@ -23,7 +27,7 @@ export async function page({ params, signal }) {
     ]),
     h("div", { class: "actions" },
       newest ? h("a", { class: "button", href: `#/diagnoses/${newest.diagnosis_id}` }, "Newest diagnosis with pictures") : null,
-      incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${newest ? `?diagnosis=${newest.diagnosis_id}` : ""}` }, "Runbook") : null,
+      incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${blaming ? `?diagnosis=${blaming.diagnosis_id}` : ""}` }, "Runbook") : null,
     ),
     h("h2", {}, "Stages"),
     table("On the clock of the job", ["Stage", "Reached", "After its begin"], incident.stages.map((each) => [
