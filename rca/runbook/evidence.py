@@ -31,7 +31,7 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
     # A feature of the model is compared with healthy training windows, a signal with peers or other steps.
     usual = isinstance(item, Contribution) and not label
     if not label:
-        label, note = note or clean(item.signal), ""
+        label, note = note or clean(item.signal) or "(empty)", ""
     if label and item.device is not None:
         label = f"{label}, {name(item.device)}"
     unmeasured = item.value is None and item.reference is None

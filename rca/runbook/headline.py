@@ -53,7 +53,8 @@ def _fail_stop(diagnosis: Diagnosis) -> Phrase:
 
 def _abstained(diagnosis: Diagnosis) -> Phrase:
     mode = diagnosis.failure_mode
-    likeliest, odds = max(diagnosis.failure_mode_probability.items(), key=lambda item: item[1])
+    chances = diagnosis.failure_mode_probability.items()
+    likeliest, odds = max(chances, key=lambda item: item[1], default=(mode, float("nan")))
     if mode == "healthy" and likeliest != "healthy":
         suspected = likeliest.replace("_", "-")
         return (

@@ -34,8 +34,16 @@ def slack(summary: Summary, job_id: str) -> str:
         *fields,
         {"type": "context", "elements": [{"type": "mrkdwn", "text": f"job {_escaped((name(job_id),))}"}]},
     ]
-    message = {"text": headline, "attachments": [{"color": _COLOURS[summary.verdict], "blocks": blocks}]}
+    message = {
+        "text": without_links(headline),
+        "attachments": [{"color": _COLOURS[summary.verdict], "blocks": blocks}],
+    }
     return json.dumps(message, ensure_ascii=False)
+
+
+def without_links(text: str) -> str:
+    """Text in which Slack sees no link, mention or channel."""
+    return "".join(_ESCAPES.get(letter, letter) for letter in text)
 
 
 def _row(title: str, lines: tuple[Phrase, ...]) -> str:
@@ -46,7 +54,7 @@ def _escaped(phrase: Phrase) -> str:
     """Text without links, mentions and markup; names in backticks."""
     parts = []
     for part in phrase:
-        text = "".join(_ESCAPES.get(letter, letter) for letter in part)
+        text = without_links(part)
         code = "`" + text.replace("`", "'") + "`"
         parts.append(code if isinstance(part, Name) else _MARKUP.sub(_inert, text))
     return "".join(parts)

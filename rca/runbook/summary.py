@@ -131,7 +131,8 @@ def _since(diagnosis: Diagnosis) -> Phrase:
         began += " or before the window"
     if diagnosis.until is None:
         return (f"{began}, until the window's end",)
-    return (f"{began} until {moment(diagnosis.until, diagnosis.since)} (step {last})",)
+    at = "" if last is None else f" (step {last})"
+    return (f"{began} until {moment(diagnosis.until, diagnosis.since)}{at}",)
 
 
 def _from_the_beginning(diagnosis: Diagnosis, first: int | None) -> bool:

@@ -158,3 +158,17 @@ def test_a_slack_message_has_no_markup_of_names(varied: Varied, throttled: Diagn
     assert "<" not in marked
     assert "*now*" not in marked
     assert "&lt;!here&gt;" in marked
+    assert "<" not in message["text"]
+    assert "&lt;!channel&gt;" in message["text"]
+
+
+def test_odd_answers_are_still_summarized(varied: Varied, throttled: Diagnosis) -> None:
+    over = varied(since=ONSET, until=ONSET + timedelta(minutes=1), stragglers=[])
+    assert rows(over)["Since"] == ["2026-03-01 03:00:00 UTC until 03:01:00 UTC"]
+    unweighed = varied(abstained=True, failure_mode_probability={})
+    assert plain(Summary.from_diagnosis(unweighed).headline).startswith("NOT CERTAIN: probably fail-slow")
+    healthy = varied(abstained=True, failure_mode="healthy", failure_mode_probability={})
+    assert plain(Summary.from_diagnosis(healthy).headline).startswith("NOT CERTAIN: probably healthy")
+    unnamed = throttled.causes[0].evidence[0].model_copy(update={"signal": "\x1b\x07", "note": ""})
+    cause = throttled.causes[0].model_copy(update={"evidence": [unnamed]})
+    assert rows(varied(causes=[cause]))["Why"][0].startswith("(empty): ")

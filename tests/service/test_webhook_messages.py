@@ -69,6 +69,17 @@ def test_slack_gets_what_happened_the_summary_and_a_link(database: Database, clo
         assert len(text) <= (150 if block["type"] == "header" else 3000)
 
 
+def test_a_name_makes_no_mention_in_slack(database: Database, clock: Clock) -> None:
+    with receiver() as held:
+        subscribe(database, held.url, form="slack")
+        tracker = IncidentTracker(SETTINGS, Announcer(Metrics(), PUBLIC), clock)
+        with database.session() as session:
+            diagnosed(session, tracker, job="<!channel>", said="nic_degradation")
+        dispatcher_of(database, clock).send_due()
+    ((_, body),) = held.received
+    assert orjson.loads(body)["text"].startswith("&lt;!channel&gt; is slow")
+
+
 def test_pagerduty_opens_and_resolves_one_incident(database: Database, clock: Clock) -> None:
     opened, changed, resolved = sent(database, clock, "pagerduty", *LIFE, routing_key=KEY)
     assert [each["event_action"] for each in (opened, changed, resolved)] == ["trigger", "trigger", "resolve"]

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import orjson
 
-from rca.runbook.slack import slack
+from rca.runbook.slack import slack, without_links
 from rca.runbook.summary import Summary
 from rca_api.incidents.schemas import IncidentNotification, IncidentSummary
 
@@ -90,7 +90,7 @@ def _slack(message: IncidentNotification, summary: Summary | None) -> dict[str, 
     if data.url is not None:
         link = {"type": "mrkdwn", "text": f"<{data.url}|incident {data.incident.id[:8]}>"}
         blocks.append({"type": "context", "elements": [link]})
-    return {**told, "text": head, "blocks": blocks}
+    return {**told, "text": without_links(head), "blocks": blocks}
 
 
 def _alerts(message: IncidentNotification) -> list[dict[str, Any]]:
