@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 from rca.diagnosis.advice import signals_for
@@ -21,6 +20,8 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: Answers list this many actions besides the first remedies of their causes.
 MOST_ALTERNATIVES = 4
+#: Largest global batch of a hint that is used.
+MOST_SAMPLES = 1e8
 #: A fault is over if it ended this share of the window's steps before its end.
 QUIET_END = 0.1
 #: Reasons of abstention that leave the first cause named.
@@ -146,7 +147,7 @@ def _from_job(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
     """The recovery facts that a job gives as hints."""
     return {
         "hints": Site.of_job(job, _step_seconds(diagnosis)),
-        "global_batch": positive_hint(job, "global_batch_size", most=inf),
+        "global_batch": positive_hint(job, "global_batch_size", most=MOST_SAMPLES),
     }
 
 

@@ -176,7 +176,7 @@ REMEDIES = (
         "heavy",
         tuple(sorted(STOP_CAUSES)),
         RESTART_RISK,
-        "restart from the last checkpoint without the named node until it is checked",
+        "check the named node and restart from the last checkpoint, on another node if the pool has one",
     ),
 )
 

@@ -70,7 +70,7 @@ class Site(BaseModel):
     most_of_job: Share = JOB_SHARE
     nics_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     gradient_noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
-    seconds_lost: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
+    seconds_lost: Annotated[float, Field(ge=0.0, le=1e10)] = 0.0
     corrections: Mapping[str, Factor] = Field(default_factory=dict)
 
     @classmethod
@@ -107,7 +107,8 @@ class Site(BaseModel):
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise SourceError(f"cannot read {path}: {error.strerror}") from None
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        # Dates that no calendar has are a ValueError of the parser.
+        except (yaml.YAMLError, ValueError, RecursionError):
             raise SourceError(f"{path} is not YAML", hint=hint) from None
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
             raise SourceError(f"{path} has no fields", hint=hint)

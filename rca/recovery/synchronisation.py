@@ -71,14 +71,14 @@ class Workers:
     def groups(self, situation: Situation) -> Groups:
         """Groups of workers that update together, fast ones first; one group is synchronous training.
 
-        With a known gradient noise scale STAR's learned selector divides them, as it beats the heuristic
-        (`python -m benchmarks star-selector`). Without it, or with more workers than it has learned from, the
-        slower workers are a group.
+        With a known gradient noise scale and batch STAR's learned selector divides them, as it beats the
+        heuristic (`python -m benchmarks star-selector`). Without them, or with more workers than it has
+        learned from, the slower workers are a group.
         """
         noise, batch = situation.site.gradient_noise_scale, situation.global_batch
-        known = bool(np.isfinite(self.seconds).any(axis=1).all())
+        steps = self.seconds + self.transfer
+        known = bool((nan_median(steps, axis=1) > 0).all())
         if noise is not None and batch is not None and known and self.n <= MOST_WORKERS:
-            steps = self.seconds + self.transfer
             return Selector.shipped().choose(steps, batch / self.n, noise, kinds=GROUPED).groups
         slow = self.slower_group()
         fast = np.setdiff1d(np.arange(self.n), slow)

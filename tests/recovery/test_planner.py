@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import rca
+from rca.errors import InvalidInput, SourceError
 from rca.recovery.option import Option, Rejection
 from rca.recovery.planner import ACTIONS, plan
 from rca.recovery.remedies import REMEDY_OF
@@ -263,3 +269,19 @@ def test_slowness_before_a_stop_is_not_the_first_thing_to_mend() -> None:
     assert both.options[0].action == "rebalance_sequences"
     alone = plan(situation(mode="fail_stop", faults=(slow,)))
     assert (alone.first, alone.why.split(";")[0]) == ("none", "no action applies to the stop")
+
+
+@pytest.mark.parametrize("size", [1e15, 1e300, 9e18])
+def test_a_hint_of_an_impossible_batch_is_not_used(make_window: Any, size: float) -> None:
+    window = make_window(late={5: 0.05})
+    job = window.job.model_copy(update={"hints": {"global_batch_size": size}})
+    diagnosis = rca.diagnose(replace(window, job=job))
+    assert diagnosis.recovery is not None
+    assert diagnosis.recovery.global_batch is None
+
+
+@pytest.mark.parametrize("text", ["restart_seconds: 2026-13-45", "seconds_lost: 1.0e+307"])
+def test_a_site_with_impossible_values_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "site.yaml").write_text(text)
+    with pytest.raises((InvalidInput, SourceError)):
+        Site.read(tmp_path / "site.yaml")

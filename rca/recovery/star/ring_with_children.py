@@ -149,11 +149,18 @@ class RingWithChildren:
                 box.answer(self._parameters(over=False))
 
     def close(self) -> None:
-        """End the job on a rank of the ring: waits for its children, and counts what they send as stale."""
+        """End the job on a rank of the ring: waits for its children, and counts what they send as stale.
+
+        Children that wait for the answer of a failed update get it at once. A second call does nothing.
+        """
         if self.is_child:
             return
-        for box in self._mailboxes:
-            if box.take(wait=True) is not None:
+        boxes, self._mailboxes = self._mailboxes, []
+        answered = {child for child, _ in self._taken}
+        for box in boxes:
+            if box.child in answered:
+                box.close(self._parameters(over=True))
+            elif box.take(wait=True) is not None:
                 self.ledger.stale += 1
                 box.close(self._parameters(over=True))
 
