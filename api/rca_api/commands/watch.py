@@ -80,20 +80,8 @@ def _read(job: WatchedJob) -> Window:
 
     if job.folder is not None:
         return read_window(job.folder)
-    from rca.telemetry.sources.prometheus.credentials import read_token
-    from rca.telemetry.sources.prometheus.window import read_prometheus
-
     assert job.prometheus is not None  # noqa: S101  (a plan has one of the two)
-    return read_prometheus(
-        job.prometheus,
-        job.job,
-        since=job.since,
-        namespace=job.namespace,
-        labels=job.labels,
-        token=None if job.token_file is None else read_token(job.token_file),
-        ca_file=job.ca_file,
-        headers={name: value.get_secret_value() for name, value in job.headers.items()},
-    )
+    return job.read_job(job.prometheus, job.job, namespace=job.namespace, since=job.since)
 
 
 def _print(outcome: Outcome, form: Format) -> None:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rca.commands.prometheus_options import seconds_of
 from rca.errors import InvalidInput
-from rca.telemetry.sources.prometheus.credentials import checked_headers, read_token
-from rca.telemetry.sources.prometheus.window import read_prometheus
 from rca.telemetry.window import Window
 from rca.telemetry.yaml_documents import read_document
+from rca_api.prometheus_access import PrometheusAccess
 
 #: Labels that name the job of an alert, in this order. `job` is not one: it names the scrape.
 JOB_LABELS = (
@@ -24,7 +23,6 @@ JOB_LABELS = (
     "label_training_kubeflow_org_job_name",
     "label_batch_kubernetes_io_job_name",
 )
-_PATHS = ("labels", "token_file", "ca_file")
 #: Seconds, also written like ``90s``, ``5m`` or ``2h``.
 Span = Annotated[
     float,
@@ -33,7 +31,7 @@ Span = Annotated[
 ]
 
 
-class PrometheusSource(BaseModel):
+class PrometheusSource(PrometheusAccess):
     """One Prometheus server, and the alerts whose jobs it has series of.
 
     Attributes
@@ -48,11 +46,7 @@ class PrometheusSource(BaseModel):
         Seconds before the begin of the alert at which the window begins.
     most : float
         Longest window, seconds. It ends now.
-    headers : dict of str to SecretStr
-        Sent with every request, such as the tenant of Mimir.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     url: str = Field(min_length=1)
     match: dict[str, str] = Field(default_factory=dict)
@@ -60,19 +54,6 @@ class PrometheusSource(BaseModel):
     namespace_label: str = "namespace"
     since: Span = 900.0
     most: Span = 3600.0
-    labels: Path | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
-
-    @field_validator("headers")
-    @classmethod
-    def _usable_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        try:
-            checked_headers({name: value.get_secret_value() for name, value in headers.items()})
-        except InvalidInput as error:
-            raise ValueError(str(error)) from None
-        return headers
 
     def job_of(self, labels: Mapping[str, str]) -> str | None:
         """The job that an alert is about; None if its labels do not say."""
@@ -99,14 +80,7 @@ class Sources(BaseModel):
         """
         read = read_document(path, cls, hint="docs/how-to/alerts.md shows such a file")
         here = path.resolve().parent
-        return cls(
-            prometheus=tuple(
-                each.model_copy(
-                    update={name: here / held for name in _PATHS if (held := getattr(each, name)) is not None}
-                )
-                for each in read.prometheus
-            )
-        )
+        return cls(prometheus=tuple(each.below(here) for each in read.prometheus))
 
     def wanted(self, labels: Mapping[str, str], began: float, now: float) -> WantedWindow:
         """What to read for an alert with these labels.
@@ -156,16 +130,11 @@ class WantedWindow:
         InvalidInput, SourceError
             As `read_prometheus`.
         """
-        source = self.source
-        return read_prometheus(
-            source.url,
+        return self.source.read_job(
+            self.source.url,
             self.job,
+            namespace=self.namespace,
             start=self.start,
             end=self.end,
-            namespace=self.namespace,
-            labels=source.labels,
-            token=None if source.token_file is None else read_token(source.token_file),
-            ca_file=source.ca_file,
-            headers={name: value.get_secret_value() for name, value in source.headers.items()},
             timeout=timeout,
         )

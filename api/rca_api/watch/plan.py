@@ -10,15 +10,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    SecretStr,
-    field_validator,
     model_validator,
 )
 
 from rca.commands.prometheus_options import seconds_of
-from rca.errors import InvalidInput
-from rca.telemetry.sources.prometheus.credentials import checked_headers
 from rca.telemetry.yaml_documents import read_document
+from rca_api.prometheus_access import PrometheusAccess
 
 MOST_JOBS = 256
 
@@ -31,29 +28,21 @@ def _seconds(value: Any) -> Any:
 Span = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 
 
-class WatchedJob(BaseModel):
+class WatchedJob(PrometheusAccess):
     """One job: from a Prometheus server, or a folder that a collector writes.
 
     Attributes
     ----------
     every : float or None
         Seconds between two diagnoses; None for that of the plan.
-    headers : dict of str to SecretStr
-        Sent with every request to Prometheus, such as the tenant of Mimir.
     since : float
         Seconds before now that a window from Prometheus covers.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     job: str = Field(min_length=1, max_length=256)
     prometheus: str | None = None
     folder: Path | None = None
     namespace: str | None = None
-    labels: Path | None = None
-    token_file: Path | None = None
-    ca_file: Path | None = None
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
     since: Span = 900.0
     every: Span | None = None
 
@@ -62,15 +51,6 @@ class WatchedJob(BaseModel):
         if (self.prometheus is None) == (self.folder is None):
             raise ValueError("needs either prometheus or folder")
         return self
-
-    @field_validator("headers")
-    @classmethod
-    def _usable_headers(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        try:
-            checked_headers({name: value.get_secret_value() for name, value in headers.items()})
-        except InvalidInput as error:
-            raise ValueError(str(error)) from None
-        return headers
 
 
 class Plan(BaseModel):
@@ -118,15 +98,6 @@ def read_plan(path: Path) -> Plan:
 def _beside(plan: Plan, path: Path) -> Plan:
     """The plan with absolute paths."""
     here = path.resolve().parent
-    jobs = tuple(
-        job.model_copy(
-            update={
-                name: here / held
-                for name in ("folder", "labels", "token_file", "ca_file")
-                if (held := getattr(job, name)) is not None
-            }
-        )
-        for job in plan.jobs
-    )
+    jobs = tuple(job.below(here, "folder") for job in plan.jobs)
     state = here / (plan.state or f".{path.stem}-state.json")
     return plan.model_copy(update={"jobs": jobs, "state": state})
