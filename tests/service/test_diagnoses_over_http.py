@@ -75,7 +75,11 @@ def test_the_answer_is_stored(client: TestClient, body_of) -> None:
 def test_a_stored_diagnosis_has_the_media_type_of_accept(client: TestClient, body_of, accept: str) -> None:
     posted = client.post(URL, content=body_of(late={1: 0.05}), headers={**JSON, "Accept": accept})
     found = client.get(posted.headers["location"], headers={"Accept": accept})
-    assert found.content == posted.content
+    if accept == "text/markdown":
+        assert found.content == posted.content
+    else:
+        # Pictures of the window are on the page of the request only.
+        assert posted.content.startswith(found.content[: found.content.index(b"</h1>")])
     assert found.headers["content-type"].startswith(accept)
     assert found.headers["vary"] == "Accept"
     assert client.get(posted.headers["location"]).json()["job_id"] == "job"

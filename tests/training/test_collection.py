@@ -45,6 +45,7 @@ def test_processes_have_no_influence_on_any_byte(whole: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_resumes_to_the_same_bytes(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     command = (sys.executable, "-m", "rca.cli", "simulate", str(folder), "--seed", str(SEED))

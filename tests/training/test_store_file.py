@@ -78,6 +78,7 @@ def test_a_store_can_be_opened_whenever_its_maker_was_killed(processes: Any) -> 
     assert found["opens"]
 
 
+@pytest.mark.long
 def test_processes_that_start_together_make_one_store(processes: Any) -> None:
     assert processes["together"] == {"statuses": [0, 0], "opens": True}
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 JOBS = {
-    "1f1b": make_job(pp=3, dp=2, microbatches=5),
+    "1f1b": make_job(pp=3, dp=2, microbatches=4),
     "few microbatches": make_job(pp=4, dp=2, microbatches=2),
     "two stages": make_job(pp=2, dp=3, microbatches=4),
     "no pipeline": make_job(pp=1, dp=4, microbatches=3),
