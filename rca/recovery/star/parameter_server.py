@@ -2,7 +2,7 @@
 
 With x = n workers it is synchronous SGD, with x = 1 asynchronous SGD. A report that does not belong to an
 update counts in a later one, or is dropped and counted if it is too stale. The rule may change between two
-updates: only the server has to agree. A worker that ends is left out, and nobody waits for it.
+updates: only the server has to agree. A worker that ends is left out.
 
 References
 ----------
@@ -115,7 +115,7 @@ def serve(
             server.answer(worker, over=False)
         elif gradient is not None:
             waiting[worker] = gradient
-        # Also a worker that has ended may complete an update: nobody waits for it any more.
+        # The end of a worker may complete an update that waited for it.
         while not is_over(len(reports.applied)):
             chosen = tuple(reports.groupings[-1][1].next_update(tuple(waiting), server.alive))
             if not chosen:

@@ -86,7 +86,7 @@ class StepSource(_Strict):
 
 
 class Escalation(_Strict):
-    """When to call whom, and what to tell them."""
+    """When to call which team, and what it needs to learn."""
 
     when: Text
     to: Text
