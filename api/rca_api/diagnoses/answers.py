@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 from fastapi import Response
 from pydantic import ValidationError
+from sqlalchemy.orm import Session
 
 from rca.diagnosis.result import Diagnosis
 from rca_api.decoding import JSON
@@ -83,6 +84,29 @@ def _written(document: bytes, accept: str) -> bytes:
             return document
         raise
     return rendered(diagnosis, accept)
+
+
+def finished_row(session: Session, diagnosis_id: str, otherwise: str) -> tuple[DiagnosisRow, bytes]:
+    """A finished diagnosis and its document.
+
+    Parameters
+    ----------
+    session : Session
+    diagnosis_id : str
+    otherwise : str
+        Ends the message about one that is not finished; its state comes before.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found``, or ``conflict`` if it is not finished.
+    """
+    row = repository.find(session, diagnosis_id)
+    if row is None:
+        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
+    if row.state != repository.DONE or row.document is None:
+        raise ProblemError("conflict", f"the diagnosis is {row.state}; {otherwise}")
+    return row, row.document
 
 
 def read_stored(document: bytes) -> Diagnosis:

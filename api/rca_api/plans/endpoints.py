@@ -11,9 +11,8 @@ from rca.diagnosis.planning import plan
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
 from rca_api.actions.corrections import corrections, factors
-from rca_api.diagnoses.answers import read_stored
-from rca_api.diagnoses.repository import DONE, find
-from rca_api.problems import ProblemError, problem_responses
+from rca_api.diagnoses.answers import finished_row, read_stored
+from rca_api.problems import problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
@@ -100,12 +99,7 @@ def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
     """
     state = State.of(request)
     with state.database.reading() as session:
-        row = find(session, wanted.diagnosis_id)
-        if row is None:
-            raise ProblemError("not-found", f"there is no diagnosis {wanted.diagnosis_id}")
-        if row.state != DONE or row.document is None:
-            raise ProblemError("conflict", f"the diagnosis is {row.state}; a plan needs a finished one")
-        document = row.document
+        document = finished_row(session, wanted.diagnosis_id, "a plan needs a finished one")[1]
         found = corrections(session)
     given = wanted.site.model_dump(include=wanted.site.model_fields_set)
     site = state.site.model_copy(update=given).corrected(factors(found))

@@ -12,8 +12,7 @@ from rca.runbook.procedures import Incident, Runbook, runbook
 from rca.runbook.procedures.pages import markdown
 from rca.runbook.procedures.sources import Platform
 from rca.telemetry.causes import SPECS, CauseOwner
-from rca_api.diagnoses.answers import read_stored
-from rca_api.diagnoses.repository import DONE, find
+from rca_api.diagnoses.answers import finished_row, read_stored
 from rca_api.negotiation import choose
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires
@@ -106,9 +105,5 @@ def show_runbook(
 def _diagnosis(request: Request, diagnosis_id: str) -> Diagnosis:
     """A finished diagnosis."""
     with State.of(request).database.reading() as session:
-        row = find(session, diagnosis_id)
-        if row is None:
-            raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
-        if row.state != DONE or row.document is None:
-            raise ProblemError("conflict", f"the diagnosis is {row.state}; a runbook needs a finished one")
-        return read_stored(row.document)
+        _, document = finished_row(session, diagnosis_id, "a runbook needs a finished one")
+    return read_stored(document)

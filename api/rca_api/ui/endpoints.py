@@ -13,9 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import SPECS
-from rca_api.diagnoses.answers import read_stored
-from rca_api.diagnoses.repository import DONE, find
-from rca_api.problems import ProblemError
+from rca_api.diagnoses.answers import finished_row, read_stored
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
@@ -57,12 +55,8 @@ def show_text(
 ) -> DiagnosisText:
     """Show a finished diagnosis in words, and the digest of its window."""
     with State.of(request).database.reading() as session:
-        row = find(session, diagnosis_id)
-    if row is None:
-        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id}")
-    if row.state != DONE or row.document is None:
-        raise ProblemError("conflict", f"the diagnosis is {row.state}; wait until it is finished")
-    return text_of(read_stored(row.document), row.window_digest)
+        row, document = finished_row(session, diagnosis_id, "wait until it is finished")
+    return text_of(read_stored(document), row.window_digest)
 
 
 @cache
