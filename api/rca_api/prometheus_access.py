@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
+from rca.commands.prometheus_options import seconds_of
 from rca.errors import InvalidInput
 from rca.telemetry.sources.prometheus.credentials import checked_headers, read_token
 from rca.telemetry.sources.prometheus.window import read_prometheus
 from rca.telemetry.window import Window
+
+#: Seconds, also written like ``90s``, ``5m`` or ``2h``.
+Span = Annotated[
+    float,
+    BeforeValidator(lambda value: seconds_of(value) if isinstance(value, str) else value),
+    Field(gt=0, allow_inf_nan=False),
+]
 
 
 class PrometheusAccess(BaseModel):

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from rca.commands.prometheus_options import seconds_of
 from rca.errors import InvalidInput
 from rca.telemetry.window import Window
 from rca.telemetry.yaml_documents import read_document
-from rca_api.prometheus_access import PrometheusAccess
+from rca_api.prometheus_access import PrometheusAccess, Span
 
 #: Labels that name the job of an alert, in this order. `job` is not one: it names the scrape.
 JOB_LABELS = (
@@ -23,12 +22,8 @@ JOB_LABELS = (
     "label_training_kubeflow_org_job_name",
     "label_batch_kubernetes_io_job_name",
 )
-#: Seconds, also written like ``90s``, ``5m`` or ``2h``.
-Span = Annotated[
-    float,
-    BeforeValidator(lambda value: seconds_of(value) if isinstance(value, str) else value),
-    Field(gt=0, le=86_400, allow_inf_nan=False),
-]
+#: At most a day.
+WindowSpan = Annotated[Span, Field(le=86_400)]
 
 
 class PrometheusSource(PrometheusAccess):
@@ -52,8 +47,8 @@ class PrometheusSource(PrometheusAccess):
     match: dict[str, str] = Field(default_factory=dict)
     job_labels: tuple[str, ...] = Field(JOB_LABELS, min_length=1)
     namespace_label: str = "namespace"
-    since: Span = 900.0
-    most: Span = 3600.0
+    since: WindowSpan = 900.0
+    most: WindowSpan = 3600.0
 
     def job_of(self, labels: Mapping[str, str]) -> str | None:
         """The job that an alert is about; None if its labels do not say."""

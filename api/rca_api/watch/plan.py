@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
 )
 
-from rca.commands.prometheus_options import seconds_of
 from rca.telemetry.yaml_documents import read_document
-from rca_api.prometheus_access import PrometheusAccess
+from rca_api.prometheus_access import PrometheusAccess, Span
 
 MOST_JOBS = 256
-
-
-def _seconds(value: Any) -> Any:
-    return seconds_of(value) if isinstance(value, str) else value
-
-
-#: Seconds, also written like ``90s``, ``5m`` or ``2h``.
-Span = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 
 
 class WatchedJob(PrometheusAccess):
