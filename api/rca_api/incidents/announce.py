@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from functools import cache
 
 from pydantic import ValidationError
 from sqlalchemy import event as sqlalchemy_event
@@ -63,18 +64,11 @@ class Announcer:
         )
         session.add(row)
         session.flush()
-        nodes = repository.nodes_of(session, [incident.id])[incident.id]
-        summary = summary_of(session, event.diagnosis_id)
-        notification = IncidentNotification(
-            type=f"incident.{event.kind}",
-            timestamp=at,
-            data=NotificationData(
-                incident=read_incident(incident, nodes),
-                event=read_event(row),
-                summary=None if summary is None else IncidentSummary.of(event.diagnosis_id or "", summary),
-                url=incident_url(self._public_url, incident.id),
-            ),
-        )
+
+        @cache
+        def body(form: str) -> bytes:
+            return self._body(session, form, incident, event, row)
+
         causes = {cause for cause in (row.cause, row.previous_cause) if cause is not None}
         if row.cause is None:
             # Webhooks that got an event for one of its causes get the following ones as well.
@@ -82,16 +76,34 @@ class Announcer:
         if self._notify_suspected or not incident.suspected:
             outbox.enqueue(
                 session,
-                event=notification.type,
+                event=f"incident.{event.kind}",
                 job_id=incident.job_id,
                 causes=causes,
                 incident_id=incident.id,
-                body=lambda webhook: body_for(webhook.form, notification, summary),
+                body=lambda webhook: body(webhook.form),
                 at=at,
             )
         counter = self._metrics.incident_events.labels(event.kind)
         # Counted after the commit: the transaction may still fail.
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)
+
+    def _body(
+        self, session: Session, form: str, incident: IncidentRow, event: Event, row: IncidentEventRow
+    ) -> bytes:
+        """The message about an event; read only if a webhook wants it."""
+        nodes = repository.nodes_of(session, [incident.id])[incident.id]
+        summary = summary_of(session, event.diagnosis_id)
+        message = IncidentNotification(
+            type=f"incident.{event.kind}",
+            timestamp=row.at,
+            data=NotificationData(
+                incident=read_incident(incident, nodes),
+                event=read_event(row),
+                summary=None if summary is None else IncidentSummary.of(event.diagnosis_id or "", summary),
+                url=incident_url(self._public_url, incident.id),
+            ),
+        )
+        return body_for(form, message, summary)
 
 
 def incident_url(public_url: str, incident_id: str) -> str | None:
