@@ -140,6 +140,7 @@ class Visit:
     page: Any
     url: str
     diagnosis: str
+    incident: str = ""
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
@@ -182,6 +183,8 @@ def visit(
         page.get_by_role("button", name="Diagnose").click()
         page.wait_for_selector("main svg", timeout=60_000)
         visit.diagnosis = page.url.rpartition("/")[2]
+        incidents = page.request.get(f"{url}/v1/incidents", headers={"Authorization": f"Bearer {key}"})
+        visit.incident = incidents.json()["items"][0]["id"]
         yield visit
         browser.close()
 
@@ -241,6 +244,28 @@ def test_a_wrong_diagnosis_is_corrected(visit: Visit) -> None:
     page.wait_for_selector("main li >> text=corrected, memory pressure")
 
 
+def test_an_action_is_recorded_on_an_incident_once(visit: Visit) -> None:
+    page = visit.page
+    visit.go(f"/incidents/{visit.incident}")
+    page.wait_for_selector("text=No action is recorded")
+    advised = page.get_by_label("Action", exact=True)
+    assert advised.input_value() == "evict_other_process"
+    page.get_by_label("When it took effect (UTC)").fill("2026-11-21T20:11:00")
+    page.get_by_label("What was done").fill("stopped a backup")
+    # The answer of the first request is lost; the second one finds the action.
+    page.route("**/actions", lambda route: (route.fetch(), route.abort()), times=1)
+    known = len(visit.complaints)
+    for wait in ("text=No answer came", "text=The action is recorded"):
+        page.get_by_role("button", name="Record the action").click()
+        page.wait_for_selector(wait)
+    del visit.complaints[known:]
+    rows = page.locator("section:has(> h2:text-is('Actions taken')) tbody tr")
+    assert rows.count() == 1
+    told = rows.inner_text()
+    for part in ("2026-11-21 20:11:00 UTC", "node-1, ranks 2-3", "per step", "stopped a backup"):
+        assert part in told
+
+
 def test_the_heat_map_is_read_by_pointer_and_keyboard_and_filtered(visit: Visit) -> None:
     page = visit.page
     visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
@@ -294,8 +319,8 @@ def test_every_action_is_reached_by_keyboard_and_its_focus_shows(visit: Visit) -
 def test_texts_have_contrast_in_both_themes(visit: Visit, theme: str) -> None:
     visit.page.emulate_media(color_scheme=theme)
     pale: dict[str, list[str]] = {}
-    for part in (*PARTS, f"diagnoses/{visit.diagnosis}"):
-        visit.go(f"/{part}", "svg" if "/" in part else "h1")
+    for part in (*PARTS, f"incidents/{visit.incident}", f"diagnoses/{visit.diagnosis}"):
+        visit.go(f"/{part}", "svg" if part.startswith("diagnoses") else "h1")
         found = visit.page.evaluate(PALE)
         assert found["n"] > 10
         pale[part] = found["pale"]
@@ -307,6 +332,7 @@ def test_nothing_scrolls_sideways_at_360_pixels(visit: Visit) -> None:
     widths = {}
     for part in (
         *PARTS,
+        f"incidents/{visit.incident}",
         f"diagnoses/{visit.diagnosis}",
         f"compare?left={visit.diagnosis}&right={visit.diagnosis}",
     ):

@@ -13,6 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import SPECS
+from rca_api.actions.schemas import NAMES
 from rca_api.diagnoses.answers import finished_row, read_stored
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
@@ -39,7 +40,7 @@ def _page(_: Request) -> Response:
 
 @router.get("/catalogue")
 def show_catalogue() -> dict[str, Any]:
-    """Show the causes, and the exporter metrics of each signal."""
+    """Show the causes, the actions, and the exporter metrics of each signal."""
     return _catalogue()
 
 
@@ -69,4 +70,4 @@ def _catalogue() -> dict[str, Any]:
         channel: sorted({name for each in feeding for name in (each.name, *each.aliases)})
         for channel, feeding in channels().items()
     }
-    return {"causes": causes, "signals": signals}
+    return {"causes": causes, "actions": NAMES, "signals": signals}

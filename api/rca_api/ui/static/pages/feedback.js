@@ -46,7 +46,8 @@ export function labelled(cause, nodes, ranks, known) {
   };
 }
 
-const split = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
+/** The entries of a list separated by commas. */
+export const split = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
 
 async function list(where, diagnosis) {
   const { items, conflict } = await get(`/v1/diagnoses/${diagnosis.diagnosis_id}/feedback`);

@@ -2,7 +2,8 @@
 
 import { get } from "../api.js";
 import { facts, h, table } from "../dom.js";
-import { probability, ranks, seconds, utc, words } from "../format.js";
+import { probability, seconds, utc, words } from "../format.js";
+import { actions } from "./actions.js";
 import { badge, cost } from "./overview.js";
 
 const SHOWN = ["Do this", "Check", "Why", "How sure", "Owner"];
@@ -15,6 +16,7 @@ export async function page({ params, signal }) {
   const incident = await get(`/v1/incidents/${params.id}`, signal);
   const newest = incident.diagnoses.find((each) => each.verdict !== "healthy") ?? incident.diagnoses[0];
   const blaming = blamingWindow(incident);
+  const taken = await actions(incident, newest?.diagnosis_id ?? null, signal);
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
     h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
@@ -43,12 +45,7 @@ export async function page({ params, signal }) {
     table("Oldest first", ["When", "What", "Cause", "Where"], incident.timeline.map((each) => [
       utc(each.at), words(each.kind) + (each.reason ? ` (${each.reason})` : ""), each.cause ? words(each.cause) : "not known", each.place.join(", ") || "not known",
     ])),
-    h("h2", {}, "Actions taken"),
-    incident.actions.length
-      ? table("Newest first", ["When", "Action", "On", "Outcome"], incident.actions.map((each) => [
-        utc(each.taken_at), words(each.action), [...(each.nodes ?? []), each.ranks?.length ? `ranks ${ranks(each.ranks)}` : ""].filter(Boolean).join(", ") || "the job", outcome(each),
-      ]))
-      : h("p", {}, "No action is recorded."),
+    taken,
     h("h2", {}, "Windows"),
     table("Newest first", ["Window", "Verdict", "Cause", "Lost"], incident.diagnoses.map((each) => [
       h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), SAID[each.verdict] ?? words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
@@ -59,10 +56,4 @@ export async function page({ params, signal }) {
 function lemon(incident, node) {
   const found = (incident.lemons ?? []).find((each) => each.node === node);
   return found ? `▲ probably faulty in other jobs as well (${probability(found.probability)})` : "none known";
-}
-
-function outcome(action) {
-  const told = action.outcome;
-  if (told === null || told === undefined) return "not observed yet";
-  return typeof told === "string" ? words(told) : words(told.verdict ?? told.outcome ?? "observed");
 }
