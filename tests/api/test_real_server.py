@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -16,7 +17,7 @@ import pytest
 from bad_windows import REFUSED
 
 import rca
-from rca.client import Client
+from rca.client import AsyncClient, Client
 from rca.errors import InvalidWindow
 from rca_api import demo
 
@@ -36,6 +37,31 @@ def test_the_client_gets_the_diagnosis_of_the_library(url: str) -> None:
     assert by_service.failure_mode == here.failure_mode
     assert [group.ranks for group in by_service.stragglers] == [group.ranks for group in here.stragglers]
     assert by_service.slowdown.seconds_per_step == pytest.approx(here.slowdown.seconds_per_step)
+
+
+def test_the_client_for_asyncio_gets_the_same_diagnoses(url: str) -> None:
+    client = AsyncClient(url)
+    windows = [WINDOW, WINDOW.with_name("healthy")]
+
+    async def answers() -> tuple[list[rca.Diagnosis], bytes, dict[str, object]]:
+        found = await asyncio.gather(*map(client.diagnose, windows))
+        text = await client.get(f"/v1/diagnoses/{found[0].diagnosis_id}", "text/markdown")
+        return found, text, await client.ready()
+
+    found, text, ready = asyncio.run(answers())
+    here = [rca.diagnose(rca.read_window(path)) for path in windows]
+    assert [each.verdict for each in found] == [each.verdict for each in here]
+    assert [each.causes for each in found] == [each.causes for each in here]
+    assert text.decode().startswith("# ")
+    assert ready["status"] == "ready"
+
+
+def test_an_answer_lost_on_the_way_to_the_client_for_asyncio_is_not_a_second_diagnosis(url: str) -> None:
+    before = n_diagnoses(url)
+    with answer_lost_once(url) as lossy:
+        found = asyncio.run(AsyncClient(lossy).diagnose(WINDOW))
+    assert n_diagnoses(url) == before + 1
+    assert json.loads(urlopen(f"{url}/v1/diagnoses/{found.diagnosis_id}").read())
 
 
 def test_the_client_says_what_is_ready(url: str) -> None:
