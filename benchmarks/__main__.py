@@ -32,6 +32,7 @@ BENCHMARKS = {
     "memory": Benchmark("benchmarks.memory", long=True),
     "online": Benchmark("benchmarks.online", long=True),
     "recovery": Benchmark("benchmarks.recovery", long=True),
+    "retold": Benchmark("benchmarks.retold", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "star": Benchmark("benchmarks.star", long=True),
