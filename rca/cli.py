@@ -63,7 +63,6 @@ class LazyCommands(TyperGroup):
 
 app = typer.Typer(
     cls=LazyCommands,
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     # Plain help: the examples keep their columns, and a pipe or a screen reader gets the same text.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rca.commands.completion import causes
 from rca.commands.output import fail, write
 from rca.errors import InvalidInput, RcaError
 
@@ -46,6 +47,7 @@ def command(
         typer.Argument(
             metavar="[CAUSE]",
             show_default=False,
+            autocompletion=causes,
             help="A cause of the catalogue, or unknown. By default the first cause of the diagnosis.",
         ),
     ] = None,

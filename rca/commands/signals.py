@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ rca signals
 rca signals tcp
 rca signals --format json | jq '.[].name'
 """
+COLUMNS = ("Signal", "Kind", "Unit", "Used", "Meaning")
 
 
 class Format(StrEnum):
@@ -36,7 +38,7 @@ def command(
     """List the exporter metrics that a diagnosis uses.
 
     Other names of the same signal are listed as aliases. A diagnosis ignores all other metrics and lists them
-    in its quality section.
+    in its quality section. In a pipe each signal is one line.
     """
     from rca.telemetry.catalogue import KNOWN
 
@@ -44,7 +46,10 @@ def command(
     found = [signal for signal in KNOWN if wanted in _searched(signal)]
     if not found:
         raise typer.BadParameter(f"no known signal contains {pattern!r}", param_hint="PATTERN")
-    write(_table(found) if format_ is Format.table else _json(found))
+    if format_ is Format.json:
+        write(_json(found))
+    else:
+        write(_table(found) if sys.stdout.isatty() else _lines(found))
 
 
 def _searched(signal: Signal) -> str:
@@ -74,11 +79,27 @@ def _table(signals: list[Signal]) -> str:
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column in ("Signal", "Kind", "Unit", "Used", "Meaning"):
+    for column in COLUMNS:
         table.add_column(column, overflow="fold")
     for signal in signals:
-        names = "\n".join((signal.name, *(f"  or {alias}" for alias in signal.aliases)))
-        used = "yes" if signal.all_channels() else "no"
-        kind, unit = (signal.kind, signal.unit) if signal.all_channels() else ("", "")
-        table.add_row(*(Text(cell) for cell in (names, kind, unit, used, signal.meaning)))
+        name, *others = _cells(signal)
+        names = "\n".join((name, *(f"  or {alias}" for alias in signal.aliases)))
+        table.add_row(*map(Text, (names, *others)))
     return rendered(table)
+
+
+def _lines(signals: list[Signal]) -> str:
+    """Aligned columns that are never folded, for `grep` and `awk`; the longest column is the last."""
+    rows = [COLUMNS, *map(_cells, signals)]
+    aliases = ["Aliases", *(", ".join(signal.aliases) for signal in signals)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), last)).rstrip()
+        for row, last in zip(rows, aliases, strict=True)
+    )
+
+
+def _cells(signal: Signal) -> tuple[str, ...]:
+    used = bool(signal.all_channels())
+    kind, unit = (signal.kind, signal.unit) if used else ("", "")
+    return signal.name, kind, unit, "yes" if used else "no", signal.meaning

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rca.commands.completion import healthy_or_causes
 from rca.commands.output import write
 from rca.commands.process import usable_cores
 from rca.commands.progress import progress
@@ -26,7 +27,11 @@ def command(
     windows: Annotated[int, typer.Option(min=1, help="Number of windows.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same windows.")] = 0,
     cause: Annotated[
-        str | None, typer.Option(help="healthy, or a cause id for every window. [default: a mixture]")
+        str | None,
+        typer.Option(
+            autocompletion=healthy_or_causes,
+            help="healthy, or a cause id for every window. [default: a mixture]",
+        ),
     ] = None,
     processes: Annotated[
         int | None,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pydoc
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from rca.commands import COMMANDS
+from rca.telemetry.catalogue import KNOWN
 from rca_api import environment
 from rca_api.settings import Settings
 
@@ -74,6 +77,27 @@ def test_signals_are_found_by_name_alias_and_meaning(rca_command: Run) -> None:
     assert [signal["name"] for signal in json.loads(told.out)] == ["DCGM_FI_DEV_SM_CLOCK"]
     assert "DCGM_FI_DEV_SM_CLOCK" in rca_command("signals").out
     assert rca_command("signals", "no such thing").code == 2
+
+
+def test_signals_are_one_line_each_in_a_pipe() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "rca.cli", "signals"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = ran.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["Signal", *(signal.name for signal in KNOWN)]
+    for line, signal in zip(lines[1:], KNOWN, strict=True):
+        assert signal.meaning in line
+        assert line.endswith(", ".join(signal.aliases))
+
+
+def test_signals_are_not_folded_in_a_narrow_pipe(rca_command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    assert len(rca_command("signals").out.splitlines()) == len(KNOWN) + 1
 
 
 def test_a_mistyped_command_is_corrected(rca_command: Run) -> None:
