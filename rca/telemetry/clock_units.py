@@ -19,6 +19,9 @@ UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
 SLACK_SECONDS = 1800.0
 #: A phase may take a rank at most this many times the window: bounds may be inexact.
 LONGEST_PHASE = 10.0
+#: A rank's steps may add up to this multiple of the time in which they began, and to `OVERLAP_SECONDS` more:
+#: clocks are adjusted, and producers round times to minutes.
+MOST_OVERLAP, OVERLAP_SECONDS = 3.0, 120.0
 #: Unix seconds reach this in the year 5138. Unix milliseconds reached it in 1973.
 LATEST_SECOND = 1e11
 DAY = 86400.0
@@ -114,6 +117,43 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
         totals = np.bincount(rank, weights=np.nan_to_num(values))
         if totals.max() > LONGEST_PHASE * span:
             raise _too_long(steps, name, values, totals[rank], span)
+
+
+def refuse_overlapping_steps(steps: pa.Table) -> None:
+    """Refuse step durations by which ranks are in several steps at once: the unit is wrong.
+
+    `refuse_long_phases` compares durations with the window. Here each rank's steps are compared with the time
+    from the begin of its first step to the begin of its last one.
+    """
+    rank, seconds = steps.column("rank").to_numpy(), steps.column("step_seconds").to_numpy()
+    starts = steps.column("start_time").to_numpy()
+    timed = np.isfinite(seconds) & np.isfinite(starts)
+    if not timed.any():
+        return
+    n_ranks = int(rank.max()) + 1
+    first, last = np.full(n_ranks, np.inf), np.full(n_ranks, -np.inf)
+    np.minimum.at(first, rank[timed], starts[timed])
+    np.maximum.at(last, rank[timed], starts[timed])
+    counts = np.bincount(rank[timed], minlength=n_ranks)
+    total, longest = np.bincount(rank[timed], weights=seconds[timed], minlength=n_ranks), np.zeros(n_ranks)
+    np.maximum.at(longest, rank[timed], seconds[timed])
+    several = counts > 1
+    span = last[several] - first[several]
+    before_last = total[several] - longest[several]
+    if not several.any() or not (before_last > MOST_OVERLAP * span + OVERLAP_SECONDS).all():
+        return
+    wrong, of_all = float(np.median(before_last)), float(np.median(span))
+    unit = next((unit for unit, factor in UNITS if wrong / factor <= 2 * of_all), None)
+    raise refused_rows(
+        STEPS,
+        "step_seconds",
+        f"adds up to {wrong:g} on a rank whose steps began within {of_all:g} seconds: "
+        "a rank cannot be in two steps at once",
+        timed & (seconds > 0),
+        steps,
+        expected="durations in seconds",
+        hint=(unit and _unit_hint(unit)) or "start_time is the time at which the rank begins the step",
+    )
 
 
 def _too_long(

@@ -8,7 +8,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import group_members, nan_median, nan_min
-from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.schema import OCCASIONAL_PHASES
 
 SERIAL_PHASES: tuple[str, ...] = (
     "data_loading_seconds",

@@ -9,12 +9,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidWindow
-from rca.telemetry.schema import LOAD_COLUMNS, PHASES
+from rca.telemetry.schema import LOAD_COLUMNS, OCCASIONAL_PHASES, PHASES, STEADY_PHASES
 from rca.telemetry.window import Window
-
-#: Phases that most steps do not have; many trainers write them only in steps that have them.
-OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
-STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES and name != "step_seconds")
 
 
 def distinct_steps(step: IntArray) -> tuple[IntArray, IntArray]:

@@ -27,6 +27,9 @@ PHASES: tuple[str, ...] = (
     "step_seconds",
 )
 #: How much work a step had.
+#: Phases that most steps do not have; many trainers write them only in steps that have them.
+OCCASIONAL_PHASES = frozenset({"checkpoint_seconds", "gc_seconds"})
+STEADY_PHASES = tuple(name for name in PHASES if name not in OCCASIONAL_PHASES and name != "step_seconds")
 LOAD_COLUMNS: tuple[str, ...] = ("samples", "tokens", "sum_squared_sequence_length")
 Kind = Literal["integer", "number", "text"]
 Presence = Literal["required", "filled", "optional"]

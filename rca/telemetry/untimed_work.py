@@ -20,7 +20,8 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.robust import MAD_TO_SIGMA, nan_median
 from rca.telemetry.own_work import UNTIMED, WORK_PHASES
-from rca.telemetry.phases import OCCASIONAL_PHASES, PhaseArrays
+from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.schema import OCCASIONAL_PHASES
 
 #: Phases in which ranks may wait for each other, in order.
 SYNCHRONISING = ("forward_seconds", "backward_seconds", "optimizer_seconds")

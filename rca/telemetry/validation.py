@@ -16,7 +16,12 @@ from pydantic import ValidationError
 
 from rca.arrays import IntArray
 from rca.errors import InvalidWindow
-from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock, refuse_long_phases
+from rca.telemetry.clock_units import (
+    refuse_absurd_bounds,
+    refuse_foreign_clock,
+    refuse_long_phases,
+    refuse_overlapping_steps,
+)
 from rca.telemetry.columns import normalized
 from rca.telemetry.density import CELLS_PER_ROW, FREE_CELLS, refuse_empty_cells, refuse_silent_world
 from rca.telemetry.grouping import codes_of
@@ -28,6 +33,7 @@ from rca.telemetry.schema import (
     MEMBER_STATES,
     METRICS,
     SPECS,
+    STEADY_PHASES,
     STEPS,
     SUFFICIENT,
     TableSpec,
@@ -81,6 +87,8 @@ def validated(
     refuse_silent_world(tables, checked.world_size)
     if tables["steps"].num_rows or not any(tables[name].num_rows for name in SUFFICIENT):
         _check_steps(tables["steps"], checked)
+        tables["steps"], remarks = _without_idle_timers(tables["steps"])
+        notes += remarks
     _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
     refuse_foreign_clock(COLLECTIVES, "waiting_since", tables["collectives"], checked)
@@ -301,6 +309,7 @@ def _check_steps(steps: pa.Table, job: Job) -> None:
     _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
     refuse_foreign_clock(STEPS, "start_time", steps, job)
     refuse_long_phases(steps, job)
+    refuse_overlapping_steps(steps)
     _refuse_timeless_steps(steps)
 
 
@@ -318,6 +327,17 @@ def _refuse_timeless_steps(steps: pa.Table) -> None:
             expected="the duration of each step in seconds",
             hint="write null where a step was not timed",
         )
+
+
+def _without_idle_timers(steps: pa.Table) -> tuple[pa.Table, list[str]]:
+    """The steps without phases that are 0 in every row, and notes on them: such a timer was not connected."""
+    idle = []
+    for name in (each for each in STEADY_PHASES if each in steps.column_names):
+        seconds = steps.column(name).to_numpy()
+        if np.fmax.reduce(seconds) == 0 and np.isfinite(seconds).any():
+            idle.append(name)
+    notes = [f"steps: {name} is 0 in every row, and counts as not measured" for name in idle]
+    return (steps.drop_columns(idle) if idle else steps), notes
 
 
 def _step_codes(step: IntArray) -> tuple[IntArray, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from telemetry_windows import START, metrics, refusal, steps, window
+from telemetry_windows import START, job, metrics, refusal, steps, window
 
 UNITS = [(1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")]
 
@@ -76,3 +76,25 @@ def test_absurd_durations_have_no_unit() -> None:
     error = refusal(table=steps(step_seconds=[1e300] * 4))
     assert error.column == "step_seconds"
     assert error.hint is None
+
+
+def test_a_rank_cannot_be_in_two_steps_at_once() -> None:
+    """Bounds far apart do not hide that durations are milliseconds."""
+    n = 40
+    table = pa.table(
+        {
+            "rank": [number % 2 for number in range(n)],
+            "step": [number // 2 for number in range(n)],
+            "start_time": [START + 0.5 * (number // 2) for number in range(n)],
+            "step_seconds": [480.0] * n,
+        }
+    )
+    wide = job(end=START + 200_000.0)
+    error = refusal(wide, table)
+    assert (error.column, error.n_rows) == ("step_seconds", n)
+    assert "two steps at once" in str(error)
+    assert error.hint == "the values look like milliseconds: convert them to seconds"
+    # Times that are rounded to a minute are no contradiction.
+    rounded = table.set_column(2, "start_time", pa.array([START] * n))
+    rounded = rounded.set_column(3, "step_seconds", pa.array([0.5] * n))
+    assert window(steps=rounded, job=wide).steps.num_rows == n

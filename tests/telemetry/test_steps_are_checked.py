@@ -176,3 +176,12 @@ def test_sparse_ranks_are_fine_while_the_array_stays_small() -> None:
 def test_several_chunks_are_one_table() -> None:
     chunked = pa.concat_tables([steps().slice(0, 1), steps().slice(1)])
     assert window(steps=chunked).steps["step"].to_pylist() == [7, 8, 7, 8]
+
+
+def test_a_timer_that_is_0_in_every_row_counts_as_not_measured() -> None:
+    idle = window(steps=steps(backward_seconds=[0.0] * 4, forward_seconds=[0.0, 0.4, None, 0.0]))
+    assert "backward_seconds" not in idle.steps.column_names
+    assert "forward_seconds" in idle.steps.column_names
+    assert "steps: backward_seconds is 0 in every row, and counts as not measured" in idle.notes
+    # Steps without a checkpoint or a collection take no time for it.
+    assert "checkpoint_seconds" in window(steps=steps(checkpoint_seconds=[0.0] * 4)).steps.column_names
