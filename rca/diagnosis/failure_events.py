@@ -23,7 +23,7 @@ from rca.diagnosis.result import (
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import TERMINATED_CODES, end_origin
+from rca.features.end_origin import DEVICE_EVENTS, TERMINATED_CODES, end_origin
 from rca.features.failure_order import (
     Attempt,
     failed_elsewhere,
@@ -130,7 +130,9 @@ def _first(window: Window, failures: Sequence[Event]) -> tuple[bool, BoolArray, 
         return False, no_rank, "process_crash", 0.0
     began = min((each.time for each in failures if each.kind in DEATHS), default=failures[0].time)
     end = End(topology, began, np.full(topology.n_ranks, -np.inf), 1.0)
-    origin = end_origin(failures, end)
+    # A failed device ends a job only if its processes end; without rows it is unknown whether they went on.
+    ended = any(each.kind not in DEVICE_EVENTS for each in failures)
+    origin = end_origin(failures, end) if ended else no_rank
     if not origin.any():
         origin = _earliest_death(failures, topology)
     if origin.any():

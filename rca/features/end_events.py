@@ -166,7 +166,12 @@ class End(NamedTuple):
     @property
     def latest_death(self) -> float:
         """The latest time at which a death can have ended the progress, Unix seconds."""
-        return self.sign + end_tolerance(self.step)
+        return self.sign + self.tolerance
+
+    @property
+    def tolerance(self) -> float:
+        """Seconds around the last sign of progress in which events belong to it."""
+        return end_tolerance(self.step)
 
 
 def end_tolerance(step: float) -> float:

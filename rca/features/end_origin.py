@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.features.end_events import End, Event, deaths, ranks_named
+from rca.features.end_events import (
+    APPLICATION_XIDS,
+    NON_COLLECTIVE_PORTS,
+    End,
+    Event,
+    deaths,
+    ranks_named,
+    xid_of,
+)
 from rca.telemetry.job import Topology
 
 #: Kinds of events of devices and links; other ranks may wait for the failed one.
@@ -24,7 +32,7 @@ TERMINATED_CODES = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "
 LOST_PEER = re.compile(
     r"remote (process|peer|rank)|(closed|reset|aborted) by (remote )?peer|broken pipe|ncclRemoteError"
     r"|connection (was )?(closed|refused)|peer (exited|died|failure|disconnected)|socket closed"
-    r"|communicator was aborted|SIGTERM|KeyboardInterrupt",
+    r"|completion from peer with status|communicator was aborted|SIGTERM|KeyboardInterrupt",
     re.IGNORECASE,
 )  # fmt: skip
 #: The communicator in a watchdog's message, and the number of the last collective it enqueued.
@@ -33,6 +41,8 @@ ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)", re.IGNORECASE)
 #: Exits of one code are a reaction to an earlier exit of another code if there are this many, and if they are
 #: this share of all others.
 MIN_REACTIONS, MIN_REACTION_SHARE = 3, 0.75
+#: A process that ends because it lost a peer ends at least so much later than the peer, seconds.
+LEAD = 1.0
 #: Largest share of ranks that can be the origin: most ranks cannot all be first.
 MAX_ORIGIN_SHARE = 0.5
 #: Largest share of ranks whose watchdog did not fire; if it is larger, their logs may be missing.
@@ -45,9 +55,11 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     The first of these that names one rank or one node gives the origin:
 
     1. deaths that are not a reaction to another death,
-    2. missed heartbeats before any watchdog fires or any device fails,
-    3. watchdogs whose rank had enqueued the fewest collectives,
-    4. the few ranks whose watchdogs did not fire.
+    2. the deaths that came before all others,
+    3. devices and links that failed around the last progress, before any watchdog fired,
+    4. missed heartbeats before any watchdog fires or any device fails,
+    5. watchdogs whose rank had enqueued the fewest collectives,
+    6. the few ranks whose watchdogs did not fire; they may be on several nodes.
 
     Returns
     -------
@@ -68,16 +80,53 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     ]
     until = min((event.time for event in waited_for), default=np.inf)
     missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
-    candidates = (_first_dead(dead), missed, _never_joined(fired))
+    unprompted = _first_dead(dead, _lost_peers(recent))
+    watched = min((event.time for event in fired), default=np.inf)
+    broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
+    candidates = (unprompted, _ahead(unprompted, topology), broken, missed, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
-    for ranks in (*named, _without_watchdog(fired, topology.n_ranks)):
-        if _one_place(ranks, topology):
-            return np.isin(np.arange(topology.n_ranks), list(ranks))
-    return np.zeros(topology.n_ranks, dtype=bool)
+    found = next((ranks for ranks in named if _one_place(ranks, topology)), None)
+    silent = _without_watchdog(fired, topology.n_ranks) if found is None else found
+    return np.isin(np.arange(topology.n_ranks), list(silent))
 
 
-def _first_dead(dead: Sequence[Event]) -> list[Event]:
-    """Deaths that are not a reaction to another death.
+def broke(event: Event) -> bool:
+    """Whether a device or a link failed that collectives need."""
+    if event.kind not in DEVICE_EVENTS or event.corrected:
+        return False
+    if event.kind == "link_down":
+        return NON_COLLECTIVE_PORTS.search(event.message or "") is None
+    return event.kind != "xid" or xid_of(event) not in APPLICATION_XIDS
+
+
+def _lost_peers(events: Sequence[Event]) -> dict[int, float]:
+    """Ranks that logged the loss of a peer, with the time of the first such line, Unix seconds."""
+    lost: dict[int, float] = {}
+    for event in events:
+        if event.kind == "log" and event.rank is not None and LOST_PEER.search(event.message or ""):
+            lost[event.rank] = min(event.time, lost.get(event.rank, np.inf))
+    return lost
+
+
+def _ahead(dead: Sequence[Event], topology: Topology) -> list[Event]:
+    """The first death, or the deaths of a node, if all others came at least `LEAD` later.
+
+    Processes that lost a peer end later than it, often with the same code and without a message.
+    """
+    found = sorted(dead, key=lambda event: event.time)
+    if len({event.rank for event in found}) < MIN_REACTIONS:
+        return []
+    if found[1].time - found[0].time >= LEAD:
+        return found[:1]
+    nodes = [int(topology.node[event.rank]) for event in found if event.rank is not None]
+    node = nodes[0]
+    own = [event for event, place in zip(found, nodes, strict=True) if place == node]
+    others = [event.time for event, place in zip(found, nodes, strict=True) if place != node]
+    return own if node >= 0 and others and min(others) - own[-1].time >= LEAD else []
+
+
+def _first_dead(dead: Sequence[Event], lost: Mapping[int, float]) -> list[Event]:
+    """Deaths that are not a reaction to another death; `lost` is when ranks logged the loss of a peer.
 
     Empty if the first process and most others were terminated: then the job was stopped from outside.
     """
@@ -90,7 +139,12 @@ def _first_dead(dead: Sequence[Event]) -> list[Event]:
         event for event, ended in zip(found, terminated, strict=True) if not (ended and event.time > first)
     ]
     # If all messages mention a lost peer, it may be the process's own child. Then messages do not decide.
-    unprompted = [event for event in own if not LOST_PEER.search(event.message or "")]
+    unprompted = [
+        event
+        for event in own
+        if not LOST_PEER.search(event.message or "")
+        and (event.rank is None or lost.get(event.rank, np.inf) > event.time)
+    ]
     return _odd_code(unprompted or own)
 
 

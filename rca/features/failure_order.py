@@ -10,14 +10,11 @@ import numpy as np
 
 from rca.arrays import BoolArray
 from rca.features.end_events import (
-    APPLICATION_XIDS,
     DEATHS,
-    NON_COLLECTIVE_PORTS,
     Event,
     ranks_named,
-    xid_of,
 )
-from rca.features.end_origin import DEVICE_EVENTS
+from rca.features.end_origin import broke
 from rca.telemetry.job import Topology
 from rca.telemetry.node_names import same_nodes
 from rca.telemetry.window import Window
@@ -104,12 +101,7 @@ def failed_elsewhere(failures: Sequence[Event], origin: BoolArray, topology: Top
 
 
 def _may_end_others(event: Event) -> bool:
-    if event.kind in DEATHS:
-        return event.rank is None
-    if event.kind == "link_down":
-        return NON_COLLECTIVE_PORTS.search(event.message or "") is None
-    application = event.kind == "xid" and xid_of(event) in APPLICATION_XIDS
-    return event.kind in DEVICE_EVENTS and not application
+    return event.rank is None if event.kind in DEATHS else broke(event)
 
 
 def missed_once(failures: Sequence[Event]) -> bool:

@@ -128,8 +128,11 @@ class JobEnd:
         died = origin = failed = np.zeros(phases.n_ranks, dtype=bool)
         events = read_events(window)
         fatal, missed, first_fatal = ranks_in_events(events, topology)
+        sign = _last_sign(phases)
+        if not np.isfinite(step_reference) and failure_reported(events, sign):
+            # No step has a length, but its first one was ended: time counts in seconds.
+            step_reference = 1.0
         if np.isfinite(step_reference):
-            sign = _last_sign(phases)
             since_progress, margin = _steps_since_progress(window, phases, events, sign, step_reference)
             reported = failure_reported(events, sign - step_reference)
             no_trouble = no_trouble_reported(events, sign - end_tolerance(step_reference))

@@ -56,6 +56,32 @@ def test_a_first_exit_with_an_odd_code_is_the_origin() -> None:
     assert named(ended(0.5, 5, "-9"), *all_others(5, "1")) == [5]
 
 
+def test_the_first_exit_of_a_gang_is_the_origin_where_all_codes_are_alike() -> None:
+    assert named(ended(-1.0, 5), *all_others(5, "1")) == [5]
+    of_one_node = [ended(0.1 * rank - 0.4, rank) for rank in (4, 5, 6, 7)]
+    assert named(*of_one_node, *all_others(9, "1", start=2.0)[:4]) == [4, 5, 6, 7]
+
+
+def test_a_rank_that_logged_the_loss_of_its_peer_is_not_the_origin() -> None:
+    logged = [ended(0.2 + rank / 100, rank, None, PEER, kind="log") for rank in range(8) if rank != 5]
+    assert named(ended(0.5, 5), *logged, *all_others(5, "1", start=0.4)) == [5]
+
+
+def test_a_port_that_failed_before_all_processes_ended_is_the_origin() -> None:
+    down = ended(-0.5, None, None, "mlx5_1: Port: 1 Link DOWN", kind="link_down", node=1)
+    late = [ended(30.0 + rank / 10, rank, "-6") for rank in range(8)]
+    assert named(down, *late) == [4, 5, 6, 7]
+    # A port of management carries no collectives.
+    assert named(down._replace(message="mgmt0: link down"), *late) == []
+
+
+def test_few_ranks_without_a_watchdog_are_the_origin_on_several_nodes_as_well() -> None:
+    job = {"format": 1, "job_id": "j", "world_size": 16, "start": 0.0, "end": 200.0}
+    fired = [watchdog(rank, 7, "work")._replace(node=-1) for rank in range(16) if rank not in (9, 14)]
+    began = end_origin(fired, End(Job.model_validate(job).topology, SIGN, np.full(16, SIGN), STEP))
+    assert np.flatnonzero(began).tolist() == [9, 14]
+
+
 @pytest.mark.parametrize(
     "events",
     [
@@ -134,7 +160,7 @@ def test_counts_of_several_communicators_do_not_compare() -> None:
 @pytest.mark.parametrize("kind", ["xid", "link_down"])
 def test_a_heartbeat_missed_after_a_device_failed_is_not_the_origin(kind: str) -> None:
     beat = ended(30.0, 0, None, kind="heartbeat_missed")
-    assert named(ended(0.4, 5, "79", kind=kind), beat) == []
+    assert named(ended(0.4, 5, "79", kind=kind), beat) == [5]
     assert named(beat, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [0]
     late = ended(90.0, 0, None, kind="heartbeat_missed")
     assert named(late, watchdog(0, 41), watchdog(7, 40), watchdog(1, 41)) == [7]
@@ -205,7 +231,7 @@ def test_a_corrected_error_marks_its_rank_without_ending_the_job(code: str, ends
     fatal, _, first = ranks_in_events([event], TOPOLOGY)
     assert np.flatnonzero(fatal).tolist() == [5]
     assert np.isfinite(first) == ends
-    assert named(event, ended(30.0, 0, None, kind="heartbeat_missed")) == ([] if ends else [0])
+    assert named(event, ended(30.0, 0, None, kind="heartbeat_missed")) == ([5] if ends else [0])
 
 
 def test_a_message_about_its_own_child_leaves_a_rank_the_origin() -> None:
