@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
-from rca.diagnosis.result import Diagnosis, EarlierWindow, Straggler
+from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Straggler
 from rca.diagnosis.segment_rediagnosis import Outline
 from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
-from rca.features import FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_median
 from rca.telemetry.baseline_window import after_earlier
 from rca.telemetry.causes import Pattern
@@ -26,6 +26,10 @@ from rca.telemetry.window import Window
 
 #: Least ratio of the usual step to that of the earlier window.
 SLOWER = 1.05
+#: From this ratio on a job is slow although no rank is late, unless its steps have more input.
+MUCH_SLOWER = 1.5
+#: Why the cause of such a slowdown is open.
+_ON_ALL_RANKS = "usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks"
 #: Probability from which the comparison raises the alarm: higher than usual, because it is a second test.
 BASELINE_ALARM = 0.97
 #: Least share of the window's steps in the joint slow segment, and largest share of the earlier window's.
@@ -38,6 +42,8 @@ MAJORITY_OF_STEPS = 0.5
 _UNDECIDED = "undecided_mode"
 #: Reasons of abstention that a comparison may resolve; the others concern the window's end or length.
 _OPEN = frozenset({_UNDECIDED, "too_few_ranks", "nobody_stands_out", "cause_not_certain"})
+
+_PER_LOAD = WINDOW_FEATURES.index("slow_segment_ratio_per_load")
 
 JointDiagnosis = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
 
@@ -84,6 +90,8 @@ def with_earlier(
         return with_past
     if _says_more(compared, alone, before):
         return _adopt_comparison(with_past, compared, before, both_features, first)
+    if ratio >= MUCH_SLOWER and alone.failure_mode == "healthy" and not _has_more_input(both_features):
+        return _much_slower(with_past, compared, before, both_features, first)
     unchanged = outline.whole and _is_healthy(with_past) and _is_healthy(compared)
     if unchanged and job_wide_check(both_features) is not None:
         slower = f"usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks alike"
@@ -188,6 +196,26 @@ def _adopt_comparison(
             "earlier": before.model_copy(update={"decided": True}),
         }
     )
+
+
+def _has_more_input(both_features: FeatureSet) -> bool:
+    """Whether the counted input of a step grew, so that steps per input are not `MUCH_SLOWER`."""
+    return bool(both_features.window[_PER_LOAD] < MUCH_SLOWER)
+
+
+def _much_slower(
+    alone: Diagnosis, compared: Diagnosis, before: EarlierWindow, both_features: FeatureSet, first: int
+) -> Diagnosis:
+    """The comparison's answer without a certain cause; where it finds no fault, no certain verdict."""
+    sentence = _ON_ALL_RANKS.format(ratio=before.ratio)
+    if compared.failure_mode != "fail_slow":
+        reason = AbstentionReason(code="slower_than_before", sentence=sentence)
+        return alone.model_copy(
+            update={"abstained": True, "abstention_reason": reason, "next_check": WHAT_CHANGED}
+        )
+    reason = AbstentionReason(code="cause_not_certain", sentence=f"{sentence}; no cause is certain")
+    answer = _adopt_comparison(alone, compared, before, both_features, first)
+    return answer.model_copy(update={"abstained": True, "abstention_reason": reason})
 
 
 def _within(straggler: Straggler, slow: tuple[int, int], end: int, pattern: Pattern | None) -> Straggler:

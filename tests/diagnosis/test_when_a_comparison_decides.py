@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from fabrics import STEPS
 
@@ -13,7 +14,7 @@ import rca
 from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.result import AbstentionReason
 from rca.diagnosis.segment_rediagnosis import Outline
-from rca.features import extract
+from rca.features import WINDOW_FEATURES, extract
 from rca.features.slow_segment import Segment
 from rca.telemetry import Window
 from rca.telemetry.baseline_window import after_earlier
@@ -251,3 +252,36 @@ def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Windo
     assert (shown.missing_signals, shown.quality) == (alone.missing_signals, alone.quality)
     assert shown.earlier is not None
     assert shown.slowdown.versus_own_past == shown.earlier.ratio
+
+
+def test_a_job_that_is_much_slower_than_before_is_never_called_healthy(
+    fabric: Callable[..., Window], before: Window
+) -> None:
+    window = fabric(0.06, congested=True)
+    sound = rca.diagnose(window)
+    assert (sound.failure_mode, sound.abstained) == ("healthy", False)
+    shown = told_of(window, before, sound)
+    assert shown.abstention_reason is not None
+    assert (shown.verdict, shown.abstention_reason.code) == ("undecided", "slower_than_before")
+    strange = rca.diagnose(window, earlier=before)
+    quality = strange.quality.model_copy(update={"out_of_distribution": True})
+    shown = told_of(window, before, strange.model_copy(update={"quality": quality}))
+    assert shown.abstention_reason is not None
+    assert (shown.failure_mode, shown.abstention_reason.code) == ("fail_slow", "cause_not_certain")
+
+
+def test_steps_with_more_input_may_take_longer(fabric: Callable[..., Window], before: Window) -> None:
+    window = fabric(0.06, congested=True)
+    sound = rca.diagnose(window)
+    per_load = WINDOW_FEATURES.index("slow_segment_ratio_per_load")
+    row = extract(after_earlier(window, before)).window.copy()
+    assert np.isnan(row[per_load])
+    row[per_load] = 1.1
+    shown = baseline_window.with_earlier(
+        sound,
+        window,
+        Outline.of(extract(window)),
+        before,
+        lambda both, _: (sound, replace(extract(both), window=row)),
+    )
+    assert shown.verdict == "healthy"
