@@ -108,7 +108,8 @@ REMEDIES = (
         "light",
         ("gpu_contention", "cpu_contention", "memory_pressure"),
         NO_RISK,
-        "move the other processes off the node, or give the job whole nodes",
+        "move other processes off the node, or give the job whole nodes; if the processes are its own, use "
+        "fewer loader workers and threads",
     ),
     Remedy(
         "add_loader_workers",
@@ -130,6 +131,20 @@ REMEDIES = (
         ("checkpoint_stall",),
         "a failure loses more work if checkpoints become rarer",
         "write checkpoints in the background, or less often",
+    ),
+    Remedy(
+        "free_device_memory",
+        "light",
+        ("allocator_retries",),
+        "none if activations are computed again; a smaller microbatch needs more of them per step",
+        "use expandable segments, compute activations again, or make microbatches smaller",
+    ),
+    Remedy(
+        "fix_input_shapes",
+        "light",
+        ("recompilation",),
+        "none for convergence; padding computes more",
+        "pad inputs to a few fixed shapes, or compile with dynamic shapes",
     ),
     Remedy(
         "rebalance_sequences",
@@ -155,6 +170,13 @@ REMEDIES = (
         asks=True,
     ),
     REBALANCE_STAGES,
+    Remedy(
+        "correct_communication_settings",
+        "heavy",
+        ("communication_misconfiguration",),
+        RESTART_RISK,
+        "set the adapters and the transport of the collectives, and restart from the last checkpoint",
+    ),
     Remedy(
         "drain_node",
         "heavy",

@@ -6,7 +6,7 @@ import pytest
 
 from rca.telemetry.causes import CAUSES, UNKNOWN, pattern_of
 
-BY_DESIGN = {"stage_imbalance", "sequence_length_imbalance", "checkpoint_stall"}
+BY_DESIGN = {"stage_imbalance", "sequence_length_imbalance", "checkpoint_stall", "recompilation"}
 
 
 @pytest.mark.parametrize("cause", [*CAUSES, UNKNOWN])
