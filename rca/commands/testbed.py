@@ -100,7 +100,7 @@ def campaign_command(
     if dry_run:
         write("\n".join(f"{each.part:11} {each.scenario.name}" for each in planned))
         return
-    require_gpus_of(planned)
+    gpus = require_gpus_of(planned)
     preload()
     with progress() as report:
 
@@ -110,7 +110,7 @@ def campaign_command(
             )
             report(f"{state.done + 1}/{state.total} {state.name}{left}", 0, 0)
 
-        runner = partial(forked, max_foreign_cpu=max_foreign_cpu)
+        runner = partial(forked, max_foreign_cpu=max_foreign_cpu, gpus=gpus)
         outcome = run_campaign(described, output, runner, on_progress=on_progress, limit=limit)
     lines = [f"{output}: {outcome.total} windows, {outcome.made} of them new, {len(outcome.failed)} failed"]
     lines += [f"  {name}: {message.splitlines()[0]}" for name, message in outcome.failed.items()]

@@ -19,14 +19,15 @@ from rca.testbed.network import Node, network
 from rca.testbed.probe import Capabilities
 from rca.testbed.process import Placement, ProcessTable, Spawned
 from rca.testbed.ranks import host, loader, models, neighbour
-from rca.testbed.ranks.calibration import prepare
+from rca.testbed.ranks.calibration import prepare, prepare_stand_in
 from rca.testbed.ranks.host import Accelerator, Average
 from rca.testbed.ranks.shared import TOKEN, Pipe, Pipes, Shared, job_pace, shared_floats
-from rca.testbed.ranks.stand_in import StandIn, serve_copies, serve_kernels
+from rca.testbed.ranks.stand_in import serve_copies, serve_kernels
 from rca.testbed.scenario import JobShape, Scenario
 
 _PORT = 29_471
 _NEIGHBOURS_READY_SECONDS = 60.0
+_NEIGHBOUR = "gpu_neighbour"
 
 
 @dataclass(frozen=True)
@@ -143,24 +144,32 @@ def assembled(
         )  # fmt: skip
         _start_neighbours(bed)
         _start_ranks(bed, folder, average)
+        _await_neighbours(bed)
         yield bed
 
 
 def _start_neighbours(bed: Bed) -> None:
-    """Start the foreign processes on the ranks' GPUs, and wait until they have set themselves up."""
+    """Start the foreign processes on the ranks' GPUs; they set themselves up while the ranks do."""
     for rank, gpu in bed.gpus.items():
         # Not in the rank's own group: they must take nothing from the rank but its GPU.
         place = Placement(groups=bed.groups.others(bed.job.node_of(rank)))
         bed.neighbours[rank] = [shared_floats(len(neighbour.Control)) for _ in range(neighbour.NEIGHBOURS)]
         for control in bed.neighbours[rank]:
             work = partial(neighbour.serve, gpu.torch_device, control)
-            bed.process_table.spawn("gpu_neighbour", work, place)
+            bed.process_table.spawn(_NEIGHBOUR, work, place)
+
+
+def _await_neighbours(bed: Bed) -> None:
+    """Wait until the foreign processes have set themselves up."""
     deadline = time.monotonic() + _NEIGHBOURS_READY_SECONDS
     controls = [control for of_rank in bed.neighbours.values() for control in of_rank]
     while not all(control[neighbour.Control.READY] for control in controls):
-        if bed.process_table.reap() or time.monotonic() > deadline:
+        others = [each.process.role for each in bed.process_table.reap() if each.process.role != _NEIGHBOUR]
+        alive = [each for each in bed.process_table.alive.values() if each.role == _NEIGHBOUR]
+        if others or len(alive) < len(controls) or time.monotonic() > deadline:
             tail = bed.log.read_text(encoding="utf-8")[-2000:] if bed.log.exists() else ""
-            raise GpuMissing("the GPU does not serve several processes at once", hint=tail or None)
+            what = f"{others[0]} ended" if others else "the GPU does not serve several processes at once"
+            raise GpuMissing(what, hint=tail or None)
         time.sleep(0.01)
 
 
@@ -188,7 +197,8 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
         processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}
         if rank in bed.gpus:
             where = bed.gpus[rank].torch_device
-            ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank)
+            foreign = bed.neighbours[rank]
+            ready: Callable[[], Accelerator] = partial(prepare, built, shared, where, job, rank, foreign)
         else:
             serve = partial(serve_kernels, built, shared, pipes, job.scale)
             copy = partial(serve_copies, shared, pipes, job.scale)
@@ -196,7 +206,7 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
                 "device": spawn("device", serve, hardware),
                 "copier": spawn("copier", copy, hardware),
             }
-            ready = partial(StandIn, shared, pipes, len(built.blocks))
+            ready = partial(prepare_stand_in, built, shared, pipes, job)
         train = partial(host.train, plan, shared, pipes, ready)
         processes["host"] = spawn("host", train, Placement(node.core, node.namespace, mine))
         bed.ranks.append(RankProcesses(rank, node, shared, pipes, read, processes))

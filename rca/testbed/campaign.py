@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.telemetry import labels
 from rca.telemetry.files import replace_file
 from rca.telemetry.labels import MANIFEST_FILE, read_collection, read_label
-from rca.testbed.gpus import require_gpus
+from rca.testbed.gpus import Gpu, require_gpus
 from rca.testbed.matrix import Matrix, Planned, expand
 from rca.testbed.process import detach
 from rca.testbed.scenario import Scenario
@@ -100,8 +100,8 @@ def run_campaign(
     return Outcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
 
 
-def require_gpus_of(planned: list[Planned]) -> None:
-    """Refuse a campaign with GPU ranks on a machine where these captures would fail.
+def require_gpus_of(planned: list[Planned]) -> tuple[Gpu, ...]:
+    """The GPUs for a campaign; refuse one with GPU ranks on a machine where these captures would fail.
 
     Raises
     ------
@@ -109,8 +109,7 @@ def require_gpus_of(planned: list[Planned]) -> None:
         With the first thing that is missing.
     """
     count = max((len(each.scenario.job.gpu_ranks) for each in planned), default=0)
-    if count:
-        require_gpus(count)
+    return require_gpus(count) if count else ()
 
 
 def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
@@ -126,7 +125,9 @@ def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None
     labels.write_manifest(folder, sorted(entries, key=lambda entry: str(entry["id"])), properties)
 
 
-def forked(scenario: Scenario, path: Path, *, max_foreign_cpu: float = 1.0) -> None:
+def forked(
+    scenario: Scenario, path: Path, *, max_foreign_cpu: float = 1.0, gpus: Sequence[Gpu] | None = None
+) -> None:
     """Capture in a forked process: a crash costs one capture, and PyTorch is imported only once.
 
     Raises
@@ -144,7 +145,7 @@ def forked(scenario: Scenario, path: Path, *, max_foreign_cpu: float = 1.0) -> N
         # Ctrl-C reaches the campaign only, which then sends SIGTERM once.
         detach(signal.SIGTERM)
         try:
-            capture_to(scenario, path, max_foreign_cpu=max_foreign_cpu)
+            capture_to(scenario, path, max_foreign_cpu=max_foreign_cpu, gpus=gpus)
             code = 0
         except KeyboardInterrupt:
             code = _INTERRUPTED

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.telemetry.labels import Label, write_labelled
 from rca.telemetry.window import Window
 from rca.testbed.bed import Bed, assembled
-from rca.testbed.gpus import require_gpus
+from rca.testbed.gpus import Gpu, require_gpus
 from rca.testbed.injection import Hiccup, Injector, NeighbourLoad, SlowWarmUp, injector
 from rca.testbed.labels import label_of
 from rca.testbed.probe import Capabilities, probe
@@ -65,6 +65,7 @@ def capture(
     on_progress: OnProgress = lambda phase, done, total: None,
     at_step: AtStep = lambda bed, step: None,
     average: Average | None = None,
+    gpus: Sequence[Gpu] | None = None,
 ) -> Captured:
     """Run a scenario on this machine.
 
@@ -76,6 +77,8 @@ def capture(
         Changes the running job.
     average : callable, optional
         Averages gradients in another way (`rca.testbed.ranks.host.HostPlan`).
+    gpus : sequence of Gpu, optional
+        GPUs of this machine, as `require_gpus` found them; without it they are looked for, in about a second.
 
     Raises
     ------
@@ -90,10 +93,11 @@ def capture(
     """
     with exclusive(), interrupted_once():
         sweep()
-        gpus = require_gpus(len(scenario.job.gpu_ranks)) if scenario.job.gpu_ranks else ()
+        count = len(scenario.job.gpu_ranks)
+        found = () if count == 0 else require_gpus(count) if gpus is None else gpus[:count]
         permitted = probe()
         refuse_impossible(scenario, permitted)
-        with assembled(scenario, permitted, gpus, average) as bed:
+        with assembled(scenario, permitted, found, average) as bed:
             record = _run(bed, on_progress, at_step)
     return Captured(window_of(scenario, record), label_of(scenario, record))
 
@@ -104,6 +108,7 @@ def capture_to(
     *,
     on_progress: OnProgress = lambda phase, done, total: None,
     max_foreign_cpu: float = 1.0,
+    gpus: Sequence[Gpu] | None = None,
 ) -> Captured:
     """Run a scenario and write its labelled window's folder; nothing is written after a failure.
 
@@ -111,13 +116,15 @@ def capture_to(
     ----------
     max_foreign_cpu : float
         Largest share of the CPU time, from 0 to 1, that other processes may use.
+    gpus : sequence of Gpu, optional
+        Of `capture`.
 
     Raises
     ------
     CaptureFailed
         If the job failed without a fault that ends it, or other processes used more of the CPU time.
     """
-    captured = capture(scenario, on_progress=on_progress)
+    captured = capture(scenario, on_progress=on_progress, gpus=gpus)
     used = (captured.label.model_extra or {})["stranger_cpu_share"]
     if used > max_foreign_cpu:
         raise CaptureFailed(

@@ -20,7 +20,7 @@ class FaultKind:
     Attributes
     ----------
     cause : str
-        Id in the cause catalogue.
+        Id in the cause catalogue, or ``unknown`` for slowness that no cause of it explains.
     alike : tuple of str
         Other causes with the same captured signals; an answer with one of them counts as right.
     scopes : tuple of str
@@ -35,6 +35,8 @@ class FaultKind:
         It affects single steps, so its cost is in the mean of the steps, not in their median.
     device : {"any", "stand_in", "gpu"}
         Kind of device of the affected ranks.
+    type_of_unknown : str or None
+        Straggler type of a fault with the cause ``unknown``, which has none of its own.
     """
 
     cause: str
@@ -46,15 +48,18 @@ class FaultKind:
     needs: tuple[Need, ...] = ()
     periodic: bool = False
     device: Device = "any"
+    type_of_unknown: StragglerType | None = None
 
     @property
     def straggler_type(self) -> StragglerType | None:
         """The cause's own; None where the job stops."""
-        from rca.telemetry.causes import CAUSES
+        from rca.telemetry.causes import SPECS
 
-        match CAUSES[self.cause].type:
-            case "fail_stop" | "unknown":
+        match SPECS[self.cause].type:
+            case "fail_stop":
                 return None
+            case "unknown":
+                return self.type_of_unknown
             case kind:
                 return kind
 
@@ -188,22 +193,24 @@ FAULTS: dict[str, FaultKind] = {
         "other processes copy within the memory of the rank's GPU, which shares its time and bandwidth",
         device="gpu",
     ),
+    # The link is healthy, so its replacement would not help; ending the other processes does.
     "pinned_copies": FaultKind(
-        "pcie_degradation",
+        "gpu_contention",
         ("rank",),
         (1.0, 2.0, 3.0),
         "processes that copy without pause",
         "other processes copy pinned memory over the PCIe link of the rank's GPU; the link itself is healthy",
-        alike=_CONTENTION,
         device="gpu",
     ),
+    # The job itself copies slowly; the catalogue has no cause for it.
     "pageable_copies": FaultKind(
-        "pcie_degradation",
+        "unknown",
         ("rank",),
         (0.3, 0.6, 1.0),
         "share of the batch in pageable memory",
         "the rank copies its batch from pageable instead of pinned memory; the PCIe link itself is healthy",
         device="gpu",
+        type_of_unknown="host",
     ),
     "gc_pauses": FaultKind(
         "runtime_gc",

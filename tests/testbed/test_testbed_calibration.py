@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rca.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrate
+from rca.testbed.ranks import calibration
+from rca.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrate, match_pace
 from rca.testbed.ranks.models import Network
 from rca.testbed.ranks.shared import Pace, Row, Shared, job_pace
-from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS
+from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
 
 
 class Modelled:
@@ -19,9 +20,13 @@ class Modelled:
     def __init__(self, per_repeat: float, bandwidth: float, room_for: float = np.inf) -> None:
         self.n_bytes, self.repeats = 1, 1
         self.most_repeats = 1
-        self.updates: list[float] = []
+        self.updates = 1
+        self.steps = self.zeroed = 0
         self._per_repeat, self._bandwidth, self._room_for = per_repeat, bandwidth, room_for
-        self.gradients = SimpleNamespace(zero_=lambda: self.updates.append(0.0))
+        self.gradients = SimpleNamespace(zero_=self._zero)
+
+    def _zero(self) -> None:
+        self.zeroed += 1
 
     def resize(self, n_bytes: int, repeats: int) -> None:
         self.n_bytes, self.repeats = n_bytes, repeats
@@ -40,7 +45,8 @@ class Modelled:
         row[Row.BACKWARD] = 1e-4 + 2 * self._per_repeat * self.repeats
 
     def optimize(self, row):
-        row[Row.OPTIMIZER] = 6e-4
+        self.steps += 1
+        row[Row.OPTIMIZER] = 6e-4 * self.updates
 
 
 def network_of(scale: float = 1.0, **fields: int) -> Network:
@@ -60,6 +66,8 @@ def test_a_gpu_gets_the_work_of_a_nominal_step_and_other_ranks_its_pace(per_repe
     backward = pace[Pace.BACKWARD] * sum(network.backward_seconds)
     assert forward + backward == pytest.approx(took + 2e-4)
     assert pace[Pace.REPEATS] == device.repeats
+    updated = pace[Pace.OPTIMIZER] * OPTIMIZER_SECONDS * scale
+    assert updated == pytest.approx(6e-4 * device.updates) == pytest.approx(OPTIMIZER_SECONDS * scale)
 
 
 def test_memory_limits_the_batch_and_other_ranks_take_the_shorter_step():
@@ -84,19 +92,75 @@ def test_a_fast_link_does_not_need_a_huge_buffer():
 def test_calibration_does_not_train():
     device = Modelled(1e-3, bandwidth=25e9)
     calibrate(device, network_of(), 0, 1.0, job_pace())
-    assert device.updates
-    assert set(device.updates) == {0.0}
+    assert device.zeroed == device.steps
 
 
 def test_other_gpus_take_the_pace_of_the_first():
     pace = job_pace()
-    pace[Pace.COPIED_BYTES], pace[Pace.REPEATS] = 1000, 7
+    pace[Pace.COPIED_BYTES], pace[Pace.UPDATES], pace[Pace.REPEATS] = 1000, 5, 7
     device = Modelled(1e-3, bandwidth=25e9)
     adopt_pace(device, pace)
-    assert (device.n_bytes, device.repeats) == (1000, 7)
+    assert (device.n_bytes, device.updates, device.repeats) == (1000, 5, 7)
 
 
 def test_a_job_without_gpus_keeps_the_nominal_pace():
     shared = Shared(2, 1)
     assert shared.pace[: Pace.REPEATS].tolist() == [1, 1, 1, 1]
     assert shared.pace[Pace.REPEATS] == 0
+
+
+class Late:
+    """A stand-in that takes longer than its padding: by a constant time, and outside its phases."""
+
+    def __init__(
+        self, shared: Shared, late: dict[int, float], clock: SimpleNamespace, outside: float
+    ) -> None:
+        self.gradients = SimpleNamespace(zero_=lambda: None)
+        self._shared, self._late, self._clock, self._outside = shared, late, clock, outside
+
+    def _padded(self, phase: Pace, nominal: float) -> float:
+        took = self._shared.pace[phase] * nominal - self._shared.excess[phase] + self._late[phase]
+        self._clock.now += took
+        return float(took)
+
+    def copy(self, slot, row):
+        row[Row.HOST_TO_DEVICE] = self._padded(Pace.COPY, CHUNKS * CHUNK_SECONDS)
+
+    def forward(self, length, row):
+        row[Row.FORWARD] = self._padded(Pace.FORWARD, 8 * 2.5e-3)
+
+    def backward(self, row):
+        row[Row.BACKWARD] = self._padded(Pace.BACKWARD, 8 * 4.9e-3)
+        self._clock.now += self._outside
+
+    def optimize(self, row):
+        row[Row.OPTIMIZER] = self._padded(Pace.OPTIMIZER, OPTIMIZER_SECONDS)
+
+
+LATE = {Pace.COPY: 2e-3, Pace.FORWARD: 1.5e-3, Pace.BACKWARD: 1e-3, Pace.OPTIMIZER: 4e-4}
+
+
+def matched(monkeypatch, late: dict[int, float], outside: float, outside_of_gpu: float) -> Shared:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    shared = Shared(2, 1)
+    shared.pace[: Pace.REPEATS] = 1.4, 1.02, 0.98, 1.0
+    shared.pace[Pace.OUTSIDE_SECONDS], shared.pace[Pace.REPEATS] = outside_of_gpu, 7
+    match_pace(Late(shared, late, clock, outside), network_of(), 0, 1.0, shared)
+    return shared
+
+
+def test_a_stand_in_shortens_its_padding_by_what_it_takes_longer(monkeypatch):
+    shared = matched(monkeypatch, LATE, outside=0.0, outside_of_gpu=0.0)
+    np.testing.assert_allclose(shared.excess, list(LATE.values()), rtol=1e-6)
+
+
+def test_the_backward_makes_up_for_time_outside_the_phases(monkeypatch):
+    shared = matched(monkeypatch, LATE, outside=7e-4, outside_of_gpu=2e-4)
+    assert shared.excess[Pace.FORWARD] == pytest.approx(LATE[Pace.FORWARD])
+    assert shared.excess[Pace.BACKWARD] == pytest.approx(LATE[Pace.BACKWARD] + 7e-4 - 2e-4)
+
+
+def test_a_crowded_moment_shortens_no_padding_by_more_than_half(monkeypatch):
+    shared = matched(monkeypatch, LATE | {Pace.COPY: 1.0}, outside=0.0, outside_of_gpu=0.0)
+    assert shared.excess[Pace.COPY] == pytest.approx(0.5 * 1.4 * CHUNKS * CHUNK_SECONDS)

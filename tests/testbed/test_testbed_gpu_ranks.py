@@ -82,6 +82,7 @@ def test_the_gpu_matrix_covers_every_fault_of_a_gpu_in_both_parts():
     for each in planned:
         for cause in {fault.spec.cause for fault in each.scenario.faults} or {"healthy"}:
             parts[cause].add(each.part)
+    del parts["unknown"]  # slowness without a cause is not trained on
     assert all({"train", "test"} <= held for held in parts.values())
 
 

@@ -6,7 +6,7 @@ import pytest
 from testbed_records import EVERYTHING, scenario_of
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.causes import CAUSES
+from rca.telemetry.causes import CAUSES, SPECS
 from rca.testbed import BENIGN, FAULTS, read_scenario
 from rca.testbed.capture import refuse_impossible
 
@@ -16,9 +16,16 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "data/testbed/examples").glob("*.
 @pytest.mark.parametrize("kind", FAULTS)
 def test_every_fault_names_a_cause_of_the_catalogue_and_its_type(kind):
     spec = FAULTS[kind]
-    assert {spec.cause, *spec.alike} <= set(CAUSES)
-    of_catalogue = CAUSES[spec.cause].type
-    assert spec.straggler_type == (None if of_catalogue == "fail_stop" else of_catalogue)
+    assert {spec.cause, *spec.alike} <= set(SPECS)
+    of_catalogue = SPECS[spec.cause].type
+    own = {"fail_stop": None, "unknown": spec.type_of_unknown}
+    assert spec.straggler_type == own.get(of_catalogue, of_catalogue)
+    assert spec.stops_the_job == (of_catalogue == "fail_stop")
+
+
+def test_slow_copies_over_a_healthy_link_are_no_fault_of_the_link():
+    assert FAULTS["pinned_copies"].cause == "gpu_contention"
+    assert (FAULTS["pageable_copies"].cause, FAULTS["pageable_copies"].straggler_type) == ("unknown", "host")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, spec in FAULTS.items() if not spec.stops_the_job])
@@ -32,7 +39,7 @@ def test_every_cause_but_those_that_need_hardware_can_be_injected():
     anywhere = {spec.cause for spec in FAULTS.values() if spec.device != "gpu"}
     assert set(CAUSES) - anywhere == {"gpu_contention", "gpu_memory_errors", "nvlink_degradation"}
     with_gpu = {spec.cause for spec in FAULTS.values() if spec.device == "gpu"}
-    assert with_gpu - anywhere == {"gpu_contention"}
+    assert with_gpu - anywhere == {"gpu_contention", "unknown"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -78,7 +78,7 @@ def preload() -> None:
     """Import PyTorch and its late imports once, before processes are forked.
 
     The first backward pass imports the symbolic shapes, and the first optimizer the compiler.
-    Both take seconds.
+    Both take seconds. The first Arrow table imports pandas.
 
     Raises
     ------
@@ -94,6 +94,7 @@ def preload() -> None:
     with contextlib.suppress(ImportError):
         import_module("torch.fx.experimental.symbolic_shapes")
         import_module("torch._dynamo")
+        import_module("pandas")
 
 
 def build(model: Model, scale: float, size: Size = NARROW) -> Network:

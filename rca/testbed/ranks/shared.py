@@ -149,6 +149,10 @@ class Pace(IntEnum):
     #: Repetitions of the batch on the GPU; 0 until known.
     REPEATS = 4
     COPIED_BYTES = 5
+    #: Repetitions of the update on the GPU.
+    UPDATES = 6
+    #: Seconds of the GPU rank's step outside its phases: launches, and the wake-up after a wait.
+    OUTSIDE_SECONDS = 7
 
 
 class Shared:
@@ -172,6 +176,9 @@ class Shared:
     gradients : memoryview
         ``4 * n_parameters`` bytes, float32.
     pace : ndarray of shape (len(Pace),)
+    excess : ndarray of shape (4,), seconds
+        Time of a stand-in's copy, forward, backward and optimizer beyond their padding, indexed by `Pace`.
+        The padding is shortened by it. 0 in a job without GPUs.
     """
 
     def __init__(self, n_steps: int, n_parameters: int, pace: FloatArray | None = None) -> None:
@@ -182,6 +189,7 @@ class Shared:
         self.gauges = shared_floats(len(Gauge))
         self.gauges[Gauge.STEP] = -1
         self.pace = job_pace() if pace is None else pace
+        self.excess = shared_floats(Pace.REPEATS)
         slots = np.frombuffer(mmap.mmap(-1, MOST_SLOTS * BATCH_BYTES), np.uint8)
         self.slots: ByteArray = slots.reshape(MOST_SLOTS, BATCH_BYTES)
         self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)

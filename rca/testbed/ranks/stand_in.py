@@ -40,6 +40,7 @@ def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) 
         seconds = device.padded_seconds(kind, block, length) * shared.knobs[Knob.KERNEL_FACTOR]
         if kind != OPTIMIZE:
             seconds *= shared.knobs[Knob.BATCH_SHARE]
+        seconds -= device.excess_seconds(kind)
         time.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
@@ -78,6 +79,13 @@ class Device:
         nominal = held[block] * float(pace[Pace.FORWARD if forward else Pace.BACKWARD])
         relative = length / TYPICAL_TOKENS
         return nominal * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
+
+    def excess_seconds(self, kind: int) -> float:
+        """Time of a kernel beyond its padding, by the calibration."""
+        if kind == OPTIMIZE:
+            return float(self._shared.excess[Pace.OPTIMIZER])
+        phase = Pace.FORWARD if kind == FORWARD else Pace.BACKWARD
+        return float(self._shared.excess[phase]) / len(self._network.blocks)
 
     def _forward(self, block: int, length: int) -> None:
         if block == 0:
@@ -135,7 +143,7 @@ def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
             pipes.link.receive(1)
             started = time.monotonic()
             shared.device_batch[part] = shared.slots[slot, part]
-            seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY]
+            seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY] - shared.excess[Pace.COPY] / CHUNKS
             time.sleep(max(0.0, started + seconds - time.monotonic()))
             pipes.link.send(TOKEN)
             time.sleep(PAUSE_SECONDS)

@@ -110,6 +110,13 @@ class TorchDevice:
     network : Network
         Moved to the device.
     device : torch.device
+
+    Attributes
+    ----------
+    n_bytes, repeats : int
+        Bytes copied per step, and repetitions of the batch on the device.
+    updates : int
+        Parts in which the parameters are updated, one after the other.
     """
 
     def __init__(self, network: Network, shared: Shared, device: Any) -> None:
@@ -129,6 +136,7 @@ class TorchDevice:
         self._marks = marks_on(device, len(Point))
         self._output: Any = None
         self.n_bytes = 0
+        self.updates = 1
         self.resize(BATCH_BYTES, 1)
 
     def resize(self, n_bytes: int, repeats: int) -> None:
@@ -203,8 +211,9 @@ class TorchDevice:
         self._marks.mark(Point.AVERAGED)
         self._flat.copy_(self.gradients, non_blocking=True)
         self._marks.mark(Point.GRADIENTS_BACK)
-        for parameter, view in zip(self._parameters, self._views, strict=True):
-            parameter.data.sub_(view, alpha=LEARNING_RATE)
+        for _ in range(self.updates):
+            for parameter, view in zip(self._parameters, self._views, strict=True):
+                parameter.data.sub_(view, alpha=LEARNING_RATE / self.updates)
         self._marks.mark(Point.UPDATED)
         self._marks.wait(Point.UPDATED)
         row[Row.HOST_TO_DEVICE] += self._marks.seconds(Point.AVERAGED, Point.GRADIENTS_BACK)
