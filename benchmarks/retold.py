@@ -66,7 +66,10 @@ def main(arguments: list[str]) -> int:
 
 def _judged(incident: Incident, variant: str, seed: int, bundle: Bundle | None) -> Judged:
     name = f"{incident.id}-{variant}"
-    retold = incident.retell(variant, seed)
+    try:
+        retold = incident.retell(variant, seed)
+    except RcaError as error:
+        return Judged(name, incident, "wrong", f"refused: {error}", "an answer")
     try:
         answer = diagnose(retold.window, bundle=bundle, earlier=retold.earlier).to_dict()
     except RcaError as error:
@@ -89,16 +92,18 @@ def outcome(answer: dict[str, Any], expected: Expected) -> str:
     """
     verdict = answer["verdict"]
     placed = not expected.places or any(place.fits(blamed(answer)) for place in expected.places)
+    price = answer["slowdown"]["seconds_per_step"]
+    priced = price is None or price >= expected.lost / 2
     if verdict == "undecided":
         # Where the window does not tell the cause, the right ranks without one are an answer.
         open_cause = placed and "unknown" in expected.causes and answer["failure_mode"] in expected.verdicts
-        return "abstains" if expected.may_abstain or open_cause else "silent"
+        return "abstains" if priced and (expected.may_abstain or open_cause) else "silent"
     if verdict not in expected.verdicts:
         return "healthy" if verdict == "healthy" else "wrong"
     if verdict == "healthy":
         return "right"
     named = not expected.causes or first_cause(answer) in expected.causes
-    return "right" if placed and named else "wrong"
+    return "right" if placed and named and priced else "wrong"
 
 
 def blamed(answer: dict[str, Any]) -> set[int]:
@@ -139,6 +144,8 @@ def wanted(expected: Expected) -> str:
         f"ranks {places}" if places else "",
         "/".join(sorted(expected.causes)),
     ]
+    if expected.lost:
+        parts.append(f"at least {expected.lost / 2:.3g} s per step")
     return "; ".join(part for part in parts if part) + (" (or undecided)" if expected.may_abstain else "")
 
 
@@ -188,7 +195,11 @@ def _write(incidents: list[Incident], folder: Path, seed: int) -> int:
     """Write the windows, and those of earlier days, as directories for `rca diagnose`."""
     for each in incidents:
         for variant in each.variants:
-            retold = each.retell(variant, seed)
+            try:
+                retold = each.retell(variant, seed)
+            except RcaError as error:
+                sys.stderr.write(f"not written: {each.id}-{variant} is refused: {error}\n")
+                continue
             retold.window.to_directory(folder / f"{each.id}-{variant}")
             if retold.earlier is not None:
                 retold.earlier.to_directory(folder / f"{each.id}-{variant}-earlier")

@@ -3,7 +3,36 @@
 The windows share no code with `rca.simulation`. `INCIDENTS` has one entry per report.
 """
 
-from benchmarks.retold_incidents import accelerators, fabric
+from benchmarks.retold_incidents import (
+    accelerators,
+    bare,
+    crashes,
+    fabric,
+    hangs,
+    hosts,
+    inputs,
+    odd_but_healthy,
+    several,
+    untimed,
+    workloads,
+)
 from benchmarks.retold_incidents.incident import INCIDENTS, Expected, Incident, Place, Retold
 
-__all__ = ["INCIDENTS", "Expected", "Incident", "Place", "Retold", "accelerators", "fabric"]
+__all__ = [
+    "INCIDENTS",
+    "Expected",
+    "Incident",
+    "Place",
+    "Retold",
+    "accelerators",
+    "bare",
+    "crashes",
+    "fabric",
+    "hangs",
+    "hosts",
+    "inputs",
+    "odd_but_healthy",
+    "several",
+    "untimed",
+    "workloads",
+]

@@ -64,12 +64,15 @@ class Expected:
         Empty: the cause is not judged.
     may_abstain : bool
         An undecided answer is acceptable, because the window does not tell.
+    lost : float, seconds per step
+        Time that no timer covers. An answer that prices the slowdown at less than half of it is not right.
     """
 
     verdicts: frozenset[str]
     places: tuple[Place, ...] = ()
     causes: frozenset[str] = frozenset()
     may_abstain: bool = False
+    lost: float = 0.0
 
     @property
     def healthy_is_wrong(self) -> bool:
@@ -79,6 +82,10 @@ class Expected:
     def or_abstains(self) -> Expected:
         """The same, with undecided answers accepted."""
         return replace(self, may_abstain=True)
+
+    def that_lost(self, seconds: float) -> Expected:
+        """The same, with the seconds per step that the price has to contain."""
+        return replace(self, lost=seconds)
 
 
 def slow(causes: str, *places: Place) -> Expected:

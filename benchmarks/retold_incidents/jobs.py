@@ -100,7 +100,11 @@ class Job:
             held[rows, since:] = held[rows, since:] * factor
 
     def play(
-        self, *, groups: npt.NDArray[np.integer] | None = None, stop_at: int | None = None, tail: float = 2.0
+        self,
+        *,
+        groups: npt.NDArray[np.integer] | None = None,
+        stop_at: int | None = None,
+        tail: float | None = None,
     ) -> Played:
         """Let the ranks wait for each other.
 
@@ -111,8 +115,9 @@ class Job:
             in the next forward, as tensor parallelism makes them.
         stop_at : int, optional
             Index of a step that no rank finishes.
-        tail : float, seconds
-            From the last finished step to the end of the window.
+        tail : float, seconds, optional
+            From the last finished step to the end of the window; by default a part of a step, as in a running
+            job.
         """
         before = sum(
             (self.phase[name] for name in BEFORE if name in self.phase), np.zeros(self.untimed.shape)
@@ -135,6 +140,8 @@ class Job:
             self.phase["forward"] = self.phase["forward"] + inner
         whole = before + inner + wait + self.transfer + after
         finished = self.steps if stop_at is None else stop_at
+        if tail is None:
+            tail = float(self.rng.uniform(0.1, 0.9) * np.median(whole))
         end = float((begin + whole)[:, finished - 1].max()) if finished else float(begin.min())
         return Played(self, begin, wait, whole, finished, end + tail)
 
