@@ -96,6 +96,13 @@ class Judgement:
         reasons = _short("; ".join(self.verdict.reasons))
         return {OUTCOME: self.verdict.outcome, AGAINST: _opponent(self.against), REASONS: reasons}
 
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, with its reasons."""
+        other = "the shipped bundle" if self.against is None else f"version {self.against}"
+        than = "as" if self.verdict.outcome == "as good" else "than"
+        return f"{self.verdict.outcome.capitalize()} {than} {other}: {'; '.join(self.verdict.reasons)}."
+
     def to_document(self) -> dict[str, Any]:
         """Plain data for JSON."""
         document = {
@@ -197,9 +204,10 @@ def judge(
 
 
 def keep_judgement(registry: Registry, found: RegisteredVersion, judged: Judgement) -> None:
-    """Keep the verdict with the version: the outcome as tags, the whole document with its run."""
+    """Keep the verdict: as tags of the version, and as description, tag and document of its run."""
     registry.attach(found, judged.file, judged.to_document())
     registry.tag(found, judged.tags())
+    registry.describe_run(found, judged.sentence, {OUTCOME: judged.verdict.outcome})
 
 
 def pass_judged(

@@ -31,6 +31,8 @@ PREDECESSOR = "promotion.predecessor"
 REQUESTED = "promotion.asked"
 #: Why a version is no longer the champion.
 ROLLED_BACK = "rollback.reason"
+#: Tag of a run that MLflow shows as its description, and the length that all stores take.
+_DESCRIPTION, _LONGEST_TAG = "mlflow.note.content", 5000
 #: Runs per query.
 _AT_ONCE = 200
 
@@ -181,6 +183,14 @@ class Registry:
         """Keep a document as an artifact of the version's run."""
         with open_store(self.uri):
             self.client().log_dict(found.run_id, document, name)
+
+    def describe_run(self, found: RegisteredVersion, text: str, tags: Mapping[str, str]) -> None:
+        """Describe and tag the run of a version, for MLflow's pages; a deleted run stays as it is."""
+        with open_store(self.uri):
+            client = self.client()
+            if client.get_run(found.run_id).info.lifecycle_stage == "active":
+                for key, value in {_DESCRIPTION: text[:_LONGEST_TAG], **tags}.items():
+                    client.set_tag(found.run_id, key, value)
 
     def promote(self, found: RegisteredVersion, expected: RegisteredVersion | None) -> None:
         """Make a version the champion and the champion the previous one.

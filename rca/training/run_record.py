@@ -66,6 +66,7 @@ def record(
         write_artifacts(Path(folder), card)
         run_id = log_run(
             uri,
+            name=run_name(card.facts),
             parameters=parameters,
             metrics=metrics(card),
             facts=card.facts,
@@ -83,6 +84,18 @@ def record(
         return run_id, None
     facts = {SHA256: card.sha256, CORPUS: card.facts["corpus_sha256"], FEATURES: str(VERSION)}
     return run_id, register(Registry(uri), run_id, bundle, {**tags, **facts}, card.provenance["command"])
+
+
+def run_name(facts: Mapping[str, Any]) -> str:
+    """What a run learned from, for lists of runs: windows, collections and seed.
+
+    >>> facts = {"simulated": {"windows": 24000, "seed": 3}}
+    >>> run_name({**facts, "collections": {"cluster-7": {"learned": ["a1", "b2"]}}})
+    '24,000 simulated, 2 of cluster-7, seed 3'
+    """
+    simulated = facts["simulated"]
+    learned = [f"{len(each['learned'])} of {name}" for name, each in facts["collections"].items()]
+    return ", ".join([f"{simulated['windows']:,} simulated", *learned, f"seed {simulated['seed']}"])
 
 
 def metrics(card: Card) -> dict[str, float]:

@@ -128,6 +128,7 @@ def check_store(uri: str) -> None:
 def log_run(
     uri: str,
     *,
+    name: str,
     parameters: Mapping[str, Any],
     metrics: Mapping[str, float],
     facts: Mapping[str, Any],
@@ -142,6 +143,8 @@ def log_run(
     ----------
     uri : str
         MLflow tracking URI.
+    name : str
+        Of the run, in lists.
     parameters, metrics : mapping
     facts : mapping
         As of `rca.training.data_facts.data_facts`; each source becomes a data set with its digest.
@@ -160,13 +163,13 @@ def log_run(
         if mlflow.get_experiment_by_name(EXPERIMENT) is None:
             _create_experiment(mlflow, uri)
         mlflow.set_experiment(EXPERIMENT)
-        with mlflow.start_run(tags=dict(tags or {})) as run:
+        with mlflow.start_run(run_name=name, tags=dict(tags or {})) as run:
             mlflow.log_params(dict(parameters))
             mlflow.log_metrics(dict(metrics))
             mlflow.set_tag("dataset.sha256", facts["corpus_sha256"])
             _log_inputs(mlflow, facts)
-            for name, document in documents.items():
-                mlflow.log_dict(document, name)
+            for file, document in documents.items():
+                mlflow.log_dict(document, file)
             mlflow.log_artifacts(str(bundle), "bundle")
             if artifacts is not None:
                 mlflow.log_artifacts(str(artifacts))

@@ -14,6 +14,7 @@ from rca.diagnosis import Bundle
 from rca.training.promotion import FACTS_FILE
 from rca.training.registration import register
 from rca.training.registry import CORPUS, SHA256, Registry
+from rca.training.run_record import run_name
 from rca.training.tracking import log_run
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
@@ -48,6 +49,7 @@ def add_version(uri: str, bundle: Path, collections: dict[str, Any] | None = Non
     seen = facts(collections)
     run_id = log_run(
         uri,
+        name=run_name(seen),
         parameters={"seed": 1},
         metrics={"test_failure_mode_accuracy_value": 0.9, "test_failure_mode_accuracy_low": 0.8},
         facts=seen,

@@ -103,6 +103,11 @@ def test_without_a_champion_the_shipped_bundle_is_what_has_to_be_matched(registr
     kept = json.loads(registry.document(registry.get("2"), "gate/against-shipped.json"))
     assert kept["reasons"] == list(refused.verdict.reasons)
     assert len(kept["test_sha256"]) == 64
+    run = registry.client().get_run(registry.get("2").run_id)
+    assert run.info.run_name == "100 simulated, seed 1"
+    assert run.data.tags[OUTCOME] == "worse"
+    description = run.data.tags["mlflow.note.content"]
+    assert description.startswith("Worse than the shipped bundle: simulated: failure_mode_accuracy -")
 
     accepted = attempt(registry, "1")
     assert (accepted.promoted, accepted.verdict.outcome) == (True, "as good")
