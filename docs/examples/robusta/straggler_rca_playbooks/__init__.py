@@ -1,0 +1,1 @@
+"""Actions of Robusta that use straggler-rca."""

@@ -1,0 +1,293 @@
+"""The examples of `docs/examples`, executed: scripts by a shell, an action as Robusta calls it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import robusta_api
+import yaml
+from receivers import Receiver, answers, receiver
+from slack_limits import refused
+
+from rca_api.hooks.schemas import AlertAnswer, AlertAnswers, AlertGroup
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "docs" / "examples"
+WINDOWS = ROOT / "data" / "windows"
+SLOW, HEALTHY = WINDOWS / "cpu-contention-node", WINDOWS / "healthy"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A search path on which `rca` is this checkout."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "rca").write_text(f'#!/bin/sh\nexec {sys.executable} -m rca.cli "$@"\n')
+    (folder / "rca").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def shell(path: str, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PATH": path, "COLUMNS": "120"} | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def job() -> dict[str, Any]:
+    """The manifest of the Kubernetes Job."""
+    found: dict[str, Any] = yaml.safe_load((EXAMPLES / "kubernetes" / "diagnose-job.yaml").read_text())
+    return found
+
+
+def run_in_pod(path: str, window: Path, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]:
+    """Run the container's command with its volumes in `folder`; also gives the termination message."""
+    (container,) = job()["spec"]["template"]["spec"]["containers"]
+    (folder / "tmp").mkdir()
+    # Where the container has what lies elsewhere here.
+    places = {"/telemetry": window, "/tmp": folder / "tmp", "/dev/termination-log": folder / "end"}  # noqa: S108
+    assert places.keys() - {"/dev/termination-log"} < {
+        mount["mountPath"] for mount in container["volumeMounts"]
+    }
+    *program, script = container["command"]
+    for place, real in places.items():
+        assert place in script
+        script = script.replace(place, str(real))
+    ran = shell(path, *program, script)
+    return ran, (folder / "end").read_text()
+
+
+@pytest.fixture(scope="module")
+def slow_pod(path: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """The Kubernetes Job on the telemetry of a slow job."""
+    return run_in_pod(path, SLOW, tmp_path_factory.mktemp("pod"))
+
+
+def test_the_kubernetes_job_fails_with_the_verdict_and_keeps_the_summary(slow_pod: tuple[Any, str]) -> None:
+    ran, message = slow_pod
+    (rule,) = job()["spec"]["podFailurePolicy"]["rules"]
+    assert ran.returncode == 10
+    assert ran.returncode in rule["onExitCodes"]["values"]
+    assert message.startswith("# FAIL-SLOW: node `node-1`")
+    assert "- **Owner:** infrastructure" in message
+    assert len(message.encode()) <= 4096
+    assert ran.stdout.startswith(message)
+    assert "## Who" in ran.stdout
+
+
+@pytest.mark.long
+def test_the_kubernetes_job_completes_for_a_healthy_job(path: str, tmp_path: Path) -> None:
+    ran, message = run_in_pod(path, HEALTHY, tmp_path)
+    assert ran.returncode == 0
+    assert message.startswith("# HEALTHY")
+
+
+@pytest.mark.long
+def test_the_kubernetes_job_does_not_repeat_what_cannot_be_read(path: str, tmp_path: Path) -> None:
+    ran, message = run_in_pod(path, tmp_path / "none", tmp_path)
+    (rule,) = job()["spec"]["podFailurePolicy"]["rules"]
+    assert ran.returncode == 2
+    assert ran.returncode in rule["onExitCodes"]["values"]
+    # Kubernetes takes the end of the log for an empty message.
+    assert message == ""
+    assert "error (" in ran.stderr
+
+
+def test_the_kubernetes_job_runs_locked_down_and_is_not_repeated_by_the_kubelet() -> None:
+    found = job()
+    assert (found["apiVersion"], found["kind"]) == ("batch/v1", "Job")
+    pod = found["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    # A podFailurePolicy is allowed with this alone.
+    assert pod["restartPolicy"] == "Never"
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"requests", "limits"} <= container["resources"].keys()
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+    (rule,) = found["spec"]["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+
+
+def test_the_kubernetes_job_fits_the_published_schema() -> None:
+    validation = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    validation.validate(job(), "1.31", strict=True)
+
+
+@pytest.fixture(scope="module")
+def rundeck() -> dict[str, Any]:
+    """The definition of the Rundeck job."""
+    (found,) = yaml.safe_load((EXAMPLES / "rundeck" / "diagnose-training-job.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def run_step(path: str, rundeck: dict[str, Any], folder: Path, window: Path) -> Any:
+    """Run the script step as Rundeck does: from a file, with options in the environment."""
+    (step,) = rundeck["sequence"]["commands"]
+    script = folder / "step.sh"
+    script.write_text(step["script"])
+    script.chmod(0o755)
+    values = {option["name"]: option.get("value", str(window)) for option in rundeck["options"]}
+    return shell(path, script, **{f"RD_OPTION_{name.upper()}": value for name, value in values.items()})
+
+
+def test_the_rundeck_job_shows_the_diagnosis_and_its_runbook(
+    path: str, rundeck: dict[str, Any], tmp_path: Path
+) -> None:
+    ran = run_step(path, rundeck, tmp_path, SLOW)
+    assert (ran.returncode, ran.stderr) == (10, "")
+    assert ran.stdout.startswith("# FAIL-SLOW: node `node-1`")
+    assert "Runbook cpu_contention: " in ran.stdout
+    assert "kubectl cordon node-1" in ran.stdout
+
+
+@pytest.mark.long
+def test_the_rundeck_job_succeeds_for_a_healthy_job_and_fails_without_an_answer(
+    path: str, rundeck: dict[str, Any], tmp_path: Path
+) -> None:
+    healthy = run_step(path, rundeck, tmp_path, HEALTHY)
+    assert (healthy.returncode, healthy.stderr) == (0, "")
+    assert "unbook" not in healthy.stdout.split("\n## ")[-1]
+    unreadable = run_step(path, rundeck, tmp_path, tmp_path / "--none")
+    assert (unreadable.returncode, unreadable.stdout) == (2, "")
+
+
+def test_the_rundeck_job_has_what_its_format_needs(rundeck: dict[str, Any]) -> None:
+    assert {"name", "description", "loglevel", "sequence"} <= rundeck.keys()
+    assert rundeck["loglevel"] in {"DEBUG", "VERBOSE", "INFO", "WARN", "ERROR"}
+    assert rundeck["sequence"]["strategy"] in {"node-first", "step-first", "parallel"}
+    script = rundeck["sequence"]["commands"][0]["script"]
+    # Rundeck replaces words between two of these.
+    assert "@" not in script
+    known = {f"RD_OPTION_{option['name'].upper()}" for option in rundeck["options"]}
+    assert {word.strip('"$') for word in script.split() if "RD_OPTION_" in word} == known
+    for option in rundeck["options"]:
+        if option.get("enforced"):
+            assert option["value"] in option["values"]
+
+
+def posted(path: str, slack: Receiver, window: Path) -> Any:
+    script = EXAMPLES / "slack" / "post-diagnosis.sh"
+    return shell(path, script, window, SLACK_WEBHOOK_URL=slack.url)
+
+
+def test_slack_gets_a_message_that_it_takes(path: str) -> None:
+    with receiver(answers(200, body=b"ok")) as slack:
+        ran = posted(path, slack, SLOW)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (10, "", "")
+    ((headers, body),) = slack.received
+    assert headers["content-type"] == "application/json"
+    message = json.loads(body)
+    assert refused(message) == []
+    assert "node-1" in message["text"]
+    titles = [block["text"]["text"] for block in message["attachments"][0]["blocks"][:-1]]
+    assert any(title.startswith("*Do this*") for title in titles)
+
+
+@pytest.mark.long
+def test_slack_hears_nothing_about_a_healthy_job_and_a_refusal_is_an_error(path: str) -> None:
+    with receiver(answers(403, body=b"invalid_token")) as slack:
+        assert posted(path, slack, HEALTHY).returncode == 0
+        assert slack.received == []
+        ran = posted(path, slack, SLOW)
+    assert ran.returncode == 1
+    assert "403" in ran.stderr
+
+
+@pytest.fixture
+def playbook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the Robusta action, imported with a stand-in for Robusta."""
+    monkeypatch.setitem(sys.modules, "robusta", ModuleType("robusta"))
+    monkeypatch.setitem(sys.modules, "robusta.api", robusta_api.module())
+    file = EXAMPLES / "robusta" / "straggler_rca_playbooks" / "diagnose.py"
+    spec = importlib.util.spec_from_file_location("straggler_rca_playbooks.diagnose", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def act(playbook: ModuleType, url: str) -> str:
+    """Let the action handle an alert; gives the text that it adds to the message."""
+    alert = robusta_api.fired(alertname="SlowTraining", job_id="llama-7b-17")
+    playbook.diagnose_training_job(alert, playbook.DiagnoseParams(url=url, api_key="secret"))
+    (((block,),),) = (alert.enrichments,)
+    text: str = block.text
+    return text
+
+
+def answer(**members: Any) -> bytes:
+    item = AlertAnswer(fingerprints=["c4ca4238a0b92382"], **members)
+    return AlertAnswers(items=[item]).model_dump_json().encode()
+
+
+@pytest.fixture
+def diagnosed(slow_pod: tuple[Any, str]) -> Iterator[Receiver]:
+    """A service that has diagnosed the job of an alert."""
+    first = answer(
+        state="diagnosed",
+        diagnosis_id="0" * 32,
+        verdict="fail_slow",
+        url="https://rca.example.org/ui#/incidents/7",
+    )
+    page: str = slow_pod[0].stdout
+    with receiver(answers(200, body=first), answers(200, body=page.encode())) as held:
+        yield held
+
+
+def test_the_robusta_action_adds_the_summary_to_the_message(
+    playbook: ModuleType, diagnosed: Receiver
+) -> None:
+    text = act(playbook, f"http://127.0.0.1:{diagnosed.port}/")
+    assert text.startswith("*FAIL-SLOW: node `node-1` (ranks 2-3), ")
+    assert "\n- *Do this:* " in text
+    assert text.endswith("\n<https://rca.example.org/ui#/incidents/7|Incident>")
+    assert "## " not in text
+    (asked, body), (read, _) = diagnosed.received
+    assert diagnosed.paths[0].startswith("POST /v1/hooks/alertmanager ")
+    assert diagnosed.paths[1].startswith(f"GET /v1/diagnoses/{'0' * 32} ")
+    assert asked["authorization"] == read["authorization"] == "Bearer secret"
+    (sent,) = AlertGroup.model_validate_json(body).alerts
+    assert (sent.labels["job_id"], sent.fingerprint) == ("llama-7b-17", "c4ca4238a0b92382")
+    assert sent.startsAt.isoformat() == "2026-11-18T11:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (
+            200,
+            answer(state="skipped", detail="it names no job", hint="add job_id"),
+            "it names no job. add job_id",
+        ),
+        (200, answer(state="queued", diagnosis_id="0" * 32, detail="not finished yet"), "not finished yet"),
+        (502, b'{"detail": "prometheus is away", "hint": null}', "prometheus is away"),
+        (500, b"<html>", "HTTP 500"),
+        (200, b"<html>", "Expecting value"),
+    ],
+)
+def test_the_robusta_action_says_why_there_is_no_diagnosis(
+    playbook: ModuleType, status: int, body: bytes, said: str
+) -> None:
+    with receiver(answers(status, body=body)) as service:
+        text = act(playbook, f"http://127.0.0.1:{service.port}")
+    assert text.startswith("*No diagnosis:* ")
+    assert said in text
+
+
+def test_the_values_of_robusta_name_the_action_and_its_parameters(playbook: ModuleType) -> None:
+    values = yaml.safe_load((EXAMPLES / "robusta" / "values.yaml").read_text())
+    ((name, given),) = values["customPlaybooks"][0]["actions"][0].items()
+    assert callable(getattr(playbook, name))
+    playbook.DiagnoseParams.model_validate(given)
+    (repository,) = values["playbookRepos"]
+    assert (EXAMPLES / "robusta" / repository / "diagnose.py").exists()
+    assert f'name = "{repository}"' in (EXAMPLES / "robusta" / "pyproject.toml").read_text()
