@@ -12,9 +12,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ from rca.diagnosis import Bundle, diagnose
 from rca.errors import RcaError
 
 OUTCOMES = ("right", "abstains", "silent", "healthy", "wrong")
+#: What the windows of a variant have, for the table.
+VARIANTS = {
+    "rich": "phases and exporters",
+    "poor": "few phases",
+    "overlapped": "waiting within backward",
+    "events": "events",
+    "bare": "exporters, step times",
+    "steps": "exporters, step times",
+    "none": "exporters alone",
+}
 #: Ranks of a place that are printed.
 SHOWN = 6
 
@@ -36,6 +47,7 @@ class Judged:
 
     name: str
     incident: Incident
+    variant: str
     outcome: str
     answer: str
     wanted: str
@@ -56,11 +68,14 @@ def main(arguments: list[str]) -> int:
     for each in incidents:
         if each.held_out and given.open:
             continue
-        for variant in each.variants:
-            judged.append(_judged(each, variant, given.seed, bundle))
+        for variant, seed in product(each.variants, range(given.seed, given.seed + given.seeds)):
+            judged.append(_judged(each, variant, seed, bundle))
             if not each.held_out or given.held_out:
                 _tell(console, judged[-1], given.failures)
-    console.print(_totals(judged))
+    console.print(_by(judged, "half", lambda each: "held out" if each.incident.held_out else "open"))
+    shown = [each for each in judged if not each.incident.held_out or given.held_out]
+    console.print(_by(shown, "kind", lambda each: each.incident.kind))
+    console.print(_by(shown, "variant", lambda each: VARIANTS.get(each.variant, "other")))
     return 0
 
 
@@ -69,12 +84,24 @@ def _judged(incident: Incident, variant: str, seed: int, bundle: Bundle | None) 
     try:
         retold = incident.retell(variant, seed)
     except RcaError as error:
-        return Judged(name, incident, "wrong", f"refused: {error}", "an answer")
+        worth = "right" if incident.refused else "wrong"
+        return Judged(
+            name,
+            incident,
+            variant,
+            worth,
+            f"refused: {error}",
+            "an error" if incident.refused else "an answer",
+        )
     try:
         answer = diagnose(retold.window, bundle=bundle, earlier=retold.earlier).to_dict()
     except RcaError as error:
-        return Judged(name, incident, "wrong", f"refused: {error}", wanted(retold.expected))
-    return Judged(name, incident, outcome(answer, retold.expected), told(answer), wanted(retold.expected))
+        return Judged(name, incident, variant, "wrong", f"refused: {error}", wanted(retold.expected))
+    if incident.refused:
+        return Judged(name, incident, variant, "wrong", told(answer), "an error")
+    return Judged(
+        name, incident, variant, outcome(answer, retold.expected), told(answer), wanted(retold.expected)
+    )
 
 
 def outcome(answer: dict[str, Any], expected: Expected) -> str:
@@ -174,20 +201,18 @@ def _tell(console: Console, judged: Judged, failures: bool) -> None:
     )
 
 
-def _totals(judged: Iterable[Judged]) -> Table:
-    table = Table(title="windows by outcome", title_justify="left")
-    table.add_column("half")
-    for name in ("windows", "faulty", *OUTCOMES):
-        table.add_column(name, justify="right")
-    rows = list(judged)
-    for half, chosen in (
-        ("open", [each for each in rows if not each.incident.held_out]),
-        ("held out", [each for each in rows if each.incident.held_out]),
-        ("both", rows),
-    ):
+def _by(judged: list[Judged], title: str, key: Callable[[Judged], str]) -> Table:
+    """Windows by outcome, one row per value of the key and one for all."""
+    table = Table(title=f"windows by {title}", title_justify="left")
+    for name in (title, "windows", "faulty", *OUTCOMES):
+        table.add_column(name, justify="left" if name == title else "right")
+    groups = {
+        value: [each for each in judged if key(each) == value] for value in sorted(set(map(key, judged)))
+    }
+    for value, chosen in (groups | {"all": judged}).items():
         found = Counter(each.outcome for each in chosen)
-        faulty = sum(each.wanted != "healthy" for each in chosen)
-        table.add_row(half, str(len(chosen)), str(faulty), *(str(found[name]) for name in OUTCOMES))
+        faulty = sum(not each.wanted.startswith(("healthy", "an error")) for each in chosen)
+        table.add_row(value, str(len(chosen)), str(faulty), *(str(found[name]) for name in OUTCOMES))
     return table
 
 
@@ -215,6 +240,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--bundle", type=Path, help="model bundle; the shipped one if absent")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="incidents with such an id")
     parser.add_argument("--seed", type=int, default=0, help="of the noise; every seed makes other windows")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="this seed and N - 1 more")
     parser.add_argument("--open", action="store_true", help="leave the held-out half out")
     parser.add_argument("--held-out", action="store_true", help="print the answers of the held-out half, too")
     parser.add_argument("--failures", action="store_true", help="print no acceptable answers")

@@ -21,12 +21,21 @@ THERMAL, POWER_CAP, POWER_BRAKE = float(0x20 | 0x40), float(0x4), float(0x80)
 DENSE = {"data_loading": 0.006, "forward": 2.1, "backward": 4.2, "transfer": 0.62, "optimizer": 0.16}
 
 
-@incident("hot-a100", "Machine Learning Engineering Open Book: one overheating GPU of 64", "rich", "poor")
+@incident(
+    "hot-a100",
+    "Machine Learning Engineering Open Book: one overheating GPU of 64",
+    "rich",
+    "poor",
+    "overlapped",
+)
 def hot_a100(rng: np.random.Generator, variant: str) -> Retold:
     """A GPU at 88 C runs at 1,005 of 1,410 MHz from the first step to the last."""
     job = Job(rng, 64, 130, DENSE)
     job.slow("compute", 1410 / 1005, [37])
     played = job.play()
+    if variant == "overlapped":
+        window = played.window("hot-a100", ("forward", "backward"), waiting="backward")
+        return Retold(window, slow(COMPUTE, exactly(37)))
     if variant == "poor":
         window = played.window("hot-a100", ("forward", "backward", "optimizer"), waiting="untimed")
         return Retold(window, slow(COMPUTE, exactly(37)))

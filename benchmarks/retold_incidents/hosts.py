@@ -37,7 +37,11 @@ def one_core_per_task(rng: np.random.Generator, variant: str) -> Retold:
 
 
 @incident(
-    "hogs-on-node", "FALCON: CPU contention of a neighbour, four of its single-node cases", "rich", "poor"
+    "hogs-on-node",
+    "FALCON: CPU contention of a neighbour, four of its single-node cases",
+    "rich",
+    "poor",
+    "overlapped",
 )
 def hogs_on_node(rng: np.random.Generator, variant: str) -> Retold:
     """Another job takes the CPUs of a node for a third of the window: launches are late on its ranks."""
@@ -49,6 +53,9 @@ def hogs_on_node(rng: np.random.Generator, variant: str) -> Retold:
     job.slow("forward", shaken, ranks)
     job.slow("optimizer", shaken**1.5, ranks)
     played = job.play()
+    if variant == "overlapped":
+        window = played.window("hogs-on-node", ("forward", "backward"), waiting="backward")
+        return Retold(window, slow(COMPUTE, exactly(*ranks)))
     if variant == "poor":
         window = played.window("hogs-on-node", ("forward", "backward", "optimizer"), waiting="joint")
         return Retold(window, slow(COMPUTE, exactly(*ranks)).or_abstains())

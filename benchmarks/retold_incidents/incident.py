@@ -119,18 +119,25 @@ class Incident:
     """A public report, retold as one window per variant.
 
     The variants are ``rich`` (with exporters), ``poor`` (step times and few phases), ``events`` (what ended
-    the job) and ``bare`` (exporters with few or no step times).
+    the job), ``bare`` (exporters and step times without phases) and others that the maker describes. If it is
+    to be ``refused``, an error is the right answer.
     """
 
     id: str
     source: str
     variants: tuple[str, ...]
     make: Maker
+    refused: bool = False
 
     @property
     def held_out(self) -> bool:
         """Half of the incidents, by a hash of the id: no threshold may be tuned on them."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
+
+    @property
+    def kind(self) -> str:
+        """The module that retells it, such as ``fabric``."""
+        return self.make.__module__.rsplit(".", 1)[-1]
 
     def retell(self, variant: str, seed: int = 0) -> Retold:
         """The window of one variant, the same for the same seed."""
@@ -142,13 +149,13 @@ class Incident:
 INCIDENTS: dict[str, Incident] = {}
 
 
-def incident(id_: str, source: str, *variants: str) -> Callable[[Maker], Maker]:
+def incident(id_: str, source: str, *variants: str, refused: bool = False) -> Callable[[Maker], Maker]:
     """Register the function below as the maker of an incident."""
 
     def register(make: Maker) -> Maker:
         if id_ in INCIDENTS:
             raise ValueError(f"two incidents have the id {id_}")
-        INCIDENTS[id_] = Incident(id_, source, variants or ("rich",), make)
+        INCIDENTS[id_] = Incident(id_, source, variants or ("rich",), make, refused)
         return make
 
     return register

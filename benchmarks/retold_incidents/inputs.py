@@ -34,7 +34,11 @@ def nfs_slow(rng: np.random.Generator, variant: str) -> Retold:
 
 
 @incident(
-    "loader-stalls", "BLOOM chronicles and DataLoader issues: workers of one rank stall", "rich", "poor"
+    "loader-stalls",
+    "BLOOM chronicles and DataLoader issues: workers of one rank stall",
+    "rich",
+    "poor",
+    "overlapped",
 )
 def loader_stalls(rng: np.random.Generator, variant: str) -> Retold:
     """One rank waits 1.9 s for each batch in the second half; pressure of its node stays normal."""
@@ -42,6 +46,9 @@ def loader_stalls(rng: np.random.Generator, variant: str) -> Retold:
     since = 130
     job.phase["data_loading"][9, since:] += rng.gamma(9, 0.21, 260 - since)
     played = job.play()
+    if variant == "overlapped":
+        window = played.window("loader-stalls", ("data_loading", "forward", "backward"), waiting="backward")
+        return Retold(window, slow(f"{READING} unknown", exactly(9)))
     if variant == "poor":
         window = played.window("loader-stalls", ("data_loading", "forward"), waiting="untimed")
         return Retold(window, slow(f"{READING} unknown", exactly(9)))
