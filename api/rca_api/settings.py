@@ -90,6 +90,11 @@ class Settings(BaseSettings):
     """Audience that the claim `aud` of a token must contain."""
     oidc_scope_claim: str = Field("scope", min_length=1)
     """Claim that holds the scopes: `scope`, or a list such as `roles` or `groups`."""
+    oidc_client_id: str = ""
+    """Client of the page `/ui` at the issuer, without a secret, with the redirect address `https://HOST/ui`.
+    People then sign in with their account. "" for pasted keys and tokens only."""
+    oidc_client_scope: str = Field("openid", min_length=1)
+    """Scopes that the page requests from the issuer, such as `openid rca:read rca:diagnose rca:feedback`."""
     public_url: str = ""
     """Address under which people reach this service, such as `https://rca.example.org`. Messages then link to
     their incident."""

@@ -36,8 +36,8 @@ class Registry(FakeRegistry):
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[tuple[str, str]]:
-    """Serve until the context ends; gives the address and a key with all scopes."""
+def served(folder: Path, **more: Any) -> Iterator[tuple[str, str]]:
+    """Serve until the context ends; gives the address and a key with all scopes. `more` are settings."""
     settings = Settings(
         data_dir=folder,
         auth="keys",
@@ -45,6 +45,7 @@ def served(folder: Path) -> Iterator[tuple[str, str]]:
         tracking_uri="http://registry",
         follow_seconds=0,
         log_level="error",
+        **more,
     )
     app = create_app(settings)
     app.state.parts = replace(app.state.parts, registry=Registry())

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from oidc_provider import CLIENT, Provider, provided
 from served_ui import served
 from starlette.testclient import TestClient
 
@@ -125,7 +126,7 @@ def test_the_page_is_no_part_of_the_api(client: TestClient) -> None:
 @pytest.mark.parametrize(("auth", "needed"), [("off", False), ("keys", True)])
 def test_the_page_learns_whether_a_key_is_needed(tmp_path: Path, auth: Any, needed: bool) -> None:
     client = TestClient(create_app(Settings(data_dir=tmp_path, auth=auth)))
-    assert client.get("/ui/access").json() == {"keys": needed}
+    assert client.get("/ui/access").json() == {"keys": needed, "sign_in": False}
 
 
 def test_the_text_of_a_diagnosis_needs_a_key(tmp_path: Path) -> None:
@@ -140,6 +141,7 @@ class Visit:
     page: Any
     url: str
     diagnosis: str
+    provider: Provider
     incident: str = ""
     complaints: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
@@ -161,13 +163,20 @@ def visit(
         pytest.skip("chromium is not installed")
     window = tmp_path_factory.mktemp("upload") / "window.json"
     window.write_bytes(rca.read_window(real_windows / "cpu-contention-node").to_json())
-    with served(tmp_path_factory.mktemp("service")) as (url, key), playwright.sync_playwright() as started:
+    with (
+        provided() as provider,
+        served(tmp_path_factory.mktemp("service"), oidc_issuer=provider.issuer, oidc_client_id=CLIENT) as (
+            url,
+            key,
+        ),
+        playwright.sync_playwright() as started,
+    ):
         browser = started.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
         page = browser.new_context(viewport={"width": 1200, "height": 900}).new_page()
         page.set_default_timeout(15_000)
-        visit = Visit(page, url, "")
+        visit = Visit(page, url, "", provider)
         page.on(
             "console",
             lambda message: visit.complaints.append(message.text) if message.type == "error" else None,
@@ -176,7 +185,7 @@ def visit(
         page.on("request", lambda sent: visit.requests.append(sent.url))
         page.goto(f"{url}/ui")
         page.get_by_label("API key or token").fill(key)
-        page.get_by_role("button", name="Sign in").click()
+        page.get_by_role("button", name="Sign in", exact=True).click()
         page.wait_for_selector("text=There is no diagnosis yet")
         visit.go("/upload")
         page.get_by_label("File with a telemetry window").set_input_files(window)
@@ -187,6 +196,47 @@ def visit(
         visit.incident = incidents.json()["items"][0]["id"]
         yield visit
         browser.close()
+
+
+@pytest.fixture
+def stranger(visit: Visit) -> Iterator[Any]:
+    """Another tab that has not signed in."""
+    context = visit.page.context.browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    yield page
+    context.close()
+
+
+def test_an_account_at_the_issuer_signs_in_and_comes_back_to_the_part(visit: Visit, stranger: Any) -> None:
+    requests: list[str] = []
+    complaints: list[str] = []
+    stranger.on("request", lambda sent: requests.append(sent.url))
+    stranger.on("console", lambda message: complaints.append(message.text))
+    stranger.goto(f"{visit.url}/ui#/compare")
+    stranger.get_by_role("button", name="Sign in with your account").click()
+    stranger.wait_for_selector("h1:has-text('Compare')")
+    assert stranger.url == f"{visit.url}/ui#/compare"
+    stranger.get_by_role("link", name="Incidents").click()
+    stranger.wait_for_selector("text=Latest diagnoses")
+    assert stranger.get_by_role("button", name="Sign out").is_visible()
+    elsewhere = [
+        each.partition("?")[0] for each in requests if not each.startswith((f"{visit.url}/", "data:"))
+    ]
+    # The browser goes to the issuer as to a page; the page itself sends nothing there.
+    assert elsewhere == [f"{visit.provider.issuer}/authorize"]
+    assert complaints == []
+
+
+def test_a_sign_in_that_was_refused_or_began_elsewhere_is_none(visit: Visit, stranger: Any) -> None:
+    stranger.goto(f"{visit.url}/ui?code=planted&state=foreign")
+    stranger.wait_for_selector("text=The sign-in did not begin in this tab")
+    assert stranger.url == f"{visit.url}/ui"
+    visit.provider.refusal = "access_denied"
+    stranger.get_by_role("button", name="Sign in with your account").click()
+    stranger.wait_for_selector("text=access_denied")
+    visit.provider.refusal = None
+    assert stranger.evaluate("sessionStorage.length") == 0
 
 
 def test_from_an_upload_to_a_promotion(visit: Visit) -> None:

@@ -13,6 +13,7 @@ from rca_api.security import authority, keys
 from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import ANYBODY, Principal
 from rca_api.security.rates import Rates
+from rca_api.security.sign_in import Code, SignIn
 from rca_api.security.tokens import RefusedToken, TokenVerifier
 from rca_api.settings import Settings
 from rca_api.store.database import Database, StoreError
@@ -20,6 +21,8 @@ from rca_api.store.database import Database, StoreError
 _log = structlog.stdlib.get_logger("rca_api.security")
 #: Wrong credentials allowed per address. Further ones get 429 and are not logged.
 _FAILURE_RATE = "60/minute"
+#: Sign-ins per address: each one sends a request to the issuer.
+_SIGN_IN_RATE = "120/minute"
 
 
 class Authority:
@@ -35,6 +38,13 @@ class Authority:
             if settings.oidc_issuer
             else None
         )
+        #: Sign-in of people at the issuer; None without a client there.
+        self.sign_in = (
+            SignIn(settings.oidc_client_id, settings.oidc_client_scope, self._tokens.keys, self._tokens)
+            if self._tokens is not None and settings.oidc_client_id and not self._off
+            else None
+        )
+        self._sign_ins = Rates(_SIGN_IN_RATE, of="sign-ins")
 
     def prepare(self) -> None:
         """Fetch the issuer's keys, or warn if there is no API key yet."""
@@ -82,6 +92,29 @@ class Authority:
         """
         if caller.id is not None and n > 0:
             self._rates.hit(caller.id, n)
+
+    def exchange(self, request: Request, given: Code) -> str:
+        """Exchange the code of a sign-in for a token; the caller is not known yet.
+
+        Raises
+        ------
+        ProblemError
+            404 without sign-in; 401 if the issuer or this service refuses it; 429 for too many attempts.
+        """
+        if self.sign_in is None:
+            raise ProblemError("not-found", "this service has no sign-in at an issuer")
+        address = request.client.host if request.client is not None else "unknown"
+        self._sign_ins.hit(address)
+        try:
+            return self.sign_in.exchange(given)
+        except RefusedToken as error:
+            _log.warning("sign-in refused", address=address, reason=str(error))
+            raise ProblemError(
+                "unauthenticated",
+                "the issuer refused the sign-in, or its token is not for this service",
+                headers={"Connection": "close"},
+                hint="sign in again; an operator finds the reason in the log of the service",
+            ) from None
 
     def _identified(self, request: Request) -> Principal:
         address = request.client.host if request.client is not None else "unknown"

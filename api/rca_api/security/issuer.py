@@ -1,13 +1,13 @@
-"""The keys of a token issuer: one request fetches them, and the others do not wait."""
+"""The keys and addresses of a token issuer: one request fetches them, and the others do not wait."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import urllib3
 from joserfc.errors import JoseError
@@ -51,6 +51,7 @@ class IssuerKeys:
         self._clock = clock
         self._fetching = threading.Lock()
         self._keys: KeySet | None = None
+        self._discovery: dict[str, Any] = {}
         self._fetched_at = float("-inf")
 
     def holding(self, key_id: str | None) -> KeySet:
@@ -75,6 +76,20 @@ class IssuerKeys:
             raise IssuerError("the keys of the issuer are not loaded yet; try again")
         return keys
 
+    def address(self, name: str) -> str:
+        """An address of the discovery document, such as ``token_endpoint``.
+
+        Raises
+        ------
+        IssuerError
+            If the document is not available, or has no such address of the issuer's scheme.
+        """
+        self.holding(None)
+        try:
+            return _same_scheme(self._issuer, self._discovery[name])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise IssuerError(f"the discovery document of the issuer has no usable {name}") from error
+
     def _is_due(self, key_id: str | None) -> bool:
         age = self._clock() - self._fetched_at
         known = self._keys is not None and _is_in(self._keys, key_id)
@@ -88,6 +103,7 @@ class IssuerKeys:
             if discovery.get("issuer") != self._issuer:
                 raise ValueError("the discovery document is of another issuer")
             self._keys = KeySet.import_key_set(self._fetch(_same_scheme(self._issuer, discovery["jwks_uri"])))  # type: ignore[arg-type]
+            self._discovery = discovery
         except (
             urllib3.exceptions.HTTPError,
             JoseError,
@@ -108,28 +124,56 @@ def _is_in(keys: KeySet, key_id: str | None) -> bool:
 
 
 def _same_scheme(issuer: str, uri: str) -> str:
-    """Refuse to fetch keys over plain HTTP for an issuer that is reached over HTTPS."""
+    """Refuse plain HTTP, and other schemes, for an issuer that is reached over HTTPS."""
     if urlsplit(uri).scheme != urlsplit(issuer).scheme:
-        raise ValueError(f"keys at {uri} for issuer {issuer}")
+        raise ValueError(f"address {uri} of issuer {issuer}")
     return uri
 
 
 def _fetched(url: str) -> dict[str, Any]:
+    status, document = read_json("GET", url)
+    if status != 200:
+        raise ValueError(f"{url} answers {status}")
+    held: dict[str, Any] = document
+    return held
+
+
+def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> tuple[int, Any]:
+    """Send a request to the issuer, and read its JSON within limits of time and size.
+
+    Parameters
+    ----------
+    method, url : str
+    form : mapping, optional
+        Fields of a form.
+
+    Returns
+    -------
+    status : int
+    document : Any
+
+    Raises
+    ------
+    urllib3.exceptions.HTTPError
+        Without an answer, and for a redirect.
+    ValueError
+        If the answer is too large, too slow or not JSON.
+    """
     deadline = time.monotonic() + _FETCH_SECONDS
     with urllib3.PoolManager(timeout=_FETCH_SECONDS, retries=urllib3.Retry(0, redirect=0)) as http:
-        answer = http.request("GET", url, preload_content=False)
+        body, headers = None, {"Accept": "application/json"}
+        if form is not None:
+            body, headers["Content-Type"] = urlencode(form), "application/x-www-form-urlencoded"
+        answer = http.request(method, url, body=body, headers=headers, preload_content=False)
         try:
-            if answer.status != 200:
-                raise ValueError(f"{url} answers {answer.status}")
-            body = b""
+            found = b""
             while piece := answer.read1(_MAX_BYTES):
-                body += piece
-                if len(body) > _MAX_BYTES:
+                found += piece
+                if len(found) > _MAX_BYTES:
                     raise ValueError(f"{url} is larger than {_MAX_BYTES} bytes")
                 # The time limit of a single read does not stop an issuer that sends single bytes.
                 if time.monotonic() > deadline:
                     raise ValueError(f"{url} has not answered within {_FETCH_SECONDS:g} s")
         finally:
             answer.close()
-    document: dict[str, Any] = json.loads(body)
-    return document
+    return answer.status, json.loads(found)

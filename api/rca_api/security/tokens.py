@@ -59,7 +59,8 @@ class TokenVerifier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._scope_claim = scope_claim
-        self._keys = IssuerKeys(issuer, fetch, clock)
+        #: Keys and addresses of the issuer.
+        self.keys = IssuerKeys(issuer, fetch, clock)
         self._claims = JWTClaimsRegistry(
             now=lambda: int(clock()),
             leeway=_LEEWAY_SECONDS,
@@ -76,7 +77,7 @@ class TokenVerifier:
         ------
         IssuerError
         """
-        self._keys.holding(None)
+        self.keys.holding(None)
 
     def verify(self, token: str) -> Principal:
         """The caller with this token.
@@ -104,4 +105,4 @@ class TokenVerifier:
         return frozenset(scope for scope in Scope if scope.value in plain)
 
     def _key(self, guest: GuestProtocol) -> KeySet:
-        return self._keys.holding(guest.headers().get("kid"))
+        return self.keys.holding(guest.headers().get("kid"))

@@ -18,6 +18,7 @@ from rca_api.diagnoses.answers import finished_row, read_stored
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
+from rca_api.ui import sign_in
 from rca_api.ui.summary import DiagnosisText, text_of
 
 PATH = "/ui"
@@ -31,6 +32,7 @@ def install(app: FastAPI) -> None:
     """Add the page, its files and its documents."""
     app.add_route(PATH, _page, include_in_schema=False)
     app.include_router(router)
+    app.include_router(sign_in.router)
     app.mount(f"{PATH}/files", StaticFiles(directory=_FILES))
 
 
@@ -46,8 +48,9 @@ def show_catalogue() -> dict[str, Any]:
 
 @router.get("/access")
 def show_access(request: Request) -> dict[str, bool]:
-    """Show whether callers need a key, so that the page asks for one only then."""
-    return {"keys": State.of(request).settings.auth == "keys"}
+    """Show whether callers need a key, and whether they can sign in at an issuer to have none."""
+    state = State.of(request)
+    return {"keys": state.settings.auth == "keys", "sign_in": state.authority.sign_in is not None}
 
 
 @router.get("/diagnoses/{diagnosis_id:id}")

@@ -26,7 +26,7 @@ export class Problem extends Error {
   get advice() {
     const wait = this.retryAfter ? `in ${this.retryAfter} s` : "in a minute";
     if (this.status === 0) return "Check the network and whether the service runs, then try again.";
-    if (this.status === 401) return "Sign in with a valid key. An administrator makes one: rca keys create.";
+    if (this.status === 401) return "Sign in with a valid key, or with your account again. An administrator makes keys: rca keys create.";
     if (this.status === 403) return "Sign in with a key that has this scope, or ask an administrator for one.";
     if (this.status === 404) return "Check the address. It may have been deleted.";
     if (this.status === 429 || this.status === 503) return `Try again ${wait}.`;

@@ -2,6 +2,7 @@
 
 import { access, key, Problem } from "./api.js";
 import { announce, h } from "./dom.js";
+import { finish } from "./issuer.js";
 import { problem } from "./pages/problem.js";
 import { signIn } from "./pages/sign-in.js";
 import * as overview from "./pages/overview.js";
@@ -96,6 +97,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
 });
 addEventListener("hashchange", show);
 
-access()
+finish()
+  .then(access)
   .then((state) => (state === "key needed" ? place(signIn(null, show)) : show()))
-  .catch((error) => place(h("div", {}, h("h1", {}, "The service cannot be used now"), problem(error), retry())));
+  .catch((error) => place(error.status === 401 ? signIn(error, show) : h("div", {}, h("h1", {}, "The service cannot be used now"), problem(error), retry())));

@@ -1,8 +1,9 @@
-// Asks for a key. The key is kept in this tab only.
+// Signs a person in: with an account at the token issuer, or with a key. Both are kept in this tab only.
 
-import { access, key, Problem } from "../api.js";
+import { access, get, key, Problem } from "../api.js";
 import { field, h } from "../dom.js";
-import { problem } from "./problem.js";
+import { begin } from "../issuer.js";
+import { attempt, problem } from "./problem.js";
 
 /**
  * The form.
@@ -30,8 +31,11 @@ export function signIn(refused, next) {
       input.focus();
     }
   }
+  const account = h("div", {});
+  offer(account, told);
   return h("div", {},
     h("h1", {}, "Sign in"),
+    account,
     h("form", { onsubmit: submit },
       field("API key or token", input, "It stays in this tab and is sent to this service only."),
       h("div", { class: "actions" }, h("button", { class: "main" }, "Sign in")),
@@ -40,4 +44,12 @@ export function signIn(refused, next) {
     h("p", { class: "quiet" }, "No key yet? An administrator makes one: ",
       h("code", {}, "rca keys create --scope read --scope diagnose --scope feedback --name YOU")),
   );
+}
+
+/** Add the button for an account, if the service has an issuer. */
+async function offer(account, told) {
+  const { sign_in: offered } = await get("/ui/access").catch(() => ({}));
+  if (!offered) return;
+  const button = h("button", { type: "button", class: "main", onclick: () => attempt(button, told, begin) }, "Sign in with your account");
+  account.replaceChildren(h("div", { class: "actions" }, button), h("p", { class: "quiet" }, "Or with a key or token:"));
 }

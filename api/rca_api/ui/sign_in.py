@@ -1,0 +1,82 @@
+"""The sign-in of the page at a token issuer: where the browser goes, and the token for its code."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from rca.errors import TooLarge
+from rca_api.admission import chunks_of
+from rca_api.problems import ProblemError
+from rca_api.security.sign_in import Code
+from rca_api.state import State
+
+router = APIRouter(prefix="/ui/sign-in", include_in_schema=False)
+
+#: Callers are not known yet, so the body is smaller than others.
+_BODY_BYTES, _BODY_SECONDS = 16 << 10, 10.0
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
+
+
+class Client(BaseModel):
+    """What the page needs to send the browser to the issuer."""
+
+    address: str
+    client_id: str
+    scope: str
+
+
+class GivenCode(BaseModel):
+    """What the browser brings back from the issuer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    code: _Text
+    #: RFC 7636 has these lengths and characters.
+    verifier: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._~-]{43,128}$")]
+    redirect_uri: _Text
+
+
+class Token(BaseModel):
+    """The token that the page sends with its requests."""
+
+    token: str
+
+
+@router.get("")
+def show_client(request: Request) -> Client:
+    """Show where the browser signs in."""
+    sign_in = State.of(request).authority.sign_in
+    if sign_in is None:
+        raise ProblemError("not-found", "this service has no sign-in at an issuer")
+    return Client(address=sign_in.address, client_id=sign_in.client_id, scope=sign_in.scope)
+
+
+@router.post("")
+async def exchange_code(request: Request) -> Token:
+    """Exchange the code of a sign-in for a token."""
+    state = State.of(request)
+    given = await _read(request, state)
+    code = Code(given.code, given.verifier, given.redirect_uri)
+    return Token(token=await run_in_threadpool(state.authority.exchange, request, code))
+
+
+async def _read(request: Request, state: State) -> GivenCode:
+    address = request.client.host if request.client is not None else "unknown"
+    with state.admission.body(address) as ticket:
+        try:
+            chunks = chunks_of(request, ticket, _BODY_BYTES, _BODY_SECONDS)
+            body = b"".join([chunk async for chunk in chunks])
+        except TooLarge:
+            headers = {"Connection": "close"}
+            raise ProblemError("too-large", f"the limit is {_BODY_BYTES:,} bytes", headers=headers) from None
+    try:
+        return GivenCode.model_validate_json(body)
+    except ValidationError as error:
+        # Without the values: one of them is a secret.
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(("body", *map(str, first["loc"])))
+        raise ProblemError("invalid-parameters", f"{place}: {first['msg']}") from None

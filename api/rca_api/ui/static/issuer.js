@@ -1,0 +1,52 @@
+// Sign-in at the token issuer: authorization code with PKCE. The service exchanges the code, so no other host is called.
+
+import { get, key, Problem, send } from "./api.js";
+
+//: What this tab has to remember while the browser is at the issuer.
+const BEGUN = "rca-sign-in";
+const REDIRECT = `${location.origin}/ui`;
+
+/** Send the browser to the issuer. */
+export async function begin() {
+  if (!crypto.subtle) {
+    throw new Problem(401, { title: "The account cannot be used here", detail: "The browser allows this sign-in over HTTPS only." });
+  }
+  const { address, client_id: client, scope } = await get("/ui/sign-in");
+  const [state, verifier] = [random(), random()];
+  sessionStorage.setItem(BEGUN, JSON.stringify({ state, verifier, part: location.hash }));
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
+  const url = new URL(address);
+  const asked = {
+    response_type: "code", client_id: client, redirect_uri: REDIRECT, scope, state,
+    code_challenge: text(new Uint8Array(digest)), code_challenge_method: "S256",
+  };
+  for (const [name, value] of Object.entries(asked)) url.searchParams.set(name, value);
+  location.assign(url);
+  return null;
+}
+
+/** Take the code that the issuer sent back in the address, if there is one, and keep its token. */
+export async function finish() {
+  const given = new URLSearchParams(location.search);
+  if (!given.has("state")) return;
+  const begun = JSON.parse(sessionStorage.getItem(BEGUN));
+  sessionStorage.removeItem(BEGUN);
+  // The code stays neither in the address nor in the history.
+  history.replaceState(null, "", `/ui${begun?.part ?? location.hash}`);
+  if (begun === null || given.get("state") !== begun.state) {
+    throw new Problem(401, { title: "The sign-in did not begin in this tab", detail: "The address is from another sign-in." });
+  }
+  if (!given.has("code")) {
+    const reason = given.get("error_description") ?? given.get("error") ?? "It gave no reason.";
+    throw new Problem(401, { title: "The issuer refused the sign-in", detail: reason });
+  }
+  const { token } = await send("/ui/sign-in", { code: given.get("code"), verifier: begun.verifier, redirect_uri: REDIRECT });
+  key.set(token);
+}
+
+const random = () => text(crypto.getRandomValues(new Uint8Array(32)));
+
+/** Bytes as base64url. */
+function text(bytes) {
+  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
