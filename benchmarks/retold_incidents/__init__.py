@@ -6,6 +6,7 @@ The windows share no code with `rca.simulation`. `INCIDENTS` has one entry per r
 from benchmarks.retold_incidents import (
     accelerators,
     bare,
+    chronic,
     crashes,
     fabric,
     first_time,
@@ -27,6 +28,7 @@ __all__ = [
     "Retold",
     "accelerators",
     "bare",
+    "chronic",
     "crashes",
     "fabric",
     "first_time",

@@ -251,3 +251,28 @@ def nvlink_replays(rng: np.random.Generator, variant: str) -> Retold:
     ]
     window = played.window("nvlink-replays", metrics=seen.table(), events=events)
     return Retold(window, slow("nvlink_degradation", between([5], range(8))))
+
+
+@incident("amd-hot", "GPT-NeoX on LUMI: one half of an MI250X below its clock", "rich", "bare")
+def amd_hot(rng: np.random.Generator, variant: str) -> Retold:
+    """The exporter of AMD: a GPU at 1,150 of 1,700 MHz and 104 C at its junction."""
+    job = Job(rng, 16, 200, DENSE)
+    since = 70
+    job.slow("compute", 1.46, [9], since)
+    played = job.play()
+    seen = Exporters(played, gpu="A100", every=15)
+    seen.drop("DCGM")
+    span = slice(seen.since(since), None)
+    everyone = slice(None)
+    for name, usual, hot in (
+        ("amd_gpu_clock", 1700, 1150),
+        ("amd_gpu_junction_temperature", 71, 104),
+        ("amd_gpu_package_power", 480, 330),
+        ("amd_gpu_gfx_activity", 99, 99),
+    ):
+        seen.set(name, usual, rank=everyone, device="gpu", noise=0.012)
+        seen.set(name, hot, rank=[9], device="gpu", span=span, noise=0.012)
+    phases = () if variant == "bare" else None
+    waiting = "untimed" if variant == "bare" else "split"
+    window = played.window("amd-hot", phases, waiting=waiting, metrics=seen.table())
+    return Retold(window, slow("gpu_throttling", exactly(9)))

@@ -185,7 +185,7 @@ class Exporters:
             begin = 0.0 if "ECC" in name or "REMAP" in name else begin
             row = begin + np.cumsum(row * self.every)
             if not name.endswith(FRACTIONAL):
-                row = np.floor(row)
+                row = np.floor(row + 1e-6)
         scraped = (self.rng.random(row.size) > 0.01) & ~np.isnan(row)
         node = unit // self.job.per_node if ranked else unit
         if device == "gpu":

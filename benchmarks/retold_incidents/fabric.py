@@ -254,3 +254,49 @@ def shared_adapter(rng: np.random.Generator, variant: str) -> Retold:
     seen.set("node_infiniband_port_transmit_wait_total", 3e7, node=[2], device="mlx5_2/1", noise=0.1)
     window = played.window("shared-adapter", metrics=seen.table())
     return Retold(window, slow(MISROUTED, some_of(job.of_node(2)), some_of(culprits)))
+
+
+@incident(
+    "flaps-only", "MegaScale: a port flaps for seconds at a time, and the job goes on", "rich", "events"
+)
+def flaps_only(rng: np.random.Generator, variant: str) -> Retold:
+    """Nine flaps of one port of node 3: each step with one lasts 5 to 12 s longer."""
+    job = Job(rng, 48, 260, STEP)
+    flaps = np.sort(rng.choice(np.arange(30, 250), 9, replace=False))
+    job.transfer[:, flaps] += rng.uniform(5, 12, 9)
+    played = job.play()
+    events = [
+        {
+            "time": played.at(int(step)) + 3.1,
+            "node": job.node(3),
+            "rank": None,
+            "kind": "link_down",
+            "code": None,
+            "message": "mlx5_6: Port: 1 Link DOWN",
+        }
+        for step in flaps
+    ]
+    expected = slow("nic_degradation", some_of(job.of_node(3)))
+    if variant == "events":
+        return Retold(played.window("flaps-only", ("forward", "backward"), events=events), expected)
+    seen = Exporters(played)
+    for step in flaps:
+        span = slice(seen.since(int(step)), seen.since(int(step)) + 1)
+        seen.set("node_infiniband_link_downed_total", 1 / 15, node=[3], device="mlx5_6/1", span=span)
+    return Retold(played.window("flaps-only", metrics=seen.table(), events=events), expected)
+
+
+@incident("roce-timeouts", "Minder: a bad optical module, timeouts and slow restarts on one port", "rich")
+def roce_timeouts(rng: np.random.Generator, _: str) -> Retold:
+    """Acknowledgements of node 5 time out for a third of the window: exchanges take four times as long."""
+    job = Job(rng, 64, 200, STEP)
+    first, last = 90, 160
+    job.transfer[:, first:last] *= rng.uniform(3.0, 5.0, last - first)
+    played = job.play()
+    seen = Exporters(played, roce=True)
+    span = slice(seen.since(first), seen.since(last))
+    for name, rate in (("local_ack_timeout_err", 3.5), ("roce_slow_restart", 40.0), ("packet_seq_err", 25.0)):
+        seen.set(name, 0.0, node=slice(None), device="mlx5_1/1")
+        seen.set(name, rate, node=[5], device="mlx5_1/1", span=span, noise=0.3)
+    window = played.window("roce-timeouts", metrics=seen.table())
+    return Retold(window, slow("nic_degradation", some_of(job.of_node(5))))

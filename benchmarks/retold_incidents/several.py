@@ -180,3 +180,20 @@ def imbalance_hides_link(rng: np.random.Generator, _: str) -> Retold:
     window = played.window("imbalance-hides-link", metrics=seen.table(), load=load)
     expected = slow("nic_degradation sequence_length_imbalance", some_of(job.of_node(1)), whole(32))
     return Retold(window, expected)
+
+
+@incident("hidden-behind", "FALCON: a second slow GPU is hidden by a slower one", "rich", "poor")
+def hidden_behind(rng: np.random.Generator, variant: str) -> Retold:
+    """Rank 3 is twice as slow, rank 19 half as slow again; without rank 3 the job would wait for rank 19."""
+    job = Job(rng, 24, 240, STEP)
+    job.slow("compute", 2.0, [3], 80)
+    job.slow("compute", 1.5, [19], 80)
+    played = job.play()
+    if variant == "poor":
+        window = played.window("hidden-behind", ("forward", "backward"), waiting="joint")
+        return Retold(window, slow(COMPUTE, between([3], [19])))
+    seen = Exporters(played, gpu="A100", every=10)
+    throttled(seen, [3], 700, 80)
+    throttled(seen, [19], 930, 80)
+    window = played.window("hidden-behind", metrics=seen.table())
+    return Retold(window, slow("gpu_throttling", between([3], [19])))

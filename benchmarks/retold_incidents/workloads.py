@@ -224,3 +224,24 @@ def longer_batches(rng: np.random.Generator, _: str) -> Retold:
         "longer-batches", ("forward", "backward"), waiting="joint", load={"tokens": tokens}
     )
     return Retold(window, Expected(frozenset({HEALTHY})))
+
+
+@incident(
+    "heavy-first-stage",
+    "Megatron-LM issues: the embedding makes the first of eight stages slower",
+    "poor",
+    "rich",
+)
+def heavy_first_stage(rng: np.random.Generator, variant: str) -> Retold:
+    """The first stage has 24 % more work in every step."""
+    parallelism = {"data": 2, "tensor": 4, "pipeline": 8}
+    job = Job(rng, 64, 140, STEP, framework="megatron", parallelism=parallelism)
+    stage = list(range(8))
+    job.slow("compute", 1.24, stage)
+    played = job.play()
+    expected = slow("stage_imbalance", exactly(*stage))
+    if variant == "poor":
+        window = played.window("heavy-first-stage", ("forward", "backward"), waiting="joint")
+        return Retold(window, expected)
+    seen = Exporters(played, every=10)
+    return Retold(played.window("heavy-first-stage", metrics=seen.table()), expected)
