@@ -29,6 +29,7 @@ SERVE = (
     "data_dir",
     "database_url",
     "window_store_url",
+    "oidc_client_id",
     "rate_limit_storage_url",
     "bundle",
     "priors",
@@ -106,6 +107,11 @@ def _window_store(settings: Settings) -> None:
     except Exception as error:
         # Each driver raises its own errors.
         raise InvalidInput(f"cannot be used: {type(error).__name__}") from None
+
+
+def _client(settings: Settings) -> None:
+    if settings.oidc_client_id and not settings.oidc_issuer:
+        raise InvalidInput("needs RCA_OIDC_ISSUER, where this client is registered")
 
 
 def _rates(settings: Settings) -> None:
@@ -220,6 +226,7 @@ _CHECKS: dict[str, Callable[[Settings], None]] = {
     "data_dir": _data_dir,
     "database_url": _database,
     "window_store_url": _window_store,
+    "oidc_client_id": _client,
     "rate_limit_storage_url": _rates,
     "bundle": _bundle,
     "priors": _priors,

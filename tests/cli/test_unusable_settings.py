@@ -55,6 +55,8 @@ WRONG: dict[str, tuple[str, ...]] = {
     "oidc_issuer": (SECRET, "https://", "ftp://s3cretpw", "https://id:s3cretpw", "https://[s3cretpw"),
     "oidc_audience": ("",),
     "oidc_scope_claim": ("",),
+    "oidc_client_id": (SECRET,),
+    "oidc_client_scope": ("",),
     "rate_limit": (SECRET, "0/minute", "1/s3cretpw", "5/minute;6/hour", "99999999999/minute", "-1/minute"),
     "rate_limit_storage_url": (
         SECRET,
