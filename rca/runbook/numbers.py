@@ -86,8 +86,18 @@ def quantity(value: float | None, unit: str) -> str:
         return seconds(value)
     if unit.lower() in _TIME_SHARES:
         return f"{_digits(value * 100)} %"
+    if unit == "steps":
+        return _step_count(value)
     shown = _SPELLED.get(unit.lower(), unit)
     return f"{_digits(value, 4)} {shown}".rstrip()
+
+
+def _step_count(value: float) -> str:
+    """``8.9 steps``, and ``less than one step`` for a part of one."""
+    if 0 < value < 1:
+        return "less than one step"
+    text = f"{value:,.1f}".removesuffix(".0")
+    return f"{text} step" if text == "1" else f"{text} steps"
 
 
 def count(value: int, noun: str) -> str:

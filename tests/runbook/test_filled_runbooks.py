@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,11 +133,30 @@ def test_a_name_that_a_shell_interprets_is_in_no_command(
             assert "\n# " not in markdown(found)[1:]
 
 
-def test_a_dot_of_a_name_is_no_wildcard_in_the_file_of_hosts(varied: Varied, throttled: Diagnosis) -> None:
-    cause = throttled.causes[0].model_copy(update={"nodes": ["gpu.1"]})
+#: Lines of one node in the files of hosts of Open MPI, MPICH and DeepSpeed, and with its domain.
+LINES = ["{}", "{} slots=8", "{}:8", "{},max=1", "{}.example.org"]
+
+
+@pytest.mark.parametrize(
+    ("node", "others"),
+    [
+        ("node-1", ["node-10 slots=8", "node-1-x", "node-1_b", "my-node-1"]),
+        ("gpu.1", ["gpu-1 slots=8", "gpux1", "gpu.12"]),
+    ],
+)
+def test_the_lines_of_one_node_are_left_out_of_the_file_of_hosts_and_put_back(
+    varied: Varied, throttled: Diagnosis, tmp_path: Path, node: str, others: list[str]
+) -> None:
+    cause = throttled.causes[0].model_copy(update={"nodes": [node]})
     found = filled(varied(causes=[cause]), platform="host")
-    assert r'sed -i "s/^gpu\.1\b/#&/" HOSTFILE' in commands(found)
-    assert r'sed -i "s/^#gpu\.1\b/gpu.1/" HOSTFILE' in commands(found)
+    changing, undoing = (line for line in commands(found) if "HOSTFILE" in line)
+    own = [line.format(node) for line in LINES]
+    hosts = tmp_path / "HOSTFILE"
+    hosts.write_text("\n".join([*own, *others]))
+    subprocess.run(["/bin/sh", "-c", changing], cwd=tmp_path, check=True)
+    assert hosts.read_text().splitlines() == [*(f"#{line}" for line in own), *others]
+    subprocess.run(["/bin/sh", "-c", undoing], cwd=tmp_path, check=True)
+    assert hosts.read_text().splitlines() == [*own, *others]
 
 
 def test_names_in_prose_move_no_cursor_and_add_no_block(varied: Varied, throttled: Diagnosis) -> None:

@@ -58,6 +58,20 @@ def test_ratio_units_are_not_printed() -> None:
     assert numbers.quantity(0.9937, "s/s") == "99.4 %"
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0, "0 steps"),
+        (0.1111, "less than one step"),
+        (1.0, "1 step"),
+        (8.862, "8.9 steps"),
+        (31619.0, "31,619 steps"),
+    ],
+)
+def test_parts_of_a_step_are_not_counted_to_four_digits(value: float, shown: str) -> None:
+    assert numbers.quantity(value, "steps") == shown
+
+
 def test_rank_runs_are_folded() -> None:
     assert numbers.rank_list([12, *range(8)]) == "0-7,12"
     assert numbers.rank_list([]) == ""

@@ -126,6 +126,10 @@ def try_and_be_hindered(parent: Parent, _: Path) -> None:
     _serve_trials(parent, hinder)
 
 
+def try_and_answer_in_a_later_format(parent: Parent, _: Path) -> None:
+    _serve_trials(parent, lambda: '{"format": 3}')
+
+
 def _serve_trials(parent: Parent, act: Callable[[], object]) -> None:
     """Get the setup of a trial, then answer each diagnosis with `act`."""
     parent.receive()
@@ -147,6 +151,7 @@ BEHAVIOURS = (
     try_for_ever,
     try_and_crash,
     try_and_be_hindered,
+    try_and_answer_in_a_later_format,
 )
 
 if __name__ == "__main__":

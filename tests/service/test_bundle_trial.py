@@ -59,6 +59,7 @@ def test_a_healthy_bundle_answers_and_its_version_is_reported(tmp_path: Path) ->
         ("try-and-die", Unfinished, "process that tried it ended"),
         ("try-and-crash", RcaError, "unexpected IndexError: list index out of range"),
         ("try-and-be-hindered", TryLater, "too many open files"),
+        ("try-and-answer-in-a-later-format", TryLater, "later version"),
     ],
 )
 def test_failures_of_the_bundle_and_of_the_process_differ(

@@ -185,6 +185,22 @@ def test_a_challenger_that_fails_is_counted_and_nothing_else(
     assert (compared.count("failed"), compared.rows()) == (1, [])
 
 
+def test_an_answer_of_a_later_version_is_not_compared(
+    compared: Compared, healthy: Diagnosis, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ask(ref: BundleRef) -> Diagnosis:
+        return healthy
+
+    async def once() -> None:
+        compared.pool.ask = ask
+        compared.shadow.answered(compared.diagnosis(), b'{"format": 3}', DIGEST)
+        await settle(compared.shadow)
+
+    asyncio.run(once())
+    assert (compared.count("failed"), compared.rows()) == (1, [])
+    assert "Traceback" not in caplog.text
+
+
 def test_without_challenger_nothing_is_compared(compared: Compared, healthy: Diagnosis) -> None:
     compared.current.challenge(None)
     answer(compared, healthy, healthy)

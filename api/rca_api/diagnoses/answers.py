@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import orjson
 from fastapi import Response
-from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from rca.diagnosis.result import Diagnosis
 from rca_api.decoding import JSON
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.schemas import PendingDiagnosis
+from rca_api.diagnoses.stored import read_stored
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.diagnoses.work import HTML, MARKDOWN, rendered
 from rca_api.problems import ProblemError
@@ -107,21 +106,3 @@ def finished_row(session: Session, diagnosis_id: str, otherwise: str) -> tuple[D
     if row.state != repository.DONE or row.document is None:
         raise ProblemError("conflict", f"the diagnosis is {row.state}; {otherwise}")
     return row, row.document
-
-
-def read_stored(document: bytes) -> Diagnosis:
-    """Read a stored document.
-
-    Raises
-    ------
-    ProblemError
-        ``conflict`` if a later version of the service wrote it.
-    """
-    try:
-        return Diagnosis.model_validate_json(document)
-    except ValidationError:
-        raise ProblemError(
-            "conflict",
-            "the diagnosis was written by a later version of the service",
-            hint="update this replica, or read the diagnosis as application/json",
-        ) from None

@@ -17,7 +17,7 @@ from rca.telemetry.window_memory import refuse_large
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Context
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.answers import read_stored
+from rca_api.diagnoses.stored import read_stored
 from rca_api.diagnoses.work import StoredWindow, store
 from rca_api.hooks.schemas import Alert, AlertAnswer, AlertGroup
 from rca_api.hooks.sources import Sources, WantedWindow

@@ -63,7 +63,7 @@ class AlertAnswer(BaseModel):
         description="`queued`: the diagnosis goes on. `skipped`: the alert is resolved or names no job. "
         "`failed`: its window cannot be read."
     )
-    detail: str | None = Field(default=None, description="Why there is no diagnosis.")
+    detail: str | None = Field(default=None, description="Why there is no diagnosis, or no verdict of it.")
     hint: str | None = None
     job_id: str | None = None
     diagnosis_id: str | None = None

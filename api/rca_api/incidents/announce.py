@@ -6,13 +6,12 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 
-from pydantic import ValidationError
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.orm import Session
 
-from rca.diagnosis.result import Diagnosis
 from rca.runbook.summary import Summary
 from rca_api.diagnoses import repository as diagnoses
+from rca_api.diagnoses.stored import read_stored
 from rca_api.incidents import repository
 from rca_api.incidents.schemas import (
     IncidentNotification,
@@ -24,6 +23,7 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.state_machine import Event
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow
 from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError
 from rca_api.webhooks import outbox
 from rca_api.webhooks.messages import body_for
 
@@ -117,7 +117,7 @@ def summary_of(session: Session, diagnosis_id: str | None) -> Summary | None:
     if row is None or row.document is None:
         return None
     try:
-        return Summary.from_diagnosis(Diagnosis.model_validate_json(row.document))
-    except ValidationError:
+        return Summary.from_diagnosis(read_stored(row.document))
+    except ProblemError:
         # A later version wrote it.
         return None

@@ -24,7 +24,9 @@ from rca_api.child_process import REPORT, UNEXPECTED, ChildEnded, ChildProcess, 
 from rca_api.compute import process
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Context, Setup
+from rca_api.diagnoses.stored import read_stored
 from rca_api.models.bundle_check import Diagnose, Hindered, TryLater, Unfinished, WindowUnreadable, is_passing
+from rca_api.problems import ProblemError
 
 TRIAL_COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
 #: A child that is not ready by then cannot be used; imports from a cold disk take a few seconds.
@@ -111,7 +113,11 @@ class BundleTrial:
             raise Unfinished(f"the process that tried it ended: {error}") from error
         except JobFailed as failed:
             raise _trial_error(failed) from None
-        found = Diagnosis.model_validate_json(document)
+        try:
+            found = read_stored(document)
+        except ProblemError as error:
+            # The installation was updated under this process; the new one tries the bundle again.
+            raise TryLater(error.detail) from None
         self._loaded(ref, found.model)
         return found
 

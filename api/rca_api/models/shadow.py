@@ -11,12 +11,12 @@ import asyncio
 import structlog
 from sqlalchemy.exc import IntegrityError
 
-from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
+from rca_api.diagnoses.stored import read_stored
 from rca_api.history_cache import HistoryCache
 from rca_api.metrics import Metrics
 from rca_api.models.current import CurrentModels
@@ -91,7 +91,7 @@ class Shadow:
             deadline = Deadline.after(self._seconds)
             remembered = self._history.current
             challenger = await self._pool.run(work.try_bundle, ref, digest, remembered, deadline=deadline)
-            row = comparison(diagnosis_id, Diagnosis.model_validate_json(champion), challenger, ref)
+            row = comparison(diagnosis_id, read_stored(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
         except (RcaError, ProblemError) as error:
             self._metrics.shadow.labels("failed").inc()

@@ -11,7 +11,8 @@ from rca.diagnosis.planning import plan
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
 from rca_api.actions.corrections import corrections, factors
-from rca_api.diagnoses.answers import finished_row, read_stored
+from rca_api.diagnoses.answers import finished_row
+from rca_api.diagnoses.stored import read_stored
 from rca_api.problems import problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires

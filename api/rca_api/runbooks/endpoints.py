@@ -12,7 +12,8 @@ from rca.runbook.procedures import Incident, Runbook, runbook
 from rca.runbook.procedures.pages import markdown
 from rca.runbook.procedures.sources import Platform
 from rca.telemetry.causes import SPECS, CauseOwner
-from rca_api.diagnoses.answers import finished_row, read_stored
+from rca_api.diagnoses.answers import finished_row
+from rca_api.diagnoses.stored import read_stored
 from rca_api.negotiation import choose
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.security.access import requires

@@ -14,7 +14,8 @@ from starlette.staticfiles import StaticFiles
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import SPECS
 from rca_api.actions.schemas import NAMES
-from rca_api.diagnoses.answers import finished_row, read_stored
+from rca_api.diagnoses.answers import finished_row
+from rca_api.diagnoses.stored import read_stored
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
 from rca_api.state import State
