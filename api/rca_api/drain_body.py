@@ -1,8 +1,8 @@
 """Middleware that reads the rest of a body before it closes the connection.
 
 A socket closed with unread bytes makes the system reset the connection. The caller then loses an answer that
-it has received already, and sees "connection reset by peer" instead of "busy, retry after 3 s" (RFC 9112,
-9.6). The connection is reset all the same after `SECONDS`, or while `AT_ONCE` others are being drained. A
+it has received already (RFC 9112, 9.6). It sees "connection reset by peer" instead of "busy, retry after 3
+s". The connection is reset all the same after `SECONDS`, or while `AT_ONCE` others are being drained. A
 connection that is being drained holds a socket, but no place in a queue.
 """
 

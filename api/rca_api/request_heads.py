@@ -1,8 +1,8 @@
 """uvicorn's HTTP protocol with limits on request heads, trailers, waiting requests and slow connections.
 
-httptools has no limits of its own. Without these, a caller without a key fills the memory with one endless
-header, or with thousands of short requests that it sends before the first answer. `rca serve` uses this
-protocol; other servers need limits of their own.
+httptools has no limits of its own. Without these, a caller without a key fills the memory. One endless header
+is enough, or thousands of short requests before the first answer. `rca serve` uses this protocol; other
+servers need limits of their own.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Booster:
         Returns
         -------
         ndarray of shape (n_rows, len(classes), n_features + 1), log-odds
-            The last column is the expected score; the columns of a row and class add up to its raw score.
+            The last column is the expected score. The columns of a row and class add up to its raw score.
             Costs a hundred times as much as `raw`, so it is for the few rows and classes that are shown.
 
         References

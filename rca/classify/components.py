@@ -138,7 +138,7 @@ def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> lis
     Notes
     -----
     A slow job has a slow component, so the likeliest is kept without a test. Of thousands of healthy ranks a
-    few look faulty by chance. The models learned from at most `LEARNED_AMONG` healthy ranks of a window, so
+    few look faulty by chance. The models learned from at most `LEARNED_AMONG` healthy ranks of a window. So
     the odds of the others are corrected for the unseen ranks (case-control sampling; King and Zeng, 2001).
     The size of the correction depends on the number of faulty ranks. The corrected odds estimate that number
     (Saerens, Latinne and Decaestecker, 2002): twelve ranks that look faulty are rarely twelve accidents.

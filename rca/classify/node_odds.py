@@ -1,8 +1,8 @@
 """Odds factors from the fault history of nodes: a setting that shifts which ranks are suspected.
 
 The classifier treats all nodes alike. If a node was at fault more often than others, the prior odds that its
-ranks straggle are higher, and by Bayes' rule so are the posterior odds. The failure mode depends on the
-window alone: history must not raise alarms.
+ranks straggle are higher. By Bayes' rule so are the posterior odds. The failure mode depends on the window
+alone: history must not raise alarms.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Outlier ranks of a job that looks slow as a whole.
 
 Some symptoms belong to the job: garbage collection, checkpoints and slow collectives on all ranks. A job may
-show them while one rank makes it slow. A rank is an outlier if it is nearly certain to straggle, the other
-ranks are not suspected, and without it the last arrival would come clearly earlier. The job is a suspect as
-well if a job-wide cause is likely, or if its steps are slower than the outliers explain.
+show them while one rank makes it slow. A rank is an outlier if it is nearly certain to straggle and the other
+ranks are not suspected. Without it the last arrival would come clearly earlier. The job is a suspect as well
+if a job-wide cause is likely, or if its steps are slower than the outliers explain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Outlier steps: one long step is no straggler, so a verdict has to hold without the few worst steps.
 
-A file server hangs, a page is read back, a log is flushed: one step of a healthy job may take a hundred times
-the usual. The mean step is longer and a rank was late in it, but no rank is a straggler.
+A file server hangs, a page is read back, a log is flushed. One step of a healthy job may then take a hundred
+times the usual. The mean step is longer and a rank was late in it, but no rank is a straggler.
 """
 
 from __future__ import annotations

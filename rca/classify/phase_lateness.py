@@ -57,9 +57,9 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     Returns
     -------
     list of int or None
-        None if more than half are late or none is, if a rank is between late and on time, if a stage costs
-        more than its latest rank, or without timers. None with a busy disk as well: loaders hide it while
-        their queues last, so it delays ranks unevenly.
+        None if more than half are late or none is, or if a rank is between late and on time. None too if a
+        stage costs more than its latest rank, and without timers. None with a busy disk as well: loaders hide
+        it while their queues last, so it delays ranks unevenly.
     """
     rows = features.rank[list(component.ranks)]
     own = rows[:, _OWN_EXCESS]

@@ -2,7 +2,7 @@
 
 The host only enqueues kernels, so its own clock shows when work was enqueued. An event is recorded in the
 GPU's stream at each change of phase. The time between two events belongs to the phase between them, with the
-time in which the GPU waited for the host: data loading counts as far as it delayed the GPU.
+time in which the GPU waited for the host. So data loading counts as far as it delayed the GPU.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ class Tools:
     def diagnose_window(self, path: str, verbose: bool = False) -> str:
         """Diagnose a window of telemetry, or logs and dumps, in a file or folder.
 
-        Says whether the job is healthy, slow or stopped, which ranks and nodes are at fault, why, at how many
-        seconds per step, and what to do. The answer is Markdown. `path` is relative to the server's folder.
-        `verbose` adds the evidence of the model.
+        Says whether the job is healthy, slow or stopped. Says which ranks and nodes are at fault, why, at how
+        many seconds per step, and what to do. The answer is Markdown. `path` is relative to the server's
+        folder. `verbose` adds the evidence of the model.
         """
         from rca.runbook import render
 
@@ -88,7 +88,7 @@ class Tools:
         """Show how to verify, contain, fix, roll back, escalate and confirm a cause, as Markdown.
 
         With a `diagnosis` (a stored id, the path of its JSON or of a window) nodes, ranks and devices are in
-        the commands, and `cause` is by default its first one. Commands are for a person, not to be run.
+        the commands. `cause` is then by default its first one. Commands are for a person, not to be run.
         """
         from rca.runbook.procedures import Incident, runbook
         from rca.runbook.procedures.pages import markdown

@@ -97,8 +97,8 @@ def command(
 ) -> None:
     """Plan the recovery of a slow or stopped job.
 
-    Every action is listed with the seconds per step that it saves, its cost, when it pays off and its risk,
-    or with the reason against it. Light actions come first; a heavy one is due when the loss that it ends
+    Every action is listed with the seconds per step that it saves, its cost, when it pays off and its risk.
+    Or there is the reason against it. Light actions come first. A heavy one is due when the loss that it ends
     equals its cost, which is never worse than twice the best.
 
     Exit codes: 0 planned, 2 bad input.

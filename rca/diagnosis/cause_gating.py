@@ -115,8 +115,8 @@ def deciding_resource(beliefs: Mapping[str, float], missing: Sequence[str]) -> s
     Returns
     -------
     str or None
-        The resource that splits the probability most evenly into causes that affect it and others; None if
-        no missing resource splits it by `MIN_SPLIT`.
+        The resource that splits the probability most evenly into causes that affect it and others. None if no
+        missing resource splits it by `MIN_SPLIT`.
     """
     total = sum(beliefs.values())
     best, most = None, MIN_SPLIT

@@ -100,7 +100,7 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
 def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Excess]:
     """Each suspect's time above its reference, without the excess that belongs to another suspect alone.
 
-    A hot rank of a job with slow data loading is above its past by both; a late rank is above the other
+    A hot rank of a job with slow data loading is above its past by both. A late rank is above the other
     stages by more than its stage. So the narrowest suspect comes first. Its excess over its peers is removed
     from its work before a wider suspect is compared. A suspect without peers is compared with its past, which
     may include the wider suspect's effect. That stays in both, and `ideal_work` removes the larger one.

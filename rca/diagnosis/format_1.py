@@ -81,8 +81,8 @@ def cost_is_unknown(
     Returns
     -------
     bool
-        True without timed steps, if no cause has a price, or if the job is slower than before, the answer
-        abstains and the replay shows no cost.
+        True without timed steps, and if no cause has a price. True too if the job is slower than before, the
+        answer abstains and the replay shows no cost.
     """
     if not seconds and steps_used == 0:
         return True

@@ -295,8 +295,8 @@ class Diagnosis(_Frozen):
     `verdict` is `failure_mode`, the likeliest one, or undecided if the answer abstains. `since` and `until`
     are those of the stragglers: the earliest, and the latest if all of them are over.
     `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to `slowdown.seconds_per_step`, as
-    far as they are known. `failure_mode_set` holds every failure mode that is not ruled out at `set_level`:
-    of windows like the training windows, at least that share have their true mode in it. `left_out` counts
+    far as they are known. `failure_mode_set` holds every failure mode that is not ruled out at `set_level`.
+    Of windows like the training windows, at least that share have their true mode in it. `left_out` counts
     the entries that long lists leave out, such as ``causes[0].ranks``. Documents of format 1 are read too.
     """
 

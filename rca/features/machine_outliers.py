@@ -2,8 +2,8 @@
 
 Without step timers only the machines can be compared. A rank stands out if one of its resources is loud
 against the other ranks and most of these are not. Its device stands out as well if it is released while those
-of the peers stay in use, or if its series end while those of the peers go on. Some tools compare the speed of
-ranks themselves, without a duration: a rank that they find slow stands out too.
+of the peers stay in use. The same holds if its series end while those of the peers go on. Some tools compare
+the speed of ranks themselves, without a duration: a rank that they find slow stands out too.
 """
 
 from __future__ import annotations

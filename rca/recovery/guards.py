@@ -40,8 +40,8 @@ def priced(option: Option, situation: Situation) -> Option:
 def refused(option: Option, situation: Situation, taken: Iterable[Option]) -> Rejection | None:
     """The guard that forbids an option beside those already taken; None if it may be taken.
 
-    A share of the pool may be out of service, half of a job's nodes must not leave at once, and a heavy
-    action has to save something before the job ends. A single node may always leave.
+    A share of the pool may be out of service. Half of a job's nodes must not leave at once. A heavy action
+    has to save something before the job ends. A single node may always leave.
     """
     reason = _too_many_nodes(option, situation, taken) or _does_not_pay(option, situation)
     return None if reason is None else Rejection(action=option.action, reason=reason)

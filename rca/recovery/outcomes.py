@@ -115,7 +115,7 @@ def judged(gain: ObservedGain, predicted: float | None) -> Outcome:
     Returns
     -------
     {"helped", "did_not_help", "unclear"}
-        `helped` if the interval is above 0 and the gain at least a tenth of the expected one; `did_not_help`
+        `helped` if the interval is above 0 and the gain at least a tenth of the expected one. `did_not_help`
         if the interval is below half of it.
     """
     low, high = gain.interval

@@ -44,8 +44,8 @@ def render(
     ----------
     diagnosis : Diagnosis
     format_ : {"markdown", "html", "slack", "terminal"}
-        GitHub-flavoured Markdown whose first line is the verdict; one standalone HTML document without
-        scripts or external files; a message for a Slack webhook, as JSON; a Rich renderable for terminals and
+        GitHub-flavoured Markdown, whose first line is the verdict. One standalone HTML document without
+        scripts or external files. A message for a Slack webhook, as JSON. A Rich renderable for terminals and
         notebooks.
     verbose : bool
         Also print the internal names of signals and features, and log-odds. Without it, a terminal shows the

@@ -4,8 +4,8 @@
 it, and some times have no timer.
 
 Where the host does not wait for its device, timers see the launches of kernels only. The host waits where it
-needs a number: for the loss after the forward, for the gradients' norm in the optimizer, or at the step's
-end. The phase of that wait holds the compute, waiting and exchange of the earlier launches.
+needs a number. That is for the loss after the forward, for the gradients' norm in the optimizer, or at the
+step's end. The phase of that wait holds the compute, waiting and exchange of the earlier launches.
 """
 
 from __future__ import annotations

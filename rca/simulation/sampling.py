@@ -197,7 +197,7 @@ def sample_scenario(
     ----------
     rng : numpy.random.Generator
     cause : str, optional
-        ``healthy`` or a catalogue id that the scenario must contain; by default about a third is healthy and
+        ``healthy`` or a catalogue id that the scenario must contain. By default about a third is healthy, and
         the rest spreads over all causes, some with two at once.
     dialect : {"gpu_cluster", "cpu_testbed", "mixed"}, optional
 

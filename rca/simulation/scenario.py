@@ -105,8 +105,8 @@ class PhaseAccounting(Frozen):
         Time of a phase's launches relative to its kernels.
     transfer_skew, skewed_by : float, {"ring", "node"}
         Largest part of a transfer that a rank counts as waiting because its data comes later, and the
-        affected ranks: by their place in the ring, or all ranks of a node but the sender. A trace of
-        operations does not have this error.
+        affected ranks. They are chosen by their place in the ring, or are all ranks of a node but the sender.
+        A trace of operations does not have this error.
     """
 
     batch_shared: bool = False

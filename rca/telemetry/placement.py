@@ -103,7 +103,7 @@ def combined(
 ) -> tuple[FloatArray, Level, IntArray] | None:
     """One channel at one level; None if it belongs to no rank.
 
-    The most specific level that covers half of the ranks is used: one missing exporter then does not replace
+    The most specific level that covers half of the ranks is used. One missing exporter then does not replace
     all peers by one value of the cluster. If no level covers half, the one that covers most is used.
 
     Parameters

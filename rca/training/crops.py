@@ -36,8 +36,8 @@ def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, La
     Returns
     -------
     (Window, Label) or None
-        None where a fault acts too briefly in what is left to say whether it would be felt, and where
-        something was wrong of which the label names no cause: nothing says in which steps.
+        None where a fault acts too briefly in what is left to say whether it would be felt. None too where
+        the label names no cause for what was wrong: nothing says in which steps.
     """
     if label.failure_mode != "healthy" and not label.causes:
         return None

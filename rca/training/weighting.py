@@ -25,7 +25,7 @@ def balanced(corpus: Corpus, real_share: float) -> FloatArray:
 
     Notes
     -----
-    A collection gets a share by the square root of its size: a window of a small collection from other
+    A collection gets a share by the square root of its size. A window of a small collection from other
     machines adds more than one more capture of a large testbed. In the other parts, which choose rounds,
     calibration and thresholds, a capture weighs as much as a few simulated windows. With a share of the
     weight, few captures would decide alone.

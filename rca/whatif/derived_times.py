@@ -207,7 +207,7 @@ def ideal_of_operations(
     Parameters
     ----------
     ideal : ndarray of shape (N_TYPES,), seconds
-        From `ideal_durations`. Operations of rounds have one per sequence number in its place: the work of
+        From `ideal_durations`. Operations of rounds have one per sequence number in its place. The work of
         two rounds differs, that of one round on two ranks should not.
 
     Returns

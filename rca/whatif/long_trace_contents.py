@@ -132,8 +132,8 @@ class TraceContents:
 def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> TraceContents:
     """Read the whole file, and again if later rows change the repairs that the first rows need.
 
-    One more pass each may be needed for three facts: which types count on over the steps, how they are
-    renumbered, and which stages and chunks the renumbered rows have.
+    One more pass each may be needed for three facts. These are the types that count on over the steps, their
+    new numbers, and the stages and chunks of the renumbered rows.
 
     Raises
     ------

@@ -87,8 +87,8 @@ def whole_job(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> Scena
 def each_data_rank(work: Work, ideal: FloatArray, keep: Sequence[BoolArray]) -> ScenarioBatch:
     """For every mask, scenarios in which one data rank keeps these operations and the rest is ideal.
 
-    All other data ranks are then equal. Two columns (the traced rank and one ideal rank) represent any
-    number of data ranks, and the scenarios of all data ranks are lanes of one scenario.
+    All other data ranks are then equal. Two columns (the traced rank and one ideal rank) represent any number
+    of data ranks. The scenarios of all data ranks are lanes of one scenario.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def record(
     Raises
     ------
     ProblemError
-        ``not-found`` for an unknown incident or diagnosis; ``conflict`` for a diagnosis without an answer or
+        ``not-found`` for an unknown incident or diagnosis. ``conflict`` for a diagnosis without an answer or
         of another job, and for a key that was used for another action.
     """
     incident = session.get(IncidentRow, incident_id)

@@ -49,7 +49,7 @@ class SpoolError(SourceError):
 class Spool:
     """A folder of bodies that are being processed; each process has its own in it.
 
-    A lock on its folder tells that the process lives. The system releases it however the process ends, so
+    A lock on its folder tells that the process lives. The system releases it however the process ends. So
     what a killed one left is deleted at the next start of any, while those that live keep their bodies.
 
     Parameters

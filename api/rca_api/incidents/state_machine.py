@@ -10,8 +10,8 @@
 - Its cause and place change when confident diagnoses in a row name the same other one. If they name different
   ones, the incident becomes uncertain.
 
-Repeated changes need more windows: each reopening doubles the healthy windows that resolve the incident, and
-each change doubles the windows for the next one, up to a limit.
+Repeated changes need more windows. Each reopening doubles the healthy windows that resolve the incident. Each
+change doubles the windows for the next one, up to a limit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Watches jobs that send telemetry: a change of the step time or silence queues a diagnosis.
 
-Each look reads the last few hundred steps. A look that finds no change costs milliseconds; what it finds is
+Each look reads the last few hundred steps. A look that finds no change costs milliseconds. What it finds is
 diagnosed like a posted window, and the diagnosis decides whether it is an incident.
 """
 

@@ -2,9 +2,9 @@ r"""Lemon probability of a node: a Bayesian model of the jobs that blamed it, an
 
 A lemon is a node with a fault of its own. Every job on a node is one trial: did the node have a fault of its
 own in it? For an ordinary node the rate is ``b`` = `ORDINARY`. For a lemon it is an unknown ``a = b + (1 - b)
-u`` with ``u`` from Beta(1, 4): a fifth of its jobs on average, never less than an ordinary node. The outcome
-of a trial is not known. A diagnosis gives ``q``, the probability that the node was at fault, with the rate of
-an ordinary node in mind. So the likelihood ratio of a trial for a rate ``a`` is
+u`` with ``u`` from Beta(1, 4). That is a fifth of its jobs on average, never less than an ordinary node. The
+outcome of a trial is not known. A diagnosis gives ``q``, the probability that the node was at fault, with the
+rate of an ordinary node in mind. So the likelihood ratio of a trial for a rate ``a`` is
 
 .. math:: \Lambda(a, q) = \frac{a}{b}\, q + \frac{1 - a}{1 - b}\, (1 - q).
 

@@ -1,7 +1,7 @@
 """How long a transaction may take: until the deadline of its request, but never longer than a limit.
 
-A request sets its deadline once (`answer_within`). `transaction` turns it into a moment for one transaction,
-which the engines apply to each wait: for a connection, for a lock, for a statement, for an answer.
+A request sets its deadline once (`answer_within`). `transaction` turns it into a moment for one transaction.
+The engines apply it to each wait: for a connection, for a lock, for a statement, for an answer.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ class Discriminated:
     exact : Estimate
         AUC over all windows with unrounded features: the smallest constant difference makes it 1.
     layers : tuple of Layer
-        With features rounded to the smallest difference that matters. The first has all features, each
-        further one lacks the `LEFT_OUT_PER_LAYER` features that the one before used most: a few features
-        that decide everything hide all others.
+        With features rounded to the smallest difference that matters. The first has all features. Each
+        further one lacks the `LEFT_OUT_PER_LAYER` features that the one before used most, because a few
+        features that decide everything hide all others.
     by_cause : dict of str to Estimate
         AUC of the first layer's out-of-fold scores within the windows of one cause.
     """

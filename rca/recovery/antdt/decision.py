@@ -1,8 +1,8 @@
 """A decision of the controller: batch sizes of all workers from a step on, and their gradient weights.
 
 Each worker computes the mean gradient of its own samples. Data parallelism averages these means with equal
-weights, which is wrong when the numbers of samples differ: each sample of a small batch would count more.
-With the weight ``n_workers * samples[i] / total`` the average is the mean over all samples of the step.
+weights. That is wrong when the numbers of samples differ: each sample of a small batch would count more. With
+the weight ``n_workers * samples[i] / total`` the average is the mean over all samples of the step.
 """
 
 from __future__ import annotations

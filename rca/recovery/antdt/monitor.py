@@ -1,7 +1,7 @@
 """Speeds of workers over a short and a long window, and classes of stragglers.
 
 A **transient** straggler is slow in the short window only. A **persistent** one is slow in both windows. A
-**deterministic** one has been slow and steady since the job began, or its whole kind of hardware is slow: it
+**deterministic** one has been slow and steady since the job began, or its whole kind of hardware is slow. It
 does not recover, and a restart on the same hardware does not help.
 """
 

@@ -4,7 +4,7 @@ The squared length of a gradient of B samples is, on average, ``|G|^2 + tr(Sigma
 the noise of the samples. Two batch sizes give two equations. Both solutions are unbiased. Their ratio, the
 noise scale ``tr(Sigma) / |G|^2``, is not; so the two are averaged over steps before they are divided.
 
-In data-parallel training the small batch is that of one rank, the large one is that of all ranks: both
+In data-parallel training the small batch is that of one rank, and the large one is that of all ranks. Both
 gradients exist in every step, before and after the all-reduce.
 
 References

@@ -1,8 +1,8 @@
 """Simulated jobs: every report, message and update of a mode, and the time in which it makes progress.
 
-The mechanisms are those of `price`, and what a formula leaves out: steps that vary, workers that pause, and a
-server that handles one message after the other. Nothing is trained: the gradient noise scale and the learning
-rate say what each update is worth.
+The mechanisms are those of `price`, and what a formula leaves out. That is steps that vary, workers that
+pause, and a server that handles one message after the other. Nothing is trained: the gradient noise scale and
+the learning rate say what each update is worth.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A ring whose stragglers leave and come back while the job runs.
 
 Each update carries the own time of each rank. So after it all ranks of the ring have the same times, and the
-same rule gives them the same next ring: they agree without a message and without waiting for a straggler.
+same rule gives them the same next ring. They agree without a message and without waiting for a straggler.
 
 =====================  ==================================================================================
 change                 when

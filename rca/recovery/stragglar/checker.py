@@ -24,8 +24,8 @@ def check(schedule: Schedule) -> None:
     Raises
     ------
     InvalidSchedule
-        If a rank sends or receives twice in a round or sends what it does not hold, if a contribution is
-        counted twice or lost, or if a chunk is unfinished at the end.
+        If a rank sends or receives twice in a round, or sends what it does not hold. If a contribution is
+        counted twice or lost, or a chunk is unfinished at the end.
     """
     held = _before(schedule)
     for number, transfers in enumerate(schedule.rounds):

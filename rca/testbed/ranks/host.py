@@ -1,7 +1,7 @@
 """The host process: a data-parallel training loop that measures its own phases.
 
-It includes three parts on which faults act: the garbage collector with real objects, a lookup table that
-loses its pages under a memory limit, and checkpoints that are really written and synced.
+It includes three parts on which faults act. They are the garbage collector with real objects, a lookup table
+that loses its pages under a memory limit, and checkpoints that are really written.
 """
 
 from __future__ import annotations

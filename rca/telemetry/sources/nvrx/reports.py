@@ -1,7 +1,7 @@
 """Reports of NVRx as JSON, as a printed `Report`, and as its callback for Lightning logs them.
 
 A score is the median time of the fastest rank (relative) or of the rank's own past (individual), over the
-rank's median time now: 0.5 is twice as slow. Sections are timed in milliseconds, kernels in microseconds.
+rank's median time now. 0.5 is twice as slow. Sections are timed in milliseconds, kernels in microseconds.
 
 References
 ----------
