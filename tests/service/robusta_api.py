@@ -5,14 +5,20 @@ The action has run with robusta-api 0.53.0 itself, which needs too many packages
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "robusta"
 
 
 class ActionParams(BaseModel):
@@ -76,3 +82,25 @@ def fired(**labels: str) -> PrometheusKubernetesAlert:
             }
         )
     )
+
+
+def playbook(patch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of the example, imported with this in place of Robusta."""
+    patch.setitem(sys.modules, "robusta", ModuleType("robusta"))
+    patch.setitem(sys.modules, "robusta.api", module())
+    file = EXAMPLE / "straggler_rca_playbooks" / "diagnose.py"
+    spec = importlib.util.spec_from_file_location("straggler_rca_playbooks.diagnose", file)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def act(held: ModuleType, url: str, **labels: str) -> str:
+    """Let the action handle an alert; gives the text that it adds to the message."""
+    alert = fired(**labels)
+    held.diagnose_training_job(alert, held.DiagnoseParams(url=url, api_key="secret"))
+    ((block,),) = alert.enrichments
+    text: str = block.text
+    return text

@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import robusta_api
 from alertmanager_server import MISSING, alertmanager, raise_alert
 from watched import asked
 
@@ -158,6 +159,15 @@ def test_a_real_alertmanager_gets_a_diagnosis_of_the_job(service: str, tmp_path:
     with alertmanager(tmp_path, config) as url:
         raise_alert(url, alertname="SlowTraining", site="a", job_id="4711")
         wait_until(lambda: len(asked(f"{service}/v1/diagnoses")["items"]) > before)
+
+
+@pytest.mark.slow
+def test_the_example_for_robusta_adds_the_diagnosis_of_the_job(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = robusta_api.act(robusta_api.playbook(monkeypatch), service, site="a", job_id="4711")
+    assert "rank 37 on " in text.splitlines()[0]
+    assert "\n- *Check:* " in text
 
 
 @pytest.mark.slow

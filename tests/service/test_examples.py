@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -204,24 +203,12 @@ def test_slack_hears_nothing_about_a_healthy_job_and_a_refusal_is_an_error(path:
 @pytest.fixture
 def playbook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module of the Robusta action, imported with a stand-in for Robusta."""
-    monkeypatch.setitem(sys.modules, "robusta", ModuleType("robusta"))
-    monkeypatch.setitem(sys.modules, "robusta.api", robusta_api.module())
-    file = EXAMPLES / "robusta" / "straggler_rca_playbooks" / "diagnose.py"
-    spec = importlib.util.spec_from_file_location("straggler_rca_playbooks.diagnose", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return robusta_api.playbook(monkeypatch)
 
 
 def act(playbook: ModuleType, url: str) -> str:
     """Let the action handle an alert; gives the text that it adds to the message."""
-    alert = robusta_api.fired(alertname="SlowTraining", job_id="llama-7b-17")
-    playbook.diagnose_training_job(alert, playbook.DiagnoseParams(url=url, api_key="secret"))
-    (((block,),),) = (alert.enrichments,)
-    text: str = block.text
-    return text
+    return robusta_api.act(playbook, url, alertname="SlowTraining", job_id="llama-7b-17")
 
 
 def answer(**members: Any) -> bytes:
