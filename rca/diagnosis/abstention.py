@@ -19,6 +19,7 @@ from rca.classify.preconditions import (
     silent_seconds,
     stages_wait_at_work,
     stays_silent,
+    works_untimed,
 )
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
@@ -45,12 +46,15 @@ SILENT = "no rank has step rows in the last {seconds:,.0f} s of the window: the 
 #: A process that failed has no more rows, unless it was started again.
 FAILED = "events report that {ranks} failed, but the job goes on: it restarted, or the events are wrong"
 #: Evaluation and saves between steps look like a stall, and like rows that stand for several steps.
-BETWEEN_STEPS = "{share:.0%} of the time lies between the steps, where nothing is timed"
+BETWEEN_STEPS = "{share:.1%} of the time lies between the steps, where nothing is timed"
+#: Saves, logging and evaluation inside steps without a timer look like this.
+UNTIMED = "some steps take much longer than others outside every timed phase: {seconds:.3g} s per step"
 #: Failure mode that each doubt about a healthy verdict leaves open.
 LEFT_OPEN: dict[AbstentionCode, FailureMode] = {
     "fell_silent": "fail_stop",
     "failure_reported": "fail_stop",
     "time_between_steps": "fail_slow",
+    "untimed_work": "fail_slow",
 }
 
 
@@ -118,6 +122,8 @@ def _doubts_health(features: FeatureSet) -> AbstentionReason | None:
     if idles_between_steps(features):
         share = features.work.share_between_steps
         return _reason("time_between_steps", BETWEEN_STEPS.format(share=share))
+    if works_untimed(features):
+        return _reason("untimed_work", UNTIMED.format(seconds=features.work.untimed.seconds))
     return None
 
 

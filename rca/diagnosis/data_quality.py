@@ -150,8 +150,11 @@ def _absences(features: FeatureSet, mode: str) -> list[str]:
     if early.size and mode != "fail_stop":
         notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
     if idles_between_steps(features):
-        share = features.work.share_between_steps
-        notes.append(f"{share:.0%} of the time lies between the steps; the cost per step does not include it")
+        share, pauses = features.work.share_between_steps, features.work.pauses.seconds
+        notes.append(
+            f"{share:.1%} of the time lies between the steps; "
+            f"of it, the cost per step includes {pauses:.3g} s of pauses that are longer than usual"
+        )
     if not np.isfinite(features.work.own).any():
         notes.append(
             "no phase timings: the slow rank and its cost are unknown; "

@@ -13,7 +13,7 @@ import numpy as np
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.node_odds import checked_node_odds
-from rca.classify.preconditions import idles_between_steps, stays_silent
+from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
 from rca.classify.priors import checked_priors
 from rca.classify.suspects import transfer_grew
 from rca.classify.uncertainty import Doubt
@@ -46,16 +46,16 @@ from rca.diagnosis.result import (
     Diagnosis,
     Interval,
     ModelVersion,
-    Slowdown,
     Straggler,
 )
 from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
+from rca.diagnosis.slowdown import slowdown_of
 from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
 from rca.diagnosis.when_and_where import completed
-from rca.features import WINDOW_FEATURES, FeatureSet, extract
+from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca.recovery.site import Site
@@ -203,6 +203,7 @@ def _assemble(
     named = against is None
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     reason = abstention(classification, features, found, thresholds, strangeness, against)
+    slowdown = slowdown_of(window, features, pricing, since)
     # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
     explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
@@ -213,10 +214,10 @@ def _assemble(
         model=bundle.model,
         failure_mode=classification.mode,
         failure_mode_probability=classification.probability,
-        slowdown=_slowdown(window, features, pricing, since),
+        slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason else named_first(everything),
-        unexplained_seconds_per_step=pricing.attribution.slowdown
+        unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
         next_check=_look_at(classification, features, found, missing, named=named),
@@ -264,7 +265,7 @@ def _look_at(
             return LEFT_CHECK
         if features.job_end.failed.any():
             return FAILED_CHECK
-        if idles_between_steps(features):
+        if idles_between_steps(features) or works_untimed(features):
             return BETWEEN_STEPS_CHECK
         chances = classification.probability
         if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
@@ -338,22 +339,6 @@ def _alone(pricing: Pricing) -> dict[tuple[str, tuple[int, ...]], tuple[float, I
             (min(float(low), saved), min(float(high), max(lost, saved))),
         )
     return table
-
-
-def _slowdown(window: Window, features: FeatureSet, pricing: Pricing, since: int | None) -> Slowdown:
-    seconds = pricing.attribution.slowdown
-    ideal = pricing.measured - seconds
-    past = features.window[WINDOW_FEATURES.index("slow_segment_ratio")]
-    steps = features.work.steps
-    n_steps = steps.size if since is None else int((steps >= since).sum())
-    hours = seconds * n_steps * window.job.world_size / 3600
-    return Slowdown(
-        ratio=float(pricing.measured / ideal) if ideal > 0 and np.isfinite(ideal) else 1.0,
-        seconds_per_step=seconds,
-        versus_own_past=float(past) if np.isfinite(past) else None,
-        interval=pricing.attribution.slowdown_interval,
-        gpu_hours_lost=hours,
-    )
 
 
 def missing_signals(features: FeatureSet) -> list[str]:

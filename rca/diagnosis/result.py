@@ -29,6 +29,7 @@ AbstentionCode = Literal[
     "fell_silent",
     "failure_reported",
     "time_between_steps",
+    "untimed_work",
     "slower_than_before",
     "nobody_stands_out",
     "cause_not_certain",

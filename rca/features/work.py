@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,26 @@ OWN_PHASES = (
 #: The first steps compile, connect and cache. Those longer than this many usual steps are dropped.
 WARMUP_RATIO = 2.0
 MAX_WARMUP_STEPS = 5
+
+#: Time outside timers is unusual beyond this multiple of its median and this share of a usual step.
+UNUSUAL_RATIO, UNUSUAL_SHARE = 1.5, 0.02
+#: A program pauses in every n-th step; the cycle has to repeat so often.
+FEWEST_CYCLES = 2
+
+
+class LostTime(NamedTuple):
+    """Time that no timer saw.
+
+    Attributes
+    ----------
+    seconds : float
+        Per step; 0 where it is unknown.
+    planned : bool
+        It comes in a fixed cycle of steps, as a program makes it for evaluation and saves.
+    """
+
+    seconds: float
+    planned: bool
 
 
 @dataclass(frozen=True)
@@ -93,6 +114,33 @@ class Work:
             np.nansum(self.job_step[1:][known] + (np.diff(self.steps)[known] - 1) * self.step_reference)
         )
         return idle / (idle + busy) if idle > 0 else 0.0
+
+    @cached_property
+    def pauses(self) -> LostTime:
+        """Pauses between steps that are longer than usual."""
+        return self._unusual(self.between_steps)
+
+    @cached_property
+    def untimed(self) -> LostTime:
+        """Time outside every timer, in the steps with more of it than usual.
+
+        The median of the ranks counts: time that one rank loses is waiting of the others.
+        """
+        if not self.phases:
+            return LostTime(0.0, planned=False)
+        timed = [np.nan_to_num(seconds) for seconds in (*self.phases.values(), self.wait, self.transfer)]
+        return self._unusual(nan_median(self.step - np.sum(timed, axis=0)))
+
+    def _unusual(self, series: FloatArray) -> LostTime:
+        """Time by which a series of seconds, one value per step, exceeds its usual value."""
+        known = series[np.isfinite(series)]
+        if not known.size or not np.isfinite(self.step_reference):
+            return LostTime(0.0, planned=False)
+        usual = UNUSUAL_RATIO * max(float(np.median(known)), 0.0) + UNUSUAL_SHARE * self.step_reference
+        above = np.maximum(np.nan_to_num(series) - usual, 0.0)
+        apart = np.diff(self.steps[np.flatnonzero(above)])
+        planned = apart.size >= FEWEST_CYCLES and bool(np.ptp(apart) == 0)
+        return LostTime(float(above.sum()) / self.steps.size, planned=planned)
 
     @classmethod
     def from_phases(cls, phases: PhaseArrays, topology: Topology) -> Work:

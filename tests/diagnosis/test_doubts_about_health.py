@@ -112,6 +112,43 @@ def test_the_share_of_time_between_steps_is_measured(healthy) -> None:
     assert work.share_between_steps == pytest.approx(0.5, abs=0.02)
 
 
+def with_untimed_work(window: rca.Window, seconds: float, every: int) -> rca.Window:
+    """The window with longer steps, of which no phase knows: a save without a timer."""
+    steps = window.steps["step"].to_numpy()
+    saves = np.where(steps % every == 0, seconds, 0.0)
+    begun = seconds * (-(-steps // every) - -(-steps.min() // every))
+    table = window.steps
+    for name, more in (("start_time", begun), ("step_seconds", saves)):
+        column = table.column_names.index(name)
+        table = table.set_column(column, name, pa.array(table[name].to_numpy() + more))
+    job = window.job.model_copy(update={"end": window.job.end + float(begun.max()) + seconds})
+    return rca.Window.from_tables(job, table, window.metrics.slice(0, 0))
+
+
+def test_saves_without_a_timer_are_lost_time_and_not_certainly_healthy(healthy) -> None:
+    step = extract(healthy).work.step_reference
+    saved = with_untimed_work(healthy, 3 * step, every=10)
+    assert extract(saved).work.untimed.seconds == pytest.approx(0.3 * step, rel=0.15)
+    diagnosis = rca.diagnose(saved)
+    assert diagnosis.verdict != "healthy"
+    assert diagnosis.slowdown.seconds_per_step == pytest.approx(0.3 * step, rel=0.25)
+    assert diagnosis.unexplained_seconds_per_step == pytest.approx(0.3 * step, rel=0.25)
+
+
+def test_pauses_between_steps_are_lost_time(healthy) -> None:
+    step = extract(healthy).work.step_reference
+    before = rca.diagnose(healthy).slowdown.seconds_per_step
+    after = rca.diagnose(with_pauses(healthy, 4 * step, every=20)).slowdown.seconds_per_step
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(0.2 * step, rel=0.2)
+
+
+def test_even_time_between_steps_is_no_pause(healthy) -> None:
+    step = extract(healthy).work.step_reference
+    assert extract(with_pauses(healthy, 0.1 * step)).work.pauses.seconds == 0.0
+
+
 def test_skipped_step_numbers_are_no_time_between_steps(healthy) -> None:
     even = healthy.steps.filter(pa.array(healthy.steps["step"].to_numpy() % 2 == 0))
     work = extract(rca.Window.from_tables(healthy.job, even)).work
