@@ -16,6 +16,7 @@ EXAMPLES = """
 rca simulate corpus --windows 100 --seed 7
 rca simulate corpus --windows 10000 --seed 7           resumes: keeps existing windows
 rca simulate one --windows 1 --cause gpu_throttling
+rca simulate second --windows 100 --corpus 2           also chronic faults, untimed time, gang stops, ...
 rca evaluate corpus
 """
 
@@ -33,6 +34,14 @@ def command(
             help="healthy, or a cause id for every window. [default: a mixture]",
         ),
     ] = None,
+    corpus: Annotated[
+        int,
+        typer.Option(min=1, max=2, help="Version of the corpus; the shipped models learned from version 1."),
+    ] = 1,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(help="Mechanism of every window, of version 2. [default: a mixture]"),
+    ] = None,
     processes: Annotated[
         int | None,
         typer.Option(min=1, help="Worker processes; the result does not depend on it. [default: cores]"),
@@ -43,17 +52,27 @@ def command(
     You can stop the command at any time and start it again: it continues and writes the same bytes.
     """
     from rca.errors import InvalidInput
-    from rca.simulation import FAULTS
+    from rca.simulation.faults import FAULTS, FIRST_CAUSES
+    from rca.simulation.mechanisms import MECHANISMS
     from rca.training.collection import simulate_collection
 
-    if cause is not None and cause != "healthy" and cause not in FAULTS:
-        raise InvalidInput(f"unknown cause {cause!r}", hint=f"one of: healthy, {', '.join(FAULTS)}")
+    causes = FIRST_CAUSES if corpus == 1 else tuple(FAULTS)
+    if cause is not None and cause != "healthy" and cause not in causes:
+        later = "; --corpus 2 has it" if cause in FAULTS else ""
+        raise InvalidInput(f"unknown cause {cause!r}", hint=f"one of: healthy, {', '.join(causes)}{later}")
+    if mechanism is not None and (corpus == 1 or mechanism not in MECHANISMS):
+        known = f"with --corpus 2 one of: {', '.join(MECHANISMS)}"
+        raise InvalidInput(f"unknown mechanism {mechanism!r} of version {corpus}", hint=known)
+    if mechanism is not None and cause is not None:
+        raise InvalidInput("--cause and --mechanism exclude each other", hint="leave one of them out")
     with progress() as report:
         written = simulate_collection(
             output,
             windows,
             seed,
             cause=cause,
+            version=2 if corpus == 2 else 1,
+            mechanism=mechanism,
             processes=processes or usable_cores(),
             progress=lambda done, total: report("simulating", done, total),
         )

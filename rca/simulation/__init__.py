@@ -11,12 +11,14 @@ from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.faults import FAULTS
 from rca.simulation.faults.shared import leaf_fault, pcie_switch_fault, rail_fault
 from rca.simulation.healthy_job import Benign, Fleet, HarmlessSignal, Workload
+from rca.simulation.mechanisms import MECHANISMS, sample_second
 from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import Fault, PhaseAccounting, Scenario, Telemetry
 from rca.simulation.wiring import Wiring
 
 __all__ = [
     "FAULTS",
+    "MECHANISMS",
     "Benign",
     "Fault",
     "Fleet",
@@ -33,5 +35,6 @@ __all__ = [
     "pcie_switch_fault",
     "rail_fault",
     "sample_scenario",
+    "sample_second",
     "simulate",
 ]

@@ -12,7 +12,10 @@ import numpy as np
 from rca.processes import mapped
 from rca.processes import pool as pool_of
 from rca.simulation.engine import LabelledWindow, simulate
+from rca.simulation.mechanisms import sample_second
+from rca.simulation.mechanisms.parts import changed
 from rca.simulation.sampling import sample_scenario
+from rca.simulation.scenario import CorpusVersion, Scenario
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
 
@@ -22,9 +25,46 @@ Result = TypeVar("Result")
 SCENARIOS_PER_TASK = 16
 
 
-def simulated_window(seed: int) -> tuple[Window, Label]:
-    """The window of a seed's scenario, and its label."""
-    labelled = simulate(sample_scenario(np.random.default_rng(seed)))
+def sampled(
+    rng: np.random.Generator,
+    version: CorpusVersion,
+    *,
+    cause: str | None = None,
+    mechanism: str | None = None,
+) -> Scenario:
+    """Draw a scenario of a version of the corpus.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    version : {1, 2}
+        Version 2 also has the mechanisms of `rca.simulation.mechanisms`.
+    cause : str, optional
+        ``healthy`` or a catalogue id; by default a mixture.
+    mechanism : str, optional
+        Of version 2; by default a mixture.
+
+    Raises
+    ------
+    ValueError
+        If the version does not have the cause, or the mechanism.
+    """
+    if version == 2:
+        return sample_second(rng, cause=cause, mechanism=mechanism)
+    if mechanism is not None:
+        raise ValueError(f"version 1 of the corpus has no mechanism {mechanism!r}; take version 2")
+    return sample_scenario(rng, cause=cause)
+
+
+def simulated_window(
+    seed: int, version: CorpusVersion = 1, *, with_steps: bool = False
+) -> tuple[Window, Label]:
+    """The window of a seed's scenario, and its label; `with_steps` adds the steps that a window may lack."""
+    scenario = sampled(np.random.default_rng(seed), version)
+    labelled = simulate(scenario)
+    if with_steps and not labelled.window.steps.num_rows:
+        shown = {"steps_reported": True, "begun_steps_reported": True}
+        labelled = simulate(changed(scenario, telemetry=shown))
     return labelled.window, Label.model_validate(labelled.label)
 
 
@@ -40,7 +80,12 @@ TASKS_AHEAD_PER_PROCESS = 2
 
 
 def generate_corpus(
-    n: int, seed: int, *, processes: int = 2, progress: Callable[[int, int], None] | None = None
+    n: int,
+    seed: int,
+    *,
+    processes: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+    version: CorpusVersion = 1,
 ) -> Iterator[LabelledWindow]:
     """Simulate `n` domain-randomised windows.
 
@@ -54,6 +99,8 @@ def generate_corpus(
         ``if __name__ == "__main__"`` guard: workers are not forked, because Arrow keeps threads.
     progress : callable, optional
         Called with (windows done, n) after each.
+    version : {1, 2}
+        Of the corpus.
 
     Yields
     ------
@@ -61,30 +108,34 @@ def generate_corpus(
         In order of ``i``.
     """
     parallel = processes > 1 and n > WINDOWS_PER_TASK
-    windows = _in_processes(n, seed, processes) if parallel else (corpus_window(seed, i) for i in range(n))
+    windows = (
+        _in_processes(n, seed, processes, version)
+        if parallel
+        else (corpus_window(seed, index, version) for index in range(n))
+    )
     for done, window in enumerate(windows, start=1):
         if progress is not None:
             progress(done, n)
         yield window
 
 
-def corpus_window(seed: int, index: int) -> LabelledWindow:
+def corpus_window(seed: int, index: int, version: CorpusVersion = 1) -> LabelledWindow:
     """Window `index` of the corpus with this seed."""
-    return simulate(sample_scenario(np.random.default_rng([seed, index])))
+    return simulate(sampled(np.random.default_rng([seed, index]), version))
 
 
-def _in_processes(n: int, seed: int, processes: int) -> Iterator[LabelledWindow]:
+def _in_processes(n: int, seed: int, processes: int, version: CorpusVersion) -> Iterator[LabelledWindow]:
     """Keep every worker busy without holding more than a few tasks' finished windows."""
     chunks = range(0, n, WINDOWS_PER_TASK)
     waiting: deque[Future[list[LabelledWindow]]] = deque()
     with pool_of(min(processes, n)) as pool:
         for first in chunks:
-            waiting.append(pool.submit(_chunk, seed, first, min(first + WINDOWS_PER_TASK, n)))
+            waiting.append(pool.submit(_chunk, seed, first, min(first + WINDOWS_PER_TASK, n), version))
             if len(waiting) > TASKS_AHEAD_PER_PROCESS * processes:
                 yield from waiting.popleft().result()
         while waiting:
             yield from waiting.popleft().result()
 
 
-def _chunk(seed: int, first: int, end: int) -> list[LabelledWindow]:
-    return [corpus_window(seed, index) for index in range(first, end)]
+def _chunk(seed: int, first: int, end: int, version: CorpusVersion) -> list[LabelledWindow]:
+    return [corpus_window(seed, index, version) for index in range(first, end)]

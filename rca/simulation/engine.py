@@ -21,7 +21,7 @@ from rca.simulation.scenario import Scenario
 from rca.simulation.scraping import MetricsScraper
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.job import Job, RankPlace
-from rca.telemetry.schema import COLLECTIVES, METRICS, OPS
+from rca.telemetry.schema import COLLECTIVES, METRICS, OPS, STEPS
 from rca.telemetry.window import Window
 
 METRIC_TYPES = pa.schema([(column.name, column.type) for column in METRICS.columns])
@@ -59,7 +59,9 @@ def simulate(scenario: Scenario) -> LabelledWindow:
     errors, load = clock_errors(scenario, steps_rng), _load(scenario, resources, noise)
     window = Window(
         job=_job(scenario, run_end, node_names),
-        steps=steps_table(scenario, resources, timing, run_end, steps_rng, clock_error=errors, load=load),
+        steps=steps_table(scenario, resources, timing, run_end, steps_rng, clock_error=errors, load=load)
+        if scenario.telemetry.steps_reported
+        else STEPS.empty(),
         metrics=collector.table(METRIC_TYPES, scenario.start),
         events=events_table(scenario, resources, run_end, node_names, events_rng),
         ops=ops_table(scenario, timing, run_end.n_run, errors) if scenario.telemetry.ops else OPS.empty(),

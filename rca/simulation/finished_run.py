@@ -9,13 +9,15 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.simulation.resource_costs import launch_gap_ratio
-from rca.simulation.resources import COLLECTIVE, Resources
+from rca.simulation.resources import COLLECTIVE, GANG_STOPS, Resources, Stop
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing
 
 # Share of crashes that peers do not notice: no connection breaks, and the device's collective never ends.
 PEERS_WAIT_SHARE = 0.5
+#: Seconds within which the peers of a gang notice a failed rank, log-uniform.
+NOTICED_WITHIN = (1.0, 60.0)
 # Share of such waits, and of hangs, that a watchdog ends within the window; share of these with ended
 # processes.
 GIVE_UP_SHARE, ABORT_SHARE = 0.65, 0.4
@@ -54,9 +56,18 @@ def run_end_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np
     stop, ending = resources.stop, scenario.telemetry.ending
     if stop is not None:
         begun = float(timing.start[:, stop.step].mean())
-        if stop.kind == "hang" or rng.random() < PEERS_WAIT_SHARE:
-            end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
-            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if rng.random() < GIVE_UP_SHARE else None
+        if stop.variant in GANG_STOPS:
+            return _gang_end(scenario, stop, begun, typical, last, rng)
+        waited = stop.variant == "vanished" or stop.kind == "hang"
+        if waited or rng.random() < PEERS_WAIT_SHARE:
+            if stop.silence is None:
+                end = begun + float(np.clip(typical * log_uniform(rng, 6, 150), 2, 1800)) + 3 * typical
+            else:
+                end = begun + stop.silence * typical
+            gives_up = stop.variant != "vanished" and (
+                scenario.telemetry.watchdogs == "all" or rng.random() < GIVE_UP_SHARE
+            )
+            gave_up = begun + rng.uniform(0.3, 0.97) * (end - begun) if gives_up else None
             if gave_up is not None and rng.random() < ABORT_SHARE:
                 # Watchdogs abort their processes one after the other; sometimes all processes end.
                 n_gone = scenario.world_size if rng.random() < 0.3 else int(rng.integers(1, 6))
@@ -76,6 +87,18 @@ def run_end_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np
         begun = float(timing.start[:, -1].max())
         return RunEnd(n_run - 1, begun + rng.uniform(0.05, 0.9) * (last - begun), alive, None)
     return RunEnd(n_run, last + rng.uniform(0, 0.5) * typical, alive, None)
+
+
+def _gang_end(
+    scenario: Scenario, stop: Stop, begun: float, typical: float, last: float, rng: np.random.Generator
+) -> RunEnd:
+    """The stopped ranks end first; all others notice it within seconds to a minute, and end as well."""
+    failed = begun + 0.5 * typical
+    within = log_uniform(rng, *NOTICED_WITHIN)
+    process_end = failed + within * rng.uniform(0.15, 1.0, scenario.world_size)
+    first = list(stop.ranks)
+    process_end[first] = failed + 0.1 * within * rng.uniform(0, 1, len(first)) * (np.arange(len(first)) > 0)
+    return RunEnd(stop.step, float(process_end.max()) + _delay_until_query(last, rng), process_end, begun)
 
 
 def _delay_until_query(last: float, rng: np.random.Generator) -> float:

@@ -112,12 +112,15 @@ class Fleet(Frozen):
         Time constant of a GPU's heat sink.
     switch_share : float
         Part of a full PCIe link that a rank's NIC traffic uses; 0 where GPU and NIC share no switch.
+    memory_share : float
+        Share of its device's memory that the job holds.
     """
 
     models: tuple[Index, ...] = ()
     speeds: tuple[Positive, ...] = ()
     cooling_seconds: Positive = 15.0
     switch_share: Share = 0.0
+    memory_share: Share = 0.72
 
 
 SlowStepPhase = Literal["checkpoint", "forward", "between"]
@@ -197,8 +200,8 @@ class Benign(Frozen):
         The same spread of copies to the device, optimizer steps, and of each transfer between stages.
     gc_pauses : GcPauses or None
         Pauses of the garbage collector; None if it does not run.
-    events : tuple of LongStall
-        Single long steps of a healthy job.
+    events, compilations : tuple of LongStall
+        Single long steps of a healthy job; compilations of new shapes are long in the forward.
     hiccup_probability, hiccup_scale : float
         Probability of a single late phase, and its length relative to a step.
     hiccup_spread, hiccup_backward : float
@@ -245,6 +248,7 @@ class Benign(Frozen):
     bursts: tuple[Burst, ...] = ()
     gc_pauses: GcPauses | None = None
     events: tuple[LongStall, ...] = ()
+    compilations: tuple[LongStall, ...] = ()
     slow_batches: Index = 0
     slow_batch_factor: NotNegative = 0.0
     drift: NotNegative = 0.0

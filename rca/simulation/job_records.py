@@ -16,7 +16,8 @@ from rca.simulation.phase_accounting import (
     phases_holding,
     phases_that_wait_for_all,
 )
-from rca.simulation.resources import COLLECTIVE, Resources, Stop
+from rca.simulation.resources import COLLECTIVE, GANG_STOPS, Resources, Stop
+from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Scenario
 from rca.simulation.timing import Timing, job_plan
 from rca.telemetry.schema import EVENTS, OPS, PHASES
@@ -43,6 +44,17 @@ MEMORY_ERRORS = (
     ("xid", "63", "row remapping recorded"),
     ("ecc", "SBE", "corrected errors"),
 )
+
+#: Exit codes of whole gangs, reasons of the first exit, and share of those that are logged.
+GANG_CODES = ("1", "134", "-6", "7", "255")
+GANG_REASONS = (
+    ("xid", "48", "uncorrectable memory error"),
+    ("ecc", "DBE", "uncorrectable error"),
+    ("oom_kill", None, "out of memory"),
+    ("xid", "79", "GPU has fallen off the bus"),
+)
+LINK_DOWN = ("link_down", None, "port is down")
+REASON_SHARE = 0.75
 
 
 def steps_table(
@@ -259,6 +271,10 @@ def _hung(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Genera
 def _crashed(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     events: list[Event] = []
     rank, died = stop.ranks[0], float(run_end.process_end[stop.ranks[0]])
+    if stop.variant in GANG_STOPS:
+        return _gang(scenario, stop, run_end, rng)
+    if stop.variant == "vanished":
+        return events
     if stop.variant == "device" and rng.random() < 0.7:
         events.append(_event(died - 1e-2, rank, "xid", "79", "GPU has fallen off the bus"))
     if stop.variant == "oom" and rng.random() < 0.8:
@@ -277,6 +293,20 @@ def _crashed(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Gen
     return events
 
 
+def _gang(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+    """Exits of all ranks with the same code; the first one mostly has a reason."""
+    first, code = stop.ranks[0], str(rng.choice(GANG_CODES))
+    died = float(run_end.process_end[first])
+    events: list[Event] = []
+    if rng.random() < REASON_SHARE:
+        kind, reason, message = LINK_DOWN if stop.variant == "link" else GANG_REASONS[rng.integers(4)]
+        events.append(_event(died - log_uniform(rng, 0.01, 2.0), first, kind, reason, message))
+    for rank in range(scenario.world_size):
+        told = "exited" if rank in stop.ranks else "remote process exited or there was a network error"
+        events.append(_event(float(run_end.process_end[rank]), rank, "process_exit", code, told))
+    return events
+
+
 def _waited_for(
     missing: Sequence[int], since: float, scenario: Scenario, run_end: RunEnd, rng: np.random.Generator
 ) -> list[Event]:
@@ -285,11 +315,14 @@ def _waited_for(
     if rng.random() < 0.35:
         late = since + 0.3 * (run_end.end - since)
         events.append(_event(late, missing[0], "heartbeat_missed", None, "no heartbeat"))
-    if run_end.gave_up is None or rng.random() < 0.1:
+    if run_end.gave_up is None or (rng.random() < 0.1 and scenario.telemetry.watchdogs == "few"):
         return events
     # The watchdog of a waiting peer fires.
     peers = [int(rank) for rank in rng.permutation(scenario.world_size) if rank not in missing]
-    for peer in (peers or list(missing))[: int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2]))]:
+    reporting = int(rng.choice([1, 2, 3], p=[0.6, 0.2, 0.2]))
+    if scenario.telemetry.watchdogs == "all":
+        reporting = len(peers)
+    for peer in (peers or list(missing))[:reporting]:
         fired = run_end.gave_up - rng.uniform(0, 0.5)
         events.append(_event(fired, peer, "nccl_timeout", None, "collective timed out"))
     aborted = np.flatnonzero(np.isfinite(run_end.process_end) & (run_end.process_end >= run_end.gave_up))

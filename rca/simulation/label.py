@@ -6,16 +6,18 @@ window with invisible faults only is labelled healthy, and its notes name the fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
 
 from rca.arrays import FloatArray
 from rca.simulation.faults import FAULTS, apply_faults
+from rca.simulation.faults.host import OWN_PROCESSES
 from rca.simulation.faults.job import UNEXPLAINED_TYPES
 from rca.simulation.faults.kind import variant_of
 from rca.simulation.noise import Noise, draw_noise
+from rca.simulation.phase_accounting import columns_not_timed
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
 from rca.simulation.timing import Timing, run_steps
 from rca.telemetry.causes import UNKNOWN, pattern_of
@@ -40,6 +42,10 @@ INDISTINGUISHABLE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
     "runtime_gc": (("cpu_contention",), frozenset({"python", "gc_seconds"})),
     "process_crash": (("hang",), SHOWS_PROCESS_END),
     "hang": (("process_crash",), SHOWS_PROCESS_END),
+    "allocator_retries": ((UNKNOWN,), frozenset({"dcgm"})),
+    "communication_misconfiguration": (("nic_degradation", UNKNOWN), frozenset({"infiniband"})),
+    # No exporter shows what a compiler does.
+    "recompilation": ((UNKNOWN,), frozenset()),
 }
 
 
@@ -127,6 +133,7 @@ def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Seque
         "notes": _notes(scenario, hidden),
         "visible": bool(causes),
         "impact": impact,
+        **({"mechanism": scenario.mechanism} if scenario.mechanism else {}),
     }
 
 
@@ -148,7 +155,15 @@ def _cause(
         "seconds_per_step": None if fail_stop else cost["seconds_per_step"],
         "alone_seconds_per_step": None if fail_stop else cost["alone_seconds_per_step"],
         **_shared(fault, scenario),
+        **_whose_processes(fault, scenario),
     }
+
+
+def _whose_processes(fault: Fault, scenario: Scenario) -> dict[str, str]:
+    """Whose processes take the CPUs: of strangers, or of the job itself."""
+    if fault.cause != "cpu_contention" or scenario.corpus == 1:
+        return {}
+    return {"processes": "own" if fault.variant in OWN_PROCESSES else "others"}
 
 
 def _shared(fault: Fault, scenario: Scenario) -> dict[str, dict[str, str]]:
@@ -194,9 +209,23 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     testbed_device = scenario.dialect == "cpu_testbed" and fault.cause == "gpu_throttling"
     if not seen & tells or testbed_device:
         accepted += list(alike)
-    if blind and fault.cause != UNKNOWN and FAULTS[fault.cause].straggler_type is not None:
+    accepted += [name for name in _alike_by_variant(fault, scenario, seen) if name not in accepted]
+    if blind and UNKNOWN not in accepted and FAULTS[fault.cause].straggler_type is not None:
         accepted.append(UNKNOWN)
     return accepted
+
+
+def _alike_by_variant(fault: Fault, scenario: Scenario, seen: Set[str]) -> tuple[str, ...]:
+    """Further causes that the later variants of faults cannot be separated from."""
+    hidden = {*scenario.telemetry.missing_phases, *columns_not_timed(scenario.telemetry.phase_accounting)}
+    if fault.cause == "checkpoint_stall" and fault.seconds is not None and "checkpoint_seconds" in hidden:
+        return (UNKNOWN,)
+    if fault.variant == "turns" and not seen & {"python", "gc_seconds"}:
+        return (UNKNOWN,)
+    if fault.variant == "own_loaders":
+        return ("data_loader_stall",)
+    # The port that ends the job is the cause of the crash.
+    return ("nic_degradation", "hang") if fault.variant == "link" else ()
 
 
 def _pattern(fault: Fault, scenario: Scenario) -> str:

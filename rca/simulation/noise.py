@@ -8,6 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.simulation.compute_work import microbatches_apart, work_over_time
+from rca.simulation.healthy_job import LongStall
 from rca.simulation.scenario import Scenario
 
 # Steps in which a starting job settles.
@@ -32,8 +33,8 @@ class Noise:
         Many short stalls while waiting for a core, a few long ones in I/O, and the first steps' warm-up.
     stall_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
         Selects the phase of a host's stalls.
-    slow_step : ndarray of shape (n_ranks, n_steps), seconds
-        Checkpoints or evaluations of a healthy job.
+    slow_step, compilation : ndarray of shape (n_ranks, n_steps), seconds
+        Checkpoints or evaluations of a healthy job, and its few compilations.
     gap : ndarray of shape (5, n_ranks, n_steps) or (1, 1, 1)
         Factors with mean one on the launch gaps of five phases.
     gc_draw : ndarray of shape (n_ranks, n_steps), in [0, 1)
@@ -60,6 +61,7 @@ class Noise:
     stall_draw: FloatArray
     warmup: FloatArray
     slow_step: FloatArray
+    compilation: FloatArray
     gap: FloatArray
     gc_draw: FloatArray
     lengths: FloatArray
@@ -88,7 +90,8 @@ def draw_noise(scenario: Scenario) -> Noise:
         sends=_sends(rng, scenario, apart),
         job=_job_factor(rng, scenario),
         hiccup=_hiccups(rng, scenario),
-        event=_events(scenario),
+        event=_stalls(scenario, scenario.benign.events),
+        compilation=_stalls(scenario, scenario.benign.compilations),
         stall_draw=rng.random(shape),
         warmup=_warmup(rng, scenario),
         slow_step=_slow_steps(rng, scenario),
@@ -134,10 +137,10 @@ def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     return np.where(hit, scenario.workload.step_seconds * length, 0.0)
 
 
-def _events(scenario: Scenario) -> FloatArray:
-    """Seconds of the job's few long stalls."""
+def _stalls(scenario: Scenario, events: tuple[LongStall, ...]) -> FloatArray:
+    """Seconds of the job's few long stalls of a kind."""
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
-    for event in scenario.benign.events:
+    for event in events:
         seconds[list(event.ranks), event.step] += event.length * scenario.workload.step_seconds
     return seconds
 

@@ -67,9 +67,20 @@ def accounted_phases(scenario: Scenario, timing: Timing) -> AccountedPhases:
     if phase_accounting.waits_for_device != "every phase":
         start = account_launches(scenario, timing, columns)
     columns["communication_seconds"] = columns[WAIT] + columns[TRANSFER]
+    _end_steps_early(phase_accounting, timing, columns)
     _move_exchange(phase_accounting, timing, columns)
     _move_inputs(phase_accounting, columns)
     return AccountedPhases(columns, start)
+
+
+def _end_steps_early(
+    phase_accounting: PhaseAccounting, timing: Timing, columns: dict[str, FloatArray]
+) -> None:
+    """Take what follows the timer of whole steps out of them; the next step begins as late as before."""
+    if phase_accounting.step_ends != "after all":
+        columns["step_seconds"] = columns["step_seconds"] - timing.between
+    if phase_accounting.step_ends == "before saves":
+        columns["step_seconds"] = columns["step_seconds"] - columns["checkpoint_seconds"]
 
 
 def columns_not_timed(phase_accounting: PhaseAccounting) -> tuple[str, ...]:
@@ -77,7 +88,9 @@ def columns_not_timed(phase_accounting: PhaseAccounting) -> tuple[str, ...]:
     untimed = (
         phase_accounting.exchange_in != "own phase" or phase_accounting.waits_for_device != "every phase"
     )
-    return (*(COMMUNICATION if untimed else ()), *(held for held, _ in _inputs_elsewhere(phase_accounting)))
+    held = (held for held, _ in _inputs_elsewhere(phase_accounting))
+    saves = ("checkpoint_seconds",) if phase_accounting.step_ends == "before saves" else ()
+    return (*(COMMUNICATION if untimed else ()), *held, *saves)
 
 
 def phases_that_wait_for_all(phase_accounting: PhaseAccounting) -> tuple[str, ...]:

@@ -174,10 +174,11 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
     nodes = np.broadcast_to(node_of[:, None], (scenario.world_size, scenario.n_steps)).astype(np.float64)
     spans = group_max(nodes) > -group_max(-nodes)
     outside = nic_factor(scenario, resources)[node_of]
-    between = np.where(spans, group_max(outside), group_max(inside))
+    between = np.where(spans, group_max(outside * resources.ring_stretch), group_max(inside))
     share = load.intra_node_share
     factor = (1 - share) * between * group_max(coupling) + share * inside * coupling
     factor = factor + load.own_coupling * crowded + load.own_port * np.where(spans, outside - 1, 0.0)
+    factor = factor + (1 - share) * np.where(spans, resources.adapter_stretch - 1, 0.0)
     seconds = load.transfer_seconds * noise.transfer_rank * factor
     gathered = load.gather_share
     return seconds * (1 - gathered) * noise.transfer, seconds * gathered * noise.gather
@@ -191,5 +192,7 @@ def stage_link_seconds(scenario: Scenario, resources: Resources) -> FloatArray:
     there = np.roll(here, -1, axis=0)
     outside, inside = nic_factor(scenario, resources), np.maximum(resources.nvlink_stretch, 1.0)
     apart = (here != there)[..., None]
-    factor = np.where(apart, np.maximum(outside[here], outside[there]), inside[here])
+    adapter = (resources.ring_stretch + resources.adapter_stretch - 1)[first]
+    crossing = np.maximum(adapter, np.roll(adapter, -1, axis=0))
+    factor = np.where(apart, np.maximum(outside[here], outside[there]) * crossing, inside[here])
     return np.asarray(scenario.workload.p2p_seconds * factor.transpose(2, 0, 1))

@@ -17,6 +17,8 @@ from rca.simulation.scenario import Scenario
 # Position in the order of work: data loading, copy, forward, backward, then the collective.
 COLLECTIVE = 4
 StopKind = Literal["crash", "hang"]
+#: Variants of a crash after which all other ranks end as well, with the same exit code.
+GANG_STOPS = frozenset({"gang", "link"})
 
 # Resources that are one when healthy; the others are zero.
 FACTORS = frozenset(
@@ -31,6 +33,9 @@ FACTORS = frozenset(
         "nic_stretch",
         "nvlink_stretch",
         "read_stretch",
+        "adapter_stretch",
+        "ring_stretch",
+        "port_rate",
     }
 )
 OF_NODES = frozenset(
@@ -48,19 +53,27 @@ OF_NODES = frozenset(
         "disk_stall",
         "remote_stall",
         "read_stretch",
+        "sockets",
+        "crossed_port",
+        "port_down",
+        "port_rate",
     }
 )
 
 
 @dataclass
 class Stop:
-    """Where the job stops: one rank, in one phase of one step."""
+    """Where the job stops: one rank, in one phase of one step.
+
+    `silence` is the time to the window's end, in usual steps; None draws it.
+    """
 
     kind: StopKind
     ranks: tuple[int, ...]
     step: int
     phase: int
     variant: str
+    silence: float | None = None
 
 
 @dataclass
@@ -116,6 +129,18 @@ class Resources:
     foreign_cpu, memory_stall, disk_stall, remote_stall : ndarray of shape (n_nodes, n_steps)
         Cores used by foreign processes; share of time stalled on memory; shares of time in which the disk or
         the file server is saturated.
+    compile_stall, untimed_stall : ndarray of shape (n_ranks, n_steps), seconds
+        Compilation within forward and backward; work of the host after a step's phases that no timer covers.
+    memory_held : ndarray of shape (n_ranks, n_steps)
+        Share of the device's memory in use; 0 for the job's usual one.
+    adapter_stretch, ring_stretch : ndarray of shape (n_ranks, n_steps)
+        Factors on a rank's transfers between nodes: on its own part, and on that of its whole group.
+    crowding, own_cores : ndarray of shape (n_ranks, n_steps)
+        Share of time in which the rank's own processes wait for a core, and the cores that they use more than
+        usual, as shares of the rank's part of its node.
+    sockets, crossed_port, port_down, port_rate : ndarray of shape (n_nodes, n_steps)
+        Share of the traffic over TCP sockets; 1 + index of the port that also carries the next one's traffic
+        (0: none); how often a port went down in the step; its rate relative to the full one.
     """
 
     compute_stretch: FloatArray
@@ -160,6 +185,17 @@ class Resources:
     memory_stall: FloatArray
     disk_stall: FloatArray
     remote_stall: FloatArray
+    compile_stall: FloatArray
+    untimed_stall: FloatArray
+    memory_held: FloatArray
+    adapter_stretch: FloatArray
+    ring_stretch: FloatArray
+    crowding: FloatArray
+    own_cores: FloatArray
+    sockets: FloatArray
+    crossed_port: FloatArray
+    port_down: FloatArray
+    port_rate: FloatArray
     stop: Stop | None = None
 
     @classmethod

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from rca.simulation.faults import FAULTS
+from rca.simulation.faults import FAULTS, FIRST_CAUSES
 from rca.simulation.faults.kind import Reach
 from rca.simulation.label import VISIBLE_SLOWDOWN, slowdown
 from rca.simulation.noise import draw_noise
@@ -57,7 +57,7 @@ NEAR_MISS_SHARE = 0.06
 ATTEMPTS = 10
 DIALECTS: tuple[tuple[Dialect, float], ...] = (("gpu_cluster", 0.5), ("cpu_testbed", 0.35), ("mixed", 0.15))
 # Fail-stop windows are easier and need fewer examples.
-CAUSE_WEIGHTS = {cause: 0.6 if kind.straggler_type is None else 1.0 for cause, kind in FAULTS.items()}
+CAUSE_WEIGHTS = {cause: 0.6 if FAULTS[cause].straggler_type is None else 1.0 for cause in FIRST_CAUSES}
 # Unknown causes are about as frequent as any two causes together.
 CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
@@ -205,13 +205,13 @@ def sample_scenario(
     -----
     Faults are redrawn until they cost at least 5 % of a step, except for a few near misses on purpose.
     """
-    if cause is not None and cause != "healthy" and cause not in FAULTS:
-        raise ValueError(f"unknown cause {cause!r}; expected 'healthy' or one of {sorted(FAULTS)}")
+    if cause is not None and cause != "healthy" and cause not in FIRST_CAUSES:
+        raise ValueError(f"unknown cause {cause!r}; expected 'healthy' or one of {sorted(FIRST_CAUSES)}")
     if cause is None:
         cause = "healthy" if rng.random() < HEALTHY_SHARE else _pick_cause(rng)
     if dialect is None:
         dialect = _pick_dialect(rng, cause)
-    base = _base(rng, dialect, cause)
+    base = healthy_base(rng, dialect, cause)
     if cause == "healthy":
         return base
     near_miss = rng.random() < NEAR_MISS_SHARE
@@ -231,7 +231,8 @@ def _pick_dialect(rng: np.random.Generator, cause: str) -> Dialect:
     return "mixed" if cause == "nvlink_degradation" and dialect == "cpu_testbed" else dialect
 
 
-def _base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
+def healthy_base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
+    """Draw a healthy job that can suffer the cause."""
     job = sample_job(rng, dialect, cause)
     draft = Scenario(seed=int(rng.integers(0, 2**31)), dialect=dialect, **job)
     telemetry = sample_telemetry(rng, draft, cause)
@@ -243,13 +244,13 @@ def _faults(rng: np.random.Generator, base: Scenario, cause: str) -> tuple[Fault
     first = sample_fault(rng, base, cause)
     if rng.random() >= COMPOUND_SHARE:
         return (first,)
-    others = [other for other in FAULTS if other != cause and FAULTS[other].straggler_type is not None]
+    others = [other for other in FIRST_CAUSES if other != cause and FAULTS[other].straggler_type is not None]
     fitting = [other for other in others if FAULTS[other].reach != "stage" or base.parallelism.pipeline > 1]
     return (first, sample_fault(rng, base, fitting[int(rng.integers(len(fitting)))]))
 
 
 def _pick_cause(rng: np.random.Generator) -> str:
-    causes = list(FAULTS)
+    causes = list(FIRST_CAUSES)
     weights = np.array([CAUSE_WEIGHTS[name] for name in causes])
     return causes[int(rng.choice(len(causes), p=weights / weights.sum()))]
 

@@ -23,6 +23,9 @@ CopyPlace = Literal["own phase", "data loading", "forward"]
 BubblePlace = Literal["waiting", "nowhere", "backward"]
 DeviceWait = Literal["every phase", "forward", "optimizer", "nowhere"]
 SkewedBy = Literal["ring", "node"]
+StepEnd = Literal["after all", "before pauses", "before saves"]
+Watchdogs = Literal["few", "all"]
+CorpusVersion = Literal[1, 2]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
 #: Fewest rows per rank of a window with missing rows at its beginning.
 FEWEST_ROWS_AFTER_SKIP = 20
@@ -57,6 +60,15 @@ class Fault(Frozen):
         Share of late batches under a fault of a loader or its storage; fewer late batches are longer.
     rail : int or None
         The only adapter of each node on which a fault of the fabric shows; None for all of them.
+    every : int or None
+        Mean number of steps between two events of a fault that acts in single steps; None for the cause's
+        usual one.
+    seconds : float or None
+        Length of one such event; None for the cause's usual one.
+    own_share : float
+        Part of a slow adapter's delay that only its own ranks see; the other part delays their whole groups.
+    silence : float or None
+        Usual steps from a hang to the window's end; None draws them.
     """
 
     cause: str
@@ -71,6 +83,10 @@ class Fault(Frozen):
     shape: Shape = "step"
     late_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     rail: Index | None = None
+    every: Annotated[int, Field(ge=1)] | None = None
+    seconds: Positive | None = None
+    own_share: Share = 0.0
+    silence: Positive | None = None
 
     @property
     def force(self) -> float:
@@ -107,6 +123,8 @@ class PhaseAccounting(Frozen):
         Largest part of a transfer that a rank counts as waiting because its data comes later, and the
         affected ranks. They are chosen by their place in the ring, or are all ranks of a node but the sender.
         A trace of operations does not have this error.
+    step_ends : {"after all", "before pauses", "before saves"}
+        End of the timer of whole steps: work of the host between steps follows it, or checkpoints as well.
     """
 
     batch_shared: bool = False
@@ -119,6 +137,7 @@ class PhaseAccounting(Frozen):
     launch_share: Share = 0.3
     transfer_skew: Share = 0.0
     skewed_by: SkewedBy = "ring"
+    step_ends: StepEnd = "after all"
 
 
 class Telemetry(Frozen):
@@ -149,6 +168,10 @@ class Telemetry(Frozen):
     rows_skipped, rows_behind : int
         Steps at the window's beginning and end with samples but without rows: producers cut both at different
         times, and some write many rows at once.
+    steps_reported : bool
+        Whether the window has step times at all, besides the exporters.
+    watchdogs : {"few", "all"}
+        Waiting ranks whose watchdog reports a stopped collective: a few of them, or all.
     """
 
     exporters: tuple[str, ...] = ()
@@ -180,6 +203,8 @@ class Telemetry(Frozen):
     begun_steps_reported: bool = True
     rows_skipped: Index = 0
     rows_behind: Index = 0
+    steps_reported: bool = True
+    watchdogs: Watchdogs = "few"
 
 
 class Scenario(Frozen):
@@ -196,6 +221,11 @@ class Scenario(Frozen):
         Kind of machines and exporters that it resembles.
     wiring : Wiring or None
         Switches and adapters of the nodes; the window names them if it lists ranks and nodes.
+    corpus : {1, 2}
+        Version of the corpus. From 2 on exporters also show free device memory and the rates of ports, and
+        labels say whose processes take the CPUs, and the mechanism.
+    mechanism : str
+        Name of the mechanism that drew it (see `rca.simulation.mechanisms`); empty in version 1.
     """
 
     seed: Index = 0
@@ -211,6 +241,8 @@ class Scenario(Frozen):
     benign: Benign = Benign()
     telemetry: Telemetry = Telemetry()
     wiring: Wiring | None = None
+    corpus: CorpusVersion = 1
+    mechanism: str = ""
 
     @property
     def world_size(self) -> int:

@@ -31,6 +31,9 @@ from rca.simulation.scenario import Scenario
 from rca.simulation.schedule import Plan, StepShape, plan_of
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTIMIZER, REDUCE_SCATTER
 
+#: Part of a compilation that the forward waits for; the first backward compiles its own part.
+COMPILED_IN_FORWARD = 0.85
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -47,6 +50,8 @@ class Timing:
         Time for which single launches waited for a core.
     hosted : mapping of str to ndarray of shape (n_ranks, n_steps), seconds
         The host's part of a phase: gaps between launches, pauses, stalls.
+    between : ndarray of shape (n_ranks, n_steps), seconds
+        The host's work between steps, which is in no phase.
     replay : ReplayTimes
         Times of the replay.
     """
@@ -55,6 +60,7 @@ class Timing:
     start: FloatArray
     queued: FloatArray
     hosted: dict[str, FloatArray]
+    between: FloatArray
     replay: ReplayTimes
 
     @property
@@ -105,7 +111,14 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     )
     durations = _durations(scenario, resources, noise, plan, own, parts[1])
     replay = run_forward(plan, durations, feed, keep_ends=keep_ends)
-    return Timing(_phases(replay, own, resources.gc), replay.start[:, :-1], noise.hiccup, own.hosted, replay)
+    return Timing(
+        _phases(replay, own, resources.gc),
+        replay.start[:, :-1],
+        noise.hiccup,
+        own.hosted,
+        own.between,
+        replay,
+    )
 
 
 def job_plan(scenario: Scenario) -> Plan:
@@ -148,7 +161,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
     slow = dict.fromkeys(("forward", "checkpoint", "between"), nothing)
     slow[scenario.benign.slow_step_phase] = noise.slow_step
     kernel = resources.compute_stretch * noise.job * _share_of_work(scenario, resources, whole)
-    lost = resources.gpu_stall
+    lost, compiling = resources.gpu_stall, resources.compile_stall + noise.compilation
     exchanged = exchange_seconds(scenario, resources, noise) if job_plan(scenario).shape.exchanged else None
     return _Own(
         taking=taking_seconds(scenario, noise)
@@ -161,8 +174,15 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         forward=load.forward_seconds * noise.forward * kernel * resources.launch_stretch + gap["forward"],
         backward=load.backward_seconds * noise.backward * kernel + gap["backward"],
         stalls={
-            "forward": 0.4 * lost + 0.7 * noise.warmup + pause["forward"] + slow["forward"],
-            "backward": 0.6 * lost + 0.3 * noise.warmup + pause["backward"],
+            "forward": 0.4 * lost
+            + 0.7 * noise.warmup
+            + pause["forward"]
+            + slow["forward"]
+            + COMPILED_IN_FORWARD * compiling,
+            "backward": 0.6 * lost
+            + 0.3 * noise.warmup
+            + pause["backward"]
+            + (1 - COMPILED_IN_FORWARD) * compiling,
         },
         hosted={
             f"{phase}_seconds": gap[phase] + pause[phase] for phase in ("forward", "backward", "optimizer")
@@ -176,7 +196,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
         + gap["optimizer"]
         + pause["optimizer"],
         checkpoint=resources.checkpoint + slow["checkpoint"],
-        between=pause[BETWEEN] + slow["between"],
+        between=pause[BETWEEN] + slow["between"] + resources.untimed_stall,
     )
 
 

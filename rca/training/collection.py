@@ -15,7 +15,9 @@ import numpy as np
 from rca.errors import InvalidInput
 from rca.processes import end_with_the_parent
 from rca.processes import pool as pool_of
-from rca.simulation import sample_scenario, simulate
+from rca.simulation import simulate
+from rca.simulation.corpus import sampled
+from rca.simulation.scenario import CorpusVersion
 from rca.telemetry.labels import (
     MANIFEST_FILE,
     Label,
@@ -39,18 +41,23 @@ class Plan:
 
     Attributes
     ----------
-    cause : str or None
-        Cause of every window; None is a mixture.
+    cause, mechanism : str or None
+        Cause and mechanism of every window; None is a mixture.
+    version : {1, 2}
+        Of the corpus.
     """
 
     folder: Path
     seed: int
     cause: str | None
+    version: CorpusVersion = 1
+    mechanism: str | None = None
 
     @property
     def prefix(self) -> str:
         """Prefix of the names of all windows."""
-        return f"{self.cause or 'mixture'}-{self.seed}-"
+        kind = self.mechanism or self.cause or "mixture"
+        return f"{kind}-{self.seed}-" if self.version == 1 else f"{kind}-v{self.version}-{self.seed}-"
 
     def name(self, number: int) -> str:
         """Name of a window, counted from 1."""
@@ -64,7 +71,8 @@ class Plan:
         """Simulate and write a window; it depends on seed, cause and number only."""
         # The same child as of SeedSequence(seed).spawn, without spawning all before it.
         child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
-        labelled = simulate(sample_scenario(np.random.default_rng(child), cause=self.cause))
+        rng = np.random.default_rng(child)
+        labelled = simulate(sampled(rng, self.version, cause=self.cause, mechanism=self.mechanism))
         label = Label.model_validate(labelled.label)
         write_labelled(labelled.window, label, self.folder / self.name(number))
         return self.entry(number, label)
@@ -88,6 +96,8 @@ def simulate_collection(
     seed: int,
     *,
     cause: str | None = None,
+    version: CorpusVersion = 1,
+    mechanism: str | None = None,
     processes: int = 1,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
@@ -98,6 +108,10 @@ def simulate_collection(
 
     Parameters
     ----------
+    version : {1, 2}
+        Of the corpus; 2 also has mechanisms.
+    mechanism : str, optional
+        The mechanism of every window, of version 2.
     processes : int
         Worker processes; without influence on any byte. With more than one a script needs the guard
         ``if __name__ == "__main__"``: workers are new processes, because a fork breaks Arrow's threads.
@@ -114,7 +128,7 @@ def simulate_collection(
     InvalidInput
         If the folder holds another collection, because its manifest would be lost.
     """
-    plan = Plan(folder, seed, cause)
+    plan = Plan(folder, seed, cause, version, mechanism)
     _refuse_other_collection(plan)
     folder.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(plan)

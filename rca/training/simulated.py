@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from rca.simulation.corpus import for_each_scenario, simulated_window
+from rca.simulation.scenario import CorpusVersion
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import scenario_group
@@ -23,9 +25,14 @@ def scenario_seeds(n_windows: int, seed: int) -> list[int]:
 
 
 def simulated_examples(
-    n_windows: int, seed: int, *, processes: int, cache: FeatureCache | None = None
+    n_windows: int,
+    seed: int,
+    *,
+    processes: int,
+    cache: FeatureCache | None = None,
+    version: CorpusVersion = 1,
 ) -> Iterator[Example]:
-    """Simulate scenarios and extract their features; the result depends on `n_windows` and `seed` only.
+    """Simulate scenarios and extract their features; the result depends on number, seed and version only.
 
     Parameters
     ----------
@@ -34,9 +41,12 @@ def simulated_examples(
         Without influence on the result.
     cache : FeatureCache, optional
         Read first, and completed; without influence on the result.
+    version : {1, 2}
+        Of the corpus. Windows of version 2 that would have no steps get them: features need steps.
     """
-    seeds = scenario_seeds(n_windows, seed)
-    yield from kept_examples("simulated", seeds, _simulated, processes=processes, cache=cache)
+    seeds, kind = scenario_seeds(n_windows, seed), "simulated" if version == 1 else f"simulated {version}"
+    make = _simulated if version == 1 else partial(_simulated, version=version)
+    yield from kept_examples(kind, seeds, make, processes=processes, cache=cache)
 
 
 def kept_examples(
@@ -77,5 +87,6 @@ def kept_examples(
             cache.write(key, made)
 
 
-def _simulated(seed: int) -> Example:
-    return example(*simulated_window(seed), group=scenario_group(seed), seed=seed)
+def _simulated(seed: int, version: CorpusVersion = 1) -> Example:
+    window, label = simulated_window(seed, version, with_steps=True)
+    return example(window, label, group=scenario_group(seed), seed=seed)

@@ -18,7 +18,14 @@ from rca.simulation.timing import run_steps
 from rca.telemetry.causes import UNKNOWN
 
 #: What only times show.
-STRETCHES = {"compute_stretch", "launch_stretch", "copy_stretch", "nic_stretch", "nvlink_stretch"}
+STRETCHES = {
+    "compute_stretch",
+    "launch_stretch",
+    "copy_stretch",
+    "nic_stretch",
+    "nvlink_stretch",
+    "untimed_stall",
+}
 
 
 @pytest.mark.parametrize("variant", UNEXPLAINED_TYPES)

@@ -59,11 +59,20 @@ def health(run: FinishedRun, out: MetricsScraper) -> None:
     out.gauge("DCGM_FI_DEV_POWER_USAGE", "rank", power, noise=0.03)
     used = np.clip(busy + foreign + 0.95 * spinning, 0, 1)
     out.gauge("DCGM_FI_DEV_GPU_UTIL", "rank", 100 * used, quantum=1, noise=0.02, dead=0.0)
-    held = memory * MIB_PER_GIB * np.where(foreign > 0, 0.84, 0.72)
-    out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
+    _device_memory(run, out, memory * MIB_PER_GIB)
     _limits(run, out, thermal, np.maximum(capped, 0.15 * at_limit), limited, asleep)
     _errors(run, out)
     _links(run, out, asleep)
+
+
+def _device_memory(run: FinishedRun, out: MetricsScraper, size: FloatArray) -> None:
+    usual = run.scenario.fleet.memory_share
+    share = np.where(run.state("foreign_gpu") > 0, max(0.84, usual), usual)
+    filled = run.state("memory_held")
+    held = size * np.where(filled > 0, filled, share)
+    out.gauge("DCGM_FI_DEV_FB_USED", "rank", held, quantum=1, noise=0.001, dead=0.0)
+    if run.scenario.corpus > 1:
+        out.gauge("DCGM_FI_DEV_FB_FREE", "rank", np.maximum(size - held, 1.0), quantum=1, noise=0.01)
 
 
 def _limits(

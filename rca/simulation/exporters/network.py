@@ -11,6 +11,9 @@ from rca.simulation.scraping import MetricsScraper
 
 # Unacknowledged bytes per second of delay.
 UNACKNOWLEDGED_BYTES_PER_SECOND = 2.5e6
+#: Bytes per second of ports: of InfiniBand adapters, and of the Ethernet that sockets use.
+PORT_BYTES_PER_SECOND = (2.5e10, 5e10, 1.25e10)
+SOCKET_BYTES_PER_SECOND = (1.25e9, 3.125e9, 1.25e10)
 # Share of the symptoms of one rail that the other ports of a node show.
 SPARED = 0.02
 
@@ -46,6 +49,10 @@ def _retransmits(run: FinishedRun) -> FloatArray:
 def interface(run: FinishedRun, out: MetricsScraper) -> None:
     """node_network_* and TCP totals."""
     moved, retransmits = _moved(run), _retransmits(run)
+    if run.scenario.corpus > 1:
+        moved = _over_sockets(run, moved)
+        speed = np.full(moved.shape, SOCKET_BYTES_PER_SECOND[run.scenario.seed % 3])
+        out.gauge("node_network_speed_bytes", "node", speed, device="eth0", noise=0.0)
     loss = run.state("nic_loss")
     for way in ("receive", "transmit"):
         out.counter(f"node_network_{way}_bytes_total", "node", moved, device="eth0", quantum=1, noise=0.04)
@@ -66,7 +73,9 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
     """Port counters of node_exporter, and RoCE's congestion and loss counters."""
     wiring = run.scenario.wiring
     ports = (1, 2, 4)[run.scenario.seed % 3] if wiring is None else wiring.adapters
-    moved, roce = _moved(run) / ports, run.scenario.seed % 2 == 0
+    carried, roce = _moved(run) / ports, run.scenario.seed % 2 == 0
+    if run.scenario.corpus > 1:
+        carried = carried * (1 - run.state("sockets"))
     slow, crowded = run.state("nic_stretch") - 1, np.clip(run.state("congestion"), 0, 3)
     queued = np.clip(run.state("nic_queue"), 0, 2)
     errors, loss = run.state("nic_errors"), run.state("nic_loss")
@@ -75,7 +84,7 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
         shown = _share_of_port(run, port)
         own = (1.0 if port == run.scenario.seed % ports or slow.min() > 0 else 0.1) * shown
         marked = shown * crowded
-        device = f"mlx5_{port}"
+        device, moved = f"mlx5_{port}", carried * _share_of_traffic(run, port, ports)
         send_wait = (
             machine_level(run, "wait ticks", 1, 100) * moved / 2e4 * (0.05 + 2 * own * queued + 3 * marked)
         )
@@ -86,11 +95,33 @@ def infiniband(run: FinishedRun, out: MetricsScraper) -> None:
         out.counter("node_infiniband_symbol_error_total", "node", own * errors, device=device, quantum=1)
         recovered = 0.1 * own * errors
         out.counter("node_infiniband_link_error_recovery_total", "node", recovered, device=device, quantum=1)
-        out.counter(
-            "node_infiniband_link_downed_total", "node", 0.02 * own * errors, device=device, quantum=1
-        )
+        downs = 0.02 * own * errors + own * run.state("port_down") / run.duration
+        out.counter("node_infiniband_link_downed_total", "node", downs, device=device, quantum=1)
+        if run.scenario.corpus > 1:
+            # Only the port that shows the fault has trained to a lower rate.
+            rate = PORT_BYTES_PER_SECOND[run.scenario.seed % 3] * np.where(
+                own < 1, 1.0, run.state("port_rate")
+            )
+            out.gauge("node_infiniband_rate_bytes_per_second", "node", rate, device=device, noise=0.0)
         if roce:
             _roce(out, device, marked, own * loss, 1 - run.stalled)
+
+
+def _over_sockets(run: FinishedRun, moved: FloatArray) -> FloatArray:
+    """Bytes per second of the Ethernet port: the job's own traffic only where it uses TCP sockets."""
+    if run.scenario.dialect == "cpu_testbed":
+        return moved
+    own = run.scenario.workload.gradient_bytes * run.pace if run.scenario.n_nodes > 1 else 0.0
+    return np.asarray(moved - own * (1 - run.state("sockets")))
+
+
+def _share_of_traffic(run: FinishedRun, port: int, ports: int) -> FloatArray:
+    """Traffic of a port relative to an even share, (n_nodes, n_segments): two where it carries another's."""
+    if ports == 1:
+        return np.ones((run.scenario.n_nodes, run.n_segments))
+    crossed = run.state("crossed_port")
+    share = np.where((crossed > 0) & ((crossed - 1) % ports == port), 2.0, 1.0)
+    return np.where((crossed > 0) & (crossed % ports == port), 0.01, share)
 
 
 def _share_of_port(run: FinishedRun, port: int) -> FloatArray:

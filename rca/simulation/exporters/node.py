@@ -14,7 +14,7 @@ from rca.simulation.machine_differences import lasting_factors, machine_level, m
 from rca.simulation.scraping import MetricsScraper, Scope
 
 
-def _cores(run: FinishedRun) -> float:
+def cores_of_node(run: FinishedRun) -> float:
     if run.scenario.dialect == "cpu_testbed":
         return 2.0
     return float((32, 64, 96, 128, 192)[run.scenario.seed % 5])
@@ -40,11 +40,18 @@ def host_cores(run: FinishedRun) -> tuple[FloatArray, FloatArray]:
         system = machine_level(run, "system", 0.02, 0.09) * scale + reading_back
         idle = machine_level(run, "idle", 3e-4, 6e-3)
         there = _process_present(run)
-        return (user + run.state("loader_cpu") + idle) * there + _cores_of_failing_peers(run), system * there
+        busy = run.state("loader_cpu") + extra_cores(run)
+        return (user + busy + idle) * there + _cores_of_failing_peers(run), system * there
     # Waiting for a collective spins: the more a rank waits, the busier its core looks.
     user = 0.8 + 0.35 * run.waiting + 1.5 * load.step_seconds * run.pace + run.state("loader_cpu") * 4
+    user = user + extra_cores(run)
     system = 0.15 + 0.3 * run.share("host_to_device") + np.zeros(run.waiting.shape)
     return run.alive * user, run.alive * system
+
+
+def extra_cores(run: FinishedRun) -> FloatArray:
+    """Cores that a rank's own loaders and threads use more than usual, (n_ranks, n_segments)."""
+    return run.state("own_cores") * cores_of_node(run) / run.scenario.ranks_per_node * (1 - run.stalled)
 
 
 def _process_present(run: FinishedRun) -> FloatArray:
@@ -77,7 +84,7 @@ def page_wait_share(run: FinishedRun) -> FloatArray:
 
 def cpu(run: FinishedRun, out: MetricsScraper) -> None:
     """CPU seconds by mode, load, context switches."""
-    cores = _cores(run)
+    cores = cores_of_node(run)
     user, system = host_cores(run)
     testbed = run.scenario.dialect == "cpu_testbed"
     # In the testbed other processes fill the rest of one pinned core; elsewhere they take a part of all
@@ -154,6 +161,8 @@ def pressure(run: FinishedRun, out: MetricsScraper) -> None:
     crowd = run.state("foreign_cpu")
     cpu_wait = np.clip(1.04 * per_node + (0.5 * crowd if testbed else 0.2 * crowd), 0, 1)
     first = np.arange(0, run.scenario.world_size, run.scenario.ranks_per_node)
+    own = np.maximum.reduceat(run.state("crowding"), first, axis=0) * (1 - run.stalled)
+    cpu_wait = np.maximum(cpu_wait, np.clip(own, 0, 1))
     held = np.maximum.reduceat(run.state("read_held"), first, axis=0)
     waited = np.maximum.reduceat(page_wait_share(run), first, axis=0)
     memory = np.clip(run.state("memory_stall") + 0.03 * waited, 0, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.simulation.exporters.node import host_cores, page_wait_share
+from rca.simulation.exporters.node import extra_cores, host_cores, page_wait_share
 from rca.simulation.finished_run import FinishedRun
 from rca.simulation.machine_differences import machine_level, machines_have
 from rca.simulation.scraping import MetricsScraper
@@ -16,6 +16,9 @@ BYTES_PER_MAJOR_FAULT = 6e3
 GC_CANNOT_KEEP_UP = 0.05
 # Share of the waiting for a core that the sampled process state shows: of hosts, of loaders.
 SEEN_WAITING = (0.15, 0.8)
+
+#: Part of the extra cores of the job's own processes that its loaders use; threads of the host use the rest.
+LOADERS_OF_EXTRA = 0.7
 
 
 def _queueing(run: FinishedRun) -> FloatArray:
@@ -51,7 +54,7 @@ def process(run: FinishedRun, out: MetricsScraper) -> None:
     ones = np.ones_like(user)
     for mode, rate in (("user", user - loader_cpu), ("system", system)):
         out.counter("process_cpu_seconds_total", "rank", rate, device=f"host/{mode}", quantum=0.01)
-    loader_user = _decoding(run) + loader_cpu
+    loader_user = _decoding(run) + loader_cpu + LOADERS_OF_EXTRA * extra_cores(run)
     out.counter("process_cpu_seconds_total", "rank", loader_user, device="loader/user", quantum=0.01)
     running = "process_schedstat_running_seconds_total"
     out.counter(running, "rank", user - loader_cpu + system, device="host", quantum=1e-6)
@@ -91,7 +94,8 @@ def _loader_queueing(run: FinishedRun) -> FloatArray:
     held = 0.15 * np.clip(run.state("quota"), 0, 1) + 0.1 * np.maximum(run.state("run_queue") - share, 0)
     awake = 1 - run.share("data_loading")
     usual = machine_level(run, "loader wait", 0.012, 0.08) * _relative_pace(run) * _queue_factors(run) ** 2
-    return np.asarray(usual * awake**2 + 0.35 * decoding + held)
+    crowded = 0.9 * run.state("crowding") * (1 - run.stalled)
+    return np.asarray(usual * awake**2 + 0.35 * decoding + held + crowded)
 
 
 def _read_bytes_per_second(run: FinishedRun) -> FloatArray:
@@ -149,6 +153,7 @@ def container(run: FinishedRun, out: MetricsScraper) -> None:
     periods = 50 * (quota > 0) * np.ones_like(quota)
     out.counter("container_cpu_cfs_throttled_periods_total", "rank", periods, quantum=1, noise=0.05)
     pressed = np.clip(0.78 * waiting + quota + 0.5 * np.minimum(foreign, 1), 0, 1)
+    pressed = np.maximum(pressed, run.state("crowding") * (1 - run.stalled))
     out.counter("container_pressure_cpu_waiting_seconds_total", "rank", pressed, quantum=1e-6, noise=0.1)
     out.counter("container_pressure_cpu_stalled_seconds_total", "rank", 0.85 * pressed, quantum=1e-6)
     slow_disk = np.clip(run.state("disk_stall") + run.state("remote_stall"), 0, 1)[run.node_of]

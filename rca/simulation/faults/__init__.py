@@ -17,7 +17,7 @@ from rca.simulation.resources import Resources
 from rca.simulation.scenario import Scenario
 from rca.telemetry.causes import UNKNOWN
 
-__all__ = ["FAULTS", "FaultKind", "apply_faults"]
+__all__ = ["FAULTS", "FIRST_CAUSES", "FaultKind", "apply_faults"]
 
 #: Spread of the logarithm of a collector's pauses from step to step.
 GC_PAUSE_SPREAD = 0.3
@@ -30,22 +30,42 @@ FAULTS: dict[str, FaultKind] = {
     "gpu_memory_errors": FaultKind("compute", "rank", gpu.memory_errors, ("remap",)),
     "pcie_degradation": FaultKind("host", "rank", gpu.pcie, ("width", "generation", "replay", "hogs")),
     "nvlink_degradation": FaultKind("communication", "node", network.nvlink, ("errors",)),
-    "nic_degradation": FaultKind("communication", "node", network.nic, ("bandwidth", "delay", "loss")),
+    "nic_degradation": FaultKind(
+        "communication", "node", network.nic, ("bandwidth", "delay", "loss"), ("flap",)
+    ),
     "network_congestion": FaultKind("communication", "fabric", network.congestion, ("fabric",)),
-    "cpu_contention": FaultKind("host", "node", host.cpu_contention, ("hogs", "quota", "rank_hogs")),
+    "cpu_contention": FaultKind(
+        "host", "node", host.cpu_contention, ("hogs", "quota", "rank_hogs"), host.OWN_PROCESSES
+    ),
     "memory_pressure": FaultKind("host", "node", host.memory_pressure, ("reclaim", "limit")),
     "data_loader_stall": FaultKind(
         "input", "rank", input_pipeline.loader, ("slow_dataset", "decoding", "job")
     ),
     "storage_degradation": FaultKind("input", "node", input_pipeline.storage, ("disk", "remote", "throttle")),
-    "runtime_gc": FaultKind("host", "rank", host.garbage_collection, ("leak", "unplanned")),
+    "runtime_gc": FaultKind("host", "rank", host.garbage_collection, ("leak", "unplanned"), ("turns",)),
     "stage_imbalance": FaultKind("workload", "stage", job.stage_imbalance, ("logits",)),
     "sequence_length_imbalance": FaultKind("workload", "job", job.sequence_lengths, ("packing",)),
     "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
-    UNKNOWN: FaultKind("compute", "rank", job.unexplained, tuple(job.UNEXPLAINED_TYPES)),
-    "process_crash": FaultKind(None, "rank", job.crash, ("killed", "device", "oom")),
+    UNKNOWN: FaultKind(
+        "compute",
+        "rank",
+        job.unexplained,
+        ("compute", "jitter", "older", "host", "copies", "transfer"),
+        ("blocking",),
+    ),
+    "process_crash": FaultKind(
+        None, "rank", job.crash, ("killed", "device", "oom"), ("gang", "link", "vanished")
+    ),
     "hang": FaultKind(None, "rank", job.hang, ("stopped", "deadlock", "collective")),
+    # The second version of the corpus draws these as well.
+    "allocator_retries": FaultKind("workload", "job", gpu.allocator_retries, ("flushes",)),
+    "communication_misconfiguration": FaultKind(
+        "communication", "node", network.misconfiguration, ("shared_adapter", "sockets", "routing")
+    ),
+    "recompilation": FaultKind("host", "job", host.recompilation, ("together", "one")),
 }
+#: Causes of the first version of the corpus, in the order in which it draws them.
+FIRST_CAUSES = tuple(FAULTS)[:18]
 
 
 def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> Resources:

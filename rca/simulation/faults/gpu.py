@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, ranks_of, variant_of
+from rca.arrays import BoolArray, FloatArray
+from rca.simulation.faults.kind import envelope, event_seconds, jitter, ranks_of, variant_of
 from rca.simulation.gpu_clock import WORST_CLOCK_STRETCH, cooling_for, power_at
 from rca.simulation.resources import Resources
 from rca.simulation.scenario import Fault, Scenario
+
+#: Share of the device's memory in use where the allocator has to empty its cache.
+NEARLY_FULL = (0.955, 0.998)
 
 
 def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -50,6 +54,32 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
     lost = scenario.workload.step_seconds * (0.1 + 1.2 * fault.strength * fault.force**1.5)
     resources.gpu_stall[ranks] += active * bursts * lost * jitter(rng, shape, 0.5)
     resources.ecc[ranks] += active * (2 + 60 * fault.severity) * jitter(rng, shape, 0.6)
+
+
+def allocator_retries(
+    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+) -> None:
+    """Empty the allocator's cache at random steps of random ranks, because device memory is nearly full.
+
+    The driver frees and maps memory while the kernels wait, in the forward and in the backward.
+    """
+    ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
+    shape = (ranks.size, scenario.n_steps)
+    hit = (rng.random(shape) < 1 / (fault.every or 3 * ranks.size)) & (active > 0)
+    each = event_seconds(fault, scenario, 1.2) * jitter(rng, shape, 0.5)
+    resources.gpu_stall[ranks] += hit * each
+    # A flush frees what is cached; it fills up again within some steps.
+    since = _steps_since(hit)
+    freed = rng.uniform(0.02, 0.12) * np.exp(-since / rng.uniform(1.0, 8.0))
+    full = rng.uniform(*NEARLY_FULL, (ranks.size, 1))
+    resources.memory_held[ranks] = np.maximum(resources.memory_held[ranks], full * (1 - freed) * (active > 0))
+
+
+def _steps_since(hit: BoolArray) -> FloatArray:
+    """Steps since the last hit of each row, (n_rows, n_steps); many before the first one."""
+    step = np.arange(hit.shape[1])
+    last = np.maximum.accumulate(np.where(hit, step, -100), axis=1)
+    return np.asarray(step - last, dtype=np.float64)
 
 
 def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:

@@ -29,7 +29,7 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
         resources.batch_extra[ranks] += _extra_of_rare_batches(fault, active * mean, scenario, rng)
         return
     felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.25)
-    resources.batch_extra[ranks] += _extra_of_all_batches(scenario, felt)
+    resources.batch_extra[ranks] += extra_of_all_batches(scenario, felt)
 
 
 def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -40,7 +40,7 @@ def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rand
     if variant == "throttle":
         ranks = ranks_of(fault)
         felt = active * mean * jitter(rng, (ranks.size, scenario.n_steps), 0.2)
-        resources.batch_extra[ranks] += _extra_of_all_batches(scenario, felt)
+        resources.batch_extra[ranks] += extra_of_all_batches(scenario, felt)
         resources.read_held[ranks] += active
         return
     if fault.late_share < 1.0:
@@ -48,7 +48,7 @@ def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rand
     else:
         common = jitter(rng, (1, scenario.n_steps), 0.3)
         own = jitter(rng, (nodes.size, scenario.n_steps), 0.15)
-        extra = _extra_of_all_batches(scenario, active * mean * common * own)
+        extra = extra_of_all_batches(scenario, active * mean * common * own)
         resources.read_stretch[nodes] += extra / read_seconds(scenario)
     stalled = active * min(1.0, 0.6 + 0.6 * fault.severity)
     busy = resources.remote_stall if variant == "remote" else resources.disk_stall
@@ -69,7 +69,7 @@ def _extra_of_rare_batches(
     return np.where(late, lone_batch_seconds(scenario, each) - batch_seconds(scenario), 0.0)
 
 
-def _extra_of_all_batches(scenario: Scenario, felt: FloatArray) -> FloatArray:
+def extra_of_all_batches(scenario: Scenario, felt: FloatArray) -> FloatArray:
     """Extra seconds per batch at which every step waits `felt` seconds, shape (n_ranks, n_steps)."""
     return np.where(felt > 0, late_batch_seconds(scenario, felt) - batch_seconds(scenario), 0.0)
 
@@ -78,9 +78,10 @@ def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     """Checkpoints that take several steps' time, on a fixed period."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     length = int(active.sum())
-    period = max(2, int(length * rng.uniform(0.12, 0.34)))
+    period = fault.every or max(2, int(length * rng.uniform(0.12, 0.34)))
     steps = np.arange(scenario.n_steps)
     due = (active > 0) & ((steps - fault.first_step) % period == period // 2)
     mean = scenario.workload.step_seconds * period * (0.08 + 1.2 * fault.strength * fault.force**1.5)
+    mean = fault.seconds or mean
     each = mean * jitter(rng, (1, scenario.n_steps), 0.12)
     resources.checkpoint[ranks] += due * each * jitter(rng, (ranks.size, scenario.n_steps), 0.03)

@@ -18,12 +18,19 @@ Inject = Callable[[Resources, Fault, Scenario, np.random.Generator], None]
 
 @dataclass(frozen=True)
 class FaultKind:
-    """One catalogue cause: its straggler type (None = fail-stop), what it hits, and how it acts."""
+    """One catalogue cause: its straggler type (None = fail-stop), what it hits, and how it acts.
+
+    Attributes
+    ----------
+    variants, later : tuple of str
+        Variants that every corpus draws, and those that only its second version draws.
+    """
 
     straggler_type: str | None
     reach: Reach
     inject: Inject
     variants: tuple[str, ...]
+    later: tuple[str, ...] = ()
 
 
 def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
@@ -52,6 +59,13 @@ def nodes_of(fault: Fault) -> IntArray:
 
 def variant_of(fault: Fault, default: str) -> str:
     return fault.variant or default
+
+
+def event_seconds(fault: Fault, scenario: Scenario, usual_steps: float) -> float:
+    """Length of one of a fault's events; by default so many usual steps at full force."""
+    if fault.seconds is not None:
+        return fault.seconds
+    return usual_steps * fault.strength * fault.force * scenario.expected_step_seconds
 
 
 def jitter(rng: np.random.Generator, shape: tuple[int, ...], sigma: float) -> FloatArray:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation.faults.kind import envelope, jitter, nodes_of, variant_of
+from rca.simulation.faults.kind import envelope, event_seconds, jitter, nodes_of, ranks_of, variant_of
 from rca.simulation.resources import Resources
 from rca.simulation.sampling_job import log_uniform
 from rca.simulation.scenario import Fault, Scenario
+
+#: Share of ports with less bandwidth that have trained to a lower rate; the others are limited elsewhere.
+TRAINED_LOWER_SHARE = 0.6
 
 
 def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -15,6 +18,9 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     shape = (nodes.size, scenario.n_steps)
     variant, severity = variant_of(fault, "bandwidth"), fault.severity
+    if variant == "flap":
+        _flap(resources, fault, scenario, rng)
+        return
     if variant == "delay":
         slowdown = 3.6 * fault.strength * fault.force**3.5 * jitter(rng, shape, 0.12)
         resources.nic_delay[nodes] += active * 0.0034 * severity**2
@@ -33,6 +39,48 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         # Downgraded links often show errors, but not always.
         resources.nic_errors[nodes] += active * severity * rng.choice([0.0, 0.05, 1.0])
     resources.nic_stretch[nodes] *= 1 + slowdown * active
+    if variant == "bandwidth" and scenario.corpus > 1 and rng.random() < TRAINED_LOWER_SHARE:
+        # A port trains to a rate of a power of two, next to what is left of its bandwidth.
+        halvings = np.maximum(np.ceil(np.log2(1 + slowdown * active) - 0.3), 0.0)
+        resources.port_rate[nodes] = np.minimum(resources.port_rate[nodes], 0.5**halvings)
+
+
+def _flap(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+    """A port goes down now and then, and comes up again within seconds; transfers wait for it."""
+    nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
+    acting = np.flatnonzero(active > 0)
+    count = min(acting.size, max(2, round(acting.size / (fault.every or max(2, acting.size // 5)))))
+    steps = rng.choice(acting, count, replace=False)
+    # One of the events is the last step before the port stays down.
+    steps[0] = acting[-1]
+    away = event_seconds(fault, scenario, 3.0) * jitter(rng, (nodes.size, count), 0.5)
+    resources.nic_stretch[np.ix_(nodes, steps)] *= 1 + away / scenario.workload.transfer_seconds
+    resources.port_down[np.ix_(nodes, steps)] += rng.integers(1, 4, (nodes.size, count))
+    resources.nic_errors[np.ix_(nodes, steps)] += rng.choice([0.0, 0.3, 3.0])
+
+
+def misconfiguration(
+    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+) -> None:
+    """Let collectives share an adapter, use a far one, or TCP sockets; no counter of errors moves."""
+    ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
+    variant = variant_of(fault, "shared_adapter")
+    longer = jitter(rng, (ranks.size, scenario.n_steps), 0.04) * active
+    if variant == "sockets":
+        slowdown = 9 * fault.strength * fault.force * jitter(rng, (1, scenario.n_steps), 0.1)
+        resources.nic_stretch[nodes] *= 1 + slowdown * active
+        resources.sockets[nodes] = np.maximum(resources.sockets[nodes], active)
+        # The processor copies what the adapter moved by itself.
+        resources.own_cores[ranks] += 0.1 * active
+        return
+    if variant == "shared_adapter":
+        sharing = max(2.0, ranks.size / max(nodes.size, 1))
+        longer = (sharing - 1) * np.clip(fault.strength, 0.8, 1.1) * longer
+        resources.crossed_port[nodes] = np.where(active > 0, 1 + scenario.seed % 4, 0)
+    else:
+        longer = 3 * fault.strength * fault.force * longer
+    resources.adapter_stretch[ranks] += fault.own_share * longer
+    resources.ring_stretch[ranks] += (1 - fault.own_share) * longer
 
 
 def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
