@@ -64,6 +64,7 @@ class By(StrEnum):
     slowdown = "slowdown"
     world_size = "world_size"
     telemetry = "telemetry"
+    mechanism = "mechanism"
     source = "source"
     signals = "signals"
 
@@ -244,11 +245,16 @@ def _cases_table(evaluation: Evaluation) -> TextTable:
                 f"{diagnosis.failure_mode} {diagnosis.failure_mode_probability[diagnosis.failure_mode]:.2f}",
                 str(named) if named else "",
                 f"{first.cause} {first.probability:.2f}" if first else "",
-                f"{diagnosis.slowdown.seconds_per_step:.4g}",
+                _seconds(diagnosis.slowdown.seconds_per_step),
             )
         )
     header = ("window", "true", "answer", "ranks", "first cause", "s/step")
     return TextTable("", header, tuple(lines))
+
+
+def _seconds(lost: float | None) -> str:
+    """Seconds per step, or that the cost is unknown, as of a window without steps."""
+    return "unknown" if lost is None else f"{lost:.4g}"
 
 
 def _json(evaluation: Evaluation, by: list[str]) -> str:

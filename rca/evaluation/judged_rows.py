@@ -62,6 +62,8 @@ class JudgedRow:
         Step time with the fault over step time without it, by the label; NaN if unknown.
     telemetry : str
         Of `rca.evaluation.signal_sets.TELEMETRY`, for the whole window, whatever `signals` are.
+    mechanism : str
+        What made a simulated window slow or not (see `rca.simulation.mechanisms`), if the label says.
     judged : Judged
     """
 
@@ -78,6 +80,7 @@ class JudgedRow:
     delay_steps: float = math.nan
     slowdown: float = math.nan
     telemetry: str = NOT_KNOWN
+    mechanism: str = NOT_KNOWN
 
 
 def judged_row(
@@ -106,6 +109,7 @@ def judged_row(
         delay_steps=delay_steps,
         slowdown=_slowdown(label),
         telemetry=telemetry_of(window),
+        mechanism=str((label.model_extra or {}).get("mechanism", NOT_KNOWN)),
     )
 
 
@@ -153,6 +157,7 @@ GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "telemetry": lambda row: row.telemetry,
     "source": lambda row: row.source,
     "signals": lambda row: row.signals,
+    "mechanism": lambda row: row.mechanism,
 }
 _ORDER = (
     HEALTHY,

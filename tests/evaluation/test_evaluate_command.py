@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,6 +15,9 @@ from rca.commands.evaluate import training_seeds
 from rca.errors import InvalidInput
 from rca.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
 from rca.evaluation.signal_sets import SIGNAL_SETS
+from rca.simulation import sample_second, simulate
+from rca.simulation.mechanisms.parts import changed
+from rca.telemetry.labels import Label, write_labelled, write_manifest
 from rca.training.collection import simulate_collection
 from rca.training.split import part_of
 
@@ -129,6 +133,17 @@ def test_the_forest_s_scenarios_belong_to_training() -> None:
     seeds = training_seeds(50)
     assert len(set(seeds)) == 50
     assert {part_of(f"simulation-{seed}") for seed in seeds} == {"train"}
+
+
+def test_windows_without_steps_have_an_unknown_cost_and_are_scored_by_mechanism(rca, tmp_path: Path) -> None:
+    drawn = sample_second(np.random.default_rng(2), mechanism="vanished_rank")
+    made = simulate(changed(drawn, telemetry={"steps_reported": False}))
+    write_labelled(made.window, Label.model_validate(made.label), tmp_path / "bare")
+    write_manifest(tmp_path, [{"id": "bare", "path": "bare"}], {})
+    code, out, err = rca(tmp_path, "--by", "mechanism")
+    assert (code, err.count("rror")) == (0, 0)
+    assert "unknown" in out
+    assert "vanished_rank" in out
 
 
 def test_an_empty_collection_is_refused(rca, tmp_path: Path) -> None:
