@@ -11,6 +11,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.classifier import HEADS
 from rca.classify.head import Calibration
+from rca.simulation.faults import FIRST_CAUSES
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
 from rca.training.settings import Settings
@@ -119,7 +120,7 @@ def targets(corpus: Corpus) -> dict[str, Target]:
         "scope": windows((mode == "fail_slow") & (scope != ""), corpus.scope, ("some", "job")),
         "stopper": ranks(stop, stopped.tolist(), ("no", "yes")),
         "type": ranks(slow & (cause != UNKNOWN), types, STRAGGLER_TYPES),
-        "cause": ranks(slow, cause.tolist(), (*SLOW_CAUSES, UNKNOWN)),
+        "cause": ranks(slow, cause.tolist(), _cause_classes(corpus)),
         "stop_cause": windows(
             (mode == "fail_stop") & np.isin(corpus.cause, STOP_CAUSES), corpus.cause, STOP_CAUSES
         ),
@@ -127,6 +128,12 @@ def targets(corpus: Corpus) -> dict[str, Target]:
             slow & (owner_pattern != ""), owner_pattern.tolist(), ("transient", "persistent", "deterministic")
         ),
     }
+
+
+def _cause_classes(corpus: Corpus) -> tuple[str, ...]:
+    """Slow causes of a corpus; those of the simulator's first version always, so its models stay the same."""
+    known = {*FIRST_CAUSES, *corpus.rank_cause}
+    return tuple(name for name in (*SLOW_CAUSES, UNKNOWN) if name in known)
 
 
 def _stopped(corpus: Corpus) -> BoolArray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from made_up_corpus import made_up_corpus
 from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.features import WINDOW_FEATURES
+from rca.simulation.faults import FIRST_CAUSES
+from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
 from rca.training import classifier_fit, heads
 from rca.training.heads import Target, fit_head, targets, with_healthy
 
@@ -90,3 +93,15 @@ def test_causes_that_the_heads_do_not_know_are_left_out() -> None:
     )
     wanted = targets(corpus)
     assert wanted["cause"].labels == wanted["type"].labels == ()
+
+
+def test_causes_that_only_a_later_corpus_has_are_classes_where_they_occur() -> None:
+    names = ("cpu_contention", "recompilation")
+    made = made_up_corpus(40)
+    old, new = (
+        targets(replace(made, rank_cause=tuple(name if each else "" for each in made.rank_cause)))["cause"]
+        for name in names
+    )
+    first = (*(name for name in SLOW_CAUSES if name in FIRST_CAUSES), UNKNOWN)
+    assert old.classes == first
+    assert new.classes == (*first[:-1], "recompilation", UNKNOWN)

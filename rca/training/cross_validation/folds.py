@@ -11,6 +11,7 @@ import numpy as np
 
 from rca.arrays import BoolArray
 from rca.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
+from rca.simulation.faults import FIRST_CAUSES
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.labels import Part
 from rca.training.cross_validation.pool import Cell, Pool
@@ -175,7 +176,8 @@ def _other_scenarios(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
 
 
 def _severities(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
-    by_type = sorted(CAUSES, key=lambda name: CAUSES[name].type)
+    known = {*FIRST_CAUSES, *(cause for origin in pool.origins for cause, _ in origin.cells)}
+    by_type = sorted((name for name in CAUSES if name in known), key=lambda name: CAUSES[name].type)
     for number in range(CAUSE_GROUPS):
         causes = by_type[number::CAUSE_GROUPS]
         for _, band in SEVERITIES:
