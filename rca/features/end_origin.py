@@ -35,9 +35,9 @@ LOST_PEER = re.compile(
     r"|completion from peer with status|communicator was aborted|SIGTERM|KeyboardInterrupt",
     re.IGNORECASE,
 )  # fmt: skip
-#: The communicator in a watchdog's message, and the number of the last collective it enqueued.
+#: The communicator in a watchdog's message, and the number of the last collective it enqueued or waits in.
 PROCESS_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w+)")
-ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)", re.IGNORECASE)
+ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)|\bSeqNum=(\d+)", re.IGNORECASE)
 #: Exits of one code are a reaction to an earlier exit of another code if there are this many, and if they are
 #: this share of all others.
 MIN_REACTIONS, MIN_REACTION_SHARE = 3, 0.75
@@ -162,7 +162,7 @@ def _odd_code(dead: list[Event]) -> list[Event]:
 def _never_joined(fired: Sequence[Event]) -> list[Event]:
     """Watchdogs of ranks that had enqueued fewer collectives than the others."""
     matches = [(event, ENQUEUED.search(event.message or "")) for event in fired]
-    reached = [(event, int(number[1])) for event, number in matches if number is not None]
+    reached = [(event, int(number[1] or number[2])) for event, number in matches if number is not None]
     groups = {tuple(PROCESS_GROUP.findall(event.message or "")[:1]) for event, _ in reached}
     if len(groups) > 1 or len({event.rank for event, _ in reached}) < len(reached):
         return []  # Counts of several communicators do not compare.

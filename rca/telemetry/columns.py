@@ -5,6 +5,7 @@ Accepted beyond the exact types:
 - integers and floats of any width;
 - whole numbers in float columns where integers are due, because pandas turns nullable integers into floats;
 - plain and dictionary-encoded text;
+- whole numbers where a text may be one, such as an exit code;
 - columns that are all null.
 
 Booleans and numbers spelled as text are refused: both hide a producer's mistake.
@@ -98,10 +99,14 @@ def _converted(spec: TableSpec, column: Column, table: pa.Table) -> pa.Array:
 
 
 def _fits(column: Column, sent: pa.DataType) -> bool:
-    if column.kind != "text":
-        return bool(pa.types.is_floating(sent) or pa.types.is_integer(sent))
+    if column.kind != "text" or (column.number_too and _is_number(sent)):
+        return _is_number(sent)
     held = sent.value_type if pa.types.is_dictionary(sent) else sent
     return bool(pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held))
+
+
+def _is_number(sent: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(sent) or pa.types.is_integer(sent))
 
 
 def _one_array(chunked: pa.ChunkedArray) -> pa.Array:
@@ -176,6 +181,10 @@ def _whole_numbers(spec: TableSpec, column: Column, table: pa.Table, array: pa.A
 
 
 def _texts(spec: TableSpec, column: Column, table: pa.Table, array: pa.Array) -> pa.Array:
+    if _is_number(array.type):
+        # Only columns with `number_too` come here with numbers.
+        digits = array if pa.types.is_integer(array.type) else _whole_numbers(spec, column, table, array)
+        array = digits.cast(pa.string())
     array = encoded(spec, column, array)
     if column.blank_is_null:
         array = _without_blanks(array)

@@ -59,6 +59,8 @@ class Column:
         A text that names something: not blank, without control characters.
     blank_is_null : bool
         Whether a blank text means that there is none.
+    number_too : bool
+        Whether a text may be given as a whole number, such as an exit code.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Column:
     rank: bool = False
     label: bool = False
     blank_is_null: bool = False
+    number_too: bool = False
 
     @cached_property
     def kind(self) -> Kind:
@@ -131,7 +134,7 @@ EVENTS = TableSpec(
         Column("node", TEXT, presence="filled", nullable=True, label=True),
         Column("rank", pa.int32(), presence="filled", nullable=True, rank=True),
         Column("kind", TEXT, label=True),
-        Column("code", TEXT, presence="filled", nullable=True),
+        Column("code", TEXT, presence="filled", nullable=True, number_too=True),
         Column("message", TEXT, presence="filled", nullable=True),
     ),
     keys=("kind", "node", "rank"),

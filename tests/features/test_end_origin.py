@@ -149,6 +149,13 @@ def test_a_watchdog_with_fewer_collectives_names_the_origin(spelling: str) -> No
     assert named(watchdog(0, 41, spelling)) == []
 
 
+def test_the_collective_that_a_watchdog_names_shows_who_never_joined() -> None:
+    fired = [watchdog(rank, 0) for rank in range(8)]
+    words = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType=ALLREDUCE)"
+    fired = [each._replace(message=words.format(40 if each.rank == 6 else 41)) for each in fired]
+    assert named(*fired) == [6]
+
+
 def test_counts_of_several_communicators_do_not_compare() -> None:
     groups = [watchdog(0, 90000, "work"), watchdog(1, 300, "work")]
     groups = [each._replace(message=f"[PG {each.rank}] {each.message}") for each in groups]

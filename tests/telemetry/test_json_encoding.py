@@ -203,3 +203,13 @@ def test_values_of_a_series_are_numbers(value: Any) -> None:
 def test_metrics_and_events_are_lists_of_objects(held: Any) -> None:
     assert refused(document(metrics=held)).table == "metrics"
     assert refused(document(events=held)).table == "events"
+
+
+def test_codes_of_events_may_be_numbers_in_some_rows() -> None:
+    rows = [
+        {"time": START, "kind": "process_exit", "rank": rank, "code": code}
+        for rank, code in enumerate(("1", -9))
+    ]
+    read = Window.from_json(orjson.dumps(document(events=rows)))
+    assert read.events["code"].to_pylist() == ["1", "-9"]
+    assert refused(document(events=[rows[0] | {"code": True}])).column == "code"

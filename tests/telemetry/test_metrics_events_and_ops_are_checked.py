@@ -168,3 +168,15 @@ def test_column_names_have_no_control_characters() -> None:
     error = refusal(table=steps().append_column("idle\nseconds", pa.array([0.0] * 4)))
     assert error.table == "steps"
     assert "idle\\nseconds" in error.message
+
+
+@pytest.mark.parametrize("codes", [[-9, None], [-9.0, float("nan")], ["-9", None]])
+def test_an_exit_code_may_be_a_number(codes: list[object]) -> None:
+    kinds = pa.array(["process_exit"] * 2)
+    events = pa.table({"time": [START, START], "kind": kinds, "rank": [0, 1], "code": codes})
+    assert window(events=events).events.column("code").to_pylist() == ["-9", None]
+
+
+def test_an_exit_code_that_is_no_whole_number_is_refused() -> None:
+    events = pa.table({"time": [START], "kind": ["process_exit"], "rank": [0], "code": [1.5]})
+    assert refusal(events=events).column == "code"

@@ -134,6 +134,8 @@ def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") 
     column = spec.by_name.get(name)
     if column is None:  # Validation drops it and notes its name.
         return pa.nulls(len(values))
+    if column.number_too:
+        values = [str(one) if type(one) is int else one for one in values]
     if column.kind != "text":
         complete = _complete(column, values)
         if complete is not None:
