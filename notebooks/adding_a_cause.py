@@ -159,7 +159,7 @@ for axes, other in zip(every_axes, ("forward_excess", "pcie_vs_peers"), strict=T
     for name, mark in zip(CLASSES, "o^s", strict=True):
         x, y = (rows[cause == name, RANK_FEATURES.index(each)] for each in ("host_to_device_excess", other))
         axes.plot(x, y, mark, label=name, alpha=0.7)
-    axes.set(xlabel="host_to_device_excess [steps]", ylabel=other, xscale="symlog")
+    axes.set(xlabel="host_to_device_excess [steps]", ylabel=other)
     axes.set_xscale("symlog", linthresh=0.01)
 _ = every_axes[0].legend()
 

@@ -101,12 +101,12 @@ for name, mean in step.items():
     print(f"{name:28s} {mean:.3f} s per step, {1e3 * (step['as it is'] - mean):6.1f} ms saved")
 
 # %%
-figure, axes = plt.subplots(figsize=(6, 2.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(6, 2.5), layout="constrained")
 axes.barh(list(step), list(step.values()), color=["0.3", "0.6", "0.6", "0.6"])
 axes.axvline(answer.ideal.mean(), color="tab:red", linestyle="--", label="without stragglers")
 axes.invert_yaxis()
 axes.set_xlabel("seconds per step")
-_ = axes.legend()
+_ = figure.legend(loc="outside upper right", frameon=False)
 
 # %% [markdown]
 # Savings do not add up: while the slow GPU holds the pipeline up, the balanced stages only wait longer. So

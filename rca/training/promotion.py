@@ -207,6 +207,11 @@ def keep_judgement(registry: Registry, found: RegisteredVersion, judged: Judgeme
     """Keep the verdict: as tags of the version, and as description, tag and document of its run."""
     registry.attach(found, judged.file, judged.to_document())
     registry.tag(found, judged.tags())
+    describe_run(registry, found, judged)
+
+
+def describe_run(registry: Registry, found: RegisteredVersion, judged: Judgement) -> None:
+    """Say on the page of a version's run how it compares."""
     registry.describe_run(found, judged.sentence, {OUTCOME: judged.verdict.outcome})
 
 

@@ -1,4 +1,4 @@
-"""The service on a real socket in this process, with keys and a made-up registry, for a browser."""
+"""The service on a real socket in this process, with keys, for a browser."""
 
 from __future__ import annotations
 
@@ -36,19 +36,17 @@ class Registry(FakeRegistry):
 
 
 @contextmanager
-def served(folder: Path, **more: Any) -> Iterator[tuple[str, str]]:
-    """Serve until the context ends; gives the address and a key with all scopes. `more` are settings."""
-    settings = Settings(
-        data_dir=folder,
-        auth="keys",
-        processes=1,
-        tracking_uri="http://registry",
-        follow_seconds=0,
-        log_level="error",
-        **more,
-    )
+def served(folder: Path, registry: Registry | None = None, **more: Any) -> Iterator[tuple[str, str]]:
+    """Serve until the context ends; gives the address and a key with all scopes.
+
+    `registry` takes the place of the one in the data folder, and `more` are settings.
+    """
+    if registry is not None:
+        more |= {"tracking_uri": "http://registry", "follow_seconds": 0}
+    settings = Settings(data_dir=folder, auth="keys", processes=1, log_level="error", **more)
     app = create_app(settings)
-    app.state.parts = replace(app.state.parts, registry=Registry())
+    if registry is not None:
+        app.state.parts = replace(app.state.parts, registry=registry)
     parts: State = app.state.parts
     parts.database.upgrade()
     with parts.database.session() as session:

@@ -33,16 +33,24 @@ WORKER = f"""
     from datetime import timedelta
     from threading import Event
     from rca_api import logs
+    from rca_api.feedback.export import export_collection
     from rca_api.settings import Settings
     from rca_api.store.database import Database
+    from rca_api.store.window_store import WindowStore
     from rca_api.training_runs.wakeup import WakeupQueue
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace
     from rca_api.training_runs.worker import Worker
     settings = Settings()
     logs.configure("info")
+    database, windows = Database(settings.database_url), WindowStore(settings.window_store_url)
+
+    def export(folder):
+        with database.reading() as session:
+            return export_collection(session, windows.get, folder).written
+
     Worker(
-        settings, Database(settings.database_url), WakeupQueue(settings.queue_url), Event(),
+        settings, database, WakeupQueue(settings.queue_url), Event(), export_feedback=export,
         command=[sys.executable, {str(Path(__file__).with_name("quick_training.py"))!r}],
         terms=Terms(lease=timedelta(seconds=3), attempts=3), pace=Pace(heartbeat_seconds=0.3),
     ).run()

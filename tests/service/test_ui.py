@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from oidc_provider import CLIENT, Provider, provided
-from served_ui import served
+from served_ui import Registry, served
 from starlette.testclient import TestClient
 
 import rca
@@ -165,7 +165,12 @@ def visit(
     window.write_bytes(rca.read_window(real_windows / "cpu-contention-node").to_json())
     with (
         provided() as provider,
-        served(tmp_path_factory.mktemp("service"), oidc_issuer=provider.issuer, oidc_client_id=CLIENT) as (
+        served(
+            tmp_path_factory.mktemp("service"),
+            Registry(),
+            oidc_issuer=provider.issuer,
+            oidc_client_id=CLIENT,
+        ) as (
             url,
             key,
         ),
@@ -276,6 +281,7 @@ def test_pictures_for_the_documentation(visit: Visit, request: pytest.FixtureReq
     for name, part, wait, size in (
         ("page-incidents", "/", "table", (1000, 560)),
         ("page-diagnosis", f"/diagnoses/{visit.diagnosis}", "svg", (900, 1690)),
+        ("page-incident", f"/incidents/{visit.incident}", "table", (900, 2060)),
     ):
         page.set_viewport_size({"width": size[0], "height": size[1]})
         visit.go(part, wait)

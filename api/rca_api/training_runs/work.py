@@ -12,6 +12,7 @@ from rca.training.data_facts import tested_on
 from rca.training.feature_cache import FeatureCache
 from rca.training.promotion import (
     Judgement,
+    describe_run,
     facts_of,
     has_passed,
     judge,
@@ -147,7 +148,9 @@ def _recorded(
         tags={ORDER: task.id, **tags},
         documents={judged.file: judged.to_document()},
     )
-    return registry.get(str(number))
+    found = registry.get(str(number))
+    describe_run(registry, found, judged)
+    return found
 
 
 def _kept(
