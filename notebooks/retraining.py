@@ -44,7 +44,8 @@ for name in parts:
     shutil.copytree(root / "data" / "windows" / name, mine / name)
 entries = [{"id": name, "path": name, "split": part} for name, part in parts.items()]
 (mine / "manifest.json").write_text(json.dumps({"format": 1, "windows": entries}))
-print((mine / "slow-dataset" / "label.json").read_text()[:300])
+label = json.loads((mine / "slow-dataset" / "label.json").read_text())
+print(label["failure_mode"], [(each["cause"], each["ranks"]) for each in label["causes"]])
 
 # %% [markdown]
 # ## The training
@@ -61,7 +62,7 @@ trained = train(
 )
 accuracy = trained.real_scores["my-incidents"]["failure_mode_accuracy"]
 print(f"version {trained.version} is the challenger")
-print(f"right failure mode on {accuracy['value']:.0%} of {accuracy['n']} own test windows")
+print(f"right failure mode on {accuracy['value']:.0%} of {accuracy['n']:.0f} own test windows")
 
 # %% [markdown]
 # ## The gate

@@ -43,12 +43,23 @@ def evaluate_simulated(
     """
     todo = list(seeds)
     found: list[list[JudgedRow]] = [[] for _ in bundles]
-    with pool_of(processes, initializer=_load, initargs=(tuple(bundles), tuple(signals))) as pool:
-        for position, judged in enumerate(pool.map(_judge_seed, todo, chunksize=8), start=1):
-            for rows, fresh in zip(found, judged, strict=True):
-                rows += fresh
-            progress(position, len(todo))
+    every = _judged(todo, tuple(bundles), tuple(signals), processes)
+    for position, judged in enumerate(every, start=1):
+        for rows, fresh in zip(found, judged, strict=True):
+            rows += fresh
+        progress(position, len(todo))
     return found
+
+
+def _judged(
+    seeds: Sequence[int], bundles: tuple[BundlePath, ...], signals: tuple[str, ...], processes: int
+) -> Iterator[list[list[JudgedRow]]]:
+    if processes <= 1:
+        # No worker: it would import the caller's script once more.
+        yield from map(_Judges.load(bundles, signals).rows, seeds)
+        return
+    with pool_of(processes, initializer=_load, initargs=(bundles, signals)) as pool:
+        yield from pool.map(_judge_seed, seeds, chunksize=8)
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,10 @@ class _Judges:
 
     bundles: tuple[Bundle, ...]
     signals: tuple[str, ...]
+
+    @classmethod
+    def load(cls, paths: tuple[BundlePath, ...], signals: tuple[str, ...]) -> _Judges:
+        return cls(tuple(baseline() if path is None else Bundle.load(path) for path in paths), signals)
 
     def rows(self, seed: int) -> list[list[JudgedRow]]:
         window, label = simulated_window(seed)
@@ -82,8 +97,7 @@ _worker: _Judges | None = None
 
 def _load(paths: tuple[BundlePath, ...], signals: tuple[str, ...]) -> None:
     global _worker
-    bundles = (baseline() if path is None else Bundle.load(path) for path in paths)
-    _worker = _Judges(tuple(bundles), signals)
+    _worker = _Judges.load(paths, signals)
 
 
 def _judge_seed(seed: int) -> list[list[JudgedRow]]:
