@@ -10,6 +10,7 @@ tells); *healthy* (a healthy verdict on a faulty job); *wrong* (any other answer
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -72,6 +73,8 @@ def main(arguments: list[str]) -> int:
             judged.append(_judged(each, variant, seed, bundle))
             if not each.held_out or given.held_out:
                 _tell(console, judged[-1], given.failures)
+    if given.json:
+        given.json.write_text(json.dumps([_row(each, given.held_out) for each in judged], indent=1) + "\n")
     console.print(_by(judged, "half", lambda each: "held out" if each.incident.held_out else "open"))
     shown = [each for each in judged if not each.incident.held_out or given.held_out]
     console.print(_by(shown, "kind", lambda each: each.incident.kind))
@@ -80,7 +83,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _judged(incident: Incident, variant: str, seed: int, bundle: Bundle | None) -> Judged:
-    name = f"{incident.id}-{variant}"
+    name = f"{incident.id}-{variant}" + (f" (seed {seed})" if seed else "")
     try:
         retold = incident.retell(variant, seed)
     except RcaError as error:
@@ -201,6 +204,15 @@ def _tell(console: Console, judged: Judged, failures: bool) -> None:
     )
 
 
+def _row(judged: Judged, held_out: bool) -> dict[str, Any]:
+    """One window for the file of `--json`; what is held out has no answer there either."""
+    row: dict[str, Any] = {"window": judged.name, "kind": judged.incident.kind, "variant": judged.variant}
+    row |= {"held_out": judged.incident.held_out, "outcome": judged.outcome}
+    if judged.incident.held_out and not held_out:
+        return row | {"window": None}
+    return row | {"answer": judged.answer, "right": judged.wanted}
+
+
 def _by(judged: list[Judged], title: str, key: Callable[[Judged], str]) -> Table:
     """Windows by outcome, one row per value of the key and one for all."""
     table = Table(title=f"windows by {title}", title_justify="left")
@@ -243,6 +255,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="this seed and N - 1 more")
     parser.add_argument("--open", action="store_true", help="leave the held-out half out")
     parser.add_argument("--held-out", action="store_true", help="print the answers of the held-out half, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write outcomes and answers here, too")
     parser.add_argument("--failures", action="store_true", help="print no acceptable answers")
     parser.add_argument(
         "--output", type=Path, metavar="FOLDER", help="write the windows there, diagnose none"

@@ -34,7 +34,7 @@ class Job:
     seconds : mapping of phase to float, seconds
         Mean durations of the phases in `BEFORE` and `AFTER` and of ``transfer``.
     noise : float
-        Relative standard deviation of computing from step to step.
+        Relative standard deviation of computing from step to step; windows have 0.7 to 1.8 times as much.
     spread : float
         Relative standard deviation between sound ranks: chips differ.
     """
@@ -61,6 +61,7 @@ class Job:
         self.node_names = node_names
         self.start = 1_782_000_000.0 + float(rng.integers(0, 5_000_000))
         size = (ranks, steps)
+        noise = noise * float(rng.uniform(0.7, 1.8))
         chip = 1 + spread * rng.standard_normal((ranks, 1))
         # A long queue of rare hiccups: an interrupt, a page fault, a timer of another process.
         self.phase: dict[str, FloatArray] = {}
