@@ -95,11 +95,24 @@ def _slowing(diagnosis: Diagnosis) -> list[Cause]:
 
 def _cost(diagnosis: Diagnosis) -> str:
     slowdown = diagnosis.slowdown
-    if slowdown.seconds_per_step is not None:
-        return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({ratio(slowdown.ratio)})"
     past = slowdown.versus_own_past
+    if slowdown.seconds_per_step is not None:
+        times = ratio(slowdown.ratio)
+        if _slow_steps_differ(diagnosis):
+            times += f"; slow steps {ratio(past)}"
+        return f"{seconds(slowdown.seconds_per_step, signed=True)} per step ({times})"
     slower = past is not None and past >= NOTABLE_SLOWING
     return f"steps {ratio(past)} as long as before, cost unknown" if slower else COST_UNKNOWN
+
+
+def _slow_steps_differ(diagnosis: Diagnosis) -> bool:
+    """Whether the mean over the window hides how slow the slow steps are."""
+    past, mean = diagnosis.slowdown.versus_own_past, diagnosis.slowdown.ratio
+    if diagnosis.failure_mode != "fail_slow" or past is None or mean is None:
+        return False
+    # The past of an earlier window is no part of this one.
+    before = None if diagnosis.earlier is None else diagnosis.earlier.ratio
+    return past != before and past >= NOTABLE_SLOWING * mean
 
 
 def _cause(causes: Sequence[Cause]) -> Phrase:

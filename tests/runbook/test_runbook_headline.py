@@ -22,6 +22,15 @@ def test_a_slow_rank_is_named_with_cost_and_cause(throttled: Diagnosis) -> None:
     )
 
 
+def test_the_slow_steps_are_shown_where_the_mean_of_the_window_hides_them(
+    varied: Varied, throttled: Diagnosis
+) -> None:
+    slowdown = throttled.slowdown.model_copy(update={"versus_own_past": 1.9})
+    assert "+32 ms per step (1.28x; slow steps 1.90x), " in first_line(varied(slowdown=slowdown))
+    slowdown = throttled.slowdown.model_copy(update={"versus_own_past": 1.3})
+    assert "+32 ms per step (1.28x), " in first_line(varied(slowdown=slowdown))
+
+
 def test_a_whole_node_is_named_as_a_node(varied: Varied, throttled: Diagnosis) -> None:
     group = throttled.stragglers[0].model_copy(update={"scope": "node", "ranks": [4, 5, 6, 7]})
     assert "FAIL-SLOW: node `node-3` (ranks 4-7), " in first_line(varied(stragglers=[group]))
