@@ -21,6 +21,8 @@ from rca.telemetry.window import Window
 
 Result = TypeVar("Result")
 
+#: Version that trainings learn from and are tested on. The shipped bundle is of version 1.
+TRAINED_VERSION: CorpusVersion = 1
 #: Scenarios that a worker receives at once.
 SCENARIOS_PER_TASK = 16
 
@@ -57,15 +59,20 @@ def sampled(
 
 
 def simulated_window(
-    seed: int, version: CorpusVersion = 1, *, with_steps: bool = False
+    seed: int, version: CorpusVersion = TRAINED_VERSION, *, with_steps: bool = False
 ) -> tuple[Window, Label]:
     """The window of a seed's scenario, and its label; `with_steps` adds the steps that a window may lack."""
     scenario = sampled(np.random.default_rng(seed), version)
-    labelled = simulate(scenario)
-    if with_steps and not labelled.window.steps.num_rows:
-        shown = {"steps_reported": True, "begun_steps_reported": True}
-        labelled = simulate(changed(scenario, telemetry=shown))
+    labelled = simulate_with_steps(scenario) if with_steps else simulate(scenario)
     return labelled.window, Label.model_validate(labelled.label)
+
+
+def simulate_with_steps(scenario: Scenario) -> LabelledWindow:
+    """Simulate one window, with the steps that its telemetry may lack: features need them."""
+    labelled = simulate(scenario)
+    if labelled.window.steps.num_rows:
+        return labelled
+    return simulate(changed(scenario, telemetry={"steps_reported": True, "begun_steps_reported": True}))
 
 
 def for_each_scenario(

@@ -13,7 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.features import WINDOW_FEATURES
-from rca.simulation import sample_scenario, simulate
+from rca.simulation.corpus import TRAINED_VERSION, sampled, simulate_with_steps
 from rca.telemetry.labels import Label
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache
@@ -65,6 +65,7 @@ def healthy_seeds(n: int, seed: int) -> list[int]:
 
 
 def _simulated(seed: int) -> Example:
-    labelled = simulate(sample_scenario(np.random.default_rng(seed), cause="healthy"))
+    scenario = sampled(np.random.default_rng(seed), TRAINED_VERSION, cause="healthy")
+    labelled = simulate_with_steps(scenario)
     label = Label.model_validate(labelled.label)
     return example(labelled.window, label, group=scenario_group(seed), seed=seed)

@@ -83,7 +83,7 @@ def held_costs(
 
 
 def _costs(folder: str, seed: int) -> list[HeldOutCost]:
-    window, label = simulated_window(seed)
+    window, label = simulated_window(seed, with_steps=True)
     _, _, pricing = analyse(window, _bundle(folder))
     return matched(label, pricing)
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from rca.simulation.corpus import for_each_scenario, simulated_window
+from rca.simulation.corpus import TRAINED_VERSION, for_each_scenario, simulated_window
 from rca.simulation.scenario import CorpusVersion
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
@@ -30,7 +30,7 @@ def simulated_examples(
     *,
     processes: int,
     cache: FeatureCache | None = None,
-    version: CorpusVersion = 1,
+    version: CorpusVersion = TRAINED_VERSION,
 ) -> Iterator[Example]:
     """Simulate scenarios and extract their features; the result depends on number, seed and version only.
 
@@ -45,7 +45,7 @@ def simulated_examples(
         Of the corpus. Windows of version 2 that would have no steps get them: features need steps.
     """
     seeds, kind = scenario_seeds(n_windows, seed), "simulated" if version == 1 else f"simulated {version}"
-    make = _simulated if version == 1 else partial(_simulated, version=version)
+    make = _simulated if version == TRAINED_VERSION else partial(_simulated, version=version)
     yield from kept_examples(kind, seeds, make, processes=processes, cache=cache)
 
 
@@ -87,6 +87,6 @@ def kept_examples(
             cache.write(key, made)
 
 
-def _simulated(seed: int, version: CorpusVersion = 1) -> Example:
+def _simulated(seed: int, version: CorpusVersion = TRAINED_VERSION) -> Example:
     window, label = simulated_window(seed, version, with_steps=True)
     return example(window, label, group=scenario_group(seed), seed=seed)

@@ -14,12 +14,13 @@ from rca.simulation.corpus import corpus_window, sampled
 from rca.simulation.exporters import EXPORTERS
 from rca.simulation.faults import FIRST_CAUSES, apply_faults
 from rca.simulation.label import VISIBLE_SLOWDOWN
-from rca.simulation.mechanisms import MECHANISMS, sample_second
+from rca.simulation.mechanisms import HARMLESS, MECHANISMS, sample_second
 from rca.simulation.mechanisms.parts import changed, with_timers
 from rca.simulation.resources import FACTORS
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
 from rca.training.corpus import example
+from rca.training.simulated import simulated_examples
 
 SLOW = [
     name for name, each in MECHANISMS.items() if each.labels and each.job not in {"hang", "process_crash"}
@@ -33,7 +34,7 @@ STOPS = (
     "silent_hang",
     "vanished_rank",
 )
-HARMLESS = [name for name, each in MECHANISMS.items() if not each.labels]
+HEALTHY = [name for name, each in MECHANISMS.items() if not each.labels]
 LATER_RESOURCES = (
     "compile_stall", "untimed_stall", "memory_held", "adapter_stretch", "ring_stretch", "crowding",
     "own_cores", "sockets", "crossed_port", "port_down", "port_rate",
@@ -138,7 +139,7 @@ def phase_starts(window: Window) -> float:
     return float(start.max() - start.min())
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@pytest.mark.parametrize("name", HEALTHY)
 def test_what_costs_little_or_only_looks_alike_is_healthy(name: str) -> None:
     assert made(name).label["failure_mode"] == "healthy"
 
@@ -365,17 +366,25 @@ def test_a_window_may_have_exporters_and_no_steps() -> None:
     assert found.label == simulate(drawn("chronic_job")).label
 
 
+def test_a_training_can_learn_from_the_second_version() -> None:
+    first, second = (list(simulated_examples(4, 1, processes=1, version=version)) for version in (1, 2))
+    assert [each.group for each in first] == [each.group for each in second]
+    assert any(not np.array_equal(a.window, b.window) for a, b in zip(first, second, strict=True))
+
+
 def test_a_training_gets_steps_of_windows_that_have_none(monkeypatch) -> None:
     bare = changed(drawn("chronic_job"), telemetry={"steps_reported": False})
     monkeypatch.setattr(corpus, "sampled", lambda rng, version: bare)
+    assert corpus.TRAINED_VERSION == 1
     assert corpus.simulated_window(0, 2)[0].steps.num_rows == 0
     assert corpus.simulated_window(0, 2, with_steps=True)[0].steps.num_rows > 0
 
 
-def test_the_mixture_holds_the_first_version_and_every_kind_of_label() -> None:
+def test_requested_healthy_jobs_have_no_fault_and_some_a_harmless_mechanism() -> None:
     rng = np.random.default_rng(0)
-    names = [sample_second(rng, cause="healthy").mechanism for _ in range(3)]
-    assert names == ["", "", ""]
+    healthy = [sample_second(rng, cause="healthy") for _ in range(12)]
+    assert {""} < {each.mechanism for each in healthy} <= {"", *HARMLESS}
+    assert not any(each.faults for each in healthy)
     assert corpus_window(3, 0, version=2).scenario.corpus == 2
 
 

@@ -50,6 +50,9 @@ MECHANISMS: dict[str, Mechanism] = {
     "untimed_evaluation": Mechanism(0.06, harmless.untimed_evaluation, ()),
     "few_compilations": Mechanism(0.05, harmless.few_compilations, (), dialects=ON_GPUS),
 }
+#: Mechanisms of healthy jobs, and the share of requested healthy jobs with one of them.
+HARMLESS = ("full_memory", "untimed_evaluation", "few_compilations")
+HARMLESS_SHARE = 0.3
 #: Shares of all windows of version 2 with exporters only, and with step times and exporters but no phases.
 EXPORTERS_ONLY_SHARE, WITHOUT_PHASES_SHARE = 0.05, 0.12
 #: Shares of jobs whose step timer ends before the host's work between steps, and before checkpoints as well.
@@ -74,6 +77,7 @@ def sample_second(
     rng : numpy.random.Generator
     cause : str, optional
         ``healthy`` or a catalogue id. A cause of version 1 is drawn as there, a later one by its mechanism.
+        Some healthy jobs have a mechanism that is harmless.
     dialect : {"gpu_cluster", "cpu_testbed", "mixed"}, optional
         Mechanisms that need other machines ignore it.
     mechanism : str, optional
@@ -92,15 +96,17 @@ def sample_second(
         raise ValueError(f"unknown mechanism {mechanism!r}; expected one of {sorted(MECHANISMS)}")
     if mechanism is None and cause in FAULTS and cause not in FIRST_CAUSES:
         mechanism = cause
+    if mechanism is None and cause == "healthy" and rng.random() < HARMLESS_SHARE:
+        mechanism = _pick(rng, HARMLESS)
     if mechanism is None and (cause is not None or rng.random() < FIRST_SHARE):
         return _varied(rng, sample_scenario(rng, cause=cause, dialect=dialect))
-    name = mechanism or _pick(rng)
+    name = mechanism or _pick(rng, tuple(MECHANISMS))
     return _drawn(rng, name, MECHANISMS[name], dialect)
 
 
-def _pick(rng: np.random.Generator) -> str:
-    weights = np.array([each.weight for each in MECHANISMS.values()])
-    return list(MECHANISMS)[int(rng.choice(weights.size, p=weights / weights.sum()))]
+def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
+    weights = np.array([MECHANISMS[name].weight for name in names])
+    return names[int(rng.choice(weights.size, p=weights / weights.sum()))]
 
 
 def _drawn(rng: np.random.Generator, name: str, mechanism: Mechanism, dialect: Dialect | None) -> Scenario:

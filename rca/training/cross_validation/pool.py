@@ -14,7 +14,7 @@ from rca.arrays import BoolArray, IntArray
 from rca.evaluation.judged_rows import severity_band
 from rca.features import WINDOW_FEATURES
 from rca.processes import mapped
-from rca.simulation.sampling import sample_scenario
+from rca.simulation.corpus import TRAINED_VERSION, sampled
 from rca.telemetry.labels import CollectionEntry, Label
 from rca.training.corpus import Corpus, stack
 from rca.training.digests import files_digest
@@ -168,7 +168,7 @@ def _simulated(modes: Sequence[str], seeds: Sequence[int], processes: int) -> It
 
 def scenario_facts(seed: int) -> tuple[frozenset[Cell], int]:
     """Injected faults and number of ranks of the simulated scenario of a seed."""
-    scenario = sample_scenario(np.random.default_rng(seed))
+    scenario = sampled(np.random.default_rng(seed), TRAINED_VERSION)
     cells = frozenset((fault.cause, severity_band(fault.severity)) for fault in scenario.faults)
     return cells, scenario.parallelism.world_size
 
