@@ -188,7 +188,8 @@ def command(
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
-    write(_render(diagnosis, chosen, window, verbose=verbose), output)
+    text = _render(diagnosis, chosen, window, verbose=verbose, path=None if path == "-" else path)
+    write(text, output, quiet=format_ is Format.json)
     raise typer.Exit(verdict_code(diagnosis))
 
 
@@ -283,15 +284,15 @@ def _default_format(output: Path | None) -> Format:
     return Format.table if sys.stdout.isatty() else Format.markdown
 
 
-def _render(diagnosis: Diagnosis, chosen: Format, window: Window, *, verbose: bool) -> str:
+def _render(diagnosis: Diagnosis, chosen: Format, window: Window, *, verbose: bool, path: str | None) -> str:
     if chosen is Format.json:
         return diagnosis.to_json(indent=2)
     from rca.runbook import render
 
     if chosen is Format.table:
-        return rendered(render(diagnosis, "terminal", verbose=verbose))
+        return rendered(render(diagnosis, "terminal", verbose=verbose, path=path))
     if chosen is Format.slack:
         return render(diagnosis, "slack")
     if chosen is Format.html:
         return render(diagnosis, "html", verbose=verbose, window=window)
-    return render(diagnosis, "markdown", verbose=verbose)
+    return render(diagnosis, "markdown", verbose=verbose, path=path)

@@ -63,14 +63,19 @@ def _lines(error: RcaError) -> list[str]:
     return [*lines, f"  hint: {clean(error.hint)}"] if error.hint else lines
 
 
-def write(text: str, path: Path | None = None) -> None:
-    """Write `text` to `path` or standard output; end without an error if the reader is gone."""
+def write(text: str, path: Path | None = None, *, quiet: bool = False) -> None:
+    """Write `text` to `path` or standard output; end without an error if the reader is gone.
+
+    Standard error says which file was written, unless `quiet`.
+    """
     text = text if text.endswith("\n") else text + "\n"
     if path is not None:
         try:
             path.write_text(text, encoding="utf-8")
         except OSError as error:
             fail(SourceError(f"cannot write {path}: {error.strerror}"))
+        if not quiet:
+            sys.stderr.write(f"written to {path}\n")
         return
     try:
         sys.stdout.write(text)

@@ -12,7 +12,7 @@ import typer
 from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import forgo_pandas
-from rca.errors import InvalidInput, RcaError
+from rca.errors import InvalidInput, RcaError, SourceError
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -125,7 +125,7 @@ def command(
     except RcaError as error:
         fail(error, as_json=chosen is Format.json)
     if chosen is Format.json:
-        write(found.model_dump_json(indent=2), output)
+        write(found.model_dump_json(indent=2), output, quiet=True)
         return
     from rca.runbook.plan_page import plan_markdown, plan_terminal
 
@@ -138,6 +138,11 @@ def command(
 def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tuple[Diagnosis, Window | None]:
     """The diagnosis of a window, or a stored one without its window."""
     piped = read_stdin() if path == "-" else None
+    if piped is None and not Path(path).exists():
+        raise SourceError(
+            f"{path}: no such file or directory",
+            hint="give the path of the window, or write the file first: rca diagnose WINDOW -o answer.json",
+        )
     known = _stored(Path(path)) if piped is None else _diagnosis("standard input", piped)
     if known is not None:
         if bundle is not None or topology:

@@ -102,7 +102,7 @@ def command(
             shown = _shown(library, cause, incident, None if platform is None else platform.value, format_)
     except RcaError as error:
         fail(error, as_json=format_ is Format.json)
-    write(shown, output)
+    write(shown, output, quiet=format_ is Format.json)
 
 
 def _listed(library: Library, format_: Format) -> str:

@@ -21,13 +21,23 @@ TextFormat = Literal["markdown", "html", "slack"]
 
 @overload
 def render(
-    diagnosis: Diagnosis, format_: TextFormat, *, verbose: bool = False, window: Window | None = None
+    diagnosis: Diagnosis,
+    format_: TextFormat,
+    *,
+    verbose: bool = False,
+    window: Window | None = None,
+    path: str | None = None,
 ) -> str: ...
 
 
 @overload
 def render(
-    diagnosis: Diagnosis, format_: Literal["terminal"], *, verbose: bool = False, window: Window | None = None
+    diagnosis: Diagnosis,
+    format_: Literal["terminal"],
+    *,
+    verbose: bool = False,
+    window: Window | None = None,
+    path: str | None = None,
 ) -> RenderableType: ...
 
 
@@ -37,6 +47,7 @@ def render(
     *,
     verbose: bool = False,
     window: Window | None = None,
+    path: str | None = None,
 ) -> str | RenderableType:
     """Render the runbook page of a diagnosis.
 
@@ -50,9 +61,11 @@ def render(
     verbose : bool
         Also print the internal names of signals and features, and log-odds. Without it, a terminal shows the
         summary alone.
-
     window : Window, optional
         The diagnosed window, for the pictures of lateness and signals in HTML.
+    path : str, optional
+        Of the diagnosed window, for the command that shows the runbook. HTML and Slack pages leave this
+        machine, so they have the command without it.
 
     Raises
     ------
@@ -69,8 +82,8 @@ def render(
     if format_ == "terminal" and not verbose:
         from rca.runbook.terminal import brief
 
-        return brief(Summary.from_diagnosis(diagnosis))
-    page = Page.from_diagnosis(diagnosis, verbose=verbose)
+        return brief(Summary.from_diagnosis(diagnosis, path))
+    page = Page.from_diagnosis(diagnosis, verbose=verbose, path=None if format_ == "html" else path)
     if format_ == "markdown":
         from rca.runbook.markdown import markdown
 

@@ -104,11 +104,11 @@ class Page:
     STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
 
     @classmethod
-    def from_diagnosis(cls, diagnosis: Diagnosis, *, verbose: bool = False) -> Page:
-        """Put a diagnosis into words; `verbose` adds internal names and log-odds."""
+    def from_diagnosis(cls, diagnosis: Diagnosis, *, verbose: bool = False, path: str | None = None) -> Page:
+        """Put a diagnosis into words; `verbose` adds internal names and log-odds, `path` as for `Summary`."""
         priced = _is_priced(diagnosis)
         return cls(
-            summary=Summary.from_diagnosis(diagnosis),
+            summary=Summary.from_diagnosis(diagnosis, path),
             facts=_facts(diagnosis),
             verdict_evidence=evidence_lines(diagnosis.failure_mode_evidence, verbose=verbose),
             straggler_rows=tuple(_straggler_row(group, diagnosis.window) for group in diagnosis.stragglers),

@@ -5,6 +5,7 @@ Every surface shows it: terminal, Markdown, HTML, Slack and incident. They decid
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,7 +54,7 @@ class Summary:
     check : Phrase
         What to look at before.
     runbook : Phrase
-        The command that shows the runbook of the first cause.
+        The command that shows the runbook of the first cause, with the window's path if that is given.
     why : tuple of Phrase
         The observations that say most, at most `MOST_REASONS`.
     lost : Phrase
@@ -76,15 +77,15 @@ class Summary:
     owner: Phrase
 
     @classmethod
-    def from_diagnosis(cls, diagnosis: Diagnosis) -> Summary:
-        """Summarize a diagnosis."""
+    def from_diagnosis(cls, diagnosis: Diagnosis, path: str | None = None) -> Summary:
+        """Summarize a diagnosis; `path` of its window goes into the command that shows the runbook."""
         return cls(
             verdict=diagnosis.verdict,
             headline=headline(diagnosis),
             since=_since(diagnosis),
             do=_do(diagnosis),
             check=(sentence(diagnosis.next_check),) if diagnosis.next_check.strip() else (),
-            runbook=_runbook(diagnosis),
+            runbook=_runbook(diagnosis, path),
             why=_why(diagnosis),
             lost=_lost(diagnosis),
             sure=_sure(diagnosis),
@@ -193,11 +194,15 @@ def action_phrase(action: Action) -> Phrase:
     return (Name(clean(action.action)), gain, told)
 
 
-def _runbook(diagnosis: Diagnosis) -> Phrase:
+def _runbook(diagnosis: Diagnosis, path: str | None) -> Phrase:
     """The runbook of the first cause: the commands of its check, and how to go on."""
     if not diagnosis.causes or diagnosis.verdict == "healthy":
         return ()
-    return (Name(f"rca runbook {clean(diagnosis.causes[0].cause)} --diagnosis ANSWER.json"),)
+    command = f"rca runbook {clean(diagnosis.causes[0].cause)}"
+    # A path with control characters could not be copied from a page.
+    if path is not None and clean(path) == path:
+        command += f" --diagnosis {shlex.quote(path)}"
+    return (Name(command),)
 
 
 def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:

@@ -50,9 +50,12 @@ def read_window(
     return _from_bytes(source.read(), max_bytes)
 
 
+_MISSING = "give the folder or file of a window; `rca sources` lists what can be read"
+
+
 def _from_path(path: Path, max_bytes: int | None) -> Window:
     if not path.exists():
-        raise SourceError(f"{path}: no such file or directory")
+        raise SourceError(f"{path}: no such file or directory", hint=_MISSING)
     # A pipe can be read only once, so a source is looked for in folders and regular files.
     if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
         window = read_files(path)
@@ -69,7 +72,7 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise SourceError(f"{path}: no such file or directory") from None
+        raise SourceError(f"{path}: no such file or directory", hint=_MISSING) from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 

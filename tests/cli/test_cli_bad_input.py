@@ -52,6 +52,7 @@ def test_a_path_that_is_not_there_is_refused(rca_command: Run) -> None:
     ran = rca_command("diagnose", "no/such/window")
     assert ran.code == 2
     assert ran.err.startswith("error (source-error): no/such/window: ")
+    assert "hint: give the folder or file of a window; `rca sources` lists" in ran.err
 
 
 def test_a_directory_without_a_window_is_refused(rca_command: Run, tmp_path: Path) -> None:

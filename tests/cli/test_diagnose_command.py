@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -101,8 +102,29 @@ def test_the_suffix_of_the_output_chooses_the_format(
     rca_command: Run, tmp_path: Path, name: str, start: str
 ) -> None:
     ran = rca_command("diagnose", SLOW, "--output", tmp_path / name)
-    assert ran.out == ""
+    assert (ran.out, ran.err) == ("", f"written to {tmp_path / name}\n")
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown"])
+def test_the_runbook_of_an_answer_is_a_command_that_runs(
+    rca_command: Run, tmp_path: Path, format_: str
+) -> None:
+    window = tmp_path / "my window"
+    window.symlink_to(SLOW.resolve())
+    text = rca_command("diagnose", window, "--format", format_, "--output", tmp_path / "page")
+    assert text.code == 10
+    page = " ".join((tmp_path / "page").read_text(encoding="utf-8").replace("`", "").split())
+    command = f"rca runbook cpu_contention --diagnosis '{window}'"
+    assert command in page
+    ran = rca_command(*shlex.split(command)[1:])
+    assert ran.code == 0
+    assert "ranks 2-3 on node-1" in ran.out
+
+
+@pytest.mark.parametrize("format_", ["html", "slack"])
+def test_a_page_for_others_has_a_runbook_command_without_a_path(rca_command: Run, format_: str) -> None:
+    assert "rca runbook cpu_contention<" in rca_command("diagnose", SLOW, "-f", format_).out.replace("`", "<")
 
 
 def test_a_suffix_that_is_no_format_is_refused(rca_command: Run, tmp_path: Path) -> None:

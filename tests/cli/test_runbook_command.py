@@ -64,7 +64,7 @@ def test_a_site_replaces_runbooks(rca_command: Run, tmp_path: Path, monkeypatch:
     [
         (("gremlins",), "there is no cause 'gremlins'"),
         ((), "give a cause or --diagnosis"),
-        (("hang", "--diagnosis", "none.json"), "none.json"),
+        (("hang", "--diagnosis", "none.json"), "hint: give the path of the window, or write the file first"),
         (("hang", "--runbooks", "none"), "none: cannot be read"),
     ],
 )

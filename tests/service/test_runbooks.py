@@ -52,6 +52,7 @@ def test_an_incident_links_to_the_runbook_of_its_newest_window(client: TestClien
     assert shown["runbook"] == f"/v1/runbooks/nic_degradation?diagnosis={diagnosis}"
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"}).text
     assert f"- Runbook: `rca runbook nic_degradation`, or `GET {shown['runbook']}`." in page
+    assert page.count("rca runbook") == 1
     assert client.get(shown["runbook"]).json()["diagnosis_id"] == diagnosis
 
 

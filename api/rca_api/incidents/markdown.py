@@ -38,9 +38,14 @@ def page(incident: IncidentDetail) -> str:
 
 
 def _summary(incident: IncidentDetail) -> list[str]:
-    """The summary of its newest diagnosis, as on the page of that diagnosis."""
+    """The summary of its newest diagnosis, as on the page of that diagnosis.
+
+    Its runbook is left out: the incident has its own line, filled from the newest window with its cause.
+    """
     lines: list[str] = []
     for part in () if incident.summary is None else incident.summary.parts:
+        if part.title == "Runbook" and incident.runbook is not None:
+            continue
         first, *more = map(_text, part.lines)
         lines += [f"- **{part.title}:** {first}", *(f"  - {each}" for each in more)]
     return lines
