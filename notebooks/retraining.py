@@ -69,14 +69,14 @@ print(f"right failure mode on {accuracy['value']:.0%} of {accuracy['n']:.0f} own
 #
 # Champion and challenger answer the same windows: simulated scenarios that no training uses, and your own
 # test windows. Nothing is promoted that is worse on either. Without a champion the shipped model has to be
-# matched. `rca models promote` asks 2,000 scenarios. Here they are 24.
+# matched. `rca models promote` asks 2,000 scenarios. Here they are 16.
 
 # %%
 from rca.training.promotion import promote
 from rca.training.registry import Registry
 
 registry = Registry(store)
-result = promote(registry, collections=[mine], n_windows=24)
+result = promote(registry, collections=[mine], n_windows=16)
 print(f"version {result.version} is {result.verdict.outcome} than the shipped model")
 print("promoted" if result.promoted else "not promoted, the shipped model stays in use")
 for reason in result.verdict.reasons:

@@ -12,6 +12,7 @@ from made_up_corpus import made_up_corpus
 from registered import bundle_copy
 
 from rca.diagnosis import Bundle
+from rca.training import bundle_comparison
 from rca.training import run as training
 from rca.training.data_facts import data_facts
 from rca.training.held_out import held_out_rows
@@ -58,6 +59,7 @@ def test_a_worse_model_is_said_to_be_worse_and_its_run_has_a_name(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "fit", without_fitting)
+    monkeypatch.setattr(bundle_comparison, "LATENCY_REPEATS", 1)
     lines = told(capsys).splitlines()
     assert "version 1 is worse than the shipped model" in lines
     assert "not promoted, the shipped model stays in use" in lines
