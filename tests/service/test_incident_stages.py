@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from diagnosed import SETTINGS, Clock, diagnosed
+from diagnosed import SECONDS, SETTINGS, START, Clock, diagnosed
 
 from rca_api.diagnoses.work import _nodes
 from rca_api.incidents.announce import Announcer
@@ -34,6 +35,41 @@ def test_each_stage_has_its_time_since_the_begin(database: Database) -> None:
     assert stages == {"detected": 120.0, "localised": 180.0, "explained": 180.0, "recovered": 180.0}
     assert "- Stages: detected after 2 min, localised after 3 min," in page(held)
     assert held.url == f"https://rca.example.org/ui#/incidents/{held.id}"
+
+
+def test_an_incident_begins_with_the_onset_and_not_with_its_window(database: Database) -> None:
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
+    onset = datetime.fromtimestamp(START + SECONDS + 45, UTC)
+    begin = datetime.fromtimestamp(START + 2 * SECONDS, UTC)
+    with database.session() as session:
+        diagnosed(session, tracker, said="healthy")
+        for number, since in ((1, onset), (2, begin)):
+            diagnosed(session, tracker, number=number, said="nic_degradation", since=since.isoformat())
+    with database.reading() as session:
+        (row,) = session.scalars(found())
+        held = _detail(session, row, lemons=False, prior=0.01, public_url="")
+    assert held.began == onset
+    assert held.stages[0].seconds == 15.0
+    written = page(held)
+    assert f"- **Since:** {onset:%Y-%m-%d %H:%M:%S} UTC, last seen " in written
+    assert written.count("Since") == 1
+    assert "sick" not in written
+
+
+def test_the_onset_is_read_again_when_a_window_is_deleted(database: Database) -> None:
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
+    with database.session() as session:
+        first, _ = (
+            diagnosed(session, tracker, number=number, said="nic_degradation", since=since)
+            for number, since in ((0, None), (1, datetime.fromtimestamp(START + 70, UTC).isoformat()))
+        )
+        (row,) = session.scalars(found())
+        assert row.onset == START
+        incident = row.id
+        session.delete(first)
+        session.flush()
+        tracker.withdraw(session, incident)
+        assert row.onset == START + 70
 
 
 def test_a_newer_suspect_does_not_hide_the_summary_of_the_cause(database: Database) -> None:

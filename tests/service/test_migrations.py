@@ -97,6 +97,7 @@ def test_a_database_of_the_last_release_keeps_what_it_holds(empty_database_url: 
         ) == {*found[:2]}
         incident = session.get_one(IncidentRow, "i")
         assert (incident.cause, incident.suspected, incident.uncertain) == ("nic_degradation", False, False)
+        assert incident.onset == incident.began
         opened, resolved = (session.get_one(WebhookRow, each) for each in "wv")
         assert (opened.events, resolved.events) == (["incident.opened"], ["incident.resolved"])
         assert (opened.form, opened.routing_key) == ("standard", None)

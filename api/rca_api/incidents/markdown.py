@@ -10,7 +10,9 @@ from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWin
 
 #: Most nodes or ranks in one line.
 _NAMED = 4
-_WORDS = {"fail_slow": "fail-slow", "fail_stop": "fail-stop"}
+_WORDS = {"healthy": "healthy", "fail_slow": "fail-slow", "fail_stop": "fail-stop"}
+#: Windows without a certain cause; the others are named after their failure mode.
+_VERDICTS = {"suspect": "fault, cause not certain", "unsure": "undecided", "healthy": "healthy"}
 _RESOLVED = {
     "healthy": "healthy again",
     "silence": "no more windows arrived",
@@ -40,11 +42,12 @@ def page(incident: IncidentDetail) -> str:
 def _summary(incident: IncidentDetail) -> list[str]:
     """The summary of its newest diagnosis, as on the page of that diagnosis.
 
-    Its runbook is left out: the incident has its own line, filled from the newest window with its cause.
+    Two parts are the incident's own: the onset, since the newest window may begin later, and the runbook,
+    which is filled from the newest window with its cause.
     """
-    lines: list[str] = []
+    lines = [f"- **Since:** {_when(incident.began)}, last seen {_when(incident.ended)}, on the job's clock."]
     for part in () if incident.summary is None else incident.summary.parts:
-        if part.title == "Runbook" and incident.runbook is not None:
+        if part.title == "Since" or (part.title == "Runbook" and incident.runbook is not None):
             continue
         first, *more = map(_text, part.lines)
         lines += [f"- **{part.title}:** {first}", *(f"  - {each}" for each in more)]
@@ -55,7 +58,6 @@ def _facts(incident: IncidentDetail) -> list[str]:
     lost = f"{seconds(incident.seconds_lost)} of the job, {incident.gpu_hours_lost:,.2f} GPU-hours"
     facts = [
         f"- Lost so far: {lost}, in {incident.windows:,} window{'' if incident.windows == 1 else 's'}.",
-        f"- From {_when(incident.began)} to {_when(incident.ended)}, on the job's clock.",
     ]
     reached = [
         f"{each.name} after {seconds(each.seconds)}" for each in incident.stages if each.seconds is not None
@@ -108,7 +110,7 @@ def _where(cause: str | None, place: list[str]) -> str:
 def _row(window: IncidentWindow) -> str:
     cells = (
         _when(window.window_end),
-        window.verdict,
+        _VERDICTS.get(window.verdict) or _WORDS[window.failure_mode],
         _text(window.cause or ""),
         seconds(window.seconds_lost),
         window.diagnosis_id,

@@ -35,7 +35,8 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
         return None
     key = {"job_id": row.job_id, "window_end": row.window_end, "window_start": row.window_start}
     ahead = row.window_end > at.timestamp() + skew_seconds
-    verdict = _verdict(orjson.loads(row.document))
+    document = orjson.loads(row.document)
+    verdict = {**_verdict(document), "onset": _onset(document, row.window_start)}
     values = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **verdict}
     if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
@@ -80,6 +81,14 @@ def _is_suspect(document: dict[str, Any]) -> bool:
         return False
     certain = document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY
     return bool(certain and reason["code"] in _CAUSE_IS_OPEN)
+
+
+def _onset(document: dict[str, Any], window_start: float) -> float | None:
+    """When the stragglers of a faulty window began to be late, else its begin; None without a fault."""
+    if _certainty(document) not in ("sick", "suspect"):
+        return None
+    since = document.get("since")
+    return window_start if since is None else datetime.fromisoformat(since).timestamp()
 
 
 def _place(document: dict[str, Any]) -> list[str] | None:

@@ -152,6 +152,8 @@ def attach(session: Session, incident: IncidentRow, row: ObservationRow) -> None
     incident.windows += 1
     incident.began = min(incident.began, row.window_start)
     incident.ended = max(incident.ended, row.window_end)
+    if row.onset is not None:
+        incident.onset = row.onset if incident.onset is None else min(incident.onset, row.onset)
     if _overlaps(session, row):
         recount(session, incident)
     else:
@@ -170,8 +172,10 @@ def diagnosis_of(session: Session, incident: IncidentRow) -> str | None:
 
 
 def recount(session: Session, incident: IncidentRow) -> None:
-    """Recompute the cost of an incident."""
+    """Recompute the cost and the onset of an incident; without faulty windows it keeps its onset."""
     incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))
+    earliest = select(func.min(ObservationRow.onset)).where(ObservationRow.incident_id == incident.id)
+    incident.onset = session.scalar(earliest) or incident.onset
 
 
 def _overlaps(session: Session, row: ObservationRow) -> bool:

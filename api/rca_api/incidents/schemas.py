@@ -85,7 +85,10 @@ class Incident(BaseModel):
         "`silence`: no window for too long, so the state of the job is unknown. "
         "`deleted`: the diagnoses of all its windows were deleted."
     )
-    began: datetime = Field(description="Begin of its first window, on the clock of the job.")
+    began: datetime = Field(
+        description="Onset: when its stragglers began to be late, on the clock of the job. Without a known "
+        "onset it is the begin of its first window."
+    )
     ended: datetime = Field(description="End of its last window so far, on the clock of the job.")
     windows: int = Field(ge=0)
     seconds_lost: float = Field(
@@ -160,7 +163,7 @@ class Stage(BaseModel):
         "named. `recovered`: the first of the healthy windows that resolved it."
     )
     at: datetime | None = Field(description="On the clock of the job; null if it is not reached yet.")
-    seconds: float | None = Field(description="Since the incident began.")
+    seconds: float | None = Field(description="Since the incident's `began`.")
 
 
 class Lemon(BaseModel):
@@ -235,7 +238,7 @@ def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
         **fields,
         state="open" if row.open_job_id is not None else "resolved",
         place=row.place or [],
-        began=moment(row.began),
+        began=moment(row.began if row.onset is None else row.onset),
         ended=moment(row.ended),
         nodes=[SuspectNode(node=node, probability=probability) for node, probability in nodes],
     )

@@ -11,7 +11,7 @@ from rca_api.incidents.schemas import Incident, IncidentEvent, IncidentWindow, S
 def stages(
     incident: Incident, timeline: Sequence[IncidentEvent], windows: Sequence[IncidentWindow]
 ) -> list[Stage]:
-    """When each stage was reached, and how long after the begin of the incident.
+    """When each stage was reached, and how long after the onset of the incident.
 
     Parameters
     ----------

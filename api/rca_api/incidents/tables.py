@@ -61,6 +61,8 @@ class IncidentRow(Base):
     #: Window time, Unix seconds: begin of the first window and end of the last window.
     began: Mapped[float]
     ended: Mapped[float]
+    #: Earliest onset in its faulty windows, Unix seconds.
+    onset: Mapped[float | None]
     windows: Mapped[int] = mapped_column(default=0)
     seconds_lost: Mapped[float] = mapped_column(default=0.0)
     gpu_hours_lost: Mapped[float] = mapped_column(default=0.0)
@@ -120,6 +122,8 @@ class ObservationRow(Base):
     #: Of the failure mode; null in rows of earlier versions.
     probability: Mapped[float | None]
     cause: Mapped[str | None] = mapped_column(String(64))
+    #: When the stragglers began to be late, Unix seconds; null unless the window is faulty.
+    onset: Mapped[float | None]
     #: Nodes, else ranks, of the first cause.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.
