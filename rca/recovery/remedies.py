@@ -70,7 +70,7 @@ class Remedy:
         seen = sorted({fault.cause for fault in situation.faults if fault.cause in self.causes})
         if seen:
             return f"{', '.join(seen)}: too unlikely, or explains too little of the delay"
-        return f"no cause that it removes: {', '.join(self.causes)}"
+        return f"helps only against {', '.join(self.causes)}"
 
 
 class StageBalance(Remedy):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from rca.recovery.option import Option
@@ -12,7 +13,8 @@ from rca.runbook.numbers import count, probability, rank_list, seconds, seconds_
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "Due", "On the true cause")
+HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "Due", "Cause is right")
+_MOST_CERTAIN = 0.999
 #: Nodes named in a table; the JSON has all.
 MOST_NODES = 4
 
@@ -31,8 +33,8 @@ def plan_markdown(plan: Plan, *, verbose: bool = False) -> str:
     """The plan for a chat or a ticket."""
     lines = [f"# {headline(plan)}", ""]
     if plan.options:
-        lines += [_row(HEADER), _row("---" for _ in HEADER)]
-        lines += [_row(_cells(each)) for each in plan.options]
+        header, rows = _table(plan.options)
+        lines += [_row(header), _row("---" for _ in header), *map(_row, rows)]
         lines += ["", *(f"- `{each.action}`: {_how(each)}" for each in _distinct(plan.options))]
     if verbose:
         lines += ["", "Not now:", "", *(f"- `{each.action}`: {each.reason}." for each in plan.rejected)]
@@ -49,9 +51,13 @@ def plan_terminal(plan: Plan, *, verbose: bool = False) -> RenderableType:
 
     parts: list[RenderableType] = [Text(headline(plan), style="bold")]
     if plan.options:
-        table = Table(*HEADER)
-        for each in plan.options:
-            table.add_row(*map(Text, _cells(each)))
+        header, rows = _table(plan.options)
+        table = Table()
+        for title in header:
+            # A cut name of an action could not be looked up.
+            table.add_column(title, overflow="fold", no_wrap=title == HEADER[0])
+        for row in rows:
+            table.add_row(*map(Text, row))
         parts.append(table)
         parts += [Text(f"{each.action}: {_how(each)}") for each in _distinct(plan.options)]
     if verbose:
@@ -59,6 +65,13 @@ def plan_terminal(plan: Plan, *, verbose: bool = False) -> RenderableType:
     else:
         parts.append(Text(f"{count(len(plan.rejected), 'other action')} judged; --verbose says why not."))
     return Group(*parts)
+
+
+def _table(options: Sequence[Option]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Titles and rows, without the columns that are empty in every row."""
+    rows = [_cells(each) for each in options]
+    filled = [any(column) for column in zip(*rows, strict=True)]
+    return tuple(compress(HEADER, filled)), [tuple(compress(row, filled)) for row in rows]
 
 
 def _cells(option: Option) -> tuple[str, ...]:
@@ -74,7 +87,8 @@ def _cells(option: Option) -> tuple[str, ...]:
         seconds(option.one_off_seconds) if option.one_off_seconds else "nothing",
         after,
         due,
-        probability(option.chance),
+        # A cause that was found by a model is never certain.
+        probability(min(option.chance, _MOST_CERTAIN)),
     )
 
 

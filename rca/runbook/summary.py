@@ -117,23 +117,36 @@ def sentence(text: str) -> str:
 def _since(diagnosis: Diagnosis) -> Phrase:
     """When the trouble began and ended, in clock time where the window has it, and in steps."""
     groups = _groups(diagnosis)
-    first = min((each.first_step for each in groups if each.first_step is not None), default=None)
+    first = _first_step(diagnosis)
     lasts = [each.last_step for each in groups]
     last = None if None in lasts else max((each for each in lasts if each is not None), default=None)
     if diagnosis.since is None or diagnosis.since.year < _FIRST_YEAR:
         return () if first is None and last is None else (f"step {steps(first, last)}",)
-    began = moment(diagnosis.since)
+    start = began(diagnosis)
+    if diagnosis.failure_mode == "fail_stop":
+        return (start,)
+    if diagnosis.until is None:
+        return (f"{start}, until the window's end",)
+    at = "" if last is None else f" (step {last})"
+    return (f"{start} until {moment(diagnosis.until, diagnosis.since)}{at}",)
+
+
+def began(diagnosis: Diagnosis) -> str:
+    """When the trouble began: ``2026-03-01 03:00:00 UTC (step 12)``; empty if that is not known."""
+    first = _first_step(diagnosis)
+    if diagnosis.since is None or diagnosis.since.year < _FIRST_YEAR:
+        return "" if first is None else f"step {first}"
+    start = moment(diagnosis.since)
     stopped = diagnosis.failure_mode == "fail_stop"
     if first is not None:
-        began += f" (after step {first})" if stopped else f" (step {first})"
-    if stopped:
-        return (began,)
-    if _from_the_beginning(diagnosis, first):
-        began += " or before the window"
-    if diagnosis.until is None:
-        return (f"{began}, until the window's end",)
-    at = "" if last is None else f" (step {last})"
-    return (f"{began} until {moment(diagnosis.until, diagnosis.since)}{at}",)
+        start += f" (after step {first})" if stopped else f" (step {first})"
+    earlier = not stopped and _from_the_beginning(diagnosis, first)
+    return start + (" or before the window" if earlier else "")
+
+
+def _first_step(diagnosis: Diagnosis) -> int | None:
+    known = (each.first_step for each in _groups(diagnosis) if each.first_step is not None)
+    return min(known, default=None)
 
 
 def _from_the_beginning(diagnosis: Diagnosis, first: int | None) -> bool:

@@ -35,9 +35,21 @@ def test_the_plan_lists_gain_cost_and_instruction(rca_command: Run, folder: Path
     assert "drain_node" not in ran.out
 
 
+def test_a_terminal_of_80_columns_shows_whole_names_and_no_empty_column(
+    rca_command: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = rca_command("plan", folder / "window", "--format", "table")
+    assert "│ add_loader_workers" in ran.out
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "Pays off" not in ran.out
+    assert "Due" not in ran.out
+    assert "1.00" not in ran.out
+
+
 def test_verbose_says_why_not(rca_command: Run, folder: Path) -> None:
     ran = rca_command("plan", folder / "window", "--verbose", "--format", "table")
-    assert "not now: drain_node: no cause that it removes" in ran.out
+    assert "not now: drain_node: helps only against gpu_throttling" in ran.out
 
 
 def test_json_is_the_plan(rca_command: Run, folder: Path) -> None:

@@ -17,8 +17,10 @@ from rca.telemetry.causes import SPECS
 
 LIBRARY = Library.read()
 PAGES = [(cause, platform) for cause in SPECS for platform in PLATFORMS]
-#: Lines of a page without an incident: about a screen.
-MOST_LINES = 80
+#: Lines of a page without an incident.
+MOST_LINES = 90
+#: Columns of prose; commands are never wrapped.
+MOST_COLUMNS = 80
 
 
 def page(cause: str, platform: Platform) -> Runbook:
@@ -69,10 +71,20 @@ def test_a_page_is_whole_and_short(cause: str, platform: Platform) -> None:
     changed = [step.number for step in (*found.contain, *found.fix) if step.changes]
     assert [each.number for each in found.roll_back if each.number is not None] == changed[::-1]
     assert not [step for step in (*found.verify, *found.confirm) if step.changes]
-    assert len(text(found).splitlines()) <= MOST_LINES
+    lines = text(found).splitlines()
+    assert len(lines) <= MOST_LINES
+    assert {line.strip() for line in lines if len(line) > MOST_COLUMNS} <= set(commands(found))
     for shown in (text(found), markdown(found)):
         assert "{{" not in shown
         assert all(each.written in shown for each in found.replace)
+
+
+def test_a_placeholder_names_the_step_that_shows_it() -> None:
+    shown = text(page("cpu_contention", "host"))
+    assert "  OTHER_PID: process id of the other process; step 1 shows it" in shown
+    assert "  For another platform: --platform kubernetes or slurm." in shown
+    for source in LIBRARY.runbooks.values():
+        assert {name for step in source.steps() for name in step.shows} <= set(LIBRARY.common.placeholders)
 
 
 @pytest.mark.parametrize(("cause", "platform"), PAGES)

@@ -50,6 +50,13 @@ def test_nodes_and_ranks_come_from_the_diagnosis(throttled: Diagnosis) -> None:
     assert "NODE" not in {each.written for each in found.replace}
 
 
+def test_an_escalation_says_when_it_began(throttled: Diagnosis) -> None:
+    found = filled(throttled, "memory_pressure")
+    assert found.escalate[0].send == "node, list of processes, when it began: step 12"
+    unfilled = runbook(LIBRARY, "memory_pressure")
+    assert unfilled.escalate[0].send == "node, list of processes, when it began"
+
+
 def test_devices_come_from_the_places_of_the_window(throttled: Diagnosis) -> None:
     place = RankPlace(rank=6, node="node-3", gpu=2, pci_address="00000000:3B:00.0", nic="mlx5_2")
     found = filled(throttled, held=job(place))

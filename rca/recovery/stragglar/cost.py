@@ -203,6 +203,9 @@ def _reason(mean: float, low: float, break_even: float, persistence: float, dela
         )
     if math.isinf(break_even):
         return f"with {n} ranks and this size another all-reduce is faster, whatever the delay"
+    if delay <= 0:
+        early = -delay * 1e3
+        return f"in the typical step the expected rank is not last: another comes {early:.3g} ms later"
     if delay < break_even:
         return (
             f"the typical delay of {delay * 1e3:.3g} ms is below the break-even of {break_even * 1e3:.3g} ms"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rca.diagnosis.places import Place as RankInAnswer
 from rca.diagnosis.result import Action, Cause, Diagnosis, Straggler
 from rca.runbook.numbers import rank_list
+from rca.runbook.summary import began
 from rca.telemetry.job import Job, RankPlace
 
 #: Names come from telemetry, and commands are copied into a shell: only harmless ones are put into them.
@@ -100,6 +101,8 @@ class Incident:
             values |= {"ranks": rank_list(ranks), "rank": str(ranks[0])}
         if harmless and len(harmless) <= MOST_NODES:
             values |= {"nodes": " ".join(harmless), "nodelist": ",".join(harmless)}
+        if time := began(diagnosis):
+            values["since"] = f"when it began: {time}"
         if number := _SLURM_JOB.fullmatch(diagnosis.job_id):
             values["job"] = number[1]
         return cls(

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from rca.runbook.phrases import clean
 from rca.runbook.procedures.runbook import Runbook, Step, UndoneStep
+from rca.runbook.procedures.sources import PLATFORMS
 
 #: Marks a step that changes something.
 CHANGES = "CHANGES"
 #: Width of prose in plain text; commands are never wrapped.
-_WIDTH = 100
+_WIDTH = 80
 
 
 def markdown(runbook: Runbook) -> str:
@@ -59,7 +60,11 @@ def _block(commands: Sequence[str], indent: str) -> Iterator[str]:
 
 def text(runbook: Runbook) -> str:
     """The runbook for a terminal: prose is wrapped, commands are on lines of their own."""
-    lines = [_title(runbook), *_wrapped(_facts(runbook), "  ")]
+    others = " or ".join(each for each in PLATFORMS if each != runbook.platform)
+    lines = [
+        *_wrapped([_title(runbook)], "", "  "),
+        *_wrapped([*_facts(runbook), f"For another platform: --platform {others}."], "  "),
+    ]
     if runbook.replace:
         lines += ["", "REPLACE IN THE COMMANDS"]
         for each in runbook.replace:

@@ -194,8 +194,11 @@ class _Writer:
     platform: Platform
     incident: Incident | None
     used: dict[str, None] = field(default_factory=dict)
+    shown_by: dict[str, int] = field(default_factory=dict)
 
     def step(self, step: StepSource, number: int) -> Step:
+        for name in step.shows:
+            self.shown_by.setdefault(name, number)
         return Step(
             number=number,
             do=self.text(step.do),
@@ -238,7 +241,8 @@ class _Writer:
             done.add(name)
             known = self.library.common.placeholders[name]
             find = next(iter(self.commands(known.find, known.at)), "")
-            found.append(Open(written=_written(name), meaning=known.meaning, find=find))
+            source = f"; step {self.shown_by[name]} shows it" if name in self.shown_by else ""
+            found.append(Open(written=_written(name), meaning=known.meaning + source, find=find))
         return found
 
     def _values(self) -> list[Mapping[str, str]]:

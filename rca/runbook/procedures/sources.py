@@ -51,6 +51,8 @@ class StepSource(_Strict):
         Whether it changes something; then it has an `undo`.
     confirmed, otherwise : str
         What is seen if the cause is confirmed, or the step worked, and if not.
+    shows : tuple of str
+        Placeholders whose value its command prints.
     platforms : tuple of str
         Where the step is shown.
     """
@@ -63,6 +65,7 @@ class StepSource(_Strict):
     undo: Undo | None = None
     confirmed: Text = ""
     otherwise: Text = ""
+    shows: tuple[Name, ...] = ()
     platforms: tuple[Platform, ...] = PLATFORMS
 
     @model_validator(mode="after")
@@ -153,7 +156,7 @@ class Common(_Strict):
 
 def texts(source: BaseModel) -> Iterator[str]:
     """Every text of a file that may hold placeholders."""
-    yield from _texts(source.model_dump(exclude={"use", "at", "platform", "platforms", "changes"}))
+    yield from _texts(source.model_dump(exclude={"use", "at", "platform", "platforms", "changes", "shows"}))
 
 
 def _texts(value: object) -> Iterator[str]:

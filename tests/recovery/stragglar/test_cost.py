@@ -74,6 +74,13 @@ def test_a_likely_straggler_that_is_often_in_time_is_not_worth_it() -> None:
     assert "55%" in found.reason or "below" in found.reason
 
 
+def test_a_rank_that_is_usually_in_time_has_no_negative_delay() -> None:
+    found = predicted_saving(arrivals_of(0.3, 9e-3), 0.018, BANDWIDTH_ONLY)
+    assert not found.worth_it
+    assert "the expected rank is not last" in found.reason
+    assert "-" not in found.reason
+
+
 def test_three_ranks_are_never_worth_it() -> None:
     assert math.isinf(cost.break_even_delay(3, 1.0, BANDWIDTH_ONLY))
     found = predicted_saving(arrivals_of(1.0, 1.0, n_ranks=4)[:3], 1.0, BANDWIDTH_ONLY)
