@@ -44,7 +44,7 @@ lint: setup ## Formatting, style, types, import contract
 audit: setup ## Compare requirements.lock with the database of known vulnerabilities
 	$(RUN)/python .ci/audit.py
 
-serve: setup ## Serve on http://127.0.0.1:8080 without keys (docs at /docs)
+serve: setup ## Serve on http://127.0.0.1:8080 without keys (page at /ui, docs at /docs)
 	$(RUN)/rca serve --no-auth
 
 bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)

@@ -116,6 +116,11 @@ def test_files_outside_the_folder_are_not_served(client: TestClient) -> None:
     assert client.get("/ui/files/..%2fsummary.py").status_code == 404
 
 
+def test_the_root_leads_to_the_page(client: TestClient) -> None:
+    answer = client.get("/", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (307, "/ui")
+
+
 def test_the_page_is_no_part_of_the_api(client: TestClient) -> None:
     assert isinstance(client.app, FastAPI)
     found = [route for route in client.app.routes if str(getattr(route, "path", "")).startswith("/ui")]
@@ -219,6 +224,8 @@ def test_an_account_at_the_issuer_signs_in_and_comes_back_to_the_part(visit: Vis
     stranger.on("request", lambda sent: requests.append(sent.url))
     stranger.on("console", lambda message: complaints.append(message.text))
     stranger.goto(f"{visit.url}/ui#/compare")
+    stranger.wait_for_selector("text=Sign in with your account")
+    assert not stranger.locator("#sign-out").is_visible()
     stranger.get_by_role("button", name="Sign in with your account").click()
     stranger.wait_for_selector("h1:has-text('Compare')")
     assert stranger.url == f"{visit.url}/ui#/compare"
@@ -263,6 +270,9 @@ def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Promote").click()
     page.wait_for_selector("text=Version 2 is the champion now")
     visit.go("/")
+    told = page.locator("main table").first.inner_text()
+    assert "fail-slow >0.99; cpu_contention" in told
+    assert "the job lost " in told
     page.locator("main table").first.get_by_role("link").first.click()
     page.wait_for_selector("text=explained")
     assert "node-1" in page.inner_text("main dl")
@@ -408,6 +418,61 @@ def test_the_runbook_is_filled_from_a_window_of_the_same_cause(visit: Visit) -> 
       return ["hang", "gpu_throttling"].map(found);
     }"""
     assert visit.page.evaluate(filled_from) == [2, None]
+
+
+#: A runbook in small: numbered steps with code and bullets below them.
+STEPS = """1. Read **this**.
+   ```bash
+   - not an item
+   ```
+   - Yes: it is
+     so.
+   - No: it is not.
+2. Look.
+   - Expect: more.
+
+- Step 1: undo.
+  ```bash
+  undo
+  ```
+"""
+
+
+def test_what_stands_below_a_step_of_a_runbook_stays_there(visit: Visit) -> None:
+    visit.go("/")
+    drawn = """async text => {
+      const { rendered } = await import("/ui/files/markdown.js");
+      return rendered(text).innerHTML;
+    }"""
+    assert visit.page.evaluate(drawn, STEPS) == (
+        '<ol start="1"><li>Read <strong>this</strong>.<pre tabindex="0">- not an item</pre>'
+        "<ul><li>Yes: it is so.</li><li>No: it is not.</li></ul></li>"
+        "<li>Look.<ul><li>Expect: more.</li></ul></li></ol>"
+        '<ul><li>Step 1: undo.<pre tabindex="0">undo</pre></li></ul>'
+    )
+
+
+def test_short_names_are_not_broken(visit: Visit, stranger: Any) -> None:
+    stranger.set_viewport_size({"width": 1280, "height": 900})
+    key = visit.page.evaluate("sessionStorage.getItem('rca-key')")
+    headers = {"Authorization": f"Bearer {key}", "Accept": "text/html"}
+    report = stranger.request.get(f"{visit.url}/v1/diagnoses/{visit.diagnosis}", headers=headers)
+    stranger.set_content(report.text())
+    cut = """selector => [...document.querySelectorAll(selector)].filter((each) => {
+      const range = document.createRange();
+      range.selectNodeContents(each);
+      return new Set([...range.getClientRects()].map((box) => Math.round(box.bottom))).size > 1;
+    }).map((each) => each.textContent)"""
+    assert stranger.locator("td code").count() > 0
+    assert stranger.evaluate(cut, "td code") == []
+    visit.go("/", "table")
+    visit.page.evaluate("""async () => {
+      const { h, table } = await import("/ui/files/dom.js");
+      const cells = [h("a", {}, "swapping"), "node-001", ...Array(5).fill("many words ".repeat(20))];
+      const drawn = table("", cells.map(String), [cells]);
+      document.querySelector("main").replaceChildren(h("h1", {}, "Short"), drawn);
+    }""")
+    assert visit.page.evaluate(cut, "th[scope=row] a, td:nth-child(2)") == []
 
 
 def test_one_late_rank_of_ten_thousand_is_seen(visit: Visit) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi import Path as PathParameter
-from starlette.responses import FileResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from rca.telemetry.catalogue import channels
@@ -31,6 +31,7 @@ _Reader = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Sco
 
 def install(app: FastAPI) -> None:
     """Add the page, its files and its documents."""
+    app.add_route("/", _to_page, include_in_schema=False)
     app.add_route(PATH, _page, include_in_schema=False)
     app.include_router(router)
     app.include_router(sign_in.router)
@@ -39,6 +40,10 @@ def install(app: FastAPI) -> None:
 
 def _page(_: Request) -> Response:
     return FileResponse(_FILES / "index.html")
+
+
+def _to_page(_: Request) -> Response:
+    return RedirectResponse(PATH)
 
 
 @router.get("/catalogue")

@@ -2,6 +2,9 @@
 
 import { h } from "./dom.js";
 
+const ITEM = /^(\s*)([-*]|\d+\.)\s+(.*)$/;
+const FENCE = /^\s*```/;
+
 /** Elements of a Markdown page; `below` is the level of the heading that it stands under. */
 export function rendered(source, below = 0) {
   const lines = source.replaceAll("\r", "").split("\n");
@@ -22,8 +25,8 @@ export function rendered(source, below = 0) {
       const end = after(lines, at, (each) => each.startsWith("|"));
       out.append(asTable(lines.slice(at, end)));
       at = end;
-    } else if (/^\s*([-*]|\d+\.)\s/.test(line)) {
-      const end = after(lines, at, (each) => each.trim() !== "" && !/^(#|\||\s*```)/.test(each));
+    } else if (ITEM.test(line)) {
+      const end = endOfList(lines, at);
       out.append(asList(lines.slice(at, end)));
       at = end;
     } else {
@@ -46,15 +49,45 @@ function dedented(lines) {
   return lines.map((each) => each.slice(Number.isFinite(margin) ? margin : 0)).join("\n");
 }
 
-function asList(lines) {
-  const items = [];
-  for (const line of lines) {
-    const item = /^\s*([-*]|\d+\.)\s+(.*)$/.exec(line);
-    if (item) items.push(item[2]);
-    else if (items.length) items[items.length - 1] += ` ${line.trim()}`;
+/** Where a list ends: to its items belong the indented lines and code below them. */
+function endOfList(lines, from) {
+  const [, margin, marker] = ITEM.exec(lines[from]);
+  const numbered = /\d/.test(marker);
+  let end = from;
+  while (end < lines.length) {
+    const line = lines[end];
+    const item = ITEM.exec(line);
+    if (FENCE.test(line)) {
+      if (!/^\s/.test(line)) break;
+      end = after(lines, end + 1, (each) => !FENCE.test(each));
+    } else if (line.trim() === "") {
+      if (!/^\s+\S/.test(lines[end + 1] ?? "")) break;
+    } else if (/^[#|]/.test(line) || (item && item[1].length <= margin.length && /\d/.test(item[2]) !== numbered)) break;
+    end += 1;
   }
-  const number = /^\s*(\d+)\./.exec(lines[0]);
-  return h(number ? "ol" : "ul", { start: number?.[1] }, items.map((each) => h("li", {}, inline(each))));
+  return Math.min(end, lines.length);
+}
+
+function asList(lines) {
+  const [, margin, marker] = ITEM.exec(lines[0]);
+  const items = [];
+  let code = false;
+  for (const line of lines) {
+    const item = ITEM.exec(line);
+    if (item && !code && item[1].length <= margin.length) items.push([item[3]]);
+    else items.at(-1).push(line);
+    if (FENCE.test(line)) code = !code;
+  }
+  const numbered = /\d/.test(marker);
+  return h(numbered ? "ol" : "ul", { start: numbered ? parseInt(marker, 10) : null }, items.map((each) => h("li", {}, contents(each))));
+}
+
+/** The text of an item, and the blocks below it. */
+function contents([first, ...rest]) {
+  const end = after(rest, 0, (each) => each.trim() !== "" && !ITEM.test(each) && !FENCE.test(each));
+  const text = [first, ...rest.slice(0, end).map((each) => each.trim())].join(" ");
+  const below = rest.slice(end);
+  return [inline(text), below.length ? [...rendered(dedented(below)).childNodes] : null];
 }
 
 function asTable(lines) {

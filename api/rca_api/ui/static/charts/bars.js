@@ -14,12 +14,12 @@ export function waterfall(diagnosis) {
   for (const cause of diagnosis.causes) {
     if (!(cause.seconds_per_step > 0)) continue;
     const size = Math.min(cause.seconds_per_step, end - ideal);
-    rows.push([words(cause.cause), end - size, end, true, `−${seconds(cause.seconds_per_step)}`]);
+    rows.push([words(cause.cause), end - size, end, true, `+${seconds(cause.seconds_per_step)}`]);
     end -= size;
   }
   const left = diagnosis.unexplained_seconds_per_step;
   if (left > 0) {
-    rows.push(["unexplained", Math.max(end - left, ideal), end, true, `−${seconds(left)}`]);
+    rows.push(["unexplained", Math.max(end - left, ideal), end, true, `+${seconds(left)}`]);
   }
   rows.push(["ideal step, without stragglers", 0, ideal, false, seconds(ideal)]);
   return bars(rows, measured);

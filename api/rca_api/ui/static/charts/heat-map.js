@@ -6,6 +6,8 @@ import { seconds, whole } from "../format.js";
 const MOST_ROWS = 480;
 const MOST_COLUMNS = 1200;
 const HEIGHT = [120, 420];
+//: Pixels that the name of a rank needs.
+const NAME_HEIGHT = 14;
 //: From on time to late; the lightness changes in one direction, so that it reads in grey.
 const LIGHT = [[247, 248, 250], [253, 212, 158], [239, 101, 72], [127, 0, 0]];
 const DARK = [[29, 35, 45], [107, 58, 42], [222, 105, 56], [255, 237, 160]];
@@ -26,7 +28,7 @@ export function heatMap(grid, view, marks, onBrush) {
   const readout = h("p", { class: "readout", role: "status" }, "Point at a cell, or focus the picture and use the arrow keys. Drag to choose steps.");
   const bins = binning(view);
   paint(canvas, grid, view, bins);
-  const picture = h("div", { class: "picture" }, canvas, onset(grid, view, marks), cursor, brush, blamedMarks(grid, view, marks, bins));
+  const picture = h("div", { class: "picture" }, canvas, onset(grid, view, marks), cursor, brush, blamedMarks(grid, view, marks, bins), rankNames(grid, view, marks));
   listen(canvas, { grid, view, bins, cursor, brush, readout, onBrush });
   return h("div", { class: "heat" },
     picture,
@@ -48,11 +50,13 @@ function binning(view) {
   };
 }
 
+const heightOf = (view) => Math.min(Math.max(view.rows.length * 14, HEIGHT[0]), HEIGHT[1]);
+
 /** The latest value of each bin, so that one late rank of ten thousand is seen. */
 function paint(canvas, grid, view, bins) {
   canvas.width = bins.width;
   canvas.height = bins.height;
-  canvas.style.height = `${Math.min(Math.max(view.rows.length * 14, HEIGHT[0]), HEIGHT[1])}px`;
+  canvas.style.height = `${heightOf(view)}px`;
   const image = new ImageData(bins.width, bins.height);
   const pixels = new Uint32Array(image.data.buffer);
   const colours = table();
@@ -131,6 +135,18 @@ function blamedMarks(grid, view, marks, bins) {
     found.push(mark);
   });
   return found;
+}
+
+/** Names of as many ranks as have room, to the left of their rows. */
+function rankNames(grid, view, marks) {
+  const every = Math.ceil((view.rows.length * NAME_HEIGHT) / heightOf(view));
+  return view.rows.map((row, at) => {
+    if (at % every) return null;
+    const rank = grid.ranks[row];
+    const name = h("span", { class: marks.blamed.has(rank) ? "rank own" : "rank", "aria-hidden": "true" }, `rank ${rank}`);
+    name.style.top = `${((at + 0.5) / view.rows.length) * 100}%`;
+    return name;
+  });
 }
 
 function listen(canvas, parts) {

@@ -32,7 +32,7 @@ export async function page({ params, signal }) {
       incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${blaming ? `?diagnosis=${blaming.diagnosis_id}` : ""}` }, "Runbook") : null,
     ),
     h("h2", {}, "Stages"),
-    table("On the clock of the job", ["Stage", "Reached", "After its begin"], incident.stages.map((each) => [
+    table("On the clock of the job (UTC)", ["Stage", "Reached", "After the onset"], incident.stages.map((each) => [
       words(each.name), each.at ? `✓ ${utc(each.at)}` : "not yet", each.seconds === null ? "not yet" : seconds(each.seconds),
     ])),
     h("h2", {}, "Nodes"),
@@ -42,8 +42,8 @@ export async function page({ params, signal }) {
       ]))
       : h("p", {}, "No node is blamed."),
     h("h2", {}, "Timeline"),
-    table("Oldest first", ["When", "What", "Cause", "Where"], incident.timeline.map((each) => [
-      utc(each.at), words(each.kind) + (each.reason ? ` (${each.reason})` : ""), each.cause ? words(each.cause) : "not known", each.place.join(", ") || "not known",
+    table("Oldest first, on the clock of the job (UTC)", ["When", "What", "Cause", "Where"], incident.timeline.map((each) => [
+      utc(each.window_end), words(each.kind) + (each.reason ? ` (${each.reason})` : ""), each.cause ? words(each.cause) : "not known", each.place.join(", ") || "not known",
     ])),
     taken,
     h("h2", {}, "Windows"),

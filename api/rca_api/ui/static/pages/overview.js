@@ -6,8 +6,8 @@ import { digits, seconds, utc, verdict, whole, words } from "../format.js";
 import { problem } from "./problem.js";
 
 const EVERY_SECONDS = 15;
-//: Open incidents whose action is looked up.
-const MOST_ACTIONS = 10;
+//: Open incidents whose summary is looked up.
+const MOST_SUMMARIES = 10;
 
 export async function page({ signal }) {
   const content = h("div", {});
@@ -43,11 +43,11 @@ async function loaded(signal) {
     get("/v1/jobs?limit=50", signal),
     get("/v1/diagnoses?limit=20", signal),
   ]);
-  const actions = await Promise.all(open.items.slice(0, MOST_ACTIONS).map((each) => action(each, signal)));
+  const summaries = await Promise.all(open.items.slice(0, MOST_SUMMARIES).map((each) => summary(each, signal)));
   return [
     h("section", {}, h("h2", {}, "Open incidents"), open.items.length
-      ? table(`${open.items.length} open`, ["Job", "What", "Who", "Since", "Cost so far", "Do now"],
-        open.items.map((each, at) => [...row(each), actions[at] ?? link(each, "see the incident")]))
+      ? table(`${open.items.length} open`, ["Job", "What", "Who", "Since", "Cost so far", "How sure", "Do now"],
+        open.items.map((each, at) => [...row(each), summaries[at]?.["How sure"] ?? "see the incident", link(each, summaries[at]?.["Do this"] ?? "see the incident")]))
       : h("p", {}, "✓ No incident is open.")),
     h("section", {}, h("h2", {}, "Jobs that send telemetry"), jobs.items.length
       ? table("Newest telemetry first", ["Job", "State", "Ranks", "Step time", "Last telemetry", "Diagnosis"], jobs.items.map(jobRow))
@@ -75,7 +75,7 @@ function row(incident) {
 
 export function cost(incident) {
   if (incident.failure_mode === "fail_stop" && !incident.seconds_lost) return "the job stands still";
-  return `${digits(incident.gpu_hours_lost)} GPU-hours, ${seconds(incident.seconds_lost)} in all`;
+  return `the job lost ${seconds(incident.seconds_lost)} (${digits(incident.gpu_hours_lost)} GPU-hours)`;
 }
 
 export function badge(name) {
@@ -83,12 +83,11 @@ export function badge(name) {
   return h("span", { class: `badge ${kind}` }, text);
 }
 
-/** What the newest diagnosis of an incident says to do; null if there is none. */
-async function action(incident, signal) {
+/** First lines of the summary of an incident, by title; null if there is none. */
+async function summary(incident, signal) {
   try {
-    const { summary } = await get(`/v1/incidents/${incident.id}`, signal);
-    const line = summary?.parts.find((each) => each.title === "Do this")?.lines[0];
-    return line ? link(incident, line) : null;
+    const { summary: found } = await get(`/v1/incidents/${incident.id}`, signal);
+    return found ? Object.fromEntries(found.parts.map((each) => [each.title, each.lines[0]])) : null;
   } catch (error) {
     if (signal.aborted) throw error;
     // The table is of use without it.

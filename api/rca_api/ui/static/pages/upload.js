@@ -24,7 +24,7 @@ export async function page() {
     h("h1", {}, "Diagnose a window"),
     h("p", {}, "The service stores the window and its diagnosis."),
     form,
-    h("p", { class: "quiet" }, "A folder of Parquet files goes through ", h("code", {}, "rca diagnose FOLDER"), "."),
+    h("p", { class: "quiet" }, "A folder of Parquet files becomes one file to send: ", h("code", {}, "rca validate FOLDER --output window.arrow"), "."),
   );
 }
 
