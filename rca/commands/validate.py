@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rca.commands.diagnose import read
-from rca.commands.output import write
+from rca.commands.output import fail, write
+from rca.errors import SourceError
 from rca.runbook.numbers import count, seconds
 from rca.runbook.phrases import clean
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 rca validate data/windows/healthy
 my-exporter | rca validate -
+rca validate data/windows/healthy --output window.arrow      one file to send or upload
 """
 
 
@@ -25,13 +29,30 @@ def command(
         str,
         typer.Argument(metavar="PATH", help="A window: its directory, a JSON or Arrow file, or - for stdin."),
     ],
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Write the window as one file: .json as JSON, any other name as Arrow."),
+    ] = None,
 ) -> None:
     """Check a telemetry window against the format, and list its content.
+
+    --output writes a directory of Parquet files as one file, which `POST /v1/diagnoses` and `/ui` take.
 
     Exit codes: 0 valid, 2 refused. The message names the table, the column, the first rows and the expected
     values.
     """
-    write("\n".join(_summary(read(path))))
+    window = read(path)
+    write("\n".join(_summary(window)))
+    if output is not None:
+        _save(window, output)
+
+
+def _save(window: Window, path: Path) -> None:
+    try:
+        path.write_bytes(window.to_json() if path.suffix == ".json" else window.to_arrow())
+    except OSError as error:
+        fail(SourceError(f"cannot write {path}: {error.strerror}"))
+    sys.stderr.write(f"written to {path}\n")
 
 
 def _summary(window: Window) -> list[str]:

@@ -12,6 +12,8 @@ import orjson
 import pytest
 from bad_windows import REFUSED, WHOLE, window_document
 
+import rca
+
 Run = Callable[..., Any]
 
 
@@ -94,3 +96,13 @@ def test_a_valid_window_is_summarized(rca_command: Run) -> None:
     assert ran.code == 0
     assert ran.out.startswith("valid: job job-1, 4 ranks, 6 steps, 1.2 s\n")
     assert "24 samples of 1 metric" in ran.out
+
+
+@pytest.mark.parametrize("name", ["window.json", "window.arrow"])
+def test_a_valid_window_is_written_as_one_file(rca_command: Run, tmp_path: Path, name: str) -> None:
+    given = rca.read_window(WHOLE)
+    given.to_directory(tmp_path / "window")
+    ran = rca_command("validate", str(tmp_path / "window"), "--output", str(tmp_path / name))
+    assert ran.code == 0
+    assert rca.read_window(tmp_path / name).to_json() == given.to_json()
+    assert rca_command("validate", "-", "--output", str(tmp_path), stdin=WHOLE).code == 2
