@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.diagnosis.result import RecoveryFacts, Removal
+from rca.runbook.plan_page import plan_markdown
 from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.diagnoses.tables import DiagnosisRow
 
@@ -51,6 +52,14 @@ def test_the_plan_is_that_of_the_library(client: TestClient, stored: str, slow: 
     assert set(options) == set(actions)
     for name, each in actions.items():
         assert options[name]["seconds_per_step_saved"] == each.expected_seconds_per_step_saved
+
+
+def test_a_plan_is_markdown_on_request(client: TestClient, stored: str, slow: rca.Diagnosis) -> None:
+    answer = client.post("/v1/plans", json={"diagnosis_id": stored}, headers={"Accept": "text/markdown"})
+    assert answer.headers["content-type"].startswith("text/markdown")
+    assert answer.text == plan_markdown(rca.plan(slow), verbose=True)
+    refused = client.post("/v1/plans", json={"diagnosis_id": stored}, headers={"Accept": "image/png"})
+    assert (refused.status_code, refused.json()["code"]) == (406, "not-acceptable")
 
 
 def test_fields_of_the_site_replace_those_of_the_service(client: TestClient) -> None:

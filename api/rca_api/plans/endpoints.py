@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Request, Security
+from fastapi import APIRouter, Request, Response, Security
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.diagnosis.planning import plan
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
+from rca.runbook.plan_page import plan_markdown
 from rca_api.actions.corrections import corrections, factors
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
+from rca_api.negotiation import choose
 from rca_api.problems import problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
@@ -24,6 +26,7 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBodies)
 #: As for one diagnosis: callers that create or judge it know its id.
 Planner = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
 _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
+_MARKDOWN = "text/markdown"
 
 
 class PlanRequest(BaseModel):
@@ -89,19 +92,31 @@ def list_corrections(request: Request, _: Planner) -> Corrections:
 @router.post(
     "",
     summary="Plan the recovery of a job",
-    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The plan, in the media type of Accept.",
+            "model": Plan,
+            "content": {_MARKDOWN: {"schema": {"type": "string"}}},
+        },
+        **problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict", "not-acceptable"),
+    },
 )
-def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Plan:
+def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Response:
     """Judge every recovery action for a diagnosis.
 
     Each action has the seconds per step that it saves, its cost, when it pays off and its risk, or the reason
     against it. Actions that change the ranks' work keep the price that the diagnosis gave them. Gains are
     corrected by those of earlier incidents, see `GET /v1/plans/corrections`. A plan is not stored.
     """
+    accept = choose(request.headers.get("accept"), ("application/json", _MARKDOWN))
     state = State.of(request)
     with state.database.reading() as session:
         document = finished_row(session, wanted.diagnosis_id, "a plan needs a finished one")[1]
         found = corrections(session)
     given = wanted.site.model_dump(include=wanted.site.model_fields_set)
     site = state.site.model_copy(update=given).corrected(factors(found))
-    return plan(read_stored(document), site=site)
+    found_plan = plan(read_stored(document), site=site)
+    # All that is judged: a caller of the service has no option for more.
+    content = plan_markdown(found_plan, verbose=True) if accept == _MARKDOWN else found_plan.model_dump_json()
+    return Response(content, media_type=accept, headers={"Vary": "Accept"})
