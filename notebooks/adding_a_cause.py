@@ -22,6 +22,7 @@
 # | 2. first action | `rca/diagnosis/advice.py` |
 # | 3. runbook | `rca/runbook/procedures/files/CAUSE.yaml` |
 # | 4. mechanism of the simulator | `rca/simulation/faults/`; its strengths: `rca/simulation/sampling.py` |
+# | its share of the corpus | `MECHANISMS` in `rca/simulation/mechanisms/`; version 2 of the corpus draws it |
 # | 5. tests | `tests/simulation/test_signals_of_faults.py`, `tests/runbook/` |
 # | 6. model and reference | `make train`, `python -m rca_api.reference docs/reference` |
 #
@@ -209,9 +210,8 @@ verify:
     confirmed: The list of cores lies outside the CPU affinity of the GPU.
     otherwise: The cores are those of the GPU's socket.
 fix:
-  - do: Restart the rank with its cores bound to the GPU's socket, by the launcher's option.
-    confirmed: The cores are those of the GPU's socket.
-    otherwise: Another tool sets the cores. Look for cpuset limits of the container.
+  - do: Bind the cores of the rank to the GPU's socket, by the launcher's option.
+  - use: restart
 escalate:
   - when: The launcher binds the cores, and they change again
     to: "{{ infrastructure_contact }}"

@@ -107,8 +107,8 @@ _ = axes.set_xlabel("gain of the challenger, with its 95 % interval")
 # %% [markdown]
 # ## What MLflow has
 #
-# A run is named after what it learned from. After the gate its description says how it compares. `mlflow ui
-# --backend-store-uri sqlite:///mlflow.db` shows this in a browser.
+# A run is named after what it learned from. After the gate its description says how it compares. For a store
+# of your own, `mlflow ui --backend-store-uri URL` shows this in a browser.
 
 # %%
 client = registry.client()

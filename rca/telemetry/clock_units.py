@@ -19,8 +19,8 @@ UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
 SLACK_SECONDS = 1800.0
 #: A phase may take a rank at most this many times the window: bounds may be inexact.
 LONGEST_PHASE = 10.0
-#: A rank's steps may add up to this multiple of the time in which they began, and to `OVERLAP_SECONDS` more:
-#: clocks are adjusted, and producers round times to minutes.
+#: A rank's steps may add up to this multiple of the time in which they began, and to so many seconds more.
+#: Clocks are adjusted, and producers round times to minutes.
 MOST_OVERLAP, OVERLAP_SECONDS = 3.0, 120.0
 #: Unix seconds reach this in the year 5138. Unix milliseconds reached it in 1973.
 LATEST_SECOND = 1e11

@@ -65,7 +65,12 @@ FAULTS: dict[str, FaultKind] = {
     "recompilation": FaultKind("host", "job", host.recompilation, ("together", "one")),
 }
 #: Causes of the first version of the corpus, in the order in which it draws them.
-FIRST_CAUSES = tuple(FAULTS)[:18]
+FIRST_CAUSES = (
+    "gpu_throttling", "gpu_contention", "gpu_memory_errors", "pcie_degradation", "nvlink_degradation",
+    "nic_degradation", "network_congestion", "cpu_contention", "memory_pressure", "data_loader_stall",
+    "storage_degradation", "runtime_gc", "stage_imbalance", "sequence_length_imbalance", "checkpoint_stall",
+    UNKNOWN, "process_crash", "hang",
+)  # fmt: skip
 
 
 def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> Resources:
