@@ -97,10 +97,10 @@ def playbook(patch: pytest.MonkeyPatch) -> ModuleType:
     return made
 
 
-def act(held: ModuleType, url: str, **labels: str) -> str:
+def act(held: ModuleType, url: str, api_key: str = "secret", **labels: str) -> str:
     """Let the action handle an alert; gives the text that it adds to the message."""
     alert = fired(**labels)
-    held.diagnose_training_job(alert, held.DiagnoseParams(url=url, api_key="secret"))
+    held.diagnose_training_job(alert, held.DiagnoseParams(url=url, api_key=api_key))
     ((block,),) = alert.enrichments
     text: str = block.text
     return text

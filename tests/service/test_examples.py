@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import robusta_api
 import yaml
-from receivers import Receiver, answers, receiver
+from receivers import Receiver, answers, promises_more_than_it_sends, receiver
 from slack_limits import refused
 
 from rca_api.hooks.schemas import AlertAnswer, AlertAnswers, AlertGroup
@@ -206,9 +206,9 @@ def playbook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return robusta_api.playbook(monkeypatch)
 
 
-def act(playbook: ModuleType, url: str) -> str:
+def act(playbook: ModuleType, url: str, api_key: str = "secret") -> str:
     """Let the action handle an alert; gives the text that it adds to the message."""
-    return robusta_api.act(playbook, url, alertname="SlowTraining", job_id="llama-7b-17")
+    return robusta_api.act(playbook, url, api_key, alertname="SlowTraining", job_id="llama-7b-17")
 
 
 def answer(**members: Any) -> bytes:
@@ -258,7 +258,13 @@ def test_the_robusta_action_adds_the_summary_to_the_message(
         (200, answer(state="queued", diagnosis_id="0" * 32, detail="not finished yet"), "not finished yet"),
         (502, b'{"detail": "prometheus is away", "hint": null}', "prometheus is away"),
         (500, b"<html>", "HTTP 500"),
-        (200, b"<html>", "Expecting value"),
+        (500, b"[1]", "HTTP 500"),
+        (500, b'{"detail": 3}', "3"),
+        (200, b"<html>", "no answer of the service"),
+        (200, b"{}", "no answer of the service"),
+        (200, b"[]", "no answer of the service"),
+        (200, b'{"items": [null]}', "no answer of the service"),
+        (200, answer(state="skipped", detail="job <!channel>"), "job &lt;!channel&gt;"),
     ],
 )
 def test_the_robusta_action_says_why_there_is_no_diagnosis(
@@ -268,6 +274,33 @@ def test_the_robusta_action_says_why_there_is_no_diagnosis(
         text = act(playbook, f"http://127.0.0.1:{service.port}")
     assert text.startswith("*No diagnosis:* ")
     assert said in text
+
+
+def test_the_robusta_action_says_that_an_answer_is_cut_off(playbook: ModuleType) -> None:
+    with receiver(promises_more_than_it_sends) as service:
+        assert "no answer of the service" in act(playbook, f"http://127.0.0.1:{service.port}")
+
+
+@pytest.mark.parametrize(("key", "sent"), [("hush\n", 1), ("hu\nsh", 0), ("hush\u20ac", 0)])
+def test_the_robusta_action_does_not_print_a_key(playbook: ModuleType, key: str, sent: int) -> None:
+    with receiver(answers(403, body=b'{"detail": "no"}')) as service:
+        text = act(playbook, f"http://127.0.0.1:{service.port}", key)
+    assert text.startswith("*No diagnosis:* ")
+    assert "hu" not in text
+    assert [headers["authorization"] for headers, _ in service.received] == ["Bearer hush"] * sent
+
+
+def test_the_robusta_action_does_not_print_a_password_of_the_address(playbook: ModuleType) -> None:
+    text = act(playbook, "http://jane:hush@127.0.0.1")
+    assert "http://127.0.0.1: " in text
+    assert "hush" not in text
+
+
+def test_the_robusta_action_carries_the_key_to_no_other_server(playbook: ModuleType) -> None:
+    with receiver() as other, receiver(answers(302, f"Location: {other.url}")) as service:
+        text = act(playbook, f"http://127.0.0.1:{service.port}")
+    assert "HTTP 302" in text
+    assert other.received == []
 
 
 def test_the_values_of_robusta_name_the_action_and_its_parameters(playbook: ModuleType) -> None:

@@ -6,12 +6,17 @@ Beside Robusta only the standard library is used, so the runner needs no further
 
 # Robusta reads the annotations of actions when they run, so they must not become strings.
 import json
+import re
 from html import escape
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from robusta.api import ActionParams, MarkdownBlock, PrometheusKubernetesAlert, action
+
+#: What reading an answer raises that is cut off, or that another program wrote.
+UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, HTTPException)
 
 
 class DiagnoseParams(ActionParams):
@@ -46,22 +51,28 @@ def diagnose_training_job(alert: PrometheusKubernetesAlert, params: DiagnosePara
     try:
         (answer,) = json.loads(_asked(params, "/v1/hooks/alertmanager", message))["items"]
         text = _summary(params, answer) if answer["state"] == "diagnosed" else _no_diagnosis(answer)
-    except HTTPError as error:
-        text = _no_diagnosis(_problem(error))
-    except (OSError, ValueError) as error:
-        text = _no_diagnosis({"detail": f"{params.url}: {error}"})
+    except UNREADABLE as error:
+        text = _no_diagnosis(_failed(params, error))
     alert.add_enrichment([MarkdownBlock(text)])
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Refuses redirects: the next request would carry the key to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 def _asked(params: DiagnoseParams, path: str, body: Any | None = None) -> bytes:
     headers = {
-        "Authorization": f"Bearer {params.api_key}",
+        # A key from a file often ends with a newline.
+        "Authorization": f"Bearer {params.api_key.strip()}",
         "Content-Type": "application/json",
         "Accept": "application/json" if body else "text/markdown",
     }
     content = json.dumps(body).encode() if body else None
     request = Request(params.url.rstrip("/") + path, content, headers)  # noqa: S310  (an address of the site)
-    with urlopen(request, timeout=params.timeout_seconds) as response:  # noqa: S310
+    with build_opener(_NoRedirect).open(request, timeout=params.timeout_seconds) as response:
         found: bytes = response.read()
     return found
 
@@ -77,13 +88,18 @@ def _summary(params: DiagnoseParams, answer: dict[str, Any]) -> str:
 
 
 def _no_diagnosis(answer: dict[str, Any]) -> str:
-    return "*No diagnosis:* " + ". ".join(filter(None, (answer.get("detail"), answer.get("hint"))))
+    said = ". ".join(str(answer[name]) for name in ("detail", "hint") if answer.get(name))
+    return f"*No diagnosis:* {escape(said, quote=False)}"
 
 
-def _problem(error: HTTPError) -> dict[str, Any]:
-    """What the service says about a request that it refuses."""
-    try:
-        found: dict[str, Any] = json.load(error)
-    except ValueError:
-        return {"detail": f"HTTP {error.code}"}
-    return found
+def _failed(params: DiagnoseParams, error: Exception) -> dict[str, Any]:
+    """What the service says about a request that it refuses, or why there is no answer."""
+    place = re.sub("//.*@", "//", params.url)
+    if isinstance(error, HTTPError):
+        try:
+            return {**json.load(error)}
+        except UNREADABLE:
+            return {"detail": f"{place}: HTTP {error.code} in place of an answer"}
+    # The text of other errors may quote the key or a password.
+    reason = str(error) if isinstance(error, OSError) else "no answer of the service; check url and api_key"
+    return {"detail": f"{place}: {reason}"}
