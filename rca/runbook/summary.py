@@ -25,6 +25,7 @@ from rca.runbook.numbers import (
 from rca.runbook.phrases import Name, Phrase, clean, joined
 from rca.telemetry.catalogue import channels
 from rca.telemetry.causes import CauseOwner
+from rca.telemetry.names import DROPPED_COLUMNS
 
 #: Lines of evidence in a summary.
 MOST_REASONS = 3
@@ -63,6 +64,8 @@ class Summary:
         Probabilities of the verdict and of the cause; why it is undecided.
     owner : Phrase
         Who mends each cause.
+    note : Phrase
+        Columns that are not in the format, and so were not used.
     """
 
     verdict: Verdict
@@ -75,6 +78,7 @@ class Summary:
     lost: Phrase
     sure: Phrase
     owner: Phrase
+    note: Phrase
 
     @classmethod
     def from_diagnosis(cls, diagnosis: Diagnosis, path: str | None = None) -> Summary:
@@ -90,6 +94,7 @@ class Summary:
             lost=_lost(diagnosis),
             sure=_sure(diagnosis),
             owner=_owner(diagnosis),
+            note=_note(diagnosis),
         )
 
     @property
@@ -104,6 +109,7 @@ class Summary:
             ("Lost", (self.lost,)),
             ("How sure", (self.sure,)),
             ("Owner", (self.owner,)),
+            ("Not used", (self.note,)),
         )
         return ((title, lines) for title, lines in parts if any(lines))
 
@@ -276,3 +282,11 @@ def _owner(diagnosis: Diagnosis) -> Phrase:
         return (_OWNERS[next(iter(owners.values()))],)
     shown = list(owners.items())[:_MOST_OWNERS]
     return joined((Name(cause), f": {_OWNERS[owner]}") for cause, owner in shown)
+
+
+def _note(diagnosis: Diagnosis) -> Phrase:
+    """The first note on dropped columns, rather one with a column that may be misspelt."""
+    notes = [note for note in diagnosis.quality.notes if f": {DROPPED_COLUMNS}: " in note]
+    meant = [note for note in notes if "did you mean" in note]
+    chosen = next(iter([*meant, *notes]), None)
+    return () if chosen is None else (clean(chosen.replace(f"{DROPPED_COLUMNS}: ", "unknown columns: ")),)

@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
-from rca.telemetry.names import BLANK, CONTROL_CHARACTER, EXPECTED_NAME, UNPRINTABLE, has_control_character
+from rca.telemetry.names import (
+    BLANK,
+    CONTROL_CHARACTER,
+    DROPPED_COLUMNS,
+    EXPECTED_NAME,
+    UNPRINTABLE,
+    has_control_character,
+    meant_names,
+)
 from rca.telemetry.row_errors import listed, refused_rows, shown
 from rca.telemetry.schema import MOST_COLUMNS, Column, TableSpec
 from rca.telemetry.texts import as_codes, encoded
@@ -46,17 +54,35 @@ def normalized(spec: TableSpec, table: pa.Table) -> tuple[pa.Table, list[str]]:
         if column.name in table.column_names:
             held[column.name] = _converted(spec, column, table)
         elif column.presence == "required":
-            raise InvalidWindow(
-                "is missing",
-                table=spec.name,
-                column=column.name,
-                expected="the columns " + ", ".join(c.name for c in spec.columns if c.presence == "required"),
-            )
+            raise _missing(spec, column, table)
         elif column.presence == "filled":
             held[column.name] = pa.nulls(table.num_rows, column.type)
     unknown = [name for name in table.column_names if name not in spec.by_name]
-    notes = [f"{spec.name}: dropped unknown columns: {listed(unknown)}"] if unknown else []
-    return pa.table(held), notes
+    return pa.table(held), [_dropped(spec, unknown, table)] if unknown else []
+
+
+def _missing(spec: TableSpec, column: Column, table: pa.Table) -> InvalidWindow:
+    """The error of a missing column, with a column that may be meant."""
+    others = [name for name in table.column_names if name not in spec.by_name]
+    unit = "durations are in seconds" if column.name.endswith("_seconds") else ""
+    meant = next(iter(meant_names(others, [column.name])), None)
+    if meant is not None:
+        hint = f"did you mean {column.name} by {shown(meant)}?" + (f" {unit.capitalize()}." if unit else "")
+    else:
+        hint = unit
+    return InvalidWindow(
+        "is missing",
+        table=spec.name,
+        column=column.name,
+        expected="the columns " + ", ".join(c.name for c in spec.columns if c.presence == "required"),
+        hint=hint or None,
+    )
+
+
+def _dropped(spec: TableSpec, unknown: list[str], table: pa.Table) -> str:
+    free = [column.name for column in spec.columns if column.name not in table.column_names]
+    meant = [f"did you mean {right} by {wrong}?" for wrong, right in meant_names(unknown, free).items()]
+    return "; ".join([f"{spec.name}: {DROPPED_COLUMNS}: {listed(unknown)}", *meant])
 
 
 def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from os import PathLike
 from pathlib import Path
 from typing import BinaryIO
@@ -89,12 +90,28 @@ def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> 
         return Window.from_json(body, max_bytes=max_bytes)
     if start.startswith(b"--"):
         return Window.from_arrow(body, max_bytes=max_bytes)
+    if not body:
+        message = "is empty"
+    elif _is_text(start):
+        message = f"begins with {bytes(body[:8])!r}, which is no known encoding"
+    else:
+        message = "is no text, and no window in a binary encoding"
     raise InvalidWindow(
-        "is empty" if not body else f"begins with {bytes(body[:8])!r}, which is no known encoding",
+        message,
         table="window",
         expected="a JSON object or a multipart body of Arrow streams",
-        hint="this is one file of a window: give the path of its directory" if body[:4] == b"PAR1" else None,
+        hint="this is one file of a window: give the path of its directory"
+        if body[:4] == b"PAR1"
+        else "`rca sources` lists what can be read",
     )
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes are text, apart from a letter that is cut at their end."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
 
 
 def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: int | None) -> bytes:

@@ -147,6 +147,16 @@ def test_each_cause_has_its_owner(varied: Varied, throttled: Diagnosis) -> None:
     assert rows(found)["Owner"] == ["gpu_throttling: infrastructure, data_loader_stall: workload"]
 
 
+def test_columns_that_were_not_used_are_on_the_first_screen(varied: Varied, throttled: Diagnosis) -> None:
+    told = ["steps: dropped unknown columns: foward_seconds; did you mean forward_seconds by foward_seconds?"]
+    notes = ["metrics: dropped unknown columns: pod", "No clock of the job", *told]
+    found = varied(quality=throttled.quality.model_copy(update={"notes": notes}))
+    assert "Not used" not in rows(throttled)
+    assert rows(found)["Not used"] == [
+        "steps: unknown columns: foward_seconds; did you mean forward_seconds by foward_seconds?"
+    ]
+
+
 def test_a_slack_message_has_no_markup_of_names(varied: Varied, throttled: Diagnosis) -> None:
     group = throttled.stragglers[0].model_copy(update={"nodes": ["<!channel> `x` *y* & <http://a|b>"]})
     attacked = varied(stragglers=[group], job_id="<@U1>", next_check="<!here> *now*")

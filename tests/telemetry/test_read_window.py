@@ -61,6 +61,14 @@ def test_nothing_at_the_path(tmp_path: Path) -> None:
         read_window(tmp_path / "nothing.json")
 
 
+def test_a_picture_is_no_text_and_its_bytes_are_not_shown() -> None:
+    with pytest.raises(InvalidWindow, match="is no text") as caught:
+        read_window(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    assert caught.value.hint == "`rca sources` lists what can be read"
+    with pytest.raises(InvalidWindow, match="begins with b'rank,ste', which is no known encoding"):
+        read_window(b"rank,step\n0,1\n")
+
+
 def test_an_empty_path_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "window.json").write_text("{}")
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from telemetry_windows import START, job, refusal, steps, window
 
-from rca.telemetry import PhaseArrays
+from rca.errors import InvalidWindow
+from rca.telemetry import PhaseArrays, read_window
 
 
 def test_tables_come_out_in_the_formats_types_and_order() -> None:
@@ -52,6 +53,24 @@ def test_unknown_columns_are_kept_out_and_noted() -> None:
     clean = window(steps=steps(loss=[1.0, 2.0, 3.0, 4.0]))
     assert "loss" not in clean.steps.column_names
     assert clean.notes == ("steps: dropped unknown columns: loss",)
+
+
+@pytest.mark.parametrize("wrong", ["foward_seconds", "forward_us"])
+def test_a_misspelt_phase_is_dropped_with_the_name_that_may_be_meant(wrong: str) -> None:
+    clean = window(steps=steps().rename_columns({"forward_seconds": wrong}))
+    assert clean.notes == (
+        f"steps: dropped unknown columns: {wrong}; did you mean forward_seconds by {wrong}?",
+    )
+
+
+@pytest.mark.parametrize("wrong", ["stpe_seconds", "step_ms"])
+def test_a_misspelt_required_column_is_named_with_its_unit(wrong: str) -> None:
+    sent = json.loads(window().to_json())
+    sent["steps"][wrong] = sent["steps"].pop("step_seconds")
+    with pytest.raises(InvalidWindow) as caught:
+        read_window(json.dumps(sent).encode())
+    assert (caught.value.message, caught.value.column) == ("is missing", "step_seconds")
+    assert caught.value.hint == f"did you mean step_seconds by {wrong}? Durations are in seconds."
 
 
 def test_no_rows_are_no_window() -> None:
