@@ -23,7 +23,7 @@ help: ## Show this list
 
 .venv/.synced: requirements.lock pyproject.toml | .tools/bin/uv
 	test -x $(RUN)/python || $(UV) venv --quiet --python $(PYTHON) .venv
-	$(UV) pip sync --python $(RUN)/python --require-hashes requirements.lock
+	$(UV) pip sync --quiet --python $(RUN)/python --require-hashes requirements.lock
 	$(UV) pip install --quiet --python $(RUN)/python --no-deps --no-build-isolation --editable .
 	touch $@
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
+import rca
 from rca.client import Client, ServiceError
+from rca.commands.output import exit_code, print_error, rendered
 from rca.errors import RcaError
+from rca.runbook import render
 
 DEFAULT_WINDOW = "data/windows/cpu-contention-node"
 _READY_SECONDS = 60.0
@@ -110,7 +114,13 @@ def _stop(server: subprocess.Popen[bytes]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demonstration; gives 0 if a diagnosis was printed."""
+    """Run the demonstration.
+
+    Returns
+    -------
+    int
+        0 if a diagnosis was printed, 2 if the window cannot be read, 1 if the service failed.
+    """
     parser = argparse.ArgumentParser(prog="python -m rca_api.demo", description=__doc__)
     parser.add_argument(
         "--window", type=Path, default=Path(DEFAULT_WINDOW), help="directory, JSON or Arrow file"
@@ -121,12 +131,20 @@ def main(arguments: list[str] | None = None) -> int:
         _serve(given.serve_on)
         return 0
     try:
+        window = rca.read_window(given.window)
+    except RcaError as error:
+        print_error(error)
+        return exit_code(error)
+    try:
         with running_service() as url:
-            page = Client(url).render(given.window, "text/markdown")
+            diagnosis = Client(url).diagnose(window)
     except RcaError as error:
         sys.stderr.write(f"demo failed ({error.code}): {error}\n")
         return 1
-    sys.stdout.write(page.decode())
+    path = str(given.window)
+    sys.stdout.write(rendered(render(diagnosis, "terminal", path=path)))
+    rest = f"rca diagnose {shlex.quote(path)} --verbose"
+    sys.stdout.write(f"\nThe rest: {rest} (. .venv/bin/activate puts rca on the path)\n")
     return 0
 
 
