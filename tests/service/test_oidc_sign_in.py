@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +109,30 @@ def test_a_body_without_a_code_is_refused_and_not_shown(tmp_path: Path, provider
         answer = client.post("/ui/sign-in", content=body)
         assert answer.status_code == status, body[:40]
         assert "short" not in answer.text
+
+
+def test_an_issuer_that_hangs_holds_few_threads(
+    tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, asked, answers = service(tmp_path, provider), threading.Semaphore(0), threading.Event()
+
+    def hang(_: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        asked.release()
+        answers.wait(4.0)
+        return 400, {"error": "invalid_grant"}
+
+    # The addresses of the issuer are known from here on.
+    assert exchange(client, "made up").status_code == 401
+    monkeypatch.setattr(provider, "tokens", hang)
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(exchange, client, "made up") for _ in range(4)]
+        assert all(asked.acquire(timeout=4.0) for _ in waiting)
+        refused = exchange(client, "made up")
+        answers.set()
+        assert [each.result().status_code for each in waiting] == [401] * 4
+    assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert exchange(client, "made up").status_code == 401
 
 
 def test_attempts_are_limited(tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:

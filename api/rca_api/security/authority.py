@@ -93,20 +93,31 @@ class Authority:
         if caller.id is not None and n > 0:
             self._rates.hit(caller.id, n)
 
+    def required_sign_in(self) -> SignIn:
+        """The sign-in of people at the issuer.
+
+        Raises
+        ------
+        ProblemError
+            404 without one.
+        """
+        if self.sign_in is None:
+            raise ProblemError("not-found", "this service has no sign-in at an issuer")
+        return self.sign_in
+
     def exchange(self, request: Request, given: Code) -> str:
         """Exchange the code of a sign-in for a token; the caller is not known yet.
 
         Raises
         ------
         ProblemError
-            404 without sign-in; 401 if the issuer or this service refuses it; 429 for too many attempts.
+            404 without sign-in; 401 if the issuer or this service refuses it; 429 for too many attempts; 503
+            while other sign-ins wait for the issuer.
         """
-        if self.sign_in is None:
-            raise ProblemError("not-found", "this service has no sign-in at an issuer")
-        address = request.client.host if request.client is not None else "unknown"
+        sign_in, address = self.required_sign_in(), address_of(request)
         self._sign_ins.hit(address)
         try:
-            return self.sign_in.exchange(given)
+            return sign_in.exchange(given)
         except RefusedToken as error:
             _log.warning("sign-in refused", address=address, reason=str(error))
             raise ProblemError(
@@ -117,7 +128,7 @@ class Authority:
             ) from None
 
     def _identified(self, request: Request) -> Principal:
-        address = request.client.host if request.client is not None else "unknown"
+        address = address_of(request)
         if self._off:
             reason = authority.refusal(request)
             if reason is not None:
@@ -149,6 +160,11 @@ class Authority:
         except RefusedToken as error:
             _log.info("token refused", reason=str(error))
             return None
+
+
+def address_of(request: Request) -> str:
+    """The address of the caller, for limits and logs."""
+    return request.client.host if request.client is not None else "unknown"
 
 
 def _presented(request: Request) -> str | None:

@@ -160,7 +160,9 @@ def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> t
         If the answer is too large, too slow or not JSON.
     """
     deadline = time.monotonic() + _FETCH_SECONDS
-    with urllib3.PoolManager(timeout=_FETCH_SECONDS, retries=urllib3.Retry(0, redirect=0)) as http:
+    # Of connecting and answering together.
+    timeout = urllib3.Timeout(total=_FETCH_SECONDS)
+    with urllib3.PoolManager(timeout=timeout, retries=urllib3.Retry(0, redirect=0)) as http:
         body, headers = None, {"Accept": "application/json"}
         if form is not None:
             body, headers["Content-Type"] = urlencode(form), "application/x-www-form-urlencoded"

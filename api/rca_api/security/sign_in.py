@@ -7,14 +7,20 @@ access to other hosts. Only the browser that began the sign-in has the code's ve
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import urllib3
 
+from rca_api.problems import ProblemError
 from rca_api.security.issuer import IssuerError, IssuerKeys, read_json
 from rca_api.security.tokens import RefusedToken, TokenVerifier
+
+#: Codes that are exchanged at once. Each one takes a thread of the service while the issuer answers.
+_MOST_EXCHANGES = 4
+_RETRY_SECONDS = 5
 
 #: Status and JSON document of a form that is posted to a URL.
 Post = Callable[[str, Mapping[str, str]], tuple[int, dict[str, Any]]]
@@ -62,6 +68,7 @@ class SignIn:
         self._keys = keys
         self._verifier = verifier
         self._post = post or _posted
+        self._exchanges = threading.BoundedSemaphore(_MOST_EXCHANGES)
 
     @property
     def address(self) -> str:
@@ -85,7 +92,22 @@ class SignIn:
             If the issuer refuses the code, or none of its tokens is for this service.
         IssuerError
             If the issuer does not answer, or not in its protocol.
+        ProblemError
+            503 while as many other codes as allowed are exchanged.
         """
+        # Without a wait: a caller who waits takes a thread as well.
+        if not self._exchanges.acquire(blocking=False):
+            raise ProblemError(
+                "busy",
+                f"{_MOST_EXCHANGES} sign-ins wait for the issuer; retry after {_RETRY_SECONDS} s",
+                headers={"Retry-After": str(_RETRY_SECONDS), "Connection": "close"},
+            )
+        try:
+            return self._exchanged(given)
+        finally:
+            self._exchanges.release()
+
+    def _exchanged(self, given: Code) -> str:
         form = {
             "grant_type": "authorization_code",
             "client_id": self.client_id,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from rca.errors import TooLarge
 from rca_api.admission import chunks_of
 from rca_api.problems import ProblemError
+from rca_api.security.authority import address_of
 from rca_api.security.sign_in import Code
 from rca_api.state import State
 
@@ -49,9 +50,7 @@ class Token(BaseModel):
 @router.get("")
 def show_client(request: Request) -> Client:
     """Show where the browser signs in."""
-    sign_in = State.of(request).authority.sign_in
-    if sign_in is None:
-        raise ProblemError("not-found", "this service has no sign-in at an issuer")
+    sign_in = State.of(request).authority.required_sign_in()
     return Client(address=sign_in.address, client_id=sign_in.client_id, scope=sign_in.scope)
 
 
@@ -65,8 +64,7 @@ async def exchange_code(request: Request) -> Token:
 
 
 async def _read(request: Request, state: State) -> GivenCode:
-    address = request.client.host if request.client is not None else "unknown"
-    with state.admission.body(address) as ticket:
+    with state.admission.body(address_of(request)) as ticket:
         try:
             chunks = chunks_of(request, ticket, _BODY_BYTES, _BODY_SECONDS)
             body = b"".join([chunk async for chunk in chunks])
