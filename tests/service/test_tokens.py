@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import structlog
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
@@ -205,6 +206,21 @@ def test_an_issuer_that_was_never_reached_is_not_the_callers_fault(
     issuer.away = False
     moment[0] += 31
     assert verifier.verify(issuer.token()).id == "oidc:u1"
+
+
+@pytest.mark.parametrize(("stated", "is_slash"), [(f"{ISSUER}/", True), ("https://other.example", False)])
+def test_a_wrong_name_of_the_issuer_is_named_in_the_log(
+    issuer: Issuer, verifier: TokenVerifier, stated: str, is_slash: bool
+) -> None:
+    issuer.discovery["issuer"] = stated
+    with structlog.testing.capture_logs() as logged:
+        for _ in range(2):
+            # The second one does not fetch again, and names the setting all the same.
+            with pytest.raises(IssuerError, match="RCA_OIDC_ISSUER"):
+                verifier.verify(issuer.token())
+    (line,) = logged
+    assert f"{ISSUER!r}, and the issuer calls itself {stated!r}" in line["reason"]
+    assert ("only the slash at the end differs" in line["reason"]) == is_slash
 
 
 @pytest.fixture

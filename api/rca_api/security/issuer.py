@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import structlog
 import urllib3
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from rca.errors import SourceError
+from rca.errors import SourceError, cut
 
+_log = structlog.stdlib.get_logger("rca_api.security")
 _LIVE_SECONDS = 3600.0
 #: A token with an unknown key id makes the service fetch the keys again, but no sooner than this.
 _REFRESH_SECONDS = 30.0
@@ -53,6 +55,8 @@ class IssuerKeys:
         self._keys: KeySet | None = None
         self._discovery: dict[str, Any] = {}
         self._fetched_at = float("-inf")
+        #: Whether the discovery document is of another issuer than the configured one.
+        self._is_other = False
 
     def holding(self, key_id: str | None) -> KeySet:
         """The keys, fetched again if they are old or `key_id` is not among them.
@@ -62,7 +66,8 @@ class IssuerKeys:
         Raises
         ------
         IssuerError
-            If no keys are known, or this key is not known while the keys are being fetched.
+            If no keys are known, or this key is not known while the keys are being fetched. A wrong setting
+            is named as such.
         """
         if self._is_due(key_id) and self._fetching.acquire(blocking=False):
             try:
@@ -73,7 +78,11 @@ class IssuerKeys:
                 self._fetching.release()
         keys = self._keys
         if keys is None or (self._fetching.locked() and not _is_in(keys, key_id)):
-            raise IssuerError("the keys of the issuer are not loaded yet; try again")
+            raise (
+                _misconfigured()
+                if self._is_other
+                else IssuerError("the keys of the issuer are not loaded yet; try again")
+            )
         return keys
 
     def address(self, name: str) -> str:
@@ -100,8 +109,9 @@ class IssuerKeys:
         self._fetched_at = self._clock()
         try:
             discovery = self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
-            if discovery.get("issuer") != self._issuer:
-                raise ValueError("the discovery document is of another issuer")
+            self._is_other = discovery.get("issuer") != self._issuer
+            if self._is_other:
+                raise _OtherIssuerError(self._issuer, str(discovery.get("issuer")))
             self._keys = KeySet.import_key_set(self._fetch(_same_scheme(self._issuer, discovery["jwks_uri"])))  # type: ignore[arg-type]
             self._discovery = discovery
         except (
@@ -112,11 +122,36 @@ class IssuerKeys:
             ValueError,
             AttributeError,
         ) as error:
+            _log.warning(
+                "the keys of the issuer cannot be fetched",
+                reason=cut(f"{type(error).__name__}: {error}", 500),
+            )
             # Known keys stay in use while the issuer is away.
             if self._keys is None:
+                if self._is_other:
+                    raise _misconfigured() from error
                 raise IssuerError(
                     f"the keys of the issuer cannot be fetched: {type(error).__name__}"
                 ) from error
+
+
+class _OtherIssuerError(ValueError):
+    """Names both issuers, for the log."""
+
+    def __init__(self, configured: str, stated: str) -> None:
+        slash = configured.rstrip("/") == stated.rstrip("/")
+        hint = "only the slash at the end differs; " if slash else ""
+        super().__init__(
+            f"RCA_OIDC_ISSUER is {configured!r}, and the issuer calls itself {cut(stated)!r}: {hint}set "
+            "RCA_OIDC_ISSUER to exactly what the issuer calls itself"
+        )
+
+
+def _misconfigured() -> IssuerError:
+    return IssuerError(
+        "RCA_OIDC_ISSUER is not the name that the issuer has for itself",
+        hint="an operator corrects it; the log of the service has both names",
+    )
 
 
 def _is_in(keys: KeySet, key_id: str | None) -> bool:
