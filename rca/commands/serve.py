@@ -45,8 +45,9 @@ def command(
 ) -> None:
     """Serve diagnoses over HTTP.
 
-    The running service documents itself at http://127.0.0.1:8080/docs. All other settings are RCA_*
-    environment variables. Callers need a key (`rca keys create`), except with --no-auth on your own machine.
+    Its page is at http://127.0.0.1:8080/ui, and its API is documented at http://127.0.0.1:8080/docs. All
+    other settings are RCA_* environment variables. Callers need a key (`rca keys create`), except with
+    --no-auth on your own machine.
     """
     if no_auth:
         os.environ[_AUTH] = "off"
@@ -61,13 +62,11 @@ def command(
     settings = import_module("rca_api.environment").read()
     if settings.auth == "off":
         _refuse_open_host(host)
-    import uvicorn
-
     _refuse_port(host, port)
     checks = import_module("rca_api.start_checks")
     checks.check(settings, checks.SERVE)
     proxies = list(settings.trusted_proxies)
-    uvicorn.run(
+    import_module("rca_api.server").run(
         "rca_api.app:create_app",
         factory=True,
         host=host,

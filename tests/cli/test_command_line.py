@@ -114,7 +114,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def run(app: str, **options: Any) -> None:
         held.update(options, app=app)
 
-    monkeypatch.setattr("uvicorn.run", run)
+    monkeypatch.setattr("rca_api.server.run", run)
     monkeypatch.setenv("RCA_AUTH", "keys")
     return held
 
