@@ -22,6 +22,7 @@ from rca.client import Client, ServiceError
 from rca.commands.output import exit_code, print_error, rendered
 from rca.errors import RcaError
 from rca.runbook import render
+from rca.runbook.phrases import clean
 
 DEFAULT_WINDOW = "data/windows/cpu-contention-node"
 _READY_SECONDS = 60.0
@@ -141,6 +142,8 @@ def main(arguments: list[str] | None = None) -> int:
     except RcaError as error:
         sys.stderr.write(f"demo failed ({error.code}): {error}\n")
         return 1
+    # The service got the window without what the reader dropped.
+    sys.stderr.writelines(f"note: {clean(note)}\n" for note in window.notes)
     path = str(given.window)
     sys.stdout.write(rendered(render(diagnosis, "terminal", path=path)))
     rest = f"rca diagnose {shlex.quote(path)} --verbose"

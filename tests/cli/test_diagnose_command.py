@@ -106,6 +106,11 @@ def test_the_suffix_of_the_output_chooses_the_format(
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
 
 
+def test_programs_get_no_message_on_standard_error(rca_command: Run, tmp_path: Path) -> None:
+    ran = rca_command("diagnose", SLOW, "--format", "json", "--output", tmp_path / "a.json")
+    assert (ran.code, ran.out, ran.err) == (10, "", "")
+
+
 @pytest.mark.parametrize("format_", ["table", "markdown"])
 def test_the_runbook_of_an_answer_is_a_command_that_runs(
     rca_command: Run, tmp_path: Path, format_: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -32,6 +33,18 @@ def test_the_first_screen_is_printed_and_the_way_to_the_rest(
     assert lines[0].startswith("FAIL-SLOW: node node-1 (ranks 2-3), ")
     assert len(lines) <= 30
     assert lines[-1].startswith(f"The rest: rca diagnose {demo.DEFAULT_WINDOW} --verbose")
+
+
+def test_what_the_reader_dropped_is_noted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(demo, "running_service", lambda: nullcontext("http://127.0.0.1"))
+    monkeypatch.setattr(demo, "Client", _Service)
+    sent = json.loads(rca.read_window(demo.DEFAULT_WINDOW).to_json())
+    sent["steps"]["foward_seconds"] = sent["steps"].pop("forward_seconds")
+    (tmp_path / "window.json").write_text(json.dumps(sent))
+    assert demo.main(["--window", str(tmp_path / "window.json")]) == 0
+    assert "did you mean forward_seconds by foward_seconds?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, b"\x89PNG\r\n\x1a\n" + bytes(20)])
