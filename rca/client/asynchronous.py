@@ -15,7 +15,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rca.client.refusals import Answer
-from rca.client.service import FAILURES, Call, Service, Tries, received
+from rca.client.service import FAILURES, Call, Service, Tries, read, received
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -91,7 +91,7 @@ class AsyncClient:
             else:
                 wait = tries.after(answer)
             if wait is None:
-                return call.read(answer.body)
+                return read(call, answer)
             await sleep(wait)
 
     async def _exchange(self, call: Call[Any]) -> Answer:
@@ -102,13 +102,13 @@ class AsyncClient:
         service.write(connection, call, Connection="close")
         async with asyncio.timeout(service.timeout_seconds) as limit:
             transport, exchange = await loop.create_connection(
-                lambda: _Exchange(memory.written, limit, service.timeout_seconds),
+                lambda: _Exchange(call.method, memory, limit, service.timeout_seconds),
                 service.host,
                 connection.port,
                 ssl=service.tls,
             )
             try:
-                memory.received = await exchange.finished
+                await exchange.finished
             finally:
                 transport.abort()
         response = http.client.HTTPResponse(connection.sock, method=call.method)
@@ -121,7 +121,7 @@ class _InMemory:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.received = b""
+        self.received = bytearray()
 
     def sendall(self, piece: bytes) -> None:
         self.written.append(piece)
@@ -131,24 +131,79 @@ class _InMemory:
         return io.BytesIO(self.received)
 
 
+class _AnswerEnd:
+    """Finds the end of an answer, also of a service that leaves the connection open.
+
+    Parameters
+    ----------
+    method : str
+        Of the request.
+    memory : _InMemory
+        Holds what has been received.
+    """
+
+    def __init__(self, method: str, memory: _InMemory) -> None:
+        self._method = method
+        self._memory = memory
+        self._response: http.client.HTTPResponse | None = None
+        #: Where the body begins, then where its next chunk begins.
+        self._place = 0
+
+    def is_reached(self) -> bool:
+        """Whether the whole answer is there; False for one that ends with its connection."""
+        response = self._response or self._head()
+        if response is None:
+            return False
+        if response.chunked:
+            return self._last_chunk_is_there()
+        length = response.length
+        return length is not None and len(self._memory.received) - self._place >= length
+
+    def _head(self) -> http.client.HTTPResponse | None:
+        if b"\r\n\r\n" not in self._memory.received:
+            return None
+        response = http.client.HTTPResponse(cast("socket.socket", self._memory), method=self._method)
+        try:
+            response.begin()
+        except http.client.HTTPException:
+            # Not HTTP, or an interim answer whose successor is under way.
+            return None
+        self._response, self._place = response, response.fp.tell()
+        return response
+
+    def _last_chunk_is_there(self) -> bool:
+        received = self._memory.received
+        while (line_end := received.find(b"\r\n", self._place)) >= 0:
+            try:
+                size = int(received[self._place : line_end].partition(b";")[0], 16)
+            except ValueError:
+                # `http.client` says what is wrong.
+                return True
+            if size == 0:
+                # Headers may follow, then an empty line.
+                return received.find(b"\r\n\r\n", line_end) >= 0
+            self._place = line_end + 2 + size + 2
+        return False
+
+
 class _Exchange(asyncio.Protocol):
-    """Sends a request and collects the answer until the service closes the connection.
+    """Sends a request and collects the answer until its end, or until the service closes the connection.
 
     The answer is collected while the request is sent: a service that refuses a body early sends its reason
     and closes its end.
     """
 
-    def __init__(self, request: list[bytes], limit: asyncio.Timeout, seconds: float) -> None:
-        self._request = request
+    def __init__(self, method: str, memory: _InMemory, limit: asyncio.Timeout, seconds: float) -> None:
+        self._memory = memory
+        self._end_of_answer = _AnswerEnd(method, memory)
         self._limit = limit
         self._seconds = seconds
-        self._answer = bytearray()
         self._loop = asyncio.get_running_loop()
-        self.finished: asyncio.Future[bytes] = self._loop.create_future()
+        self.finished: asyncio.Future[None] = self._loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._begin_wait()
-        for piece in self._request:
+        for piece in self._memory.written:
             cast("asyncio.Transport", transport).write(piece)
 
     def resume_writing(self) -> None:
@@ -156,7 +211,9 @@ class _Exchange(asyncio.Protocol):
         self._begin_wait()
 
     def data_received(self, data: bytes) -> None:
-        self._answer += data
+        self._memory.received += data
+        if self._end_of_answer.is_reached():
+            self._end(None)
         self._begin_wait()
 
     def eof_received(self) -> None:
@@ -172,7 +229,7 @@ class _Exchange(asyncio.Protocol):
     def _end(self, error: Exception | None) -> None:
         if self.finished.done():
             return
-        if error is None or self._answer:
-            self.finished.set_result(bytes(self._answer))
+        if error is None or self._memory.received:
+            self.finished.set_result(None)
         else:
             self.finished.set_exception(error)

@@ -8,7 +8,7 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rca.client.refusals import Answer
-from rca.client.service import FAILURES, Call, Service, Tries, received
+from rca.client.service import FAILURES, Call, Service, Tries, read, received
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -33,7 +33,13 @@ class Client:
     api_key : str, optional
         An API key or bearer token; ``RCA_API_KEY`` of the environment if not given.
     headers : mapping of str to str, optional
-        Sent with every request, for example for a proxy that authenticates.
+        Sent with every request, for example for a proxy that authenticates. An ``Authorization``
+        header takes the place of the key.
+
+    Raises
+    ------
+    InvalidInput
+        If a parameter cannot be used.
     """
 
     def __init__(
@@ -104,7 +110,7 @@ class Client:
             else:
                 wait = tries.after(answer)
             if wait is None:
-                return call.read(answer.body)
+                return read(call, answer)
             sleep(wait)
 
     def _exchange(self, call: Call[Any]) -> Answer:

@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rca.errors import BundleError, InvalidInput, InvalidTrace, InvalidWindow, RcaError, SourceError, TooLarge
+from rca.errors import (
+    BundleError,
+    InvalidInput,
+    InvalidTrace,
+    InvalidWindow,
+    RcaError,
+    SourceError,
+    TooLarge,
+    cut,
+)
 
 _KNOWN: dict[str, type[RcaError]] = {
     kind.code: kind for kind in (InvalidInput, InvalidTrace, TooLarge, BundleError)
@@ -42,8 +51,26 @@ class Answer:
     body: bytes
 
 
+def unreadable(answer: Answer) -> ServiceError:
+    """Say that a body is not an answer of the service."""
+    return ServiceError(
+        f"HTTP {answer.status} with a body that is not an answer of the service",
+        code="http-error",
+        status=answer.status,
+        hint="check the address, for example for a sign-in page; a service may also be newer than its client",
+    )
+
+
 def refusal(answer: Answer) -> RcaError:
     """Turn a problem document back into the error it was made from."""
+    if answer.status < 400:
+        target = answer.headers.get("location")
+        return ServiceError(
+            f"HTTP {answer.status} in place of an answer" + (f", to {cut(target)}" if target else ""),
+            code="http-error",
+            status=answer.status,
+            hint="give the address of the service itself; redirects are not followed",
+        )
     try:
         problem = json.loads(answer.body)
         code, detail = str(problem["code"]), str(problem["detail"])
@@ -53,15 +80,15 @@ def refusal(answer: Answer) -> RcaError:
             code="http-error",
             status=answer.status,
         )
-    hint = problem.get("hint")
+    hint = _member(problem, "hint", str, None)
     if code == InvalidWindow.code:
         return InvalidWindow(
             detail.removeprefix(_place(problem) + ": "),
-            table=problem.get("table", "job"),
-            column=problem.get("column"),
-            rows=problem.get("rows", ()),
-            n_rows=problem.get("n_rows", 0),
-            expected=problem.get("expected", ""),
+            table=_member(problem, "table", str, "job"),
+            column=_member(problem, "column", str, None),
+            rows=[row for row in _member(problem, "rows", list, []) if isinstance(row, dict)],
+            n_rows=_member(problem, "n_rows", int, 0),
+            expected=_member(problem, "expected", str, ""),
             hint=hint,
         )
     known = _KNOWN.get(code)
@@ -72,7 +99,13 @@ def refusal(answer: Answer) -> RcaError:
     )
 
 
+def _member(problem: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    """A member of a problem document, if it has the type that the service writes."""
+    found = problem.get(name)
+    return found if isinstance(found, kind) else default
+
+
 def _place(problem: Mapping[str, Any]) -> str:
     """Where the service found the fault; it begins the problem's detail."""
-    table, column = problem.get("table", ""), problem.get("column")
+    table, column = _member(problem, "table", str, ""), _member(problem, "column", str, None)
     return table if column is None else f"{table}.{column}"

@@ -8,17 +8,19 @@ from __future__ import annotations
 import functools
 import http.client
 import json
+import math
 import os
 import random
+import re
 import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
-from rca.client.refusals import Answer, ServiceError, refusal
+from rca.client.refusals import Answer, ServiceError, refusal, unreadable
 from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Service:
     Raises
     ------
     InvalidInput
-        If the address is not one of http or https.
+        If a setting cannot be used. The message has neither the key nor a password of the address.
     """
 
     def __init__(
@@ -71,21 +73,22 @@ class Service:
         api_key: str | None,
         headers: Mapping[str, str] | None,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(f"{base_url!r} is not an http or https address")
-        self.host = parts.hostname
+        if not 0.0 < timeout_seconds < math.inf:
+            raise InvalidInput(f"timeout_seconds is {timeout_seconds!r}, and must be more than 0")
+        if not retries >= 0:
+            raise InvalidInput(f"retries is {retries!r}, and must be 0 or more")
+        parts = _checked_address(base_url)
+        self.host = str(parts.hostname)
         self.secure = parts.scheme == "https"
         self.port = parts.port
         self.timeout_seconds = timeout_seconds
         self.retries = retries
         self._prefix = parts.path.rstrip("/")
-        key = api_key or os.environ.get("RCA_API_KEY")
-        given = dict(headers or {})
-        own_keys = [given.pop(name) for name in list(given) if name.lower() == "idempotency-key"]
+        given = _checked_headers(headers or {})
         #: The caller's own key for every POST, if the headers hold one.
-        self._idempotency_key = own_keys[0] if own_keys else None
-        self._headers = ({"Authorization": f"Bearer {key}"} if key else {}) | given
+        self._idempotency_key = given.pop("idempotency-key", None)
+        key = _checked_api_key(api_key or os.environ.get("RCA_API_KEY") or "")
+        self._headers = ({"authorization": f"Bearer {key}"} if key else {}) | given
 
     def diagnose(self, window: Window | str | PathLike[str], idempotency_key: str | None) -> Call[Diagnosis]:
         """Describe the diagnosis of a window; a window at a path is read for it."""
@@ -97,15 +100,15 @@ class Service:
         self, window: Window | str | PathLike[str], media_type: str, idempotency_key: str | None
     ) -> Call[bytes]:
         """Describe a diagnosis that the service writes in `media_type`."""
-        return self._posted_window(window, media_type, idempotency_key, bytes)
+        return self._posted_window(window, media_type, idempotency_key, _written)
 
     def get(self, path: str, media_type: str) -> Call[bytes]:
         """Describe a GET of `path`."""
-        return Call("GET", path, bytes, {"Accept": media_type})
+        return Call("GET", _checked_path(path), bytes, _checked_headers({"Accept": media_type}))
 
     def ready(self) -> Call[dict[str, Any]]:
         """Describe the request for the model in use."""
-        return Call("GET", "/readyz", json.loads, {})
+        return Call("GET", "/readyz", _json_object, {})
 
     def _posted_window(
         self,
@@ -121,7 +124,7 @@ class Service:
         key = _checked_key(self._idempotency_key if idempotency_key is None else idempotency_key)
         loaded = window if isinstance(window, Window) else rca.read_window(window)
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type, "Idempotency-Key": key}
-        return Call("POST", "/v1/diagnoses", read, headers, loaded.to_arrow())
+        return Call("POST", "/v1/diagnoses", read, _checked_headers(headers), loaded.to_arrow())
 
     @functools.cached_property
     def tls(self) -> ssl.SSLContext | None:
@@ -142,9 +145,8 @@ class Service:
 
     def write(self, connection: http.client.HTTPConnection, call: Call[Any], **headers: str) -> None:
         """Write a call to a connection."""
-        connection.request(
-            call.method, self._prefix + call.path, call.body, {**self._headers, **call.headers, **headers}
-        )
+        own = {name.lower(): value for name, value in {**call.headers, **headers}.items()}
+        connection.request(call.method, self._prefix + call.path, call.body, self._headers | own)
 
     def unreachable(self, error: Exception) -> ServiceError:
         """Say that an exchange failed."""
@@ -171,7 +173,7 @@ class Tries:
         ServiceError
             If it was the last try, or if no answer came in time.
         """
-        if self._failed == self._service.retries or isinstance(error, TimeoutError):
+        if self._failed >= self._service.retries or isinstance(error, TimeoutError):
             raise self._service.unreachable(error) from error
         return self._next()
 
@@ -183,7 +185,7 @@ class Tries:
         RcaError
             If the service refuses and another try would not help.
         """
-        if answer.status < 400:
+        if 200 <= answer.status < 300:
             return None
         retry_after = _retry_after_seconds(answer.headers.get("retry-after"))
         in_progress = answer.status == _IN_PROGRESS and retry_after is not None
@@ -192,7 +194,7 @@ class Tries:
             wait = max(retry_after or 0.0, _SHORTEST_WAIT_SECONDS)
             self._waited += wait
             return wait
-        if answer.status not in _RETRIED or self._failed == self._service.retries:
+        if answer.status not in _RETRIED or self._failed >= self._service.retries:
             raise refusal(answer)
         return self._next(retry_after)
 
@@ -209,6 +211,89 @@ def received(response: http.client.HTTPResponse) -> Answer:
     return Answer(response.status, headers, response.read())
 
 
+def read(call: Call[T], answer: Answer) -> T:
+    """Read the body of a final answer.
+
+    Raises
+    ------
+    ServiceError
+        If it is not what the call expects, such as the page of a proxy.
+    """
+    asked_for_html = "html" in call.headers.get("accept", "")
+    if answer.headers.get("content-type", "").startswith("text/html") and not asked_for_html:
+        raise unreadable(answer)
+    try:
+        return call.read(answer.body)
+    # JSON and validation errors are of this kind.
+    except (ValueError, RecursionError) as error:
+        raise unreadable(answer) from error
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError("not an object")
+    return found
+
+
+def _written(body: bytes) -> bytes:
+    if not body:
+        raise ValueError("empty")
+    return body
+
+
+def _checked_address(base_url: str) -> SplitResult:
+    """The parts of the service's address."""
+    try:
+        parts = urlsplit(base_url)
+        # Reading the port checks it.
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    # What stands before an @ may be a password.
+    shown = base_url.rpartition("@")[2]
+    if not usable or re.search(r"\s", parts.netloc):
+        raise InvalidInput(f"{shown!r} is not an http or https address")
+    if "@" in parts.netloc:
+        raise InvalidInput(
+            f"the address of {shown!r} has a user name, which would not be sent",
+            hint="give api_key, or an Authorization header in headers",
+        )
+    _checked_path(parts.path or "/")
+    return parts
+
+
+def _checked_path(path: str) -> str:
+    if not path.startswith("/") or not _is_visible(path):
+        raise InvalidInput(
+            f"{path!r} is not the path of a request",
+            hint="begin with /, and write spaces and letters beyond ASCII as %20 and such",
+        )
+    return path
+
+
+def _checked_api_key(given: str) -> str:
+    """The key without the newline of its file."""
+    key = given.strip()
+    if not _is_visible(key):
+        raise InvalidInput(
+            "the API key has a character that is not visible ASCII", hint="check api_key or RCA_API_KEY"
+        )
+    return key
+
+
+def _checked_headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Headers that can be sent, with names in lower case so that none is sent twice."""
+    for name, value in given.items():
+        if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) or re.search(r"[^\t -~\xa0-\xff]", value):
+            raise InvalidInput(f"the header {name!r} has a character that no header can have")
+    return {name.lower(): value for name, value in given.items()}
+
+
+def _is_visible(text: str) -> bool:
+    return all("!" <= character <= "~" for character in text)
+
+
 def _checked_key(given: str | None) -> str:
     """The caller's key, or a new one.
 
@@ -219,7 +304,7 @@ def _checked_key(given: str | None) -> str:
     """
     if given is None:
         return uuid.uuid4().hex
-    if not 1 <= len(given) <= _LONGEST_KEY or not all("!" <= character <= "~" for character in given):
+    if not 1 <= len(given) <= _LONGEST_KEY or not _is_visible(given):
         raise InvalidInput(f"an idempotency key needs 1 to {_LONGEST_KEY} visible ASCII characters")
     return given
 

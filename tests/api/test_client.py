@@ -35,6 +35,7 @@ class _Server(HTTPServer):
     script: list[Scripted | None]
     seen: list[str]
     keys: list[str | None]
+    authorizations: list[list[str] | None]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -44,6 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.seen.append(f"{self.command} {self.path}")
         self.server.keys.append(self.headers.get("Idempotency-Key"))
+        self.server.authorizations.append(self.headers.get_all("Authorization"))
         scripted = self.server.script.pop(0)
         if scripted is None:
             self.close_connection = True
@@ -65,7 +67,7 @@ class _Handler(BaseHTTPRequestHandler):
 def server() -> Iterator[_Server]:
     """A server that answers from a script."""
     held = _Server(("127.0.0.1", 0), _Handler)
-    held.script, held.seen, held.keys = [], [], []
+    held.script, held.seen, held.keys, held.authorizations = [], [], [], []
     thread = threading.Thread(target=held.serve_forever, args=(0.01,))
     thread.start()
     yield held
@@ -263,7 +265,10 @@ def test_a_path_prefix_is_kept(connect: Connect, server: _Server) -> None:
     assert server.seen == ["GET /rca/readyz"]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://x", "http://", ""])
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1:8080", "ftp://x", "http://", "", "http://x:99999", "http://x:y", "http://[", "http://a b"],
+)
 def test_a_malformed_address_is_refused(connect: Connect, address: str) -> None:
     with pytest.raises(InvalidInput, match="http"):
         connect(address)
@@ -302,6 +307,129 @@ def test_the_reason_of_an_early_refusal_arrives(connect: Connect, early: str) ->
     call = Call("POST", "/v1/diagnoses", bytes, {}, bytes(16_000_000))
     with pytest.raises(TooLarge, match="at most 1 byte"):
         connect(early, retries=0)._send(call)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Content-Length: 2\r\n\r\n{}",
+        b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;a=b\r\n}\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Checked: yes\r\n\r\n",
+    ],
+)
+def test_an_answer_ends_where_it_says_so_on_a_connection_that_stays_open(
+    connect: Connect, body: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+
+        def serve() -> None:
+            link, _ = listener.accept()
+            with link:
+                link.recv(1000)
+                # In pieces, which may arrive apart.
+                for piece in (b"HTTP/1.1 200 OK\r\n", body[:-3], body[-3:]):
+                    link.sendall(piece)
+                link.recv(1)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert connect(address, timeout_seconds=5, retries=0).ready() == {}
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (200, {}, b""),
+        (200, {"Content-Type": "text/html"}, b"<html>sign in</html>"),
+        (302, {"Location": "https://sso.example.org/"}, b""),
+        (304, {}, b""),
+    ],
+)
+def test_only_a_readable_answer_of_the_service_is_taken(
+    connect: Connect, server: _Server, waits: list[float], status: int, headers: dict[str, str], body: bytes
+) -> None:
+    server.script = [(status, headers, body)] * 3
+    window = rca.read_window(WHOLE)
+    for call in (
+        lambda client: client.ready(),
+        lambda client: client.diagnose(window),
+        lambda client: client.render(window),
+    ):
+        with pytest.raises(ServiceError) as here:
+            call(connect(server))
+        assert (here.value.code, here.value.status) == ("http-error", status)
+        assert headers.get("Location", "") in str(here.value)
+    assert waits == []
+
+
+def test_json_of_another_shape_is_no_answer(connect: Connect, server: _Server) -> None:
+    server.script = [(200, {}, b"[1]")] * 2
+    with pytest.raises(ServiceError, match="not an answer"):
+        connect(server).ready()
+    with pytest.raises(ServiceError, match="not an answer"):
+        connect(server).diagnose(rca.read_window(WHOLE))
+
+
+def test_a_page_that_was_asked_for_is_an_answer(connect: Connect, server: _Server) -> None:
+    server.script = [(200, {"Content-Type": "text/html"}, b"<html>")]
+    assert connect(server).render(rca.read_window(WHOLE), "text/html") == b"<html>"
+
+
+def test_a_problem_with_members_of_other_types_is_a_refusal(connect: Connect, server: _Server) -> None:
+    body = (
+        b'{"code": "invalid-window", "detail": "is wrong", "hint": 3, "table": null, "column": [], '
+        b'"rows": [1, {"row": 3}], "n_rows": "9", "expected": null}'
+    )
+    server.script = [(422, {}, body)]
+    with pytest.raises(InvalidWindow, match="is wrong"):
+        connect(server).ready()
+
+
+def test_the_newline_of_a_key_file_is_not_sent(connect: Connect, server: _Server) -> None:
+    server.script = [(200, {}, b"{}")]
+    connect(server, api_key="hush\n").ready()
+    assert server.authorizations == [["Bearer hush"]]
+
+
+def test_an_authorization_header_takes_the_place_of_the_key(connect: Connect, server: _Server) -> None:
+    server.script = [(200, {}, b"{}")]
+    connect(server, api_key="hush", headers={"authorization": "Basic eA=="}).ready()
+    assert server.authorizations == [["Basic eA=="]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"api_key": "hu\nsh"},
+        {"api_key": "hush\u20ac"},
+        {"headers": {"X-Token": "hush\n"}},
+        {"headers": {"X Token": "hush"}},
+        {"where": "http://jane:hush@127.0.0.1:9"},
+        {"where": "ftp://jane:hush@127.0.0.1"},
+        {"retries": -1},
+        {"timeout_seconds": 0},
+        {"timeout_seconds": float("nan")},
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_refused_without_its_secret(
+    connect: Connect, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput) as here:
+        connect(**{"where": "http://127.0.0.1:9"} | options)
+    assert "hu" not in f"{here.value} {here.value.hint}"
+    assert here.value.__cause__ is None
+
+
+@pytest.mark.parametrize("path", ["/a b", "readyz", "/\u00e9", ""])
+def test_a_path_that_no_request_can_have_is_refused_at_once(
+    connect: Connect, waits: list[float], path: str
+) -> None:
+    with pytest.raises(InvalidInput, match="path of a request"):
+        connect("http://127.0.0.1:9").get(path)
+    assert waits == []
 
 
 class _Meeting(ThreadingHTTPServer):
