@@ -85,7 +85,7 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
     candidates = (unprompted, _ahead(unprompted, topology), broken, missed, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
-    found = next((ranks for ranks in named if _one_place(ranks, topology)), None)
+    found = next((ranks for ranks in named if _is_place(ranks, topology)), None)
     silent = _without_watchdog(fired, topology.n_ranks) if found is None else found
     return np.isin(np.arange(topology.n_ranks), list(silent))
 
@@ -179,11 +179,18 @@ def _without_watchdog(fired: Sequence[Event], n_ranks: int) -> set[int]:
     return others if len(waiting) >= MIN_REACTIONS and few else set()
 
 
-def _one_place(ranks: set[int], topology: Topology) -> bool:
-    """Whether the ranks are one rank of several, a whole node, or a part of a node with few of all ranks."""
+def _is_place(ranks: set[int], topology: Topology) -> bool:
+    """Whether the ranks are one rank of several, few ranks of one node, or whole nodes.
+
+    Several whole nodes may share a power supply or a switch; they are at most half of the job.
+    """
     if not 0 < len(ranks) < max(2, topology.n_ranks):
         return False
-    node = topology.node[list(ranks)]
-    one_node = len(ranks) == 1 or (int(node.min()) >= 0 and bool((node == node[0]).all()))
+    if len(ranks) == 1:
+        return True
+    nodes = np.unique(topology.node[list(ranks)])
     few = len(ranks) <= MAX_ORIGIN_SHARE * topology.n_ranks
-    return one_node and (few or len(ranks) == 1 or len(ranks) == int((topology.node == node[0]).sum()))
+    if nodes[0] < 0 or (nodes.size > 1 and not few):
+        return False
+    whole = len(ranks) == int(np.isin(topology.node, nodes).sum())
+    return whole or (few and nodes.size == 1)

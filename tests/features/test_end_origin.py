@@ -117,6 +117,16 @@ def test_a_node_that_goes_down_is_the_origin_as_a_whole() -> None:
     assert named(*lost) == [0, 1, 2, 3]
 
 
+def test_several_whole_nodes_may_go_down_together() -> None:
+    job = {"format": 1, "job_id": "j", "world_size": 16, "start": 0.0, "end": 200.0}
+    places = [{"rank": rank, "node": f"n{rank // 4}"} for rank in range(16)]
+    topology = Job.model_validate(job | {"ranks": places}).topology
+    for lost, expected in ((range(4, 12), [*range(4, 12)]), (range(4, 11), []), (range(4, 16), [])):
+        missed = [ended(30.0, rank, None, kind="heartbeat_missed") for rank in lost]
+        began = end_origin(missed, End(topology, SIGN, np.full(16, SIGN), STEP))
+        assert np.flatnonzero(began).tolist() == expected
+
+
 def test_a_whole_node_may_be_most_of_the_job_but_a_part_of_one_may_not() -> None:
     job = {"format": 1, "job_id": "j", "world_size": 6, "start": 0.0, "end": 200.0}
     places = [{"rank": rank, "node": "a" if rank < 4 else "b"} for rank in range(6)]
