@@ -96,7 +96,10 @@ def abstention(
     if mode == "healthy" and (doubtful := _doubts_health(features)) is not None:
         return doubtful
     if mode != "healthy" and not classification.suspects:
-        return _reason("nobody_stands_out", "no rank, node or stage explains the slowdown")
+        # That a job stopped can be certain although nothing shows where.
+        if mode == "fail_stop" and chance >= OVERWHELMING_MODE:
+            return None
+        return _reason("nobody_stands_out", "no rank, node or stage explains the slowdown or the stop")
     if mode != "healthy" and objection is not None:
         return _reason("cause_not_certain", objection)
     if mode == "fail_slow" and not long_enough(features) and causes[0].probability < SHORT_CAUSE:

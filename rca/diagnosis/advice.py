@@ -32,6 +32,12 @@ BETWEEN_STEPS_CHECK = (
     "row the trainer's own step number"
 )
 
+#: For a stop that nothing places.
+NOT_LOCATED_CHECK = (
+    "read which collective each rank waits in (flight recorder dumps, py-spy dump): the rank that is in "
+    "another one, or in none, is the first; then the launcher's log for the first exit"
+)
+
 #: Metrics named when one resource would settle a question.
 _SHOWN_METRICS = 2
 
@@ -144,6 +150,8 @@ def next_check(
         return "nothing to do; the slowdown is normal noise"
     if mode == "fail_stop" and silent:
         return f"check {listed(silent)}: no step reported"
+    if mode == "fail_stop" and not causes:
+        return NOT_LOCATED_CHECK
     wanted = _wanted(missing, suspected)
     if mode == "healthy":
         return "not sure enough to call it healthy; " + (

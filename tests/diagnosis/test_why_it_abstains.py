@@ -18,7 +18,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.diagnosis import abstention as module
-from rca.diagnosis.abstention import SHORT_CAUSE
+from rca.diagnosis.abstention import OVERWHELMING_MODE, SHORT_CAUSE
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.cause_gating import objection
 from rca.diagnosis.cause_pooling import PricedCause
@@ -195,6 +195,15 @@ def test_a_slow_job_without_suspects_says_so(features) -> None:
     reason = abstention(classified("fail_slow", 0.99), features, [], THRESHOLDS, None)
     assert reason is not None
     assert reason.code == "nobody_stands_out"
+
+
+@pytest.mark.parametrize("likely", [0.94, 0.96])
+def test_a_certain_stop_has_a_verdict_although_nothing_shows_where_it_began(features, likely) -> None:
+    reason = abstention(classified("fail_stop", likely), features, [], THRESHOLDS, None)
+    assert (reason is None) == (likely >= OVERWHELMING_MODE)
+    assert reason is None or reason.code == "nobody_stands_out"
+    check = next_check("fail_stop", True, [], ["gpu_clock"])
+    assert "flight recorder" in check
 
 
 def test_suspects_that_cost_nothing_are_no_cause(features) -> None:
