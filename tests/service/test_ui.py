@@ -251,6 +251,28 @@ def test_a_sign_in_that_was_refused_or_began_elsewhere_is_none(visit: Visit, str
     assert stranger.evaluate("sessionStorage.length") == 0
 
 
+def test_a_link_of_someone_else_ends_no_sign_in(visit: Visit, stranger: Any) -> None:
+    planted = f"{visit.url}/ui?code=planted&state=foreign#/compare"
+    stranger.goto(f"{visit.url}/ui")
+    begun = '{"state": "own", "verifier": "v", "part": ""}'
+    stranger.evaluate("begun => sessionStorage.setItem('rca-sign-in', begun)", begun)
+    stranger.goto(planted)
+    stranger.wait_for_selector("text=The sign-in did not begin in this tab")
+    assert stranger.evaluate("sessionStorage.getItem('rca-sign-in')") == begun
+    stranger.get_by_role("button", name="Sign in with your account").click()
+    stranger.wait_for_selector("h1:has-text('Compare')")
+    stranger.goto(planted)
+    stranger.wait_for_selector("h1:has-text('Compare')")
+    assert stranger.url == f"{visit.url}/ui#/compare"
+
+
+def test_an_account_without_a_scope_is_sent_to_the_issuer_not_to_a_key(visit: Visit, stranger: Any) -> None:
+    stranger.route("**/v1/nodes*", lambda route: route.fulfill(status=403, json={"detail": "no"}))
+    stranger.goto(f"{visit.url}/ui#/nodes")
+    stranger.get_by_role("button", name="Sign in with your account").click()
+    stranger.wait_for_selector("text=Ask an administrator for its scope at the issuer")
+
+
 def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     page = visit.page
     visit.go(f"/diagnoses/{visit.diagnosis}", "svg")
@@ -330,6 +352,41 @@ def test_an_action_is_recorded_on_an_incident_once(visit: Visit) -> None:
     told = rows.inner_text()
     for part in ("2026-11-21 20:11:00 UTC", "node-1, ranks 2-3", "per step", "stopped a backup"):
         assert part in told
+    assert page.get_by_label("What was done").input_value() == ""
+
+
+def test_a_note_that_is_edited_after_a_lost_answer_records_nothing_twice(visit: Visit) -> None:
+    page, known = visit.page, len(visit.complaints)
+    visit.go(f"/incidents/{visit.incident}", "form")
+    rows = page.locator("section:has(> h2:text-is('Actions taken')) tbody tr")
+    before = rows.count()
+    note, button = page.get_by_label("What was done"), page.get_by_role("button", name="Record the action")
+    note.fill("restarted the node")
+    page.route("**/actions", lambda route: (route.fetch(), route.abort()), times=1)
+    button.click()
+    page.wait_for_selector("text=No answer came")
+    note.fill("restarted the node twice")
+    button.click()
+    page.wait_for_selector("text=was recorded before, without your last changes")
+    assert rows.count() == before + 1
+    # It is another action after all, and the list cannot be loaded: no reason to record it again.
+    page.route("**/actions?limit=200", lambda route: route.abort(), times=1)
+    button.click()
+    page.wait_for_selector("text=The list is not up to date")
+    assert (note.input_value(), page.locator("main form .problem").count()) == ("", 0)
+    del visit.complaints[known:]
+
+
+def test_a_failed_catalogue_leaves_out_the_form_only_and_is_fetched_again(visit: Visit) -> None:
+    page, known = visit.page, len(visit.complaints)
+    page.goto(f"{visit.url}/ui")
+    page.wait_for_selector("text=Latest diagnoses")
+    page.route("**/ui/catalogue", lambda route: route.abort(), times=1)
+    visit.go(f"/incidents/{visit.incident}")
+    page.wait_for_selector("text=No action can be recorded now")
+    assert page.inner_text("main").count("Timeline") == 1
+    visit.go(f"/incidents/{visit.incident}", "form")
+    del visit.complaints[known:]
 
 
 def test_the_heat_map_is_read_by_pointer_and_keyboard_and_filtered(visit: Visit) -> None:

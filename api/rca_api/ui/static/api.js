@@ -6,6 +6,8 @@ export const key = {
   get: () => sessionStorage.getItem(KEY),
   set: (value) => sessionStorage.setItem(KEY, value),
   clear: () => sessionStorage.removeItem(KEY),
+  /** Whether it is a token of the issuer. */
+  isToken: () => key.get() !== null && !key.get().startsWith("rca_"),
 };
 
 /** An answer that is an error, with what to do about it. */
@@ -27,7 +29,11 @@ export class Problem extends Error {
     const wait = this.retryAfter ? `in ${this.retryAfter} s` : "in a minute";
     if (this.status === 0) return "Check the network and whether the service runs, then try again.";
     if (this.status === 401) return "Sign in with a valid key, or with your account again. An administrator makes keys: rca keys create.";
-    if (this.status === 403) return "Sign in with a key that has this scope, or ask an administrator for one.";
+    if (this.status === 403) {
+      return key.isToken()
+        ? "Your account lacks this right. Ask an administrator for its scope at the issuer (RCA_OIDC_CLIENT_SCOPE requests it), then sign in again."
+        : "Sign in with a key that has this scope, or ask an administrator for one.";
+    }
     if (this.status === 404) return "Check the address. It may have been deleted.";
     if (this.status === 429 || this.status === 503) return `Try again ${wait}.`;
     if (this.status === 501) return this.body.hint ? `An operator can add it: ${this.body.hint}` : "An operator has to set it up.";
@@ -77,7 +83,11 @@ let known = null;
 
 /** The catalogue of causes, phases and signals; fetched once. */
 export async function catalogue() {
-  known ??= get("/ui/catalogue");
+  // After a failure the next call fetches it again.
+  known ??= get("/ui/catalogue").catch((error) => {
+    known = null;
+    throw error;
+  });
   return known;
 }
 

@@ -1,6 +1,7 @@
 // Sign-in at the token issuer: authorization code with PKCE. The service exchanges the code, so no other host is called.
 
-import { get, key, Problem, send } from "./api.js";
+import { access, get, key, Problem, send } from "./api.js";
+import { base64url, random } from "./random.js";
 
 //: What this tab has to remember while the browser is at the issuer.
 const BEGUN = "rca-sign-in";
@@ -18,7 +19,7 @@ export async function begin() {
   const url = new URL(address);
   const asked = {
     response_type: "code", client_id: client, redirect_uri: REDIRECT, scope, state,
-    code_challenge: text(new Uint8Array(digest)), code_challenge_method: "S256",
+    code_challenge: base64url(new Uint8Array(digest)), code_challenge_method: "S256",
   };
   for (const [name, value] of Object.entries(asked)) url.searchParams.set(name, value);
   location.assign(url);
@@ -30,23 +31,19 @@ export async function finish() {
   const given = new URLSearchParams(location.search);
   if (!given.has("state")) return;
   const begun = JSON.parse(sessionStorage.getItem(BEGUN));
-  sessionStorage.removeItem(BEGUN);
+  const own = begun !== null && given.get("state") === begun.state;
   // The code stays neither in the address nor in the history.
-  history.replaceState(null, "", `/ui${begun?.part ?? location.hash}`);
-  if (begun === null || given.get("state") !== begun.state) {
+  history.replaceState(null, "", `/ui${own ? begun.part : location.hash}`);
+  if (!own) {
+    // A link of someone else ends neither a sign-in in progress nor one that is done.
+    if (["open", "signed in"].includes(await access())) return;
     throw new Problem(401, { title: "The sign-in did not begin in this tab", detail: "The address is from another sign-in." });
   }
+  sessionStorage.removeItem(BEGUN);
   if (!given.has("code")) {
     const reason = given.get("error_description") ?? given.get("error") ?? "It gave no reason.";
     throw new Problem(401, { title: "The issuer refused the sign-in", detail: reason });
   }
   const { token } = await send("/ui/sign-in", { code: given.get("code"), verifier: begun.verifier, redirect_uri: REDIRECT });
   key.set(token);
-}
-
-const random = () => text(crypto.getRandomValues(new Uint8Array(32)));
-
-/** Bytes as base64url. */
-function text(bytes) {
-  return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }

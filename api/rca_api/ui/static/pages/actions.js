@@ -3,8 +3,9 @@
 import { catalogue, get, send } from "../api.js";
 import { field, h, table } from "../dom.js";
 import { place, seconds, utc, words } from "../format.js";
-import { split } from "./feedback.js";
-import { attempt, done } from "./problem.js";
+import { random } from "../random.js";
+import { places } from "./places.js";
+import { attempt, done, problem } from "./problem.js";
 
 /**
  * The section of an incident.
@@ -13,8 +14,16 @@ import { attempt, done } from "./problem.js";
  */
 export async function actions(incident, diagnosis, signal) {
   const list = h("div", {}, taken(incident.actions));
-  const [known, advised] = await Promise.all([catalogue(), advice(diagnosis, signal)]);
-  return h("section", {}, h("h2", {}, "Actions taken"), list, form(incident, known.actions, advised, async () => {
+  const heading = h("h2", {}, "Actions taken");
+  let known, advised;
+  try {
+    [known, advised] = await Promise.all([catalogue(), advice(diagnosis, signal)]);
+  } catch (error) {
+    if (signal.aborted) throw error;
+    // The rest of the incident is of use without the form.
+    return h("section", {}, heading, list, h("p", {}, "No action can be recorded now:"), problem(error));
+  }
+  return h("section", {}, heading, list, form(incident, known.actions, advised, async () => {
     const { items } = await get(`/v1/incidents/${incident.id}/actions?limit=200`);
     list.replaceChildren(taken(items));
   }));
@@ -54,35 +63,47 @@ function form(incident, names, advised, refresh) {
   const first = advised.filter((name) => names.includes(name));
   const action = h("select", {}, group("Advised by the newest diagnosis", first), group("Others", names.filter((name) => !first.includes(name))));
   const at = h("input", { type: "datetime-local", step: 1 });
-  const nodes = h("input", { placeholder: "node-1, node-2" });
-  const who = h("input", { placeholder: "8, 9", inputmode: "numeric", pattern: "[0-9]+( *, *[0-9]+)*" });
+  const where = places(["On nodes", "On ranks"], "Separated by commas. Empty: those of the diagnosis.");
   const note = h("textarea", { rows: 3, maxlength: 4000 });
   const button = h("button", { class: "main" }, "Record the action");
   // A repeated request with the same key is the same action: nothing is recorded twice after a lost answer.
   let key = random();
   async function record() {
-    const kept = await send(`/v1/incidents/${incident.id}/actions`, {
-      action: action.value, nodes: split(nodes.value), ranks: split(who.value).map(Number), note: note.value, key,
-      ...(at.value ? { taken_at: new Date(`${at.value}Z`).toISOString() } : {}),
-    });
+    let kept;
+    try {
+      kept = await send(`/v1/incidents/${incident.id}/actions`, {
+        action: action.value, ...where.given(), note: note.value, key,
+        ...(at.value ? { taken_at: new Date(`${at.value}Z`).toISOString() } : {}),
+      });
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      // The answer to an earlier request was lost, and the form has changed since.
+      key = random();
+      return done("The action was recorded before, without your last changes. Record it again only if this is another action.", await listed());
+    }
     key = random();
-    await refresh();
-    return done(`The action is recorded (${words(kept.action)}). Three later windows show whether it helped.`);
+    inputs.reset();
+    return done(`The action is recorded (${words(kept.action)}). Three later windows show whether it helped.`, await listed());
   }
-  return h("form", { onsubmit: (event) => {
+  /** Show the new list; gives what to say if it cannot be loaded. */
+  async function listed() {
+    try {
+      await refresh();
+      return null;
+    } catch {
+      // Not as an error: the action would be recorded again.
+      return " The list is not up to date: load this page again.";
+    }
+  }
+  const inputs = h("form", { onsubmit: (event) => {
     event.preventDefault();
     attempt(button, told, record);
   } },
   h("fieldset", {}, h("legend", {}, "Record an action"),
     field("Action", action),
     field("When it took effect (UTC)", at, "On the clock of the job. Empty: now."),
-    field("On nodes", nodes, "Separated by commas. Empty: those of the diagnosis."),
-    field("On ranks", who, "Separated by commas. Empty: those of the diagnosis."),
+    where.fields,
     field("What was done", note, "Such as the part that was replaced."),
     h("div", { class: "actions" }, button)), told);
-}
-
-/** A random name; `crypto.randomUUID` does not exist without HTTPS. */
-function random() {
-  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return inputs;
 }

@@ -3,6 +3,7 @@
 import { get, send } from "../api.js";
 import { field, h } from "../dom.js";
 import { utc, words } from "../format.js";
+import { places } from "./places.js";
 import { attempt, done } from "./problem.js";
 
 /** The form, and what others have said. */
@@ -12,8 +13,7 @@ export function feedback(diagnosis, known) {
   const note = h("textarea", { rows: 3, maxlength: 4000 });
   const cause = h("select", {}, h("option", { value: "healthy" }, "none: the job was healthy"),
     known.causes.map((each) => h("option", { value: each.id }, `${words(each.id)}: ${each.meaning}`)));
-  const nodes = h("input", { placeholder: "node-1, node-2" });
-  const ranks = h("input", { placeholder: "8, 9", inputmode: "numeric", pattern: "[0-9]+( *, *[0-9]+)*" });
+  const where = places(["Nodes", "Ranks"], "Separated by commas; may be empty.");
   const right = h("button", { type: "button", disabled: diagnosis.abstained, onclick: () => attempt(right, told, () => given({ verdict: "confirmed" })) }, "✓ The diagnosis is right");
   const wrong = h("button", {}, "✕ The diagnosis is wrong");
   async function given(body) {
@@ -23,10 +23,10 @@ export function feedback(diagnosis, known) {
   }
   const form = h("form", { onsubmit: (event) => {
     event.preventDefault();
-    attempt(wrong, told, () => given({ verdict: "corrected", label: labelled(cause.value, nodes.value, ranks.value, known) }));
+    attempt(wrong, told, () => given({ verdict: "corrected", label: labelled(cause.value, where.given(), known) }));
   } },
   h("fieldset", {}, h("legend", {}, "It is wrong: the right cause"),
-    field("Cause", cause), field("Nodes", nodes, "Separated by commas; may be empty."), field("Ranks", ranks, "Separated by commas; may be empty."),
+    field("Cause", cause), where.fields,
     h("div", { class: "actions" }, wrong)));
   list(earlier, diagnosis).catch(() => earlier.replaceChildren());
   return h("section", {}, h("h2", {}, "Was it right?"),
@@ -36,18 +36,15 @@ export function feedback(diagnosis, known) {
 }
 
 /** The label of a correction. */
-export function labelled(cause, nodes, ranks, known) {
+function labelled(cause, where, known) {
   if (cause === "healthy") return { failure_mode: "healthy" };
   const spec = known.causes.find((each) => each.id === cause);
   const stopped = spec.type === "fail_stop";
   return {
     failure_mode: stopped ? "fail_stop" : "fail_slow",
-    causes: [{ cause, nodes: split(nodes), ranks: split(ranks).map(Number) }],
+    causes: [{ cause, ...where }],
   };
 }
-
-/** The entries of a list separated by commas. */
-export const split = (text) => text.split(",").map((each) => each.trim()).filter(Boolean);
 
 async function list(where, diagnosis) {
   const { items, conflict } = await get(`/v1/diagnoses/${diagnosis.diagnosis_id}/feedback`);
