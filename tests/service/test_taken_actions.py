@@ -125,6 +125,37 @@ def test_a_wrong_action_is_refused(client: TestClient) -> None:
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters"), wrong
 
 
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"ranks": [8]}, "rank 8 is not one of the job's 8 ranks"),
+        ({"ranks": [7], "nodes": ["node-1", "node-9"]}, "'node-9' is not one of the job's nodes"),
+        ({"taken_at": "0001-01-01T00:00:00Z"}, "more than a day before the first window"),
+        ({"taken_at": (now() + timedelta(minutes=9)).isoformat()}, "in the future"),
+    ],
+)
+def test_an_action_that_cannot_have_been_taken_is_refused(
+    client: TestClient, wrong: dict[str, Any], reason: str
+) -> None:
+    incident, _ = slow(client, 2, job_nodes=["node-0", "node-1"])
+    path = f"/v1/incidents/{incident}/actions"
+    answer = client.post(path, json={"action": "drain_node"} | wrong)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters")
+    assert reason in answer.json()["detail"]
+    possible = {"ranks": [0, 7], "nodes": ["node-1"], "taken_at": after(-60 * 23)}
+    assert client.post(path, json={"action": "drain_node"} | possible).status_code == 201
+
+
+def test_an_action_on_a_node_that_the_job_got_later_is_recorded(client: TestClient) -> None:
+    job = new_id()
+    live(client, "nic_degradation", job=job, job_nodes=["node-0", "node-1"])
+    live(client, "nic_degradation", job=job, first=1, job_nodes=["node-0", "node-2"])
+    (incident,) = ids(client, f"/v1/incidents?job={job}")
+    path = f"/v1/incidents/{incident}/actions"
+    given = {"action": "drain_node", "nodes": ["node-1", "node-2"]}
+    assert client.post(path, json=given).status_code == 201
+
+
 def test_actions_of_an_unknown_incident_are_not_found(client: TestClient) -> None:
     path = f"/v1/incidents/{'0' * 32}/actions"
     assert client.get(path).status_code == 404

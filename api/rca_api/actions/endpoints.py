@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response, Security, status
@@ -13,7 +12,7 @@ from rca_api.actions.schemas import NewAction, TakenAction, TakenActionPage, rea
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents.tables import IncidentRow
 from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.problems import ProblemError, problem_responses
+from rca_api.problems import problem_responses
 from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.security.access import requires
 from rca_api.security.principal import Principal, Scope
@@ -44,17 +43,10 @@ def record_action(
     """Record what was done, so that later windows show whether it helped.
 
     The gain that the diagnosis predicted is kept with it. The action is durable when this answers. The same
-    request again gives the same action.
+    request again gives the same action. Ranks and nodes must be of the job. It is taken at most a day before
+    the first window of the incident.
     """
     state, at = State.of(request), now()
-    latest = at + timedelta(seconds=state.settings.incident_skew_seconds)
-    if given.taken_at is not None and given.taken_at > latest:
-        raise ProblemError(
-            "invalid-parameters",
-            "body.taken_at: lies in the future",
-            expected="a time until now",
-            hint="record the action when it was taken",
-        )
     try:
         with state.database.session() as session:
             row, new = repository.record(session, incident_id, given, caller, at)

@@ -12,6 +12,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
 from rca_api.actions.observation import judge_actions
+from rca_api.actions.plausibility import check
 from rca_api.actions.schemas import NewAction
 from rca_api.actions.tables import TakenActionRow
 from rca_api.diagnoses.repository import DONE
@@ -38,7 +39,8 @@ def record(
     Raises
     ------
     ProblemError
-        ``not-found`` for an unknown incident or diagnosis. ``conflict`` for a diagnosis without an answer or
+        ``not-found`` for an unknown incident or diagnosis. ``invalid-parameters`` for an action that cannot
+        have been taken. ``conflict`` for a diagnosis without an answer or
         of another job, and for a key that was used for another action.
     """
     incident = session.get(IncidentRow, incident_id)
@@ -57,6 +59,7 @@ def record(
         if known.content != content:
             raise ProblemError("conflict", f"the key {key!r} was used for another action of this incident")
         return known, False
+    check(session, incident, given, at)
     low, high = predicted.get("interval") or (None, None)
     row = TakenActionRow(
         incident_id=incident_id,
