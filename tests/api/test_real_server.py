@@ -167,15 +167,15 @@ def test_the_client_raises_the_librarys_own_error(url: str, tmp_path: Path) -> N
 def test_the_demo_prints_the_diagnosis(capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--window", str(WINDOW)]) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("# ")
-    assert "capture-cpu-contention-node" in printed
+    assert printed.startswith("FAIL-SLOW: node node-1 ")
+    assert "cpu_contention" in printed
 
 
 def test_the_demo_fails_with_a_message(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(demo, "running_service", lambda: nullcontext(url))
-    assert demo.main(["--window", str(tmp_path / "nothing")]) == 1
+    assert demo.main(["--window", str(tmp_path / "nothing")]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("demo failed (source-error): ")
+    assert told.err.startswith("error (source-error): ")
