@@ -14,16 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from rca.arrays import IntArray
 from rca.errors import InvalidWindow
-from rca.telemetry.clock_units import (
-    refuse_absurd_bounds,
-    refuse_foreign_clock,
-    refuse_long_phases,
-    refuse_overlapping_steps,
-)
+from rca.telemetry.clock_units import refuse_absurd_bounds, refuse_foreign_clock
 from rca.telemetry.columns import normalized
-from rca.telemetry.density import CELLS_PER_ROW, FREE_CELLS, refuse_empty_cells, refuse_silent_world
+from rca.telemetry.density import refuse_silent_world
 from rca.telemetry.grouping import codes_of
 from rca.telemetry.job import FORMAT, Job, Parallelism, RankPlace
 from rca.telemetry.row_errors import SHOWN_ROWS, refused_rows, shown
@@ -33,11 +27,10 @@ from rca.telemetry.schema import (
     MEMBER_STATES,
     METRICS,
     SPECS,
-    STEADY_PHASES,
-    STEPS,
     SUFFICIENT,
     TableSpec,
 )
+from rca.telemetry.step_rows import checked_steps
 
 MAX_WORLD_SIZE = 262_144
 #: Levels and values in a member of the job.
@@ -86,8 +79,7 @@ def validated(
         notes += remarks
     refuse_silent_world(tables, checked.world_size)
     if tables["steps"].num_rows or not any(tables[name].num_rows for name in SUFFICIENT):
-        _check_steps(tables["steps"], checked)
-        tables["steps"], remarks = _without_idle_timers(tables["steps"])
+        tables["steps"], remarks = checked_steps(tables["steps"], checked)
         notes += remarks
     _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)
@@ -294,82 +286,3 @@ def _check_collectives(collectives: pa.Table) -> None:
             "one row per group and rank",
         )
         raise refused_rows(COLLECTIVES, "rank", message, bad, collectives, expected=expected)
-
-
-def _check_steps(steps: pa.Table, job: Job) -> None:
-    if steps.num_rows == 0:
-        raise InvalidWindow(
-            "is an empty window: no table has a row",
-            table="steps",
-            expected=f"at least one row of {', '.join(SUFFICIENT)}",
-        )
-    rank = steps.column("rank").to_numpy().astype(np.int64)
-    code, width = _step_codes(steps.column("step").to_numpy())
-    refuse_empty_cells(steps.num_rows, job.world_size, int(np.count_nonzero(np.bincount(code))))
-    _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
-    refuse_foreign_clock(STEPS, "start_time", steps, job)
-    refuse_long_phases(steps, job)
-    refuse_overlapping_steps(steps)
-    _refuse_timeless_steps(steps)
-
-
-def _refuse_timeless_steps(steps: pa.Table) -> None:
-    """Refuse steps that mostly take no time: the timer was not connected, and nothing can be compared."""
-    seconds = steps.column("step_seconds").to_numpy()
-    zero = seconds == 0
-    if zero.any() and 2 * int(zero.sum()) >= int(np.isfinite(seconds).sum()):
-        raise refused_rows(
-            STEPS,
-            "step_seconds",
-            "is 0 in half of the finished steps or more",
-            zero,
-            steps,
-            expected="the duration of each step in seconds",
-            hint="write null where a step was not timed",
-        )
-
-
-def _without_idle_timers(steps: pa.Table) -> tuple[pa.Table, list[str]]:
-    """The steps without phases that are 0 in every row, and notes on them: such a timer was not connected."""
-    idle = []
-    for name in (each for each in STEADY_PHASES if each in steps.column_names):
-        seconds = steps.column(name).to_numpy()
-        if np.fmax.reduce(seconds) == 0 and np.isfinite(seconds).any():
-            idle.append(name)
-    notes = [f"steps: {name} is 0 in every row, and counts as not measured" for name in idle]
-    return (steps.drop_columns(idle) if idle else steps), notes
-
-
-def _step_codes(step: IntArray) -> tuple[IntArray, int]:
-    """Small codes for the step numbers, and how many codes there may be."""
-    low, high = int(step.min()), int(step.max())
-    if high - low < 4 * step.size + 1024:
-        return step - low, high - low + 1
-    distinct, code = np.unique(step, return_inverse=True)
-    return code, distinct.size
-
-
-def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:
-    """`key` is one integer per (rank, step), below `n_keys`."""
-    if n_keys <= FREE_CELLS + 4 * CELLS_PER_ROW * key.size:
-        seen = np.zeros(n_keys, dtype=bool)
-        seen[key] = True
-        if np.count_nonzero(seen) == key.size:
-            return
-    order = np.argsort(key, kind="stable")
-    repeats = np.flatnonzero(key[order][1:] == key[order][:-1]) + 1
-    if repeats.size == 0:
-        return
-    bad = np.zeros(key.size, dtype=bool)
-    bad[order[repeats]] = True
-    earlier = np.full(key.size, -1)
-    earlier[order[repeats]] = order[repeats - 1]
-    raise refused_rows(
-        STEPS,
-        "step",
-        "is repeated: the rank reported this step before",
-        bad,
-        steps,
-        expected="one row per rank and step",
-        extra={"earlier_row": earlier},
-    )
