@@ -17,6 +17,7 @@ from rca.robust import group_members, nan_median, nan_min, nan_quantile
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import own_work
 from rca.telemetry.phases import PhaseArrays
+from rca.telemetry.schema import OCCASIONAL_PHASES
 
 #: Phases a rank spends on its own, in the order they happen in a step.
 OWN_PHASES = (
@@ -128,7 +129,12 @@ class Work:
         """
         if not self.phases:
             return LostTime(0.0, planned=False)
-        timed = [np.nan_to_num(seconds) for seconds in (*self.phases.values(), self.wait, self.transfer)]
+        timed = [
+            np.nan_to_num(seconds) if name in OCCASIONAL_PHASES else seconds
+            for name, seconds in self.phases.items()
+        ]
+        timed += [seconds for seconds in (self.wait, self.transfer) if np.isfinite(seconds).any()]
+        # A step of which a timer is missing is unknown.
         return self._unusual(nan_median(self.step - np.sum(timed, axis=0)))
 
     def _unusual(self, series: FloatArray) -> LostTime:

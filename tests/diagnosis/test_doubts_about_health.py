@@ -135,6 +135,17 @@ def test_saves_without_a_timer_are_lost_time_and_not_certainly_healthy(healthy) 
     assert diagnosis.unexplained_seconds_per_step == pytest.approx(0.3 * step, rel=0.25)
 
 
+def test_steps_without_timers_are_no_lost_time(healthy) -> None:
+    """A trainer may leave out the phases of some steps."""
+    left_out = healthy.steps["step"].to_numpy() % 5 == 0
+    table = healthy.steps
+    for name in [each for each in table.column_names if each.endswith("_seconds") and each != "step_seconds"]:
+        seconds = np.where(left_out, np.nan, table[name].to_numpy())
+        table = table.set_column(table.column_names.index(name), name, pa.array(seconds))
+    window = rca.Window.from_tables(healthy.job, table, healthy.metrics)
+    assert extract(window).work.untimed.seconds == 0.0
+
+
 def test_pauses_between_steps_are_lost_time(healthy) -> None:
     step = extract(healthy).work.step_reference
     before = rca.diagnose(healthy).slowdown.seconds_per_step
