@@ -216,9 +216,9 @@ def why_not(plan: Plan, action: str, true: LabelledCause | None) -> str:
         return f"the answer is {plan.mode}"
     reasons = [each.reason for each in plan.rejected if each.action == action]
     causes = accepted(true) if true else set()
-    # Reasons about several causes say only that none of them was found.
+    # What an action helps against says only that none of these causes was found.
     about = [
-        each for each in reasons if causes & set(each.replace(":", "").split()) and "that it" not in each
+        each for each in reasons if causes & set(each.replace(":", "").split()) and "helps only" not in each
     ]
     named = sorted({cause for each in plan.options for cause in each.causes} - causes)
     if about or not named:

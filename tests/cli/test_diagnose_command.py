@@ -113,10 +113,11 @@ def test_programs_get_no_message_on_standard_error(rca_command: Run, tmp_path: P
 
 @pytest.mark.parametrize("format_", ["table", "markdown"])
 def test_the_runbook_of_an_answer_is_a_command_that_runs(
-    rca_command: Run, tmp_path: Path, format_: str
+    rca_command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
-    window = tmp_path / "my window"
-    window.symlink_to(SLOW.resolve())
+    window = Path("my window")
+    (tmp_path / window).symlink_to(SLOW.resolve())
+    monkeypatch.chdir(tmp_path)
     text = rca_command("diagnose", window, "--format", format_, "--output", tmp_path / "page")
     assert text.code == 10
     page = " ".join((tmp_path / "page").read_text(encoding="utf-8").replace("`", "").split())

@@ -87,6 +87,7 @@ def test_json_has_scores_groups_and_confusion(rca, real_windows: Path) -> None:
     assert len(found["windows"]) == found["n_windows"] == 8
 
 
+@pytest.mark.long
 def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -> None:
     plan = Plan(tuple(SIGNAL_SETS), baselines=True)
     rows = evaluate_collection(corpus, plan).rows
@@ -102,6 +103,7 @@ def test_workers_have_no_influence_on_the_result(corpus: Path) -> None:
     assert list(map(repr, alone)) == list(map(repr, shared))
 
 
+@pytest.mark.long
 def test_a_report_is_four_files(rca, corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")

@@ -162,6 +162,7 @@ def test_a_run_that_was_registered_before_its_worker_died_is_not_registered_agai
     assert [each["version"] for each in installation.registry.versions()] == [version["version"]]
 
 
+@pytest.mark.long
 def test_cancelling_ends_a_training_within_seconds(installation: Installation) -> None:
     run = installation.order(seed=4)
     with installation.worker():

@@ -198,6 +198,7 @@ def test_a_fault_beyond_the_job_is_refused():
         scenario("gpu_throttling", faults=(fault("gpu_throttling", ranks=(8,)),))
 
 
+@pytest.mark.long
 def test_about_a_third_of_a_corpus_is_healthy_and_all_dialects_occur():
     rng = np.random.default_rng(2)
     drawn = [sample_scenario(rng) for _ in range(150)]

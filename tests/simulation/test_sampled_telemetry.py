@@ -94,6 +94,7 @@ def test_not_every_rank_has_every_timer(drawn: list[Scenario]) -> None:
         assert timing < all_ranks or each.ranks_per_node == 1
 
 
+@pytest.mark.long
 def test_the_number_of_steps_does_not_reveal_which_job_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows of stopped jobs are longer, as if they had gone on: their rows are not fewer than others'."""
     # Slow jobs are no part of this: their cost need not be simulated.

@@ -138,6 +138,7 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_corpus_without_a_mode_cannot_be_fitted(shared_features: FeatureCache) -> None:
     corpus = stack(islice(simulated_examples(N_WINDOWS, SEED, processes=1, cache=shared_features), 60))
     pairs = zip(corpus.mode, corpus.part, strict=True)

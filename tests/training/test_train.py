@@ -222,6 +222,7 @@ def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainingR
 
 
 @pytest.mark.usefixtures("comparisons_here")
+@pytest.mark.long
 def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
     result: TrainingResult, store: Path, mine: Path, tmp_path: Path
 ) -> None:

@@ -211,6 +211,7 @@ def test_reading_in_blocks_equals_reading_whole(tmp_path: Path, name: str, group
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_reading_in_blocks_equals_reading_whole_on_damaged_traces(
     tmp_path: Path, data: st.DataObject
 ) -> None:

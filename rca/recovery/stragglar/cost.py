@@ -196,6 +196,10 @@ def predicted_saving(
     )  # fmt: skip
 
 
+#: Ranks that arrive within so many seconds of each other arrive together.
+SAME_TIME = 1e-9
+
+
 def _reason(mean: float, low: float, break_even: float, persistence: float, delay: float, n: int) -> str:
     if low > 0:
         return (
@@ -203,7 +207,7 @@ def _reason(mean: float, low: float, break_even: float, persistence: float, dela
         )
     if math.isinf(break_even):
         return f"with {n} ranks and this size another all-reduce is faster, whatever the delay"
-    if delay <= 0:
+    if delay < -SAME_TIME:
         early = -delay * 1e3
         return f"in the typical step the expected rank is not last: another comes {early:.3g} ms later"
     if delay < break_even:
