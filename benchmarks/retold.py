@@ -101,9 +101,9 @@ def _judged(incident: Incident, variant: str, seed: int, bundle: Bundle | None) 
     except RcaError as error:
         return Judged(name, incident, variant, "wrong", f"refused: {error}", wanted(retold.expected))
     if incident.refused:
-        return Judged(name, incident, variant, "wrong", told(answer), "an error")
+        return Judged(name, incident, variant, "wrong", described(answer), "an error")
     return Judged(
-        name, incident, variant, outcome(answer, retold.expected), told(answer), wanted(retold.expected)
+        name, incident, variant, outcome(answer, retold.expected), described(answer), wanted(retold.expected)
     )
 
 
@@ -150,7 +150,7 @@ def first_cause(answer: dict[str, Any]) -> str:
     return str(answer["causes"][0]["cause"]) if answer["causes"] else "unknown"
 
 
-def told(answer: dict[str, Any]) -> str:
+def described(answer: dict[str, Any]) -> str:
     """One line about an answer."""
     verdict = answer["verdict"]
     if verdict == "undecided":

@@ -95,7 +95,7 @@ def link_width_alone(rng: np.random.Generator, _: str) -> Retold:
     "idle-gpus", "Alibaba PAI: GPUs starve behind their loaders, seen with DCGM and step times", "steps"
 )
 def idle_gpus(rng: np.random.Generator, _: str) -> Retold:
-    """Utilisation falls from 95 to 34 % on all ranks and steps take 2.7 times as long: nobody stands out."""
+    """Utilisation falls from 95 to 34 % on all ranks and steps take 2.7 times as long: no rank stands out."""
     job = Job(rng, 32, 240, STEP)
     job.phase["data_loading"][:, 100:] += rng.gamma(30, 5.4 / 30, (1, 140)) + rng.gamma(2, 0.05, (32, 140))
     played = job.play()

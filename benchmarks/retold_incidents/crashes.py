@@ -126,7 +126,7 @@ def out_of_memory(rng: np.random.Generator, variant: str) -> Retold:
 
 
 @incident(
-    "killed-silently", "Kubernetes issues: a process is gone, nobody reports it, peers spin", "rich", "bare"
+    "killed-silently", "Kubernetes issues: a process is gone without a report, peers spin", "rich", "bare"
 )
 def killed_silently(rng: np.random.Generator, variant: str) -> Retold:
     """The GPU of rank 30 shows 0 % and no memory, the 63 others 100 %: no event at all."""

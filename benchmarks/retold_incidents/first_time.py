@@ -162,15 +162,15 @@ def no_rank_labels(rng: np.random.Generator, _: str) -> Retold:
     seen.set("DCGM_FI_DEV_SM_CLOCK", 930, rank=[14], span=span, noise=0.02)
     seen.set("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 0x40, rank=[14], span=span)
     metrics = seen.table()
-    nobody = pa.nulls(metrics.num_rows, pa.int32())
-    metrics = metrics.set_column(metrics.schema.get_field_index("rank"), "rank", nobody)
+    unnamed = pa.nulls(metrics.num_rows, pa.int32())
+    metrics = metrics.set_column(metrics.schema.get_field_index("rank"), "rank", unnamed)
     window = played.window("no-rank-labels", ("forward", "backward"), waiting="joint", metrics=metrics)
     return Retold(window, slow("gpu_throttling", between([14], [])))
 
 
 @incident("one-log", "A user has the log of rank 0 of eight, with a slow second half", "poor")
 def one_log(rng: np.random.Generator, _: str) -> Retold:
-    """The job takes twice as long from step 150 on; only rank 0 reports, so nobody can be named."""
+    """The job takes twice as long from step 150 on; only rank 0 reports, so no rank can be named."""
     job = Job(rng, 8, 300, SMALL)
     job.slow("compute", 2.0, [5], 150)
     played = job.play()

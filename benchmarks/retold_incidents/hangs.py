@@ -145,7 +145,7 @@ def uneven_then_silent(rng: np.random.Generator, variant: str) -> Retold:
 
 @incident(
     "everybody-silent",
-    "ByteRobust: silent hangs, a third of the time lost before somebody looks",
+    "ByteRobust: silent hangs, a third of the time lost before they are seen",
     "poor",
     "rich",
 )
@@ -164,7 +164,7 @@ def everybody_silent(rng: np.random.Generator, variant: str) -> Retold:
 
 @incident("somewhere-in-a-ring", "Mycroft: a stalled ring; every rank is in the same collective", "poor")
 def somewhere_in_a_ring(rng: np.random.Generator, _: str) -> Retold:
-    """All 16 ranks are in an unfinished step with forward and backward done: nobody can be named."""
+    """All 16 ranks are in an unfinished step with forward and backward done: no rank can be named."""
     job = Job(rng, 16, 130, STEP)
     played = job.play(stop_at=110, tail=400)
     window = played.window(

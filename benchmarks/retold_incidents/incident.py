@@ -98,7 +98,7 @@ def stop(causes: str, *places: Place) -> Expected:
     return Expected(frozenset({STOP}), places, frozenset(causes.split()))
 
 
-#: A sound job: undecided is a failure too, for it calls somebody.
+#: A sound job: undecided is a failure too, for it pages the on-call.
 SOUND = Expected(frozenset({HEALTHY}))
 
 

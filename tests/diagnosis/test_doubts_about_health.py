@@ -113,7 +113,7 @@ def test_the_share_of_time_between_steps_is_measured(healthy) -> None:
 
 
 def with_untimed_work(window: rca.Window, seconds: float, every: int) -> rca.Window:
-    """The window with longer steps, of which no phase knows: a save without a timer."""
+    """The window with longer steps, outside every phase: a save without a timer."""
     steps = window.steps["step"].to_numpy()
     saves = np.where(steps % every == 0, seconds, 0.0)
     begun = seconds * (-(-steps // every) - -(-steps.min() // every))
