@@ -108,6 +108,20 @@ def works_untimed(features: FeatureSet) -> bool:
     return _loses(features.work.untimed, MAX_UNTIMED, features)
 
 
+def lost_in_pauses(features: FeatureSet) -> float:
+    """Pauses between steps, seconds per step; 0 where they are too short to count."""
+    return _counted(features.work.pauses, MAX_PAUSES, features)
+
+
+def lost_untimed(features: FeatureSet) -> float:
+    """Untimed time of unusual steps, seconds per step; 0 where it is too little to count."""
+    return _counted(features.work.untimed, MAX_UNTIMED, features)
+
+
+def _counted(lost: LostTime, most: float, features: FeatureSet) -> float:
+    return lost.seconds if lost.seconds > most * features.work.step_reference else 0.0
+
+
 def _loses(lost: LostTime, most: float, features: FeatureSet) -> bool:
     return lost.seconds > (MAX_PLANNED if lost.planned else most) * features.work.step_reference
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca.classify.out_of_distribution import Outside, Strangeness
-from rca.classify.preconditions import idles_between_steps
+from rca.classify.preconditions import idles_between_steps, lost_in_pauses
 from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
@@ -150,7 +150,7 @@ def _absences(features: FeatureSet, mode: str) -> list[str]:
     if early.size and mode != "fail_stop":
         notes.append(f"rows end {EARLY_END_STEPS} steps or more before the others': {listed(early.tolist())}")
     if idles_between_steps(features):
-        share, pauses = features.work.share_between_steps, features.work.pauses.seconds
+        share, pauses = features.work.share_between_steps, lost_in_pauses(features)
         notes.append(
             f"{share:.1%} of the time lies between the steps; "
             f"of it, the cost per step includes {pauses:.3g} s of pauses that are longer than usual"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.classify.preconditions import MAX_PAUSES, MAX_UNTIMED
+from rca.classify.preconditions import lost_in_pauses, lost_untimed
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Slowdown
 from rca.features import WINDOW_FEATURES, FeatureSet
@@ -25,11 +25,9 @@ def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: i
         First step that counts.
     """
     replayed = pricing.attribution.slowdown
-    work = features.work
     # The replay has all steps, and no pauses between them.
-    pauses = work.pauses.seconds if work.pauses.seconds > MAX_PAUSES * work.step_reference else 0.0
-    untimed = work.untimed.seconds if work.untimed.seconds > MAX_UNTIMED * work.step_reference else 0.0
-    unseen = pauses + max(untimed - replayed, 0.0)
+    pauses = lost_in_pauses(features)
+    unseen = pauses + max(lost_untimed(features) - replayed, 0.0)
     seconds, measured = replayed + unseen, pricing.measured + pauses
     ideal = measured - seconds
     past = features.window[_VERSUS_PAST]

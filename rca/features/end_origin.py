@@ -68,9 +68,10 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     topology = end.topology
     recent = [event for event in events if event.time >= end.sign - end.step]
     fired = [event for event in recent if event.kind == "nccl_timeout"]
+    watched = min((event.time for event in fired), default=np.inf)
     dead = [
         event
-        for event in deaths(events, min([end.latest_death, *(event.time for event in fired)]))
+        for event in deaths(events, min(end.latest_death, watched))
         # The kernel's out-of-memory killer names the node only. Exits or rows may show the rank.
         if event.rank is not None and event.time >= end.earliest[event.rank]
     ]
@@ -81,7 +82,6 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     until = min((event.time for event in waited_for), default=np.inf)
     missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     unprompted = _first_dead(dead, _lost_peers(recent))
-    watched = min((event.time for event in fired), default=np.inf)
     broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
     candidates = (unprompted, _ahead(unprompted, topology), broken, missed, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
