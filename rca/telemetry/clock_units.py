@@ -89,6 +89,11 @@ def _unit_of(value: float, job: Job, slack: float) -> str | None:
     return next((unit for unit, factor in UNITS if low <= value / factor <= high), None)
 
 
+def _unit_that_fits(total: float, span: float) -> str | None:
+    """The other unit in which durations add up to about the time in which they passed."""
+    return next((unit for unit, factor in UNITS if total / factor <= 2 * span), None)
+
+
 def _unit_hint(unit: str) -> str:
     return f"the values look like {unit}: convert them to seconds"
 
@@ -143,7 +148,7 @@ def refuse_overlapping_steps(steps: pa.Table) -> None:
     if not several.any() or not (before_last > MOST_OVERLAP * span + OVERLAP_SECONDS).all():
         return
     wrong, of_all = float(np.median(before_last)), float(np.median(span))
-    unit = next((unit for unit, factor in UNITS if wrong / factor <= 2 * of_all), None)
+    unit = _unit_that_fits(wrong, of_all)
     raise refused_rows(
         STEPS,
         "step_seconds",
@@ -164,7 +169,7 @@ def _too_long(
     span: float,
 ) -> InvalidWindow:
     worst = float(total.max())
-    unit = next((unit for unit, factor in UNITS if worst / factor <= 2 * span), None)
+    unit = _unit_that_fits(worst, span)
     return refused_rows(
         STEPS,
         name,
