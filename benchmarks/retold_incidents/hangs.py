@@ -105,7 +105,7 @@ def first_step_never(rng: np.random.Generator, _: str) -> Retold:
     "first-step-never-all", "PyTorch issues: ranks disagree on the first collective, all have begun", "events"
 )
 def first_step_never_all(rng: np.random.Generator, _: str) -> Retold:
-    """Every rank began a first step and its watchdog fired: a stop, but the window does not tell of whom."""
+    """Every rank began a first step, and its watchdog fired. The job stopped; the first rank is unknown."""
     job = Job(rng, 16, 3, STEP)
     played = job.play(stop_at=0, tail=1900)
     events = [

@@ -69,7 +69,7 @@ def congested_and_hot(rng: np.random.Generator, _: str) -> Retold:
     "pause-frames", "Minder: a slow PCIe link fills buffers, and pause frames reach other nodes", "rich"
 )
 def pause_frames(rng: np.random.Generator, _: str) -> Retold:
-    """One GPU's link at generation 3 of 5; its node sends pause frames and everybody's exchange is longer."""
+    """One GPU's link at generation 3 of 5; its node sends pause frames. All exchanges are longer."""
     seconds = STEP | {"host_to_device": 0.05}
     job = Job(rng, 64, 180, seconds)
     job.slow("host_to_device", 3.6, [43], 60)
