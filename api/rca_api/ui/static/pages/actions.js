@@ -5,7 +5,7 @@ import { field, h, table } from "../dom.js";
 import { place, seconds, utc, words } from "../format.js";
 import { random } from "../random.js";
 import { places } from "./places.js";
-import { attempt, done, problem } from "./problem.js";
+import { attempt, done, problem, stale } from "./problem.js";
 
 /**
  * The section of an incident.
@@ -79,21 +79,11 @@ function form(incident, names, advised, refresh) {
       if (error.status !== 409) throw error;
       // The answer to an earlier request was lost, and the form has changed since.
       key = random();
-      return done("The action was recorded before, without your last changes. Record it again only if this is another action.", await listed());
+      return done("The action was recorded before, without your last changes. Record it again only if this is another action.", await stale(refresh));
     }
     key = random();
     inputs.reset();
-    return done(`The action is recorded (${words(kept.action)}). Three later windows show whether it helped.`, await listed());
-  }
-  /** Show the new list; gives what to say if it cannot be loaded. */
-  async function listed() {
-    try {
-      await refresh();
-      return null;
-    } catch {
-      // Not as an error: the action would be recorded again.
-      return " The list is not up to date: load this page again.";
-    }
+    return done(`The action is recorded (${words(kept.action)}). Three later windows show whether it helped.`, await stale(refresh));
   }
   const inputs = h("form", { onsubmit: (event) => {
     event.preventDefault();

@@ -4,7 +4,7 @@ import { get, send } from "../api.js";
 import { field, h } from "../dom.js";
 import { utc, words } from "../format.js";
 import { places } from "./places.js";
-import { attempt, done } from "./problem.js";
+import { attempt, done, stale } from "./problem.js";
 
 /** The form, and what others have said. */
 export function feedback(diagnosis, known) {
@@ -18,8 +18,8 @@ export function feedback(diagnosis, known) {
   const wrong = h("button", {}, "✕ The diagnosis is wrong");
   async function given(body) {
     const kept = await send(`/v1/diagnoses/${diagnosis.diagnosis_id}/feedback`, { ...body, note: note.value });
-    await list(earlier, diagnosis);
-    return done(`Your feedback is stored (${kept.verdict}). It is used in training.`, kept.conflict ? " Others disagree, so no side is used until that is settled." : "");
+    const settled = kept.conflict ? " Others disagree, so no side is used until that is settled." : "";
+    return done(`Your feedback is stored (${kept.verdict}). It is used in training.`, settled, await stale(() => list(earlier, diagnosis)));
   }
   const form = h("form", { onsubmit: (event) => {
     event.preventDefault();

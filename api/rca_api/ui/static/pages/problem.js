@@ -41,5 +41,19 @@ export async function attempt(button, where, work) {
   }
 }
 
+/**
+ * Load again what a stored request has changed; gives what to say if that fails.
+ * It is no error: people would store the same thing again.
+ * @param {() => Promise<unknown>} load
+ */
+export async function stale(load) {
+  try {
+    await load();
+    return null;
+  } catch {
+    return " The list is not up to date: load this page again.";
+  }
+}
+
 /** A message about something that worked. */
 export const done = (...parts) => h("div", { class: "note done" }, "✓ ", ...parts);
