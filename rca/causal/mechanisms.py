@@ -8,7 +8,7 @@ imports. Tests compare both on counterfactuals.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.causal.intervals import Margin
 from rca.errors import BundleError
-from rca.features.resource_evidence import resource_names
+from rca.features.resource_evidence import ADDED_RESOURCES, resource_names
 
 FORMAT = 2
 #: Format 1 has one margin for both ends of an interval, with another meaning. It is ignored.
@@ -126,6 +126,7 @@ class Mechanisms:
             document.get("report", {}),
         )
         mechanisms._check_shapes()
+        mechanisms = mechanisms._with_all_resources()
         unknown = sorted(set(mechanisms.idle) - set(IDLE_RESOURCES))
         if unknown:
             raise BundleError(f"causal.json: waiting has no arrow to {', '.join(unknown)}")
@@ -137,6 +138,15 @@ class Mechanisms:
         if (mechanisms.coefficients < 0).any():
             raise BundleError("causal.json: a coefficient is negative")
         return mechanisms
+
+    def _with_all_resources(self) -> Mechanisms:
+        """The same with a column of zeros for each resource that the bundle does not have."""
+        names = resource_names()
+        if self.resources == names:
+            return self
+        coefficients = np.zeros((len(PHASES), len(names)))
+        coefficients[:, [names.index(name) for name in self.resources]] = self.coefficients
+        return replace(self, resources=names, coefficients=coefficients)
 
     def _check_shapes(self) -> None:
         """Refuse arrays with a wrong shape, and values that are not finite."""
@@ -155,13 +165,17 @@ class Mechanisms:
 
 
 def _resources(document: dict[str, Any]) -> tuple[str, ...]:
-    """The columns of the coefficients: the resources that this version measures, in order."""
+    """The columns of the coefficients: the resources that this version measures, in order.
+
+    Bundles of earlier feature tables lack `ADDED_RESOURCES`.
+    """
     hint = "train the bundle again with `rca train`, or use the shipped bundle"
     given, wanted = document.get("resources"), resource_names()
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise BundleError("causal.json: resources is not a list of names", hint=hint)
-    if tuple(given) == wanted:
-        return wanted
+    earlier = tuple(name for name in wanted if name not in ADDED_RESOURCES)
+    if tuple(given) in (wanted, earlier):
+        return tuple(given)
     missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     problems = [f"{', '.join(missing)} missing"] if missing else []
     problems += [f"{', '.join(extra)} not measured by this version"] if extra else []

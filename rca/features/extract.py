@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
+from rca.features.device_load import DeviceLoad
 from rca.features.end_events import APPLICATION_XIDS
 from rca.features.job_end import JobEnd
 from rca.features.job_features import job_features, window_maxima
@@ -21,7 +22,7 @@ from rca.features.post_stop_signals import (
     sampled_until_end,
 )
 from rca.features.rank_features import rank_features
-from rca.features.resource_evidence import Evidence, gather_evidence
+from rca.features.resource_evidence import MEMORY_SHARE, Evidence, gather_evidence
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work, warmup_steps
 from rca.robust import nan_median
@@ -180,7 +181,8 @@ def collect_evidence(
     channels = with_derived_channels(signals, levels)
     means_inside = _weighted_means(channels, duration, np.flatnonzero(inside))
     means_outside = _weighted_means(channels, duration, np.flatnonzero(~inside))
-    evidence = gather_evidence(means_inside, means_outside, levels, topology)
+    load = DeviceLoad.from_work(work, comparison.segment.mask(work.steps.size))
+    evidence = gather_evidence(means_inside, means_outside, levels, topology, load)
     if not stopped:
         return signals, evidence, PostStopSignals.unknown(topology.n_ranks), FinalSignals()
     before = _weighted_means(signals.values, duration, np.arange(n_bins))
@@ -240,6 +242,15 @@ def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict
         with np.errstate(invalid="ignore", divide="ignore"):
             channels["disk_read_latency"] = np.where(reads > 0, spent / reads, np.nan)
         levels["disk_read_latency"] = levels["disk_read_time"]
+    used = channels.get("gpu_memory_used")
+    if used is not None and MEMORY_SHARE not in channels:
+        free, total = channels.get("gpu_memory_free"), channels.get("gpu_memory_total")
+        # The total contains what the driver reserves; a job cannot use it.
+        size = used + free if free is not None else total
+        if size is not None:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                channels[MEMORY_SHARE] = np.where(size > 0, used / size, np.nan)
+            levels[MEMORY_SHARE] = levels["gpu_memory_used"]
     return channels
 
 

@@ -1,15 +1,16 @@
 """Names of features in bundles of earlier feature tables, and what they are called now.
 
 A bundle stores the names of its features. Version 9 of the table renamed two thirds of version 8 and changed
-no value, so a bundle of version 8 is read through `current_name`.
+no value, so a bundle of version 8 is read through `current_name`. Version 10 added features. Its
+`pcie_vs_nominal` contains the state of the link; the former one is `pcie_errors_vs_nominal` today.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Versions of the feature table whose values are the same as today's.
-COMPATIBLE_VERSIONS = (8, 9)
+#: Versions of the feature table whose features are all among today's, with the same values.
+COMPATIBLE_VERSIONS = (8, 9, 10)
 
 _RENAMED = {
     "behind": "steps_behind",
@@ -54,6 +55,10 @@ _RENAMED = {
     "spell_tensor_mates": "episode_tensor_peer_excess",
     "spell_wait": "episode_wait_deficit",
 }
+#: Features that were given another meaning in version 10 -> the feature with their former values.
+_REDEFINED = {
+    f"{prefix}pcie_vs_nominal": f"{prefix}pcie_errors_vs_nominal" for prefix in ("", "max_", "median_")
+}
 _PREFIXES = {"stretch_": "slow_segment_"}
 _SUFFIXES = {
     "_bursts": "_spike_mean",
@@ -80,8 +85,14 @@ def current_name(former: str) -> str:
     return former
 
 
+def _same_values(former: str) -> str:
+    """Today's feature that has the values of a feature of an earlier table."""
+    name = current_name(former)
+    return _REDEFINED.get(name, name)
+
+
 def with_current_names(heads: dict[str, Any]) -> dict[str, Any]:
-    """The document ``heads.json`` of a bundle of table version 8, in today's names.
+    """The document ``heads.json`` of a bundle of an earlier table version, in today's names.
 
     Parameters
     ----------
@@ -90,19 +101,19 @@ def with_current_names(heads: dict[str, Any]) -> dict[str, Any]:
     """
     renamed = dict(heads)
     renamed["heads"] = {
-        name: {**head, "features": [current_name(each) for each in head["features"]]}
+        name: {**head, "features": [_same_values(each) for each in head["features"]]}
         for name, head in heads["heads"].items()
     }
     if (familiarity := heads.get("familiarity")) is not None:
         shape = familiarity["shape"]
         renamed["familiarity"] = {
             **familiarity,
-            "ranges": {current_name(name): limits for name, limits in familiarity["ranges"].items()},
-            "shape": {**shape, "features": [current_name(name) for name in shape["features"]]},
+            "ranges": {_same_values(name): limits for name, limits in familiarity["ranges"].items()},
+            "shape": {**shape, "features": [_same_values(name) for name in shape["features"]]},
         }
     if (healthy := heads.get("healthy")) is not None:
         renamed["healthy"] = {
-            table: {current_name(name): value for name, value in medians.items()}
+            table: {_same_values(name): value for name, value in medians.items()}
             for table, medians in healthy.items()
         }
     return renamed

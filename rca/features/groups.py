@@ -39,7 +39,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
             )
             for prefix, suffix in (("", "_excess"), ("", "_growth"), ("", "_growth_job"), ("max_", "_excess"))
         ),
-        "compute_balance", "checkpoint_share", "gc_share", "data_loading_share",
+        "compute_balance", "checkpoint_share", "gc_share", "data_loading_share", "largest_phase_share",
         "forward_backward_correlation", "forward_backward_correlation_job",
     ),
     "temporal": (
@@ -49,6 +49,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "slow_segment_contrast", "slow_segment_ratio",
         "lateness_growth", "spike_share", "spike_cost", "period_strength", "period_steps", "step_time_trend",
     ),
+    "untimed": ("untimed_excess", "max_untimed_excess", "untimed", "pauses"),
     "activity": ("activity_per_compute",),
     "load": (
         "load_correlation", "load_correlation_job", "load_imbalance", "load_excess", "load_growth",
@@ -83,4 +84,6 @@ def feature_groups() -> dict[str, str]:
     for resource in nominal_resources():
         for prefix in ("", "max_", "median_"):
             groups[f"{prefix}{resource}_vs_nominal"] = resource
+    for prefix in ("", "max_", "median_"):
+        groups[f"{prefix}pcie_errors_vs_nominal"] = "pcie"
     return groups

@@ -10,7 +10,12 @@ from rca.features.input_load import load_features
 from rca.features.job_end import JobEnd
 from rca.features.late_episodes import capped_lateness
 from rca.features.rank_features import MAX_STEPS_BEHIND
-from rca.features.resource_evidence import Evidence, nominal_resources, resource_names
+from rca.features.resource_evidence import (
+    Evidence,
+    measured_resources,
+    nominal_resources,
+    resource_names,
+)
 from rca.features.slow_segment import MIN_SEGMENT_STEPS, segment_mean, without_gaps
 from rca.features.table import WORST_EPISODE_FEATURES
 from rca.features.work import OWN_PHASES, Work
@@ -50,6 +55,7 @@ def job_features(
         | _episode_context(work, comparison, topology, per_rank)
         | _phase_spikes(work, comparison)
         | _rhythm(work)
+        | _lost_time(work)
         | _correlations(per_rank)
         | load_features(work, inside, segment["slow_segment_ratio"])
         | _job_end(job_end)
@@ -135,6 +141,17 @@ def _rhythm(work: Work) -> dict[str, float]:
     }
 
 
+def _lost_time(work: Work) -> dict[str, float]:
+    """Time that no timer saw, and the share of the phase that most of a step goes into."""
+    unit = work.step_reference
+    longest = np.fmax.reduce([*work.phases.values()]) if work.phases else work.own[:0]
+    return {
+        "largest_phase_share": float(nan_mean(longest.reshape(-1, 1))[0]) / unit,
+        "pauses": work.pauses.seconds / unit,
+        "untimed": work.untimed.seconds / unit,
+    }
+
+
 def _correlations(per_rank: dict[str, FloatArray]) -> dict[str, float]:
     names = ("forward_backward_correlation", "load_correlation")
     return {f"{name}_job": _median(per_rank[name]) for name in names}
@@ -157,11 +174,11 @@ def _job_end(job_end: JobEnd) -> dict[str, float]:
 
 def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
     split, unsplit = np.isfinite(work.wait).any(), np.isfinite(work.transfer).any()
-    known = np.isfinite(np.fmax(evidence.versus_peers, evidence.versus_past)).any(axis=0)
+    known = measured_resources(evidence)
     return {
         "phases_measured": float(sum(name in work.phases for name in OWN_PHASES)),
         "communication_measured": 2.0 if split else 1.0 if unsplit else 0.0,
-        "resources_measured": float(known.mean()),
+        "resources_measured": sum(known.values()) / len(known),
     }
 
 
@@ -177,7 +194,10 @@ def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[s
         if name in with_nominal:
             maxima[f"max_{name}_vs_nominal"] = float(nominal[column])
             maxima[f"median_{name}_vs_nominal"] = float(usual[column])
-    singles = ["own_time_excess", "own_time_excess_z", "wait_deficit", "late_share"]
+    errors = per_rank["pcie_errors_vs_nominal"][:, None]
+    maxima["max_pcie_errors_vs_nominal"] = float(nan_max(errors)[0])
+    maxima["median_pcie_errors_vs_nominal"] = float(nan_median(errors)[0])
+    singles = ["own_time_excess", "own_time_excess_z", "wait_deficit", "late_share", "untimed_excess"]
     singles += [f"{column.removesuffix('_seconds')}_excess" for column in OWN_PHASES]
     largest = nan_max(np.stack([per_rank[name] for name in singles], axis=1))
     maxima |= _costliest_episode(per_rank)

@@ -18,7 +18,13 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.end_events import ranks_that_failed, read_events
 from rca.features.extract import with_derived_channels
 from rca.features.post_stop_signals import MEMORY_CHANNEL
-from rca.features.resource_evidence import RESOURCES, Evidence, gather_evidence, resource_names
+from rca.features.resource_evidence import (
+    ADDED_RESOURCES,
+    RESOURCES,
+    Evidence,
+    gather_evidence,
+    resource_names,
+)
 from rca.robust import nan_mean, nan_median
 from rca.telemetry.job import PartLevel, SharedPart, Topology
 from rca.telemetry.node_names import placed
@@ -32,7 +38,7 @@ LOUD_SCORE = 2.5
 #: Ranks are outliers together if they have this share of the loudest score.
 ALSO_LOUD = 0.5
 #: Resources that change with many faults, or without one.
-UNSPECIFIC = frozenset({"gpu_heat", "stopped", "tcp", "fabric"})
+UNSPECIFIC = frozenset({"gpu_heat", "stopped", "tcp", "fabric", *ADDED_RESOURCES})
 #: Time bins of a window.
 N_BINS = 8
 #: A device is released if its memory falls below this share of before, while those of half of the ranks keep

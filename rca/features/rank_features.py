@@ -9,7 +9,13 @@ from rca.features.comparison import Comparison
 from rca.features.input_load import counted_load, load_excess
 from rca.features.job_end import JobEnd
 from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_threshold
-from rca.features.resource_evidence import Evidence, activity_per_compute, nominal_resources, resource_names
+from rca.features.resource_evidence import (
+    Evidence,
+    activity_per_compute,
+    nominal_resources,
+    pcie_errors_vs_nominal,
+    resource_names,
+)
 from rca.features.slow_segment import segment_mean
 from rca.features.work import OWN_PHASES, Work
 from rca.robust import (
@@ -47,6 +53,7 @@ def rank_features(
         | _late_episode(work, comparison, late, topology)
         | _signals(evidence)
     )
+    features["untimed_excess"] = _untimed_excess(work)
     features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
     features["steps_behind_furthest"] = np.maximum(job_end.progress, -MAX_STEPS_BEHIND)
     features["steps_behind"] = np.maximum(job_end.behind, -MAX_STEPS_BEHIND)
@@ -164,6 +171,13 @@ def _phases(
     return features
 
 
+def _untimed_excess(work: Work) -> FloatArray:
+    """Own work outside every timed phase above the median rank's, shape (n_ranks,), relative."""
+    mean = nan_mean(work.outside_phases, axis=1)
+    excess: FloatArray = (mean - nan_median(mean[:, None])[0]) / work.step_reference
+    return excess
+
+
 def _peer_lateness(
     comparison: Comparison,
     inside: BoolArray,
@@ -209,6 +223,7 @@ def _signals(evidence: Evidence) -> dict[str, FloatArray]:
         features[f"{name}_vs_past"] = evidence.versus_past[:, column]
     for name in nominal_resources():
         features[f"{name}_vs_nominal"] = evidence.versus_nominal[:, resource_names().index(name)]
+    features["pcie_errors_vs_nominal"] = pcie_errors_vs_nominal(evidence)
     return features
 
 

@@ -15,9 +15,10 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.features.device_load import DeviceLoad, link_maximum
 from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
-from rca.robust import nan_max, nan_mean, nan_median, peer_reference
+from rca.robust import nan_max, nan_median, peer_reference
 from rca.telemetry.job import Topology
 
 #: How a channel's value is compared with a reference.
@@ -29,6 +30,8 @@ MAX_SCORE = 8.0
 MIN_SCORE = 0.1
 #: Channel that measures how busy a device is, 0 to 1.
 SM_ACTIVE = "sm_active"
+#: Channel with the share of device memory that is in use.
+MEMORY_SHARE = "gpu_memory_share"
 #: Phases in which a rank's device works on its own.
 COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
 #: Share of the step that a rank must compute for its activity to be compared.
@@ -53,27 +56,28 @@ class Channel:
         ``drop``.
     floor : float
         In the channel's unit. Values below it score little, so the first small change of a constant signal
-        has no large score.
-    nominal_at_zero : bool
-        Whether a healthy machine shows (nearly) none of it on any cluster. This holds for errors, drops,
-        throttling and stalls. Then the value alone is evidence if all ranks have the fault from the first
-        step on, where neither peers nor the past show it. Load, traffic and queues have no such zero.
+        has no large score. For ``more`` they score nothing.
+    nominal : float or str or None
+        What a healthy machine shows on any cluster, or the channel that has this value. Errors, drops,
+        throttling and stalls are (nearly) zero; a link under load runs at its maximum. Then the value alone
+        is evidence if all ranks have the fault from the first step on, where neither peers nor the past show
+        it. Load, traffic and queues have no such value.
     """
 
     channel: str
     comparison: ScoreKind
     unit: float = 1.0
     floor: float = 0.0
-    nominal_at_zero: bool = False
+    nominal: float | str | None = None
 
 
 #: Resource -> channels. Floors and units are engineering judgement; they are not fitted.
 RESOURCES: dict[str, tuple[Channel, ...]] = {
     "gpu_clock": (
         Channel("sm_clock_mhz", "drop", 0.08),
-        Channel("throttled", "more", 0.3, nominal_at_zero=True),
-        Channel("thermal_violation", "growth", 1.0, 1e7, nominal_at_zero=True),
-        Channel("power_violation", "growth", 1.0, 1e7, nominal_at_zero=True),
+        Channel("throttled", "more", 0.3, nominal=0.0),
+        Channel("thermal_violation", "growth", 1.0, 1e7, nominal=0.0),
+        Channel("power_violation", "growth", 1.0, 1e7, nominal=0.0),
     ),
     "gpu_heat": (
         Channel("gpu_temp", "more", 8.0),
@@ -84,25 +88,25 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
         Channel("gpu_util", "more", 15.0),
     ),
     "gpu_memory": (
-        Channel("ecc_sbe", "growth", 1.0, 0.02, nominal_at_zero=True),
-        Channel("ecc_dbe", "growth", 1.0, 0.001, nominal_at_zero=True),
-        Channel("row_remap", "growth", 1.0, 0.001, nominal_at_zero=True),
-        Channel("xid", "more", 1.0, nominal_at_zero=True),
+        Channel("ecc_sbe", "growth", 1.0, 0.02, nominal=0.0),
+        Channel("ecc_dbe", "growth", 1.0, 0.001, nominal=0.0),
+        Channel("row_remap", "growth", 1.0, 0.001, nominal=0.0),
+        Channel("xid", "more", 1.0, nominal=0.0),
     ),
     "pcie": (
-        Channel("pcie_gen", "drop", 0.2),
-        Channel("pcie_width", "drop", 0.2),
-        Channel("pcie_replay", "growth", 1.0, 0.5, nominal_at_zero=True),
+        Channel("pcie_gen", "drop", 0.2, nominal="pcie_gen_max"),
+        Channel("pcie_width", "drop", 0.2, nominal="pcie_width_max"),
+        Channel("pcie_replay", "growth", 1.0, 0.5, nominal=0.0),
     ),
-    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5, nominal_at_zero=True),),
+    "nvlink": (Channel("nvlink_errors", "growth", 1.0, 0.5, nominal=0.0),),
     "nic": (
         Channel("ib_wait", "growth", 1.0, 1e5),
-        Channel("ib_errors", "growth", 1.0, 0.05, nominal_at_zero=True),
-        Channel("ib_link_down", "growth", 1.0, 0.005, nominal_at_zero=True),
+        Channel("ib_errors", "growth", 1.0, 0.05, nominal=0.0),
+        Channel("ib_link_down", "growth", 1.0, 0.005, nominal=0.0),
         Channel("roce_errors", "growth", 1.0, 1.0),
-        Channel("net_drops", "growth", 1.0, 1.0, nominal_at_zero=True),
+        Channel("net_drops", "growth", 1.0, 1.0, nominal=0.0),
         Channel("qdisc_backlog", "growth", 1.0, 400.0),
-        Channel("qdisc_drops", "growth", 1.0, 1.0, nominal_at_zero=True),
+        Channel("qdisc_drops", "growth", 1.0, 1.0, nominal=0.0),
         # A scrape mostly finds the queue empty; the counter keeps what happened in between.
         Channel("qdisc_overlimits", "growth", 1.0, 5.0),
     ),
@@ -113,39 +117,44 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
     ),
     "fabric": (Channel("roce_congestion", "growth", 1.0, 50.0),),
     "cpu_wait": (
-        Channel("runqueue_wait", "more", 0.1, nominal_at_zero=True),
-        Channel("psi_cpu", "more", 0.1, nominal_at_zero=True),
-        Channel("container_psi_cpu", "more", 0.1, nominal_at_zero=True),
+        Channel("runqueue_wait", "more", 0.1, nominal=0.0),
+        Channel("psi_cpu", "more", 0.1, nominal=0.0),
+        Channel("container_psi_cpu", "more", 0.1, nominal=0.0),
         Channel("ctx_involuntary", "growth", 1.0, 30.0),
     ),
-    "cpu_quota": (Channel("cpu_throttled", "more", 0.05, nominal_at_zero=True),),
+    "cpu_quota": (Channel("cpu_throttled", "more", 0.05, nominal=0.0),),
     "cpu_load": (
         Channel("node_cpu_user", "more", 0.15),
-        Channel("node_cpu_steal", "more", 0.05, nominal_at_zero=True),
+        Channel("node_cpu_steal", "more", 0.05, nominal=0.0),
         Channel("load1", "growth", 1.0, 2.0),
     ),
     "memory": (
-        Channel("psi_mem", "more", 0.05, nominal_at_zero=True),
-        Channel("container_psi_mem", "more", 0.05, nominal_at_zero=True),
+        Channel("psi_mem", "more", 0.05, nominal=0.0),
+        Channel("container_psi_mem", "more", 0.05, nominal=0.0),
         Channel("major_faults", "growth", 1.0, 20.0),
         Channel("vmstat_pressure", "growth", 1.0, 200.0),
         Channel("mem_available", "drop", 0.3),
     ),
     "storage": (
-        Channel("psi_io", "more", 0.1, nominal_at_zero=True),
-        Channel("container_psi_io", "more", 0.1, nominal_at_zero=True),
+        Channel("psi_io", "more", 0.1, nominal=0.0),
+        Channel("container_psi_io", "more", 0.1, nominal=0.0),
         Channel("disk_io_time", "more", 0.2),
         Channel("disk_read_latency", "growth", 1.0, 2e-3),
-        Channel("nfs_retrans", "growth", 1.0, 0.5, nominal_at_zero=True),
+        Channel("nfs_retrans", "growth", 1.0, 0.5, nominal=0.0),
         Channel("node_cpu_iowait", "more", 0.1),
     ),
     "loader_cpu": (
         Channel("loader_cpu", "more", 0.2),
-        Channel("loader_runqueue_wait", "more", 0.15, nominal_at_zero=True),
+        Channel("loader_runqueue_wait", "more", 0.15, nominal=0.0),
     ),
-    "collector": (Channel("gc_pause", "more", 0.01, nominal_at_zero=True),),
-    "stopped": (Channel("process_stopped", "more", 0.3, nominal_at_zero=True),),
+    "collector": (Channel("gc_pause", "more", 0.01, nominal=0.0),),
+    "stopped": (Channel("process_stopped", "more", 0.3, nominal=0.0),),
+    # An allocator keeps what it frees, so full memory is usual. Near the limit it has to empty its cache.
+    "device_memory": (Channel(MEMORY_SHARE, "more", 0.03, 0.9, nominal=0.9),),
 }
+#: Resources of the job's own work, which table 10 added. Their absence is no gap in the view of the machines.
+#: Bundles of earlier tables do not have them.
+ADDED_RESOURCES = ("device_memory",)
 
 
 @dataclass(frozen=True)
@@ -157,7 +166,8 @@ class Evidence:
     versus_peers, versus_past : ndarray of shape (n_ranks, n_resources), units
         Positive is worse. NaN if the resource is not measured or has nothing to compare with.
     versus_nominal : ndarray of shape (n_ranks, n_resources), units
-        The same against a healthy machine. NaN if no channel with a nominal value of zero is measured.
+        The same against a healthy machine, never negative. NaN if no channel with a nominal value is
+        measured, or if only links of idle devices are.
     worst_channel : ndarray of shape (n_ranks, n_resources), int
         Index of the resource's channel with the highest score against peers or past. If none of these is
         positive, the highest score against the nominal value; -1 if nothing is measured.
@@ -183,14 +193,38 @@ def resource_names() -> tuple[str, ...]:
 
 
 def nominal_resources() -> tuple[str, ...]:
-    """Resources with a channel that is zero on a healthy machine."""
-    return tuple(name for name, channels in RESOURCES.items() if any(one.nominal_at_zero for one in channels))
+    """Resources with a channel whose value on a healthy machine is known."""
+    return tuple(
+        name for name, channels in RESOURCES.items() if any(one.nominal is not None for one in channels)
+    )
 
 
 def missing_resources(evidence: Evidence) -> list[str]:
-    """Resources for which no rank has any channel."""
-    measured = np.isfinite(nan_mean(np.abs(np.fmax(evidence.versus_peers, evidence.versus_past))))
-    return [name for name, known in zip(RESOURCES, measured, strict=True) if not known]
+    """Resources for which no rank has any channel, without `ADDED_RESOURCES`."""
+    measured = measured_resources(evidence)
+    return [name for name, known in measured.items() if not known]
+
+
+def measured_resources(evidence: Evidence) -> dict[str, bool]:
+    """Whether any rank has a channel of each resource, without `ADDED_RESOURCES`."""
+    scores = np.fmax(evidence.versus_peers, evidence.versus_past)
+    known = [bool(np.isfinite(column).any()) for column in scores.T]
+    found = dict(zip(RESOURCES, known, strict=True))
+    return {name: found[name] for name in RESOURCES if name not in ADDED_RESOURCES}
+
+
+def pcie_errors_vs_nominal(evidence: Evidence) -> FloatArray:
+    """Score of the PCIe counters alone against a healthy machine, shape (n_ranks,), without the link's state.
+
+    Bundles of earlier feature tables learned from these.
+    """
+    nominal = evidence.versus_nominal[:, resource_names().index("pcie")]
+    scores = [
+        compare(one, evidence.values[one.channel], np.full(nominal.shape, one.nominal))
+        for one in RESOURCES["pcie"]
+        if isinstance(one.nominal, float) and one.channel in evidence.values
+    ]
+    return np.where(np.isfinite(nominal), nan_max(np.array(scores)), np.nan) if scores else nominal * np.nan
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
@@ -199,7 +233,7 @@ def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> Float
     Positive is worse. It is clipped to +-`MAX_SCORE`, and zero below `MIN_SCORE`.
     """
     if channel.comparison == "more":
-        score = (value - reference - channel.floor) / channel.unit
+        score = (np.maximum(value, channel.floor) - np.maximum(reference, channel.floor)) / channel.unit
     elif channel.comparison == "drop":
         with np.errstate(invalid="ignore", divide="ignore"):
             score = np.where(reference > 0, 1.0 - value / reference, np.nan) / channel.unit
@@ -215,6 +249,7 @@ def gather_evidence(
     outside: Mapping[str, FloatArray],
     levels: Mapping[str, str],
     topology: Topology,
+    load: DeviceLoad | None = None,
 ) -> Evidence:
     """Score every resource of every rank.
 
@@ -225,6 +260,8 @@ def gather_evidence(
     levels : mapping of channel to {"rank", "node", "global"}
         Where the channel was measured. Nodes are compared with nodes; a global channel has no peers.
     topology : Topology
+    load : DeviceLoad, optional
+        How the steps use the devices. Without it, only their own signals show load.
     """
     n_ranks = topology.n_ranks
     shape = (n_ranks, len(RESOURCES))
@@ -246,22 +283,37 @@ def gather_evidence(
             of_peers[name] = np.isfinite(reference)
             of_past[name] = ~of_peers[name] & np.isfinite(outside[name])
             references[name] = np.where(of_peers[name], reference, outside[name])
-            if channel.nominal_at_zero:
-                zero = np.zeros(n_ranks)
-                references[name] = np.where(np.isfinite(references[name]), references[name], zero)
-                by_nominal[index] = compare(channel, inside[name], zero)
+            if channel.nominal is not None:
+                healthy = _healthy_values(channel, inside, outside, load)
+                references[name] = np.where(np.isfinite(references[name]), references[name], healthy)
+                by_nominal[index] = np.maximum(compare(channel, inside[name], healthy), 0.0)
             by_peers[index] = compare(channel, inside[name], reference)
             by_past[index] = compare(channel, inside[name], outside[name])
         peers[:, column] = nan_max(by_peers)
         past[:, column] = nan_max(by_past)
         nominal[:, column] = nan_max(by_nominal)
         score = np.fmax(by_peers, by_past)
+        # A link at its maximum shows less than a counter of errors at zero.
+        links = np.array([isinstance(channel.nominal, str) for channel in channels])
+        by_nominal[links] = np.where(by_nominal[links] > 0, by_nominal[links], np.nan)
         use_nominal = ~(nan_max(score) > 0) & np.isfinite(by_nominal).any(axis=0)
         score = np.where(use_nominal, by_nominal, score)
         known = np.isfinite(score).any(axis=0)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
         worst_channel[:, column] = np.where(known, worst, -1)
     return Evidence(peers, past, nominal, worst_channel, dict(inside), references, of_peers, of_past)
+
+
+def _healthy_values(
+    channel: Channel,
+    inside: Mapping[str, FloatArray],
+    outside: Mapping[str, FloatArray],
+    load: DeviceLoad | None,
+) -> FloatArray:
+    """A channel's value on a healthy machine, shape (n_ranks,); NaN where it is unknown."""
+    if isinstance(channel.nominal, str):
+        return link_maximum(channel.channel, channel.nominal, inside, outside, load)
+    return np.full(inside[channel.channel].shape, channel.nominal, dtype=float)
 
 
 def _peer_references(

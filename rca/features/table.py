@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rca.features.resource_evidence import nominal_resources, resource_names
 
-VERSION = 9
+VERSION = 10
 
 
 class Feature(NamedTuple):
@@ -121,6 +121,11 @@ _RANK: tuple[Feature, ...] = (
             Feature(f"{name}_growth", "relative", f"{words} inside minus outside the slow segment"),
         )
     ),
+    Feature(
+        "untimed_excess",
+        "relative",
+        "own work outside all timed phases, mean over all steps, minus the median rank's",
+    ),
     Feature("compute_balance", "-1..1", "backward minus forward excess, over the sum of their magnitudes"),
     *_EPISODE,
     Feature("node_peer_excess", "relative", "smallest own-work excess of the node's other ranks"),
@@ -140,9 +145,10 @@ _RANK: tuple[Feature, ...] = (
         )
     ),
     *(
-        Feature(f"{name}_vs_nominal", "units", f"{name} signals compared with zero, as on a healthy machine")
+        Feature(f"{name}_vs_nominal", "units", f"{name} signals compared with those of a healthy machine")
         for name in nominal_resources()
     ),
+    Feature("pcie_errors_vs_nominal", "units", "errors of the PCIe link compared with none"),
     Feature("steps_behind_furthest", "steps", "last step of the rank minus that of the furthest rank"),
     Feature("steps_behind", "steps", "last step of the rank minus that of the median rank"),
     Feature("unfinished", "0/1", "the last step was begun and not finished"),
@@ -232,6 +238,11 @@ _JOB: tuple[Feature, ...] = (
     Feature("gc_share", "relative", "garbage-collection time, mean over ranks and steps"),
     Feature("data_loading_share", "relative", "data-loading time, mean over ranks and steps"),
     Feature(
+        "largest_phase_share", "relative", "longest timed phase of each rank and step, mean over all of them"
+    ),
+    Feature("pauses", "relative", "longer pauses between steps than usual, per step"),
+    Feature("untimed", "relative", "time outside all timers, in steps with more of it than usual, per step"),
+    Feature(
         "forward_backward_correlation_job", "-1..1", "correlation of forward and backward excess, median rank"
     ),
     Feature("load_correlation_job", "-1..1", "correlation of own work with the input, median rank"),
@@ -297,17 +308,20 @@ _WINDOW: tuple[Feature, ...] = (
         Feature(
             f"{prefix}_{name}_vs_nominal",
             "units",
-            f"{name} signals compared with zero, as on a healthy machine, {rank} rank",
+            f"{name} signals compared with those of a healthy machine, {rank} rank",
         )
         for name in nominal_resources()
         for prefix, rank in (("max", "highest"), ("median", "median"))
     ),
+    Feature("max_pcie_errors_vs_nominal", "units", "errors of the PCIe link, highest rank"),
+    Feature("median_pcie_errors_vs_nominal", "units", "errors of the PCIe link, median rank"),
     Feature(
         "max_own_time_excess", "relative", "own work above stage peers in the slow segment, highest rank"
     ),
     Feature("max_own_time_excess_z", "noise", "own work above stage peers, highest rank, in healthy spreads"),
     Feature("max_wait_deficit", "relative", "peers' median waiting minus the rank's, largest of the ranks"),
     Feature("max_late_share", "share of steps", "late steps of the slow segment, highest rank"),
+    Feature("max_untimed_excess", "relative", "own work outside all timed phases, highest minus median rank"),
     *(
         Feature(
             f"max_{name}_excess", "relative", f"{words} above stage peers in the slow segment, highest rank"

@@ -129,13 +129,27 @@ class Work:
         """
         if not self.phases:
             return LostTime(0.0, planned=False)
-        timed = [
-            np.nan_to_num(seconds) if name in OCCASIONAL_PHASES else seconds
-            for name, seconds in self.phases.items()
-        ]
+        timed = self._timed_phases()
         timed += [seconds for seconds in (self.wait, self.transfer) if np.isfinite(seconds).any()]
         # A step of which a timer is missing is unknown.
         return self._unusual(nan_median(self.step - np.sum(timed, axis=0)))
+
+    @cached_property
+    def outside_phases(self) -> FloatArray:
+        """Own work outside every timed phase, shape (n_ranks, n_steps), seconds.
+
+        NaN where a timer is missing, and where no phase is timed.
+        """
+        if not self.phases:
+            return np.full(self.own.shape, np.nan)
+        return np.asarray(self.own - np.sum(self._timed_phases(), axis=0))
+
+    def _timed_phases(self) -> list[FloatArray]:
+        """Seconds of every own phase, each of shape (n_ranks, n_steps); an occasional one is 0 if absent."""
+        return [
+            np.nan_to_num(seconds) if name in OCCASIONAL_PHASES else seconds
+            for name, seconds in self.phases.items()
+        ]
 
     def _unusual(self, series: FloatArray) -> LostTime:
         """Time by which a series of seconds, one value per step, exceeds its usual value."""

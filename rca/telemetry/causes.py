@@ -183,7 +183,7 @@ _CATALOGUE = (
         "workload",
         "workload",
         ("forward", "backward"),
-        (),
+        ("device_memory",),
         "GPU memory is nearly full, so the allocator empties its cache and tries again",
         "log torch.cuda.memory_stats()['num_alloc_retries'] per rank and step; is device memory nearly full?",
     ),

@@ -13,7 +13,7 @@ from rca.causal.attribution import JobWork, Removal, shapley
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.errors import BundleError
-from rca.features.resource_evidence import resource_names
+from rca.features.resource_evidence import ADDED_RESOURCES, resource_names
 
 
 def step_of(work):
@@ -127,7 +127,7 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
 @pytest.mark.parametrize(
     ("resources", "message"),
     [
-        (resource_names()[:-1], f"{resource_names()[-1]} missing$"),
+        (resource_names()[1:], f"{resource_names()[0]} missing$"),
         ((*resource_names(), "luck"), "luck not measured by this version$"),
         (resource_names()[::-1], "their order differs, or one is repeated$"),
         (None, "is not a list of names$"),
@@ -141,6 +141,17 @@ def test_resources_of_another_version_are_refused(resources: Sequence[Any] | Non
     with pytest.raises(BundleError, match=message) as refused:
         Mechanisms.from_document(document)
     assert "rca train" in refused.value.hint
+
+
+def test_a_bundle_without_the_resources_added_later_gives_them_no_effect() -> None:
+    document, before = linear_mechanisms().to_document(), resource_names()[: -len(ADDED_RESOURCES)]
+    document["resources"] = list(before)
+    document["coefficients"] = [row[: len(before)] for row in document["coefficients"]]
+    mechanisms = Mechanisms.from_document(document)
+    assert mechanisms.resources == resource_names()
+    assert mechanisms.coefficients[:, : len(before)].tolist() == document["coefficients"]
+    assert not mechanisms.coefficients[:, len(before) :].any()
+    assert mechanisms.effects(np.ones(len(resource_names()))).shape == (len(PHASES), len(resource_names()))
 
 
 @pytest.mark.parametrize("phase", ["forward", "data_loading"])

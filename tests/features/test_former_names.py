@@ -54,6 +54,13 @@ def test_a_bundle_with_todays_names_gives_the_same_heads(
         assert old.heads[name].columns.tolist() == new.heads[name].columns.tolist()
 
 
+def test_former_scores_of_pcie_counters_stay_without_the_state_of_the_link(table_8: dict[str, Any]) -> None:
+    heads = with_current_names(table_8)["heads"].values()
+    used = {name for head in heads for name in head["features"]}
+    assert {"pcie_errors_vs_nominal", "max_pcie_errors_vs_nominal"} <= used
+    assert not {"pcie_vs_nominal", "max_pcie_vs_nominal", "median_pcie_vs_nominal"} & used
+
+
 def test_reading_leaves_the_document_unchanged(table_8: dict[str, Any]) -> None:
     before = copy.deepcopy(table_8)
     with_current_names(table_8)

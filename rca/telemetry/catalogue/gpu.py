@@ -143,6 +143,9 @@ SIGNALS: tuple[Signal, ...] = (
     _gpu("DCGM_FI_PROF_PCIE_TX_BYTES", "pcie_tx", "PCIe bytes sent by the GPU", "B/s", combine="sum"),
     _gpu("DCGM_FI_PROF_PCIE_RX_BYTES", "pcie_rx", "PCIe bytes received by the GPU", "B/s", combine="sum"),
     _gpu("DCGM_FI_DEV_FB_USED", "gpu_memory_used", "device memory in use", "MiB"),
+    _gpu("DCGM_FI_DEV_FB_FREE", "gpu_memory_free", "device memory that is free", "MiB"),
+    _gpu("DCGM_FI_DEV_FB_TOTAL", "gpu_memory_total", "device memory", "MiB"),
+    _gpu("DCGM_FI_DEV_FB_USED_PERCENT", "gpu_memory_share", "share of device memory in use", "ratio"),
     # AMD's device metrics exporter. One clock for each engine, with its kind as a part of the device.
     _gpu(
         "amd_gpu_clock",
@@ -176,6 +179,7 @@ SIGNALS: tuple[Signal, ...] = (
         for name in ("gpu_package_power", "gpu_average_package_power", "gpu_power_usage")
     ),
     _gpu("amd_gpu_used_vram", "gpu_memory_used", "device memory in use", "MiB", aliases=("gpu_used_vram",)),
+    _gpu("amd_gpu_total_vram", "gpu_memory_total", "device memory", "MiB", aliases=("gpu_total_vram",)),
     _errors(
         "amd_gpu_ecc_correct_total",
         "ecc_sbe",
@@ -194,7 +198,6 @@ SIGNALS: tuple[Signal, ...] = (
         "amd_pcie_max_speed",
         "amd_pcie_bandwidth",
         "amd_gpu_umc_activity",
-        "amd_gpu_total_vram",
         "amd_gpu_free_vram",
         "amd_gpu_energy_consumed",
         meaning="in another unit than the channels above, or a part of them",
@@ -223,9 +226,7 @@ SIGNALS: tuple[Signal, ...] = (
         meaning="all members of a collective are as slow as its slowest one",
     ),
     *unused(
-        "DCGM_FI_DEV_FB_FREE",
         "DCGM_FI_DEV_FB_RESERVED",
-        "DCGM_FI_DEV_FB_TOTAL",
         "DCGM_FI_DEV_MEM_COPY_UTIL",
         "DCGM_FI_DEV_ENC_UTIL",
         "DCGM_FI_DEV_DEC_UTIL",
