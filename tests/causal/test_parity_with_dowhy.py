@@ -165,6 +165,7 @@ def test_the_graph_holds_on_data_that_follow_it(mechanisms) -> None:
     assert graph["rate"] <= 0.2
 
 
+@pytest.mark.long
 def test_a_graph_with_arrows_missing_denies_more_of_what_is_seen(rows) -> None:
     """Half of the arrows removed: what they carried shows as dependence that the graph denies."""
     from rca.causal.checks import falsification

@@ -145,6 +145,7 @@ def run_step(path: str, rundeck: dict[str, Any], folder: Path, window: Path) -> 
     return shell(path, script, **{f"RD_OPTION_{name.upper()}": value for name, value in values.items()})
 
 
+@pytest.mark.long
 def test_the_rundeck_job_shows_the_diagnosis_and_its_runbook(
     path: str, rundeck: dict[str, Any], tmp_path: Path
 ) -> None:

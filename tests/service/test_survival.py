@@ -182,6 +182,7 @@ def test_the_disk_is_full(
         assert 503 in crowd.refused
 
 
+@pytest.mark.long
 def test_the_postgresql_server_is_stopped_and_started(
     settings: dict[str, str], body: bytes, told: list[str], postgres: Server
 ) -> None:

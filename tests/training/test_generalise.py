@@ -110,6 +110,7 @@ def test_a_half_written_result_is_made_again(tmp_path: Path) -> None:
     assert results.remember("key", lambda: {"loss": [0.25]}) == {"loss": [0.25]}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
     pool = build_pool(

@@ -84,6 +84,7 @@ def test_a_search_begins_with_the_present_settings_and_ends_no_worse() -> None:
             assert not bounds.whole or isinstance(values[name], int)
 
 
+@pytest.mark.long
 def test_an_interrupted_run_has_the_same_result_and_repeats_no_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -253,6 +253,7 @@ def test_traces_in_many_parts_give_the_same_results(
     assert_equal(what_if(replay), whole)
 
 
+@pytest.mark.long
 def test_times_kept_on_disk_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", ROWS)
     whole = what_if(path, JOB.meta)
