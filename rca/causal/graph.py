@@ -8,6 +8,8 @@ replay computes them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rca.features.resource_evidence import resource_names
 from rca.telemetry.causes import CAUSES
 
@@ -68,11 +70,12 @@ def cause_edges() -> list[tuple[str, str]]:
     return edges
 
 
-def graph_as_dot() -> str:
-    """The graph in the DOT language; learned arrows solid, computed ones dashed."""
+def graph_as_dot(without: Collection[str] = ()) -> str:
+    """The graph in the DOT language, without some resources; learned arrows solid, computed ones dashed."""
     computed = {"own_work", "arrival", WAITING, "step"}
     lines = [
         f'  "{source}" -> "{target}"' + (" [style=dashed];" if target in computed else ";")
         for source, target in cause_edges()
+        if source not in without
     ]
     return "digraph causes {\n  rankdir=LR;\n" + "\n".join(lines) + "\n}\n"

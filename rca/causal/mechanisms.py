@@ -43,6 +43,8 @@ class Mechanisms:
         Margins of bootstrap intervals; see `rca.causal.intervals`.
     report : mapping
         Results of falsification and refutation at training.
+    absent : tuple of str
+        Of `resources`, those that the bundle does not have; their coefficients are 0.
     """
 
     resources: tuple[str, ...]
@@ -52,6 +54,7 @@ class Mechanisms:
     idle: Mapping[str, float] = field(default_factory=dict)
     margins: Mapping[str, Margin] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
 
     def effects(self, scores: FloatArray) -> FloatArray:
         """Part of every phase's excess that each resource explains.
@@ -146,7 +149,8 @@ class Mechanisms:
             return self
         coefficients = np.zeros((len(PHASES), len(names)))
         coefficients[:, [names.index(name) for name in self.resources]] = self.coefficients
-        return replace(self, resources=names, coefficients=coefficients)
+        absent = tuple(name for name in names if name not in self.resources)
+        return replace(self, resources=names, coefficients=coefficients, absent=absent)
 
     def _check_shapes(self) -> None:
         """Refuse arrays with a wrong shape, and values that are not finite."""

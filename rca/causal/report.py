@@ -26,7 +26,7 @@ def causal_page(mechanisms: Mechanisms) -> str:
     if "mechanisms" in report:
         parts += _mechanisms(report["mechanisms"])
     parts += _intervals(mechanisms, report.get("intervals", {}))
-    return "\n".join([*parts, "## Graph", "", "```dot", graph_as_dot().rstrip(), "```", ""])
+    return "\n".join([*parts, "## Graph", "", "```dot", graph_as_dot(mechanisms.absent).rstrip(), "```", ""])
 
 
 def falsification_verdict(found: Mapping[str, Any] | None) -> str:

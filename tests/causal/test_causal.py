@@ -148,7 +148,7 @@ def test_a_bundle_without_the_resources_added_later_gives_them_no_effect() -> No
     document["resources"] = list(before)
     document["coefficients"] = [row[: len(before)] for row in document["coefficients"]]
     mechanisms = Mechanisms.from_document(document)
-    assert mechanisms.resources == resource_names()
+    assert (mechanisms.resources, mechanisms.absent) == (resource_names(), ADDED_RESOURCES)
     assert mechanisms.coefficients[:, : len(before)].tolist() == document["coefficients"]
     assert not mechanisms.coefficients[:, len(before) :].any()
     assert mechanisms.effects(np.ones(len(resource_names()))).shape == (len(PHASES), len(resource_names()))
