@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
 
 #: Phases in which a rank's device has nothing to do.
@@ -43,9 +42,10 @@ class DeviceLoad:
     def from_work(cls, work: Work, inside: BoolArray) -> DeviceLoad:
         """Of the steps in `inside`, ndarray of shape (n_steps,), bool."""
         spent = [work.wait, *(work.phases[name] for name in HOST_PHASES if name in work.phases)]
-        seconds = np.sum([np.nan_to_num(segment_mean(each, inside)) for each in spent], axis=0)
+        weight = inside.astype(float)
+        seconds = np.sum([np.nan_to_num(each) @ weight for each in spent], axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return cls(np.clip(seconds / segment_mean(work.step, inside), 0.0, 1.0))
+            return cls(np.clip(seconds / (np.nan_to_num(work.step) @ weight), 0.0, 1.0))
 
 
 def link_maximum(
