@@ -1,8 +1,8 @@
 """`rca.rank_causes` and other methods on incidents that took no part in its calibration.
 
 ``python -m benchmarks tabular`` runs the held-out synthetic families; ``--public FOLDER`` public captures in
-the layout of RCAEval, and DoWhy's microservice example. AC@k: share of incidents with a right answer among
-the first k; Avg@5: mean of AC@1 to AC@5.
+the layout of RCAEval or PetShop, and DoWhy's microservice example. AC@k: share of incidents with a right
+answer among the first k; Avg@5: mean of AC@1 to AC@5.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from benchmarks.tabular.baselines import (
     robust_scaler,
 )
 from benchmarks.tabular.cases import Case
+from benchmarks.tabular.petshop import read_petshop
 from benchmarks.tabular.public import read_cases
 from benchmarks.tabular.shop import NORMAL, read_shop
 
@@ -50,7 +51,9 @@ def main() -> None:
     cases = _public(given.public) if given.public else held_out(given.cases, given.seed)
     console = Console(width=140)
     if not cases:
-        raise SystemExit(f"no inject_time.txt next to a data.csv and no {NORMAL} under {given.public}")
+        raise SystemExit(
+            f"no inject_time.txt next to a data.csv, no issue of PetShop and no {NORMAL} under {given.public}"
+        )
     judge = service_hits if given.public else column_hits
     groups: dict[str, list[Case]] = {}
     for case in cases:
@@ -65,7 +68,7 @@ def main() -> None:
 
 
 def _public(folder: Path) -> list[Case]:
-    return [*read_cases(folder), *read_shop(folder)]
+    return [*read_cases(folder), *read_petshop(folder), *read_shop(folder)]
 
 
 def held_out(n_cases: int, seed: int) -> list[Case]:
@@ -115,7 +118,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--cases", type=int, default=100, help="incidents per synthetic family")
     parser.add_argument("--dowhy", type=int, default=0, metavar="N", help="let DoWhy judge N cases per table")
     parser.add_argument(
-        "--public", type=Path, metavar="FOLDER", help="captures in the layout of RCAEval, or DoWhy's example"
+        "--public", type=Path, metavar="FOLDER", help="captures of RCAEval or PetShop, or DoWhy's example"
     )
     parser.add_argument(
         "--by-default",

@@ -2,13 +2,14 @@
 
 The fit is a conditional logit by maximum likelihood on random structural causal models, with a small penalty
 on large weights. Signs are fixed: more evidence does not count against a column. Half of the cases are held
-out for the printed scores. `benchmarks.tabular_ranking` measures other kinds of incidents.
+out for the printed scores. The weights of the time course are fitted last, on incidents that have one, with
+the others held. `benchmarks.tabular_ranking` measures other kinds of incidents.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,9 @@ from rca.causal.ranking.rank import oriented
 from rca.causal.ranking.weights import NOTHING, scores
 
 #: Evidence that may only count against a column.
-AGAINST = ("inherited",)
+AGAINST = ("inherited", "outside")
+#: Evidence that only incidents with a course have.
+OF_COURSE = ("outside",)
 PENALTY = 0.01
 
 
@@ -45,8 +48,8 @@ def judge(case: Case, with_graph: bool, with_target: bool) -> Judged:
     return Judged(gather(before, after, graph, target, rounds=0), truth)
 
 
-def fit(judged: Sequence[Judged]) -> dict[str, float]:
-    """Most likely weights, by name."""
+def fit(judged: Sequence[Judged], held: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Most likely weights by name, those that are held at their value."""
     usable = [one for one in judged if one.truth is None or one.evidence.candidates[one.truth]]
     features = usable[0].evidence.features
     signs = np.array([-1.0 if name in AGAINST else 1.0 for name in features])
@@ -68,8 +71,10 @@ def fit(judged: Sequence[Judged]) -> dict[str, float]:
             slope[-1] += odds[-1] / len(tables)
         return value, slope
 
-    bounds = [(0.0, None)] * len(features) + [(None, None)]
-    found = minimize(loss, np.ones(len(features) + 1), jac=True, bounds=bounds, method="L-BFGS-B")
+    at_value = {name: abs(value) for name, value in (held or {}).items()}
+    bounds = [(at_value.get(name, 0.0), at_value.get(name)) for name in features] + [(None, None)]
+    start = np.array([at_value.get(name, 1.0) for name in features] + [1.0])
+    found = minimize(loss, start, jac=True, bounds=bounds, method="L-BFGS-B")
     weights = {name: float(sign * size) for name, sign, size in zip(features, signs, found.x, strict=False)}
     return {NOTHING: float(found.x[-1]), **weights}
 
@@ -94,10 +99,15 @@ def main() -> None:
     given = parser.parse_args()
     rng = np.random.default_rng(given.seed)
     cases = [draw(rng) for _ in range(given.cases)]
+    courses = [draw(rng, course=True) for _ in range(given.cases)]
     for with_graph in (False, True):
         for with_target in (False, True):
             judged = [judge(case, with_graph, with_target) for case in cases]
-            weights = fit(judged[::2])
+            weights = fit(judged[::2], dict.fromkeys(OF_COURSE, 0.0))
+            if with_graph and with_target:
+                judged = [judge(case, with_graph, with_target) for case in courses]
+                others = weights.keys() - {NOTHING, *OF_COURSE}
+                weights = fit(judged[::2], {name: round(weights[name], 2) for name in others})
             share, likelihood = first_right(judged[1::2], weights)
             told = ", ".join(f'"{name}": {value:.2f}' for name, value in weights.items())
             print(f"({with_graph}, {with_target}): {{{told}}},")

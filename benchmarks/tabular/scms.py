@@ -3,6 +3,9 @@
 Drawn at random are the graph, functions, noise, lags, units, counts, rounding and scrape intervals. So are
 constant and unrelated columns, missing values, unmeasured nodes, a hidden common factor that changes, wrong
 graphs, and the fault with its size and onset.
+
+Incidents with a course begin before the fault and may outlast it. Some of their effects are slow, and other
+columns may have moved before.
 """
 
 from __future__ import annotations
@@ -17,6 +20,10 @@ from benchmarks.tabular.cases import Case
 
 NOISES = ("normal", "laplace", "student", "gamma", "lognormal")
 LINKS = ("linear", "linear", "saturating", "hinge", "growing")
+#: Also the links of models with a course. The last is a queue that fills and empties with this time constant.
+LINKS_WITH_COURSE, FILLING_ROWS = (*LINKS, "filling"), 20.0
+#: With a course: probabilities of no, one and two nodes with an unrelated shift in all anomalous rows.
+BUSY = (0.8, 0.15, 0.05)
 FAULTS = ("step", "step", "ramp", "spikes", "spread", "gain")
 UNITS = ("level", "level", "exponential", "counts", "rounded")
 #: Rows before the tables begin, in which lags and autocorrelation settle.
@@ -42,20 +49,36 @@ class Model:
         return found
 
 
-def draw(rng: np.random.Generator) -> Case:
-    """One incident."""
+def draw(rng: np.random.Generator, *, course: bool = False) -> Case:
+    """One incident, with a course or without."""
     mixed = rng.random() < 0.3
-    model = _model(rng, int(rng.integers(4, 40)), mixed)
+    model = _model(rng, int(rng.integers(4, 40)), mixed, LINKS_WITH_COURSE if course else LINKS)
     n_normal, n_anomalous = int(np.exp(rng.uniform(3.7, 6.9))), int(np.exp(rng.uniform(0.0, 5.7)))
-    begins = 0 if rng.random() < 0.5 else int(rng.uniform(0, 0.3) * n_anomalous)
+    begins = 0 if rng.random() < 0.5 else int(rng.uniform(0, 0.6 if course else 0.3) * n_anomalous)
+    lasts = n_anomalous - begins
+    if course and rng.random() < 0.4:
+        lasts = int(np.ceil(rng.uniform(0.3, 1.0) * lasts))
     quiet = rng.random() < 0.08
     root = None if quiet else int(rng.integers(len(model.links)))
-    values = _simulate(model, rng, n_normal, n_anomalous, root, begins)
+    values = _simulate(model, rng, n_normal, n_anomalous, root, begins, lasts)
     names = [f"m{rank:02d}" for rank in rng.permutation(len(model.links))]
     kept = [at for at in range(len(names)) if at == root or rng.random() > rng.choice([0.0, 0.2])]
-    target = _target(model, values[n_normal:], root, kept, rng)
+    # With a course, the target has to move in some rows only.
+    moved = (
+        np.quantile(np.abs(values[n_normal:]), 0.8, axis=0)
+        if course
+        else np.abs(np.median(values[n_normal:], axis=0))
+    )
+    target = _target(model, moved, root, kept, rng)
+    if course:
+        others = [at for at in kept if at not in (root, target)]
+        for at in rng.permutation(np.array(others, dtype=int))[: rng.choice(3, p=BUSY)]:
+            values[n_normal:, at] += np.exp(rng.uniform(np.log(3.0), np.log(100.0)))
     slowest = int(rng.choice([1, 1, 5, 15]))
-    table = {names[at]: _scraped(_as_measured(values[:, at], rng), slowest, n_normal, rng) for at in kept}
+    table = {
+        names[at]: _scraped(_as_measured(values[:, at], rng), slowest, lasts if course else n_anomalous, rng)
+        for at in kept
+    }
     table |= _bystanders(rng, n_normal, n_anomalous)
     frame = pd.DataFrame(table)
     if rng.random() < 0.2:
@@ -73,7 +96,7 @@ def draw(rng: np.random.Generator) -> Case:
     )
 
 
-def _model(rng: np.random.Generator, n: int, mixed: bool) -> Model:
+def _model(rng: np.random.Generator, n: int, mixed: bool, links: tuple[str, ...]) -> Model:
     density = rng.uniform(1.0, 2.5) / max(n - 1, 1)
     edges = np.triu(rng.random((n, n)) < 2 * density, k=1)
     for node in range(1, n):  # Mostly one system, not many.
@@ -85,14 +108,20 @@ def _model(rng: np.random.Generator, n: int, mixed: bool) -> Model:
     return Model(
         weights=edges * strength * signs / np.sqrt(np.maximum(edges.sum(axis=0), 1)),
         lags=lags,
-        links=tuple(rng.choice(LINKS, n)),
+        links=tuple(rng.choice(links, n)),
         noises=tuple(rng.choice(NOISES, n)),
         memory=rng.choice([0.0, 0.3, 0.8], n),
     )
 
 
 def _simulate(
-    model: Model, rng: np.random.Generator, n_normal: int, n_anomalous: int, root: int | None, begins: int
+    model: Model,
+    rng: np.random.Generator,
+    n_normal: int,
+    n_anomalous: int,
+    root: int | None,
+    begins: int,
+    lasts: int,
 ) -> np.ndarray:
     n_rows = SETTLING + n_normal + n_anomalous
     values = np.zeros((n_rows, len(model.links)))
@@ -105,7 +134,7 @@ def _simulate(
             heard += model.weights[parent, node] * np.roll(values[:, parent], model.lags[parent, node])
         caused = _link(link, heard)
         if node == root:
-            caused, noise = _fault(caused, noise, start, rng)
+            caused, noise = _fault(caused, noise, slice(start, start + lasts), rng)
         values[:, node] = caused + noise + loads[node] * factor
     return values[SETTLING:]
 
@@ -120,11 +149,11 @@ def _common(
     return factor, affected * rng.uniform(0.2, 1.0, len(model.links)) * rng.choice([0.0, 1.0])
 
 
-def _scraped(values: np.ndarray, slowest: int, n_normal: int, rng: np.random.Generator) -> np.ndarray:
+def _scraped(values: np.ndarray, slowest: int, lasts: int, rng: np.random.Generator) -> np.ndarray:
     """Values that a collector reads every few rows and holds in between, with a phase of its own."""
     every = int(rng.integers(1, slowest + 1))
     # A whole incident between two readings would have left no trace.
-    if every == 1 or values.size - n_normal < 2 * every:
+    if every == 1 or lasts < 2 * every:
         return values
     rows = np.arange(values.size)
     phase = int(rng.integers(every))
@@ -157,31 +186,34 @@ def _link(kind: str, heard: np.ndarray) -> np.ndarray:
     if kind == "growing":
         # A second-order term that ends, as no queue is infinite.
         return heard + 0.1 * np.clip(heard, 0.0, 30.0) ** 2
+    if kind == "filling":
+        kept = 1.0 - 1.0 / FILLING_ROWS
+        return np.convolve(heard, kept ** np.arange(heard.size))[: heard.size] * np.sqrt(1 - kept**2)
     return heard
 
 
 def _fault(
-    caused: np.ndarray, noise: np.ndarray, start: int, rng: np.random.Generator
+    caused: np.ndarray, noise: np.ndarray, during: slice, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     kind, size = rng.choice(FAULTS), float(np.exp(rng.uniform(np.log(2.0), np.log(300.0))))
     caused, noise = caused.copy(), noise.copy()
-    rows = noise.size - start
+    rows = noise[during].size
     if kind == "step":
-        noise[start:] += size
+        noise[during] += size
     elif kind == "ramp":
-        noise[start:] += size * (np.arange(rows) + 1) / rows
+        noise[during] += size * (np.arange(rows) + 1) / rows
     elif kind == "spikes":
-        noise[start:] += size * ((rng.random(rows) < rng.uniform(0.1, 0.6)) | (np.arange(rows) == 0))
+        noise[during] += size * ((rng.random(rows) < rng.uniform(0.1, 0.6)) | (np.arange(rows) == 0))
     elif kind == "spread":
-        noise[start:] = np.abs(noise[start:]) * size
+        noise[during] = np.abs(noise[during]) * size
     else:
-        caused[start:] = np.abs(caused[start:]) * rng.uniform(2.0, 5.0)
-        noise[start:] += size / 3
+        caused[during] = np.abs(caused[during]) * rng.uniform(2.0, 5.0)
+        noise[during] += size / 3
     return caused, noise
 
 
 def _target(
-    model: Model, incident: np.ndarray, root: int | None, kept: list[int], rng: np.random.Generator
+    model: Model, moved: np.ndarray, root: int | None, kept: list[int], rng: np.random.Generator
 ) -> int:
     """The alerted column: a measured effect of the fault with a visible change."""
     if root is None:
@@ -189,8 +221,7 @@ def _target(
     effects = [at for at in kept if model.reach[root, at] and at != root]
     if not effects or rng.random() < 0.1:
         return root
-    moved = np.abs(np.median(incident[:, effects], axis=0))
-    return int(rng.choice(np.array(effects)[moved >= np.median(moved)]))
+    return int(rng.choice(np.array(effects)[moved[effects] >= np.median(moved[effects])]))
 
 
 def _as_measured(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:

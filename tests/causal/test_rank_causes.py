@@ -50,6 +50,17 @@ def test_who_moved_first_is_preferred():
     assert first(normal, swapped) == "page"
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_extreme_before_its_effect_moved_explains_less(seed):
+    """A backup runs all the time; the page is slow only while the disk is."""
+    normal, anomalous = system(CHAIN, ("backup", "disk", "query", "page"), incident=8, seed=seed)
+    anomalous = anomalous.copy()
+    anomalous["backup"] += 20.0
+    anomalous.loc[anomalous.index[3:7], ["disk", "query", "page"]] += 10.0
+    graph = networkx.DiGraph([*CHAIN, ("backup", "page")])
+    assert first(normal, anomalous, graph, "page") == "disk"
+
+
 def test_only_the_worse_direction_counts():
     normal, anomalous = system([], ("hits", "latency", "load"))
     anomalous = anomalous.assign(hits=anomalous["hits"] - 12.0, latency=anomalous["latency"] + 6.0)

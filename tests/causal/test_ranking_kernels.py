@@ -4,6 +4,7 @@ import networkx
 import numpy as np
 import pytest
 
+from rca.causal.ranking.course import outside
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts
 from rca.causal.ranking.graphs import read_graph
 from rca.causal.ranking.onset import holds, onsets, precedence
@@ -105,3 +106,52 @@ def test_parents_are_found_through_nodes_without_a_column():
     assert found.reach[0].tolist() == [True, True, True, False]
     assert found.known.tolist() == [True, True, True, False]
     assert len(found.notes) == 3
+
+
+def courses(**columns):
+    """Usual rows, and rows with the given levels on top of the same noise."""
+    rng = np.random.default_rng(0)
+    levels = np.column_stack(list(columns.values()))
+    return rng.normal(size=(300, levels.shape[1])), levels + rng.normal(size=levels.shape)
+
+
+def step(first, end=40, size=10.0):
+    rows = np.arange(40)
+    return size * ((rows >= first) & (rows < end))
+
+
+def star(*causes):
+    """Columns that act on the first one directly."""
+    return read_graph(networkx.DiGraph([(cause, "target") for cause in causes]), ("target", *causes))
+
+
+def test_what_is_as_extreme_while_the_target_is_usual_lies_outside_of_its_trouble():
+    normal, anomalous = courses(
+        target=step(20, 30), same=step(20, 30), earlier=step(15, 30), always=step(0), quiet=step(40)
+    )
+    found = outside(normal, anomalous, 0, star("same", "earlier", "always", "quiet"))
+    assert found[3] > 0.6
+    assert found[[0, 1, 2, 4]] == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_slow_effect_is_judged_by_the_nearest_one_of_the_graph():
+    normal, anomalous = courses(target=step(25), cause=step(0), queue=step(0), aside=step(0))
+    edges = [("cause", "queue"), ("queue", "target"), ("aside", "target")]
+    found = outside(
+        normal, anomalous, 0, read_graph(networkx.DiGraph(edges), ("target", "cause", "queue", "aside"))
+    )
+    assert found[1] == 0.0
+    assert found[[2, 3]].min() > 0.6
+
+
+@pytest.mark.parametrize("target", [step(40), step(0)], ids=["never in trouble", "always in trouble"])
+def test_a_target_without_a_course_says_nothing(target):
+    normal, anomalous = courses(target=target, always=step(0))
+    assert outside(normal, anomalous, 0, star("always")) == pytest.approx([0.0, 0.0])
+
+
+def test_few_rows_have_no_course_and_gaps_do_not_matter():
+    normal, anomalous = courses(target=step(20), always=step(0))
+    assert outside(normal, anomalous[18:21], 0, star("always")).tolist() == [0.0, 0.0]
+    anomalous[::3] = np.nan
+    assert outside(normal, anomalous, 0, star("always"))[1] > 0.6

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.causal.ranking.course import outside
 from rca.causal.ranking.dependence import conditional_shifts, covariance, own_shifts, resemblance
 from rca.causal.ranking.graphs import ColumnGraph
 from rca.causal.ranking.onset import holds, onsets, precedence
@@ -20,6 +21,7 @@ from rca.causal.ranking.shifts import ROUNDS, locations, peaks, standard_error
 ALWAYS = ("size", "certain", "early", "unpredicted")
 WITH_GRAPH = ("own", "inherited", "coverage")
 WITH_TARGET = ("resemblance",)
+WITH_BOTH = ("outside",)
 #: A column's weight among the anomalies stops growing here, so that a few extreme ones do not dominate.
 MASS_CUT = 3.0
 #: A smaller shift is noise, not an anomaly.
@@ -92,6 +94,10 @@ def gather(
     if target is not None:
         found.append(np.broadcast_to(resemblance(normal, anomalous, target), shift.shape))
         features += WITH_TARGET
+    if graph is not None and target is not None:
+        # The part of the size that explains nothing.
+        found.append(found[0] * outside(normal, anomalous, target, graph))
+        features += WITH_BOTH
     return Evidence(np.stack(found, axis=-1), features, _candidates(found[0][0], graph, target))
 
 

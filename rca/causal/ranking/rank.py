@@ -43,7 +43,8 @@ def rank_causes(
     normal : DataFrame of shape (n_normal, n_columns)
         Samples from before the incident, in time order. At least two; a few hundred are enough.
     anomalous : DataFrame of shape (n_anomalous, n_columns)
-        Samples of the incident, in time order, from its detection or a little before. One is enough.
+        Samples of the incident, in time order, from its detection or a little before. One is enough. With
+        a graph and a target, also give rows from before and after the trouble.
         Both frames may have missing values. Columns that are not numeric, not in both, without values, or a
         clock are ignored. ``result.attrs["ignored"]`` lists them with the reason.
     graph : networkx.DiGraph, optional
@@ -52,7 +53,8 @@ def rank_causes(
         without a graph. Columns on one cycle are not ordered. ``result.attrs["notes"]`` lists these cases.
     target : hashable, optional
         Column with the problem to explain. Similar columns get higher scores. With a graph, nodes without a
-        path to the target score 0.
+        path to the target score 0. Columns that are as extreme while their effects are usual get lower
+        scores.
     worse : {"higher", "lower", "either"}
         Which direction of a change is a problem.
     seed : int
