@@ -40,8 +40,8 @@ def fake(rng: np.random.Generator, group: int, *, shift: float = 0.0, throttled:
 
 
 def sides(shift: float, throttled: float = 0.4) -> tuple[list[Measured], list[Measured]]:
-    # Two of nine seeds draw sides that differ by chance; this seed does not.
-    rng = np.random.default_rng(4)
+    # One of nine seeds draws sides that differ by chance; this seed does not.
+    rng = np.random.default_rng(1)
     return (
         [fake(rng, group, shift=shift, throttled=throttled) for group in range(60)],
         [fake(rng, group) for group in range(60) for _ in range(2)],

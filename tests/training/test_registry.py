@@ -95,7 +95,6 @@ def test_the_newest_version_is_the_challenger_and_nothing_is_promoted_by_itself(
         registry.rollback()
 
 
-@pytest.mark.long
 def test_without_a_champion_the_shipped_bundle_is_what_has_to_be_matched(registry: Registry) -> None:
     refused = attempt(registry, "2")
     assert (refused.promoted, refused.against) == (False, None)
