@@ -12,7 +12,7 @@ from rca.features.resource_evidence import resource_names
 pd = pytest.importorskip("pandas")
 gcm = pytest.importorskip("dowhy.gcm")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 UNIT = 0.2
 N_RANKS, N_STEPS = 4, 12
@@ -165,7 +165,6 @@ def test_the_graph_holds_on_data_that_follow_it(mechanisms) -> None:
     assert graph["rate"] <= 0.2
 
 
-@pytest.mark.long
 def test_a_graph_with_arrows_missing_denies_more_of_what_is_seen(rows) -> None:
     """Half of the arrows removed: what they carried shows as dependence that the graph denies."""
     from rca.causal.checks import falsification
