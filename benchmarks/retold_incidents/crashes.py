@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,16 @@ def event(played: Played, at: float, rank: int | None, kind: str, **more: Any) -
     """A row of the events table, on the rank's node."""
     node = None if rank is None else played.job.node(rank // played.job.per_node)
     return {"time": at, "node": node, "rank": rank, "kind": kind, "code": None, "message": None} | more
+
+
+def watchdogs(
+    played: Played, rng: np.random.Generator, begin: float, spread: float, messages: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Timeouts of a collective, one per rank with its message, within `spread` seconds."""
+    return [
+        event(played, begin + float(rng.uniform(0, spread)), rank, "nccl_timeout", message=message)
+        for rank, message in messages.items()
+    ]
 
 
 def gang_abort(
@@ -155,17 +165,13 @@ def off_the_bus(rng: np.random.Generator, _: str) -> Retold:
     seen = Exporters(played, gpu="A100", every=30)
     seen.vanish(at, ranks=[17])
     events = [event(played, at, 17, "xid", code="79", message="GPU has fallen off the bus")]
-    events += [
-        event(
-            played,
-            at + 602 + float(rng.uniform(0, 4)),
-            rank,
-            "nccl_timeout",
-            message=WATCHDOG.format(2362, "ALLREDUCE", 600000),
-        )
-        for rank in range(32)
-        if rank != 17
-    ]
+    events += watchdogs(
+        played,
+        rng,
+        at + 602,
+        4,
+        {rank: WATCHDOG.format(2362, "ALLREDUCE", 600000) for rank in range(32) if rank != 17},
+    )
     window = played.window("off-the-bus", metrics=seen.table(), events=events)
     return Retold(window, stop(f"{ENDED} gpu_memory_errors pcie_degradation", exactly(17)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.retold_incidents.crashes import ENDED, STEP, WATCHDOG, event
+from benchmarks.retold_incidents.crashes import ENDED, STEP, WATCHDOG, watchdogs
 from benchmarks.retold_incidents.exporters import Exporters
 from benchmarks.retold_incidents.incident import STOP, Expected, Retold, exactly, incident, stop
 from benchmarks.retold_incidents.jobs import Job
@@ -18,16 +18,13 @@ def saver_hangs(rng: np.random.Generator, _: str) -> Retold:
     job = Job(rng, 8, 220, STEP)
     job.phase["checkpoint"] = np.zeros((8, 220))
     played = job.play(stop_at=200, tail=640)
-    events = [
-        event(
-            played,
-            played.stopped + 601 + float(rng.uniform(0, 3)),
-            rank,
-            "nccl_timeout",
-            message=f"[Rank {rank}] " + WATCHDOG.format(28956, "ALLREDUCE", 600000),
-        )
-        for rank in range(1, 8)
-    ]
+    events = watchdogs(
+        played,
+        rng,
+        played.stopped + 601,
+        3,
+        {rank: f"[Rank {rank}] " + WATCHDOG.format(28956, "ALLREDUCE", 600000) for rank in range(1, 8)},
+    )
     window = played.window("saver-hangs", ("forward", "backward"), events=events, unfinished=range(1, 8))
     return Retold(window, stop(f"{ENDED} checkpoint_stall", exactly(0)))
 
@@ -40,16 +37,16 @@ def behind_in_sequence(rng: np.random.Generator, _: str) -> Retold:
     seconds = {"data_loading": 0.01, "forward": 0.21, "backward": 0.43, "transfer": 0.05, "optimizer": 0.03}
     job = Job(rng, 8, 420, seconds)
     played = job.play(stop_at=400, tail=1850)
-    events = [
-        event(
-            played,
-            played.stopped + 1801 + float(rng.uniform(0, 5)),
-            rank,
-            "nccl_timeout",
-            message=f"[Rank {rank}] " + WATCHDOG.format(64088 if rank == 6 else 96120, "ALLREDUCE", 1800000),
-        )
-        for rank in range(8)
-    ]
+    events = watchdogs(
+        played,
+        rng,
+        played.stopped + 1801,
+        5,
+        {
+            rank: f"[Rank {rank}] " + WATCHDOG.format(64088 if rank == 6 else 96120, "ALLREDUCE", 1800000)
+            for rank in range(8)
+        },
+    )
     window = played.window(
         "behind-in-sequence", ("forward", "backward"), events=events, unfinished=slice(None)
     )
@@ -63,16 +60,13 @@ def silent_ranks(rng: np.random.Generator, variant: str) -> Retold:
     job = Job(rng, 48, 44, seconds, framework="megatron", parallelism={"data": 6, "tensor": 8})
     played = job.play(stop_at=40, tail=1860)
     began = [rank for rank in range(48) if rank not in (19, 44)]
-    events = [
-        event(
-            played,
-            played.stopped + 1802 + float(rng.uniform(0, 9)),
-            rank,
-            "nccl_timeout",
-            message=WATCHDOG.format(9401, "ALLREDUCE", 1800000),
-        )
-        for rank in began
-    ]
+    events = watchdogs(
+        played,
+        rng,
+        played.stopped + 1802,
+        9,
+        {rank: WATCHDOG.format(9401, "ALLREDUCE", 1800000) for rank in began},
+    )
     expected = stop(ENDED, exactly(19, 44))
     if variant == "poor":
         window = played.window("silent-ranks", (), waiting="untimed", unfinished=began)
@@ -87,16 +81,13 @@ def first_step_never(rng: np.random.Generator, _: str) -> Retold:
     job = Job(rng, 32, 3, STEP)
     played = job.play(stop_at=0, tail=680)
     began = [rank for rank in range(32) if rank not in (8, 25)]
-    events = [
-        event(
-            played,
-            job.start + 620 + float(rng.uniform(0, 6)),
-            rank,
-            "nccl_timeout",
-            message=WATCHDOG.format(1, "BROADCAST", 600000),
-        )
-        for rank in began
-    ]
+    events = watchdogs(
+        played,
+        rng,
+        job.start + 620,
+        6,
+        {rank: WATCHDOG.format(1, "BROADCAST", 600000) for rank in began},
+    )
     window = played.window("first-step-never", (), waiting="untimed", events=events, unfinished=began)
     return Retold(window, stop(ENDED, exactly(8, 25)))
 
@@ -108,16 +99,13 @@ def first_step_never_all(rng: np.random.Generator, _: str) -> Retold:
     """Every rank began a first step, and its watchdog fired. The job stopped; the first rank is unknown."""
     job = Job(rng, 16, 3, STEP)
     played = job.play(stop_at=0, tail=1900)
-    events = [
-        event(
-            played,
-            job.start + 1803 + float(rng.uniform(0, 8)),
-            rank,
-            "nccl_timeout",
-            message=WATCHDOG.format(3, "ALLREDUCE", 1800000),
-        )
-        for rank in range(16)
-    ]
+    events = watchdogs(
+        played,
+        rng,
+        job.start + 1803,
+        8,
+        {rank: WATCHDOG.format(3, "ALLREDUCE", 1800000) for rank in range(16)},
+    )
     window = played.window(
         "first-step-never-all", (), waiting="untimed", events=events, unfinished=slice(None)
     )
