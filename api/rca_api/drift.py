@@ -14,16 +14,11 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Gauge
 
 from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, confidence_bin
-from rca.features.resource_evidence import ADDED_RESOURCES, RESOURCES
+from rca.features.resource_evidence import MACHINE_RESOURCES
 from rca.features.work import OWN_PHASES
 
 #: All signals that a diagnosis may list as missing, see `rca.diagnosis.pipeline.missing_signals`.
-SIGNALS = (
-    *OWN_PHASES,
-    "communication_wait_seconds",
-    "phases",
-    *(name for name in RESOURCES if name not in ADDED_RESOURCES),
-)
+SIGNALS = (*OWN_PHASES, "communication_wait_seconds", "phases", *MACHINE_RESOURCES)
 #: Number of latest answers that are compared, and fewest answers for a comparison. Without drift the index of
 #: `k` bins is about ``(k - 1) / n``: 0.09 for ten bins after a hundred answers.
 RECENT, FEWEST = 500, 100

@@ -17,7 +17,7 @@ from rca.arrays import FloatArray
 from rca.causal.graph import IDLE_RESOURCES, PHASES, mechanism_parents
 from rca.causal.intervals import Margin
 from rca.errors import BundleError
-from rca.features.resource_evidence import ADDED_RESOURCES, resource_names
+from rca.features.resource_evidence import MACHINE_RESOURCES, resource_names
 
 FORMAT = 2
 #: Format 1 has one margin for both ends of an interval, with another meaning. It is ignored.
@@ -171,14 +171,13 @@ class Mechanisms:
 def _resources(document: dict[str, Any]) -> tuple[str, ...]:
     """The columns of the coefficients: the resources that this version measures, in order.
 
-    Bundles of earlier feature tables lack `ADDED_RESOURCES`.
+    Bundles of earlier feature tables have `MACHINE_RESOURCES` only.
     """
     hint = "train the bundle again with `rca train`, or use the shipped bundle"
     given, wanted = document.get("resources"), resource_names()
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise BundleError("causal.json: resources is not a list of names", hint=hint)
-    earlier = tuple(name for name in wanted if name not in ADDED_RESOURCES)
-    if tuple(given) in (wanted, earlier):
+    if tuple(given) in (wanted, MACHINE_RESOURCES):
         return tuple(given)
     missing, extra = sorted(set(wanted) - set(given)), sorted(set(given) - set(wanted))
     problems = [f"{', '.join(missing)} missing"] if missing else []

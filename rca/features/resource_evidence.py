@@ -155,6 +155,8 @@ RESOURCES: dict[str, tuple[Channel, ...]] = {
 #: Resources of the job's own work, which table 10 added. Their absence is no gap in the view of the machines.
 #: Bundles of earlier tables do not have them.
 ADDED_RESOURCES = ("device_memory",)
+#: All other resources, in order.
+MACHINE_RESOURCES = tuple(name for name in RESOURCES if name not in ADDED_RESOURCES)
 
 
 @dataclass(frozen=True)
@@ -200,17 +202,17 @@ def nominal_resources() -> tuple[str, ...]:
 
 
 def missing_resources(evidence: Evidence) -> list[str]:
-    """Resources for which no rank has any channel, without `ADDED_RESOURCES`."""
+    """`MACHINE_RESOURCES` for which no rank has any channel."""
     measured = measured_resources(evidence)
     return [name for name, known in measured.items() if not known]
 
 
 def measured_resources(evidence: Evidence) -> dict[str, bool]:
-    """Whether any rank has a channel of each resource, without `ADDED_RESOURCES`."""
+    """Whether any rank has a channel of each of `MACHINE_RESOURCES`."""
     scores = np.fmax(evidence.versus_peers, evidence.versus_past)
     known = [bool(np.isfinite(column).any()) for column in scores.T]
     found = dict(zip(RESOURCES, known, strict=True))
-    return {name: found[name] for name in RESOURCES if name not in ADDED_RESOURCES}
+    return {name: found[name] for name in MACHINE_RESOURCES}
 
 
 def pcie_errors_vs_nominal(evidence: Evidence) -> FloatArray:

@@ -19,6 +19,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.causal.ranking.graphs import ColumnGraph
 from rca.causal.ranking.onset import LEAST_ROWS
+from rca.robust import nan_mean
 
 #: A cause may begin this share of the anomalous rows before its effect, and at least one row.
 LEAD_SHARE = 0.2
@@ -78,7 +79,9 @@ def _outside(usual: FloatArray, excess: FloatArray, causes: IntArray, effect: in
     if not quiet.any():
         return np.zeros(causes.size)
     members = np.append(causes, effect)
-    without, within = _level(excess[quiet][:, members]), _level(excess[start:end, members])
+    without, within = (
+        np.nan_to_num(nan_mean(rows[:, members])) for rows in (excess[quiet], excess[start:end])
+    )
     clear = min(max(float(within[-1] - without[-1]) / CLEAR, 0.0), 1.0)
     left, whole = np.maximum(without - USUAL, 0.0), np.maximum(within - USUAL, 0.0)
     share = np.divide(left, whole, out=(left > 0).astype(np.float64), where=whole > 0)
@@ -93,11 +96,3 @@ def _trouble(above: FloatArray) -> tuple[int, int, float]:
     heights = sums - np.minimum.accumulate(sums)
     end = int(heights.argmax())
     return int(sums[: end + 1].argmin()), end, float(heights[end])
-
-
-def _level(rows: FloatArray) -> FloatArray:
-    """Mean of each column's known values, 0 without one."""
-    known = np.isfinite(rows)
-    total = np.where(known, rows, 0.0).sum(axis=0)
-    result: FloatArray = total / np.maximum(known.sum(axis=0), 1)
-    return result
