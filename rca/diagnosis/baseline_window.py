@@ -8,6 +8,7 @@ whole window is the slow segment, and every phase and counter has its past.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Str
 from rca.diagnosis.segment_rediagnosis import Outline
 from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
-from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_median
 from rca.telemetry.baseline_window import after_earlier
 from rca.telemetry.causes import Pattern
@@ -44,8 +45,27 @@ _UNDECIDED = "undecided_mode"
 _OPEN = frozenset({_UNDECIDED, "too_few_ranks", "nobody_stands_out", "cause_not_certain"})
 
 _PER_LOAD = WINDOW_FEATURES.index("slow_segment_ratio_per_load")
+_PAUSES, _PAUSES_OF_RANK = WINDOW_FEATURES.index("pauses"), RANK_FEATURES.index("pauses")
 
 JointDiagnosis = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
+
+
+def without_gap(features: FeatureSet, first: int) -> FeatureSet:
+    """Features of two windows as one, in which the time between the two is unknown and no pause.
+
+    Parameters
+    ----------
+    features : FeatureSet
+        Of both windows.
+    first : int
+        First step of the later window.
+    """
+    start = features.work.start.copy()
+    start[:, np.flatnonzero(features.work.steps < first)[-1:]] = np.nan
+    work = replace(features.work, start=start)
+    per_rank, per_window = features.rank.copy(), features.window.copy()
+    per_rank[:, _PAUSES_OF_RANK] = per_window[_PAUSES] = work.pauses.seconds / work.step_reference
+    return replace(features, work=work, rank=per_rank, window=per_window)
 
 
 def with_earlier(

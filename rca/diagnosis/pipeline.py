@@ -27,7 +27,7 @@ from rca.diagnosis.advice import (
     swap_check,
 )
 from rca.diagnosis.answer_limits import within_limits
-from rca.diagnosis.baseline_window import with_earlier
+from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
 from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
@@ -169,9 +169,12 @@ def analyse(
 ) -> tuple[FeatureSet, Classification, Pricing]:
     """The parts of a diagnosis; training measures its intervals on them.
 
-    `node_odds` are from `rca.classify.node_odds.checked_node_odds`; `since` is as in `price`.
+    `node_odds` are from `rca.classify.node_odds.checked_node_odds`; `since` is as in `price`,
+    the first step after an earlier window.
     """
     features = extract(window)
+    if since is not None:
+        features = without_gap(features, since)
     shares = None if priors is None else checked_priors(priors)
     classification = bundle.classifier.classify(features, shares, node_odds)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)

@@ -1,4 +1,4 @@
-"""What slows all ranks alike from the first step to the last is told beside an earlier window of the job."""
+"""A fault that slows all ranks in all steps shows in a comparison with an earlier window of the job."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ def test_a_congested_fabric_has_no_contrast_in_its_window_and_one_to_the_hour_be
     assert answer.failure_mode == "fail_slow"
     assert not answer.abstained
     assert [(cause.cause, cause.ranks) for cause in answer.causes] == [("network_congestion", list(ALL))]
-    # What every step took longer, as a mean over this window's steps and not over both windows'.
+    # A mean over the steps of this window, not of both.
     assert answer.causes[0].seconds_per_step == pytest.approx(0.012, rel=0.05)
+    # The hour between the windows is no pause of the job.
+    assert answer.slowdown.seconds_per_step == pytest.approx(0.012, rel=0.25)
     assert answer.slowdown.versus_own_past == (answer.earlier.ratio if answer.earlier else None)
     assert answer.slowdown.gpu_hours_lost == pytest.approx(
         answer.slowdown.seconds_per_step * STEPS * RANKS / 3600
