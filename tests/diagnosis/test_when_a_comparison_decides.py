@@ -49,11 +49,11 @@ def test_where_the_comparison_leaves_it_open_so_does_the_answer(congested: Windo
 
 
 def test_a_healthy_job_that_is_slower_has_a_next_check(fabric: Callable[..., Window], before: Window) -> None:
-    window = fabric(0.04, congested=True)
+    window = fabric(0.025, congested=True)
     sound = rca.diagnose(window)
     shown = told_of(window, before, sound)
     assert shown.next_check.startswith(
-        "usual steps take 1.39 times as long as in the earlier window, on all ranks"
+        "usual steps take 1.21 times as long as in the earlier window, on all ranks"
     )
     assert not decided(shown)
     # Not where an answer is open, the comparison says more than it may, or the window changed by itself.
@@ -257,7 +257,7 @@ def test_what_of_the_window_was_used_and_lacking_is_the_windows(congested: Windo
 def test_a_job_that_is_much_slower_than_before_is_never_called_healthy(
     fabric: Callable[..., Window], before: Window
 ) -> None:
-    window = fabric(0.06, congested=True)
+    window = fabric(0.032, congested=True)
     sound = rca.diagnose(window)
     assert (sound.failure_mode, sound.abstained) == ("healthy", False)
     shown = told_of(window, before, sound)
