@@ -107,14 +107,19 @@ def rest(link: socket.socket) -> bytes:
     return answer
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def started(*arguments: str) -> tuple[subprocess.Popen[bytes], Server]:
+    """A process that serves `echo`, with the arguments behind that of its socket."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1000)
-        command = [sys.executable, str(Path(__file__)), str(listener.fileno())]
+        command = [sys.executable, str(Path(__file__)), str(listener.fileno()), *arguments]
         process = subprocess.Popen(command, pass_fds=[listener.fileno()])
-        held = Server(listener.getsockname()[1], process.pid)
+        return process, Server(listener.getsockname()[1], process.pid)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    process, held = started()
     try:
         assert held.ask(HEAD + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
         yield held
@@ -275,13 +280,8 @@ def test_an_upgrade_is_an_ordinary_request(server: Server) -> None:
 
 
 def test_connections_beyond_the_limit_are_closed_and_leave_room_for_files() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(200)
-        # The server sets its own limit: a test run before this one may hold more than 100 files here.
-        command = [sys.executable, str(Path(__file__)), str(listener.fileno()), "100"]
-        process = subprocess.Popen(command, pass_fds=[listener.fileno()])
-        held = Server(listener.getsockname()[1], process.pid)
+    # The server sets its own limit: a test run before this one may hold more than 100 files here.
+    process, held = started("100")
     try:
         assert held.ask(HEAD + b"Connection: close\r\n\r\n").startswith(b"HTTP/1.1 200 ")
         links = [held.connect() for _ in range(120)]
@@ -298,6 +298,7 @@ def test_connections_beyond_the_limit_are_closed_and_leave_room_for_files() -> N
 
 
 if __name__ == "__main__":
-    for files in map(int, sys.argv[2:]):
+    if len(sys.argv) > 2:
+        files = int(sys.argv[2])
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     serve(int(sys.argv[1]))
