@@ -62,7 +62,6 @@ _AFTER_SIGNAL = {
     signal.SIGBUS: "look at {place}: shared memory (/dev/shm) or a disk may be full; read its kernel log",
     signal.SIGSEGV: "look at the core dump and the libraries of {place}; the kernel log names the library",
 }
-_EVENTS_ONLY = "the window has events only: the answer follows from the failures that they report"
 
 
 def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
@@ -88,7 +87,8 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         elsewhere = failed_elsewhere(failures, ranks, places)
         first, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
-    groups = [list(each) for each in groups_of(ranks, window.job.topology)][:MOST_STRAGGLERS]
+    found = [list(each) for each in groups_of(ranks, window.job.topology)]
+    groups = found[:MOST_STRAGGLERS]
     causes = [
         Cause(
             cause=name,
@@ -103,7 +103,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         )
         for each in groups
     ]
-    reason = _reason(failures, groups, doubt, certain=first)
+    reason = _reason(failures, found, doubt, certain=first)
     stopped = STOPPED if first else FAILED if failures else 0.0
     mode: FailureMode = "fail_stop" if failures else "healthy"
     return untimed_diagnosis(
@@ -118,6 +118,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         next_check=_next_check(groups, attempt, window),
         missing=["steps", "metrics"],
         quality=_quality(window, attempt),
+        left_out=len(found) - len(groups),
         act=first,
     )
 

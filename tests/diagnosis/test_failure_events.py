@@ -188,3 +188,10 @@ def test_progress_after_a_failure_leaves_the_stop_open() -> None:
     answer = rca.diagnose(window(exit_of(5, 1, 5.0), saved))
     assert answer.abstained
     assert "went on" in str(answer.abstention_reason)
+
+
+def test_ranks_beyond_the_longest_list_are_counted() -> None:
+    answer = rca.diagnose(window(*(exit_of(rank, -9) for rank in range(0, 280, 4)), world_size=280))
+    assert (len(answer.stragglers), answer.left_out["stragglers"]) == (64, 6)
+    assert answer.abstention_reason is not None
+    assert answer.abstention_reason.sentence.startswith("70 ranks failed")
