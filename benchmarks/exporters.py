@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.answers import DATA
+from rca.classify.decision_table import VERY_LOUD
 from rca.commands.process import usable_cores
-from rca.diagnosis.exporters_only import VERY_LOUD, cause_of_resource, diagnose_exporters
+from rca.diagnosis.exporters_only import cause_of_resource, diagnose_exporters
 from rca.diagnosis.result import ModelVersion
 from rca.evaluation.tables import TextTable
 from rca.features.machine_outliers import MachineComparison, Outlier

@@ -10,6 +10,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component, is_whole_stage
+from rca.classify.decision_table import POINTED_TO
 from rca.classify.head import Head
 from rca.classify.link_beside_straggler import (
     between_machines,
@@ -19,7 +20,6 @@ from rca.classify.link_beside_straggler import (
 from rca.classify.link_evidence import (
     LINK_CAUSES,
     NOTICEABLE,
-    POINTED_TO,
     ComponentCause,
     Ports,
     isolated_link_fault,

@@ -9,6 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component
+from rca.classify.decision_table import POINTED_TO
 from rca.features import FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.telemetry.job import Topology
@@ -29,8 +30,6 @@ ERRING = 2.0
 #: A port's fault is isolated if every other port shows less than this share of its score. A crowded fabric
 #: shows on many ports, so isolation, not the score, outweighs the model's suspicion of the whole job.
 ALONE = 0.25
-#: Probability of a component that machine evidence points to, without a late rank.
-POINTED_TO = 0.5
 
 
 @dataclass(frozen=True)

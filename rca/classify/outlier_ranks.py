@@ -13,21 +13,18 @@ from collections.abc import Mapping
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.classify.decision_table import CERTAIN_STRAGGLER, JOB_CAUSE_CERTAIN, MAX_OUTLIER_SHARE, NOT_SUSPECTED
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
 
-#: Least straggler probability of an outlier, and the most of every other rank.
-CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
-#: Largest share of the ranks that can be outliers.
-MAX_OUTLIER_SHARE = 0.5
 #: Least number of slow steps.
 MIN_STEPS = 10
 #: Without the outliers the last arrival comes earlier by at least this share of a step.
 MIN_LATENESS_REMOVED = 0.03
 #: Slowdown that the outliers do not explain and that makes the job a suspect, as a share of a step.
 MIN_RESIDUAL_SLOWDOWN = 0.1
-#: From this probability on a job-wide cause makes the job a suspect, except one that every job shows.
-JOB_CAUSE_CERTAIN, COMMON_JOB_CAUSE = 0.75, "runtime_gc"
+#: A job-wide cause that every job shows.
+COMMON_JOB_CAUSE = "runtime_gc"
 
 
 def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:

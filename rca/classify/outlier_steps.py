@@ -11,17 +11,10 @@ from math import ceil
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.classify.decision_table import EVENT_SHARE, LASTING_STEPS, OUTLYING, OUTLYING_NOISE
 from rca.features import FeatureSet
 from rca.robust import MAD_TO_SIGMA, nan_max, nan_median
 
-#: Largest share of the steps that may be single events; one step always may.
-EVENT_SHARE = 0.02
-#: A step is an outlier if it is longer, or its last rank later, by this share of the usual step.
-OUTLYING = 0.25
-#: ... and by this many robust deviations, because noisy jobs have many long steps.
-OUTLYING_NOISE = 6.0
-#: From this many adjacent outliers on it is a fault, however short.
-LASTING_STEPS = 3
 #: Planned work of the job. Where it explains two or more long steps, they are no single events.
 PLANNED_PHASES = ("checkpoint_seconds", "gc_seconds")
 

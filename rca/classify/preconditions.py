@@ -7,35 +7,26 @@ from collections.abc import Mapping
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.classify.decision_table import (
+    FEWEST_STEPS,
+    LARGE_LOSS,
+    LONG_SECONDS,
+    LONG_STEPS,
+    MAX_PAUSES,
+    MAX_PLANNED,
+    MAX_SHARE_BETWEEN_STEPS,
+    MAX_UNTIMED,
+    MIN_STEPS,
+    MOMENT,
+    SHORT_ALARM,
+)
 from rca.classify.pipeline_bubbles import stages_end_together
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.work import LostTime
 
-#: Least finished steps for a verdict. Fewer than 1 % of the healthy training windows are shorter, so the rate
-#: of false alarms on shorter windows is unknown; of the few real ones one was called slow.
-MIN_STEPS = 20
-#: From so many steps on, a shorter window is slow from this probability of a fault on. On segments of 6 to 18
-#: steps, false alarms are 0.5 % of 1,111 healthy simulated ones and 1.3 % of 2,076 healthy ones of
-#: external test sets; more than half of the slow ones raise the alarm.
-FEWEST_STEPS, SHORT_ALARM = 6, 0.99
-#: Loss per step, relative to a usual step, from which a missed fault is as bad as a false alarm.
-LARGE_LOSS = 0.05
-#: Largest share of the time between steps for a certain healthy verdict. What runs there is not timed. Of 565
-#: healthy windows of captures and external sets with a certain verdict, 17 have more: in 10 a row stands for
-#: several steps, the others have evaluations or a restart between steps.
-MAX_SHARE_BETWEEN_STEPS = 0.2
-#: Largest pauses between steps, and untimed time in unusual steps, for a certain healthy verdict, in usual
-#: steps. Of 178 healthy windows of captures and external sets 6 pause more; none has more untimed time.
-MAX_PAUSES, MAX_UNTIMED = 0.015, 0.02
-#: The same for time that comes in a fixed cycle of steps.
-MAX_PLANNED = 0.1
 _NOISE, _LATENESS, _SHARE = (
     WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "slow_segment_share")
 )
-#: Seconds without a row that a flush or the end of a job may take; a shorter gap alone is no stop.
-MOMENT = 1.0
-#: Steps and seconds without a row after which the job is over: no step or pause between steps takes longer.
-LONG_STEPS, LONG_SECONDS = 10.0, 10.0
 
 
 def long_enough(features: FeatureSet) -> bool:

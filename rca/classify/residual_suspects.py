@@ -12,13 +12,12 @@ import numpy as np
 
 from rca.arrays import BoolArray, IntArray
 from rca.classify.components import Component
+from rca.classify.decision_table import CERTAIN_RESIDUAL
 from rca.classify.link_evidence import LINK_CAUSES, ComponentCause
 from rca.features import FeatureSet
 from rca.telemetry.causes import CAUSES
 from rca.telemetry.job import Topology
 
-#: Least probability of a fault of the counterfactual job: that its ranks straggle times that of its cause.
-CERTAIN_RESIDUAL = 0.7
 #: ... and least cost of its ranks, relative to the step, in the slow steps of both jobs.
 MIN_RESIDUAL_COST = 0.01
 #: A stage may contain the first suspects if it has at least so many times their ranks.

@@ -9,13 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component
+from rca.classify.decision_table import LIKELIER_THAN_NOT, WORKS_ALONE
 from rca.classify.priors import reweighted
 from rca.features import FeatureSet
 from rca.robust import nan_median
 
 CRASH, HANG = "process_crash", "hang"
-#: From this probability on a rank is suspected although nothing shows that it stopped first.
-LIKELIER_THAN_NOT = 0.5
 #: Factor on the probability of a hang where the process died, and of a crash where it still works. It is not
 #: 0: clocks of logs differ, and a container may hold another process.
 CONTRADICTED = 0.01
@@ -29,8 +28,6 @@ LONG_SILENCE = 15.0
 #: One rank works and all others wait if its CPU time, relative to before, is above the first bound and theirs
 #: below the second. Needs more than two ranks: of two, the working one may be the surviving one.
 WORKING, WAITING, ENOUGH_OTHERS = 0.5, 0.3, 2
-#: Probability of the one rank that works on while all others wait.
-WORKS_ALONE = 0.9
 
 
 def stop_origin(components: list[Component], features: FeatureSet) -> list[Component]:

@@ -9,16 +9,15 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.components import Component, cover, exact_cover, likely_among_all_ranks
+from rca.classify.decision_table import CERTAIN_TYPE, NAMED_BY_EVENTS, POINTED_TO
 from rca.classify.head import Head
-from rca.classify.link_evidence import POINTED_TO, Ports, isolated_link_fault, slowest_link
+from rca.classify.link_evidence import Ports, isolated_link_fault, slowest_link
 from rca.classify.outlier_ranks import outlier_ranks_of
 from rca.classify.phase_lateness import late_members, own_work_is_timed
 from rca.classify.stop_origin import stop_origin
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 
-#: A node is split into its ranks only where the type of each is at least this probable.
-CERTAIN_TYPE = 0.6
 #: Most separate components of an answer.
 MAX_COMPONENTS = 16
 #: Transfer grown by this share of the step makes slow links a possible explanation.
@@ -31,8 +30,6 @@ _RESOURCES_OF_A_RANK = (
     "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
     "collector", "stopped", "gpu_activity",
 )  # fmt: skip
-#: Least probability of the ranks with which the stop began, by the events.
-NAMED_BY_EVENTS = 0.9
 
 
 @dataclass(frozen=True)

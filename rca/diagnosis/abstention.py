@@ -7,11 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.classify.classifier import Classification
-from rca.classify.out_of_distribution import Strangeness
-from rca.classify.preconditions import (
+from rca.classify.decision_table import (
     FEWEST_STEPS,
     MIN_STEPS,
+    OVERWHELMING_CAUSE,
+    OVERWHELMING_MODE,
     SHORT_ALARM,
+    SHORT_CAUSE,
+)
+from rca.classify.out_of_distribution import Strangeness
+from rca.classify.preconditions import (
     alarm_thresholds,
     can_show_health,
     idles_between_steps,
@@ -27,13 +32,6 @@ from rca.diagnosis.slowdown_without_straggler import single_events_sentence
 from rca.features import FeatureSet
 from rca.telemetry.causes import FailureMode
 
-#: Least probabilities for a verdict on a window unlike the training windows, where calibration does not hold.
-#: Both are far above what a familiar window needs ("decide" and "name" in the thresholds).
-OVERWHELMING_MODE = 0.95
-OVERWHELMING_CAUSE = 0.7
-#: A cause of fewer steps than a verdict needs is named from this belief on.
-SHORT_CAUSE = 0.95
-
 #: Rows and devices alone do not show whether a job finished or its scheduler ended it.
 LEFT = "all ranks ended together after the same step, without an error: the job finished or was cancelled"
 #: Unequal stages look like this, and so do equal stages whose timers include waiting for each other.
@@ -42,9 +40,8 @@ WAITING_AT_WORK = (
 )
 #: Without rows it is unknown whether the job finished.
 SILENT = "no rank has step rows in the last {seconds:,.0f} s of the window: the job finished, or it stopped"
-
 #: A process that failed has no more rows, unless it was started again.
-FAILED = "events report that {ranks} failed, but the job goes on: it restarted, or the events are wrong"
+FAILURE = "events report that {ranks} failed, but the job goes on: it restarted, or the events are wrong"
 #: Evaluation and saves between steps look like a stall, and like rows that stand for several steps.
 BETWEEN_STEPS = "{share:.1%} of the time lies between the steps, where nothing is timed"
 #: Saves, logging and evaluation inside steps without a timer look like this.
@@ -121,7 +118,7 @@ def _doubts_health(features: FeatureSet) -> AbstentionReason | None:
         return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
     failed = features.job_end.failed
     if failed.any():
-        return _reason("failure_reported", FAILED.format(ranks=listed(np.flatnonzero(failed).tolist())))
+        return _reason("failure_reported", FAILURE.format(ranks=listed(np.flatnonzero(failed).tolist())))
     if idles_between_steps(features):
         share = features.work.share_between_steps
         return _reason("time_between_steps", BETWEEN_STEPS.format(share=share))

@@ -12,6 +12,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.classify.decision_table import (
+    BASELINE_ALARM,
+    MAJORITY_OF_STEPS,
+    MOST_STEPS,
+    MUCH_SLOWER,
+    SLOWER,
+    STEPS_BEFORE,
+)
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Straggler
 from rca.diagnosis.segment_rediagnosis import Outline
@@ -25,21 +33,8 @@ from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: Least ratio of the usual step to that of the earlier window.
-SLOWER = 1.05
-#: From this ratio on a job is not certainly healthy, unless its steps have more input. Usual steps of the two
-#: halves of a window differ by more in 2 of 193 healthy real windows; one has a curriculum of sequences.
-MUCH_SLOWER = 1.25
 #: Why the cause of such a slowdown is open.
 _ON_ALL_RANKS = "usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks"
-#: Probability from which the comparison raises the alarm: higher than usual, because it is a second test.
-BASELINE_ALARM = 0.97
-#: Least share of the window's steps in the joint slow segment, and largest share of the earlier window's.
-#: So the slowdown began between the windows, and is no warm-up after a restart.
-MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
-#: The comparison alone raises the alarm only if stragglers and shared faults explain this share of the longer
-#: steps: otherwise all ranks may have more to compute.
-MAJORITY_OF_STEPS = 0.5
 #: Reason of an answer that is not certain whether the job is slow.
 _UNDECIDED = "undecided_mode"
 #: Reasons of abstention that a comparison may resolve; the others concern the window's end or length.

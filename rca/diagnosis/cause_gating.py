@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rca.classify.decision_table import MIN_COVERAGE, MIN_MARGIN, MIN_SHARE, MOSTLY_OPEN
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Cause, Evidence
 from rca.telemetry.causes import CAUSES, UNKNOWN
 
-#: Least share of its ranks' excess that a named cause explains.
-MIN_COVERAGE = 0.5
-#: Least lead of the first cause over the next one of the same ranks, in probability.
-MIN_MARGIN = 0.1
-#: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.
-MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
 #: Least probability on either side of the split that makes a signal worth collecting.
 MIN_SPLIT = 0.1
 

@@ -13,11 +13,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.causal.attribution import Removal
+from rca.classify.decision_table import CERTAIN_SAME_CAUSE
 from rca.telemetry.causes import UNKNOWN
-
-#: Probability from which the same cause of several suspects is one fault. Pooling less certain ones would
-#: lower the probability of the others.
-CERTAIN_SAME_CAUSE = 0.8
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
+from rca.classify.decision_table import TRIFLE
 from rca.classify.shared_parts import carrying
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.contradiction import is_contradicted, most_unlike
@@ -25,8 +26,6 @@ REMARKABLE_SCORE = 1.0
 MAX_EVIDENCE = 6
 #: What references are of.
 PEERS, OTHER_STEPS = "peers", "other steps"
-#: Costs below this share of the slowdown are not shown, and do not affect the order of causes.
-TRIFLE = 0.05
 
 
 def slow_causes(pricing: Pricing, features: FeatureSet) -> list[Cause]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rca.classify.decision_table import FOUND_SLOW, GONE, UNKNOWN_MODE, VERY_LOUD
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import PEERS, described
 from rca.diagnosis.data_quality import listed
@@ -24,8 +25,6 @@ from rca.telemetry.catalogue import unit_of_channel
 from rca.telemetry.causes import DECIDING, SPECS, UNKNOWN, FailureMode
 from rca.telemetry.window import Window
 
-#: From this score on an outlier is very loud, in units.
-VERY_LOUD = 4.5
 #: Probability that a loud resource (from `LOUD_SCORE` on), and a very loud one, belongs to a rank at fault:
 #: the share among 400 simulated and 520 captured windows without their steps, by Laplace's rule
 #: (``python -m benchmarks exporters``).
@@ -44,13 +43,6 @@ RIGHT: dict[str, tuple[float, float]] = {
     "loader_cpu": (0.71, 0.71),
     "collector": (0.64, 0.83),
 }
-#: Probability that a rank ended whose process or device failed by the events, whose device is released, or
-#: whose series end. It is not measured: no labelled window without steps shows it.
-GONE = 0.5
-#: Probability that a rank is slow which another tool found slow, without a duration. It is not measured.
-FOUND_SLOW = 0.5
-#: Probability of each fault if no machine stands out: machines alone do not show whether a job is healthy.
-UNKNOWN_MODE = 0.33
 #: The first cause with the resource, if it can be on single machines.
 _CAUSE_OF = {
     resource: cause

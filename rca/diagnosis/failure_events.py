@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from rca.arrays import BoolArray
+from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
@@ -37,15 +38,6 @@ from rca.telemetry.causes import SPECS, FailureMode
 from rca.telemetry.job import Topology
 from rca.telemetry.window import Window
 
-#: Probability of a stop after the exit of a process with an error.
-STOPPED = 0.95
-#: Probability that the process that ended first crashed by itself. No labelled set of such logs exists: the
-#: number is a judgement, as are the next two.
-FIRST_EXIT = 0.8
-#: ... of ranks that are missed, but have no exit: that they hang.
-MISSED = 0.6
-#: ... of ranks whose device failed for good, or that failed among others without an order.
-FAILED = 0.5
 _NO_FAILURE = "the window has events only, and none of them is a failure"
 _NO_ORDER = "{n} ranks failed, and the events do not show which one was first"
 _RESTARTED = "failures ({n}) came before the job's last restart, and none after it"

@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
+from rca.classify.decision_table import MIN_PROBABILITY, MIN_TO_ACT_ON, TRIFLE
 from rca.classify.node_odds import checked_node_odds
 from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
 from rca.classify.priors import checked_priors
@@ -30,7 +31,7 @@ from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
-from rca.diagnosis.causes import TRIFLE, catalogued, named_first, slow_causes, stop_causes
+from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
@@ -64,12 +65,8 @@ from rca.telemetry.window import Window
 from rca.telemetry.window_memory import MAX_MEMORY_BYTES, refuse_large
 from rca.whatif.phase_replay import PhaseReplay
 
-#: Causes that are less likely than this and cost less than `TRIFLE` are not shown.
-MIN_PROBABILITY = 0.05
 #: Note on an earlier window that is of no use.
 NOT_COMPARED = "the earlier window was not used, because this one has no steps"
-#: Probability from which a cause has an action, named or not.
-MIN_TO_ACT_ON = 0.3
 
 
 def diagnose(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.classify.preconditions import MIN_STEPS
+from rca.classify.decision_table import MIN_STEPS, SEGMENT_ALARM, SLOW_BEFORE_STOP, SURE_CAUSE, SURE_MODE
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.merge_diagnoses import (
     adopt_segment_verdict,
@@ -29,14 +29,8 @@ from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
 from rca.telemetry.step_clock import StepClock
 from rca.telemetry.window import Window
 
-#: Least probabilities to add a part's cause to an answer: higher than usual, because it is a second test.
-SURE_MODE, SURE_CAUSE = 0.98, 0.9
-#: Least probability to add a slow cause to the answer about a stopped job.
-NAMED = 0.5
 #: Reason of abstention that a part may resolve: whether the job is slow at all.
 UNDECIDED = "undecided_mode"
-#: Probability from which a part raises the alarm in a healthy window: higher than usual, as a second test.
-SEGMENT_ALARM = 0.99
 #: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
 LAST_STEPS = 2
 #: A part is diagnosed if its mean step exceeds its own quick steps by this share, or if its steps would be
@@ -221,7 +215,7 @@ def _certain(of_part: Diagnosis, known: Diagnosis) -> list[Cause]:
         return []
     causes = catalogued(of_part.causes)
     if known.failure_mode == "fail_stop":
-        return [cause for cause in causes if cause.probability >= NAMED]
+        return [cause for cause in causes if cause.probability >= SLOW_BEFORE_STOP]
     if of_part.failure_mode_probability["fail_slow"] < SURE_MODE:
         return []
     certain = [cause for cause in known.causes if cause.probability >= SURE_CAUSE or _spans(cause, known)]

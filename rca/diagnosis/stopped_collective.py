@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from rca.classify.decision_table import LEAST_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
 from rca.diagnosis.advice import LEFT_CHECK
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
@@ -28,21 +29,10 @@ from rca.features.machine_outliers import groups_of
 from rca.telemetry.causes import CAUSES, FailureMode
 from rca.telemetry.window import Window
 
-#: Probability that the ranks that did not join are at fault. The rule is right on four of four public sets
-#: of dumps, which Laplace's rule of succession makes 5 / 6.
-RIGHT_RANKS = 5 / 6
-#: Probability of a stop if members of a group wait for a missing one. A running job may show the same for a
-#: moment, so it is not 1.
-STOPPED = 0.95
 #: Probability of each cause, given the ranks: a process that wrote its dump is alive and does not join; one
 #: without a dump may have ended, or its dump was not collected.
 CAUSE_WITH_DUMP = {"hang": 0.9, "process_crash": 0.1}
 CAUSE_WITHOUT_DUMP = {"process_crash": 0.6, "hang": 0.4}
-#: Least probability of the first cause for a verdict.
-NAMED = 0.7
-#: Least wait for a verdict, seconds. In a running job, ranks wait for each other for moments, and dumps are
-#: not taken at once.
-LEAST_WAIT = 60.0
 _NOBODY = "ranks wait in collectives that all members joined: no rank is missing"
 _ONE_RECORD = (
     "only rank {rank} has a record: without those of the other ranks, it is open which one is missing"
@@ -118,7 +108,7 @@ def _reason(
         found = "undecided_mode", _FEW_WAIT.format(waiting=waiting, missing=len(missing))
     elif (wait := _longest_wait(window, progress)) < LEAST_WAIT:
         found = "undecided_mode", _SHORT_WAIT.format(seconds=wait)
-    elif causes[0].probability < NAMED * RIGHT_RANKS:
+    elif causes[0].probability < NAMED_OF_COLLECTIVE * RIGHT_RANKS:
         without = [rank for rank in missing if not progress.recorded[rank]]
         found = "cause_not_certain", _NO_DUMP.format(ranks=listed(without))
     return None if found is None else AbstentionReason(code=found[0], sentence=found[1])

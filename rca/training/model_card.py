@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rca.causal.report import falsification_verdict
-from rca.classify.preconditions import LARGE_LOSS
+from rca.classify.decision_table import LARGE_LOSS
 from rca.evaluation.judged_rows import HEALTHY, JudgedRow, grouped
 from rca.evaluation.summary import estimates
 from rca.evaluation.tables import TextTable, alarms_table, group_table

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.classify.preconditions import LARGE_LOSS, alarm_thresholds
+from rca.classify.decision_table import LARGE_LOSS
+from rca.classify.preconditions import alarm_thresholds
 from rca.features import WINDOW_FEATURES
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}

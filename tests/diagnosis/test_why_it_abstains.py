@@ -17,8 +17,8 @@ from rca.causal.attribution import Attribution, Removal
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
+from rca.classify.decision_table import OVERWHELMING_MODE, SHORT_CAUSE
 from rca.diagnosis import abstention as module
-from rca.diagnosis.abstention import OVERWHELMING_MODE, SHORT_CAUSE
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.cause_gating import objection
 from rca.diagnosis.cause_pooling import PricedCause

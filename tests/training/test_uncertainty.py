@@ -9,7 +9,7 @@ import pytest
 from made_up_corpus import made_up_corpus
 
 from rca.classify.answer_distribution import AnswerShares
-from rca.classify.preconditions import FEWEST_STEPS, MIN_STEPS
+from rca.classify.decision_table import FEWEST_STEPS, MIN_STEPS
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
