@@ -133,6 +133,9 @@ MIN_COVERAGE = 0.5
 MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.
 MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
+#: Probability from which `unknown` is the answer, where it comes first and no known cause may be named. It is
+#: likelier than not; it was not searched.
+CERTAINLY_UNKNOWN = 0.5
 #: Probability from which a cause is named in a window unlike the training windows. A judgement.
 OVERWHELMING_CAUSE = 0.7
 #: A cause of fewer steps than a verdict needs is named from this belief on.

@@ -1,4 +1,7 @@
-"""Whether a window is like the training windows: two scores with limits from held-out windows."""
+"""Whether a job is like those of the training windows, by its shape; which features exceed their range.
+
+Evidence beyond the range of the training windows is loud. It does not make an answer less certain.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,9 @@ class Strangeness:
     Attributes
     ----------
     out_of_distribution : bool
-        Either score is above its limit.
+        The distance is above its limit.
     outside : tuple of Outside
         The farthest first.
-    share, share_limit : float
-        Features outside among those measured, and what held-out windows reach.
     distance, distance_limit : float
         Mahalanobis distance of the job's shape (`SHAPE`), and what held-out windows reach.
     oddest : tuple of str
@@ -63,8 +64,6 @@ class Strangeness:
 
     out_of_distribution: bool
     outside: tuple[Outside, ...]
-    share: float
-    share_limit: float
     distance: float
     distance_limit: float
     oddest: tuple[str, ...]
@@ -92,13 +91,6 @@ class Ranges:
             gap = np.fmax(self.low - window, window - self.high)
             gap = np.where(gap > _TOLERANCE * width, gap, np.where(np.isnan(gap), np.nan, 0.0))
             return np.where(gap > 0, gap / width, gap)
-
-    def share_outside(self, window: FloatArray) -> FloatArray:
-        """Share of the measured features that are outside, of shape (...,)."""
-        beyond = self.beyond(window)
-        known = (~np.isnan(beyond)).sum(axis=-1)
-        result: FloatArray = (beyond > 0).sum(axis=-1) / np.maximum(known, 1)
-        return result
 
 
 @dataclass(frozen=True)
@@ -130,11 +122,10 @@ class JobShape:
 
 @dataclass(frozen=True)
 class Familiarity:
-    """Both scores of a bundle, with their limits."""
+    """Ranges and shape of the training windows, and the largest distance of held-out windows."""
 
     ranges: Ranges
     shape: JobShape
-    share_limit: float
     distance_limit: float
 
     @classmethod
@@ -157,13 +148,8 @@ class Familiarity:
         whitening = np.asarray(shape["whitening"], dtype=float)
         if whitening.shape != (len(SHAPE),) * 2 or not centre.size == spread.size == len(SHAPE):
             raise ValueError("familiarity: centre, spread and whitening do not fit together")
-        limits = document["limits"]
-        return cls(
-            Ranges(low, high),
-            JobShape(centre, spread, whitening),
-            float(limits["share"]),
-            float(limits["distance"]),
-        )
+        limit = float(document["limits"]["distance"])
+        return cls(Ranges(low, high), JobShape(centre, spread, whitening), limit)
 
     def judge(self, window: FloatArray) -> Strangeness:
         """How unlike the training windows one window of shape (n_window_features,) is."""
@@ -180,14 +166,11 @@ class Familiarity:
             for index in order
             if beyond[index] > 0
         )
-        share = float(self.ranges.share_outside(window))
         distance = float(self.shape.distance(window))
         return Strangeness(
             # The window that set a limit must not exceed it by rounding.
-            out_of_distribution=_above(share, self.share_limit) or _above(distance, self.distance_limit),
+            out_of_distribution=distance > self.distance_limit * (1 + 1e-9),
             outside=outside,
-            share=share,
-            share_limit=self.share_limit,
             distance=distance,
             distance_limit=self.distance_limit,
             oddest=self.shape.oddest(window),
@@ -199,7 +182,3 @@ def shape_of(window: FloatArray) -> FloatArray:
     values: FloatArray = np.array(window[..., _SHAPE_COLUMNS])
     values[..., _LOGGED_COLUMNS] = np.log(np.maximum(values[..., _LOGGED_COLUMNS], _SMALLEST))
     return values
-
-
-def _above(score: float, limit: float) -> bool:
-    return bool(score > limit * (1 + 1e-9))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rca.classify.decision_table import MIN_COVERAGE, MIN_MARGIN, MIN_SHARE, MOSTLY_OPEN
+from rca.classify.decision_table import CERTAINLY_UNKNOWN, MIN_COVERAGE, MIN_MARGIN, MIN_SHARE, MOSTLY_OPEN
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.pricing import Pricing
@@ -28,17 +28,34 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
+def is_certainly_unknown(causes: Sequence[Cause], threshold: float) -> bool:
+    """Whether `unknown` is the answer: it comes first, is likely, and no cause of the catalogue may be named.
+
+    Parameters
+    ----------
+    causes : sequence of Cause
+        In the order of the answer.
+    threshold : float
+        Least probability of a named cause.
+    """
+    if not causes or causes[0].cause != UNKNOWN or causes[0].probability < CERTAINLY_UNKNOWN:
+        return False
+    return all(cause.probability < threshold for cause in catalogued(causes))
+
+
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
     """The sentence why the first cause may not be named; None if it may.
 
     Parameters
     ----------
     causes : sequence of Cause
-        In the order of the answer; `unknown` is never named.
+        In the order of the answer.
     pricing : Pricing
     threshold : float
         Least probability.
     """
+    if is_certainly_unknown(causes, threshold):
+        return None
     found = catalogued(causes)
     if unexplained := _unexplained(causes, threshold):
         return unexplained

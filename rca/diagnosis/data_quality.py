@@ -112,13 +112,12 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
     rest = len(strangeness.outside) - _SHOWN_OUTSIDE
     if rest > 0:
         found.append(f"{rest} more features outside their range in training")
-    if strangeness.distance > strangeness.distance_limit:
-        named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
-        found.append(
-            f"the job's size and noise are unusual: distance {strangeness.distance:.1f}, limit "
-            f"{strangeness.distance_limit:.1f}; most unusual: {named}"
-        )
-    return found
+    named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
+    unusual = (
+        f"the job's size and noise are unusual: distance {strangeness.distance:.1f}, limit "
+        f"{strangeness.distance_limit:.1f}; most unusual: {named}"
+    )
+    return [unusual, *found]
 
 
 def _outside(found: Outside, features: FeatureSet) -> str:

@@ -30,7 +30,12 @@ from rca.diagnosis.advice import (
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.cause_gating import contradicting_evidence, covers_the_loss, objection
+from rca.diagnosis.cause_gating import (
+    contradicting_evidence,
+    covers_the_loss,
+    is_certainly_unknown,
+    objection,
+)
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
@@ -199,10 +204,12 @@ def _assemble(
     found = catalogued(everything)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
+    unknown = is_certainly_unknown(everything, thresholds["name"])
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
-    reason = abstention(classification, features, found, thresholds, strangeness, against)
+    answered = everything if unknown else found
+    reason = abstention(classification, features, answered, thresholds, strangeness, against)
     slowdown = slowdown_of(window, features, pricing, since)
     # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
     explained = classification.mode != "healthy" or reason is not None
@@ -216,7 +223,7 @@ def _assemble(
         failure_mode_probability=classification.probability,
         slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
-        causes=everything if reason else named_first(everything),
+        causes=everything if reason or unknown else named_first(everything),
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,

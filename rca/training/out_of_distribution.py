@@ -1,4 +1,4 @@
-"""Ranges and shape of training windows, and limits from held-out windows."""
+"""Ranges and shape of training windows, and the limit from held-out windows."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ from rca.training.split import mask
 
 #: Share of training windows left out on either side of a feature's range: extremes of the simulator.
 OUTERMOST = 0.001
-#: Share of held-out windows that may be flagged; each of the two scores gets half of it.
-FLAGGED = 0.01
+#: Share of held-out windows that may be flagged.
+FLAGGED = 0.005
 #: Added to the variances, for features that hardly vary in training.
 _RIDGE = 1e-3
 
 
 def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
-    """The member ``familiarity`` of ``heads.json``: ranges and shape of training windows, held-out limits."""
+    """The member ``familiarity`` of ``heads.json``: ranges, shape and limit."""
     train, held = mask(corpus.part, "train"), mask(corpus.part, "validation")
     ranges = _ranges(corpus.window[train])
     shape = _shape(shape_of(corpus.window[train]))
     weights, groups = corpus.weight[held], np.array(corpus.group)[held]
-
-    def limit(scores: FloatArray) -> float:
-        found = held_out_quantile(scores, weights, groups, 1.0 - FLAGGED / 2)
-        # With too few windows the limit is above all of them.
-        return found if np.isfinite(found) else float(scores.max(initial=0.0))
+    distances = shape.distance(corpus.window[held])
+    limit = held_out_quantile(distances, weights, groups, 1.0 - FLAGGED)
 
     return {
         "ranges": {
@@ -46,10 +43,8 @@ def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
             "spread": shape.spread.tolist(),
             "whitening": shape.whitening.tolist(),
         },
-        "limits": {
-            "share": limit(ranges.share_outside(corpus.window[held])),
-            "distance": limit(shape.distance(corpus.window[held])),
-        },
+        # With too few windows the limit is above all of them.
+        "limits": {"distance": limit if np.isfinite(limit) else float(distances.max(initial=0.0))},
     }
 
 
