@@ -13,14 +13,12 @@ RANKS = WINDOW_FEATURES.index("log2_ranks")
 USUAL = np.full(N, 0.5)
 
 
-def familiarity(**limits: float) -> Familiarity:
+def familiarity(distance_limit: float = 3.0) -> Familiarity:
     """Every feature from 0 to 1, a job's shape around the middle."""
     shape = JobShape(np.full(len(SHAPE), 0.5), np.ones(len(SHAPE)), np.eye(len(SHAPE)))
     # Noise and variation are compared by their logarithms.
     shape.centre[[SHAPE.index("step_noise"), SHAPE.index("step_variation")]] = np.log(0.5)
-    return Familiarity(
-        Ranges(np.zeros(N), np.ones(N)), shape, **({"share_limit": 0.5 / N, "distance_limit": 3.0} | limits)
-    )
+    return Familiarity(Ranges(np.zeros(N), np.ones(N)), shape, distance_limit)
 
 
 def changed(name: str, value: float) -> np.ndarray:
@@ -32,12 +30,12 @@ def changed(name: str, value: float) -> np.ndarray:
 def test_a_usual_window_is_familiar() -> None:
     found = familiarity().judge(USUAL)
     assert not found.out_of_distribution
-    assert (found.outside, found.share, found.distance) == ((), 0.0, 0.0)
+    assert (found.outside, found.distance) == ((), 0.0)
 
 
 def test_a_feature_outside_is_named_with_its_range_and_distance() -> None:
     found = familiarity().judge(changed("steps_since_progress", 3.0))
-    assert found.out_of_distribution
+    assert not found.out_of_distribution
     (outside,) = found.outside
     assert (outside.feature, outside.value, outside.low, outside.high) == (
         "steps_since_progress",
@@ -67,7 +65,7 @@ def test_a_strange_job_is_flagged_although_every_number_is_in_range() -> None:
 def test_what_is_not_measured_is_not_strange() -> None:
     found = familiarity().judge(np.full(N, np.nan))
     assert not found.out_of_distribution
-    assert found.share == 0.0
+    assert found.outside == ()
 
 
 def test_a_feature_no_training_window_had_cannot_be_outside() -> None:
@@ -92,7 +90,7 @@ DOCUMENT = {
         "spread": [1.0] * len(SHAPE),
         "whitening": np.eye(len(SHAPE)).tolist(),
     },
-    "limits": {"share": 0.1, "distance": 4.0},
+    "limits": {"distance": 4.0},
 }
 
 
@@ -100,7 +98,7 @@ def test_it_is_read_from_its_document() -> None:
     found = Familiarity.load(DOCUMENT)
     assert found.ranges.high[WINDOW_FEATURES.index("steps_since_progress")] == 2.0
     assert np.isnan(found.ranges.high[RANKS])
-    assert (found.share_limit, found.distance_limit) == (0.1, 4.0)
+    assert found.distance_limit == 4.0
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ SETTLED = {
 }
 
 
-def familiar_with(**ranges: tuple[float, float]) -> Familiarity:
-    """Familiarity with anything but what the ranges leave out."""
+def familiar_with(distance_limit: float = np.inf, **ranges: tuple[float, float]) -> Familiarity:
+    """Familiarity with jobs of a shape up to this distance, and with these ranges of features."""
     low, high = np.full(len(WINDOW_FEATURES), -np.inf), np.full(len(WINDOW_FEATURES), np.inf)
     for name, (smallest, largest) in ranges.items():
         column = WINDOW_FEATURES.index(name)
         low[column], high[column] = smallest, largest
     size = len(SHAPE)
     shape = JobShape(np.zeros(size), np.ones(size), np.eye(size))
-    return Familiarity(Ranges(low, high), shape, share_limit=0.0, distance_limit=np.inf)
+    return Familiarity(Ranges(low, high), shape, distance_limit)

@@ -6,7 +6,10 @@ import pytest
 import simulated_jobs
 
 import rca
+from rca.diagnosis.bundle import baseline
+from rca.diagnosis.cause_gating import is_certainly_unknown, objection
 from rca.diagnosis.causes import by_expected_cost, named_first
+from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.result import Cause
 from rca.diagnosis.segment_rediagnosis import _certain
 from rca.simulation import Fault, Scenario, simulate
@@ -53,8 +56,7 @@ def test_hardly_anything_stays_unexplained(diagnosis) -> None:
 
 def test_only_actions_that_need_no_cause_are_left(diagnosis) -> None:
     """It stays a straggler without a known cause: the job can work around it, and no machine is taken out."""
-    assert diagnosis.abstained
-    assert diagnosis.abstention_reason.code == "cause_not_certain"
+    assert not diagnosis.abstained
     assert {each.action for each in diagnosis.actions} <= {
         "adjust_batch_sizes",
         "backup_workers",
@@ -65,8 +67,19 @@ def test_only_actions_that_need_no_cause_are_left(diagnosis) -> None:
     assert diagnosis.next_check
 
 
-def test_the_reason_says_so(diagnosis) -> None:
-    assert diagnosis.abstention_reason.sentence.startswith("no known cause explains the delay of rank 5")
+@pytest.mark.parametrize(
+    ("unknown", "known", "answered"),
+    [(0.8, 0.1, True), (0.5, 0.3, True), (0.45, 0.1, False), (0.55, 0.45, False)],
+)
+def test_it_is_the_answer_where_it_is_likely_and_no_known_cause_is(unknown, known, answered) -> None:
+    causes = [a_cause(UNKNOWN, 0.5, unknown), a_cause("runtime_gc", 0.1, known)]
+    assert is_certainly_unknown(causes, 0.4) == answered
+
+
+def test_a_less_likely_one_leaves_the_cause_open(slowed) -> None:
+    _, _, pricing = analyse(slowed.window, baseline())
+    reason = objection([a_cause(UNKNOWN, 0.5, 0.45)], pricing, 0.4)
+    assert reason == "no known cause explains the delay of rank 1 (0.45)"
 
 
 PAUSES = Fault(cause="runtime_gc", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=79)

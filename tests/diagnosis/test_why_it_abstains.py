@@ -212,7 +212,7 @@ def test_suspects_that_cost_nothing_are_no_cause(features) -> None:
     assert reason.code == "cause_not_certain"
 
 
-STRANGE = familiar_with(log2_ranks=(0.0, 2.0))
+STRANGE = familiar_with(0.1, log2_ranks=(0.0, 2.0))
 USUAL = familiar_with(log2_ranks=(0.0, 12.0))
 
 
@@ -239,7 +239,8 @@ def test_a_strange_window_needs_overwhelming_evidence(features, mode, chance, ce
 def test_unfamiliar_features_are_shown_in_the_users_units(make_window, doubting) -> None:
     quality = rca.diagnose(make_window(), bundle=doubting(familiarity=STRANGE)).quality
     assert quality.out_of_distribution is True
-    assert quality.unfamiliar == ["world size: 8 ranks; training windows had 1 to 4"]
+    assert quality.unfamiliar[0].startswith("the job's size and noise are unusual")
+    assert quality.unfamiliar[1:] == ["world size: 8 ranks; training windows had 1 to 4"]
 
 
 def test_a_familiar_window_differs_from_a_bundle_without_ranges(make_window, doubting) -> None:
@@ -252,8 +253,15 @@ def test_a_familiar_window_differs_from_a_bundle_without_ranges(make_window, dou
 def test_an_unusual_shape_of_the_job_is_named(make_window, doubting) -> None:
     odd = replace(USUAL, distance_limit=0.1)
     (answer,) = rca.diagnose(make_window(), bundle=doubting(familiarity=odd)).quality.unfamiliar
-    assert answer.startswith("the job's size and noise are unusual")
     assert "most unusual:" in answer
+
+
+def test_loud_evidence_is_no_strange_job(make_window, doubting) -> None:
+    quality = rca.diagnose(
+        make_window(), bundle=doubting(familiarity=familiar_with(step_noise=(0.0, 0.0)))
+    ).quality
+    assert quality.features_outside == ["step_noise"]
+    assert quality.out_of_distribution is False
 
 
 def test_a_straggler_that_no_signal_explains_is_to_be_swapped() -> None:
