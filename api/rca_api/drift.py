@@ -13,7 +13,7 @@ from threading import Lock
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, confidence_bin
+from rca.classify.uncertainty import CONFIDENCE_BINS, AnswerShares, confidence_bin
 from rca.features.resource_evidence import MACHINE_RESOURCES
 from rca.features.work import OWN_PHASES
 

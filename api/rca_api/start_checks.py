@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rca.classify.priors import read_priors
+from rca.classify.operator_inputs import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError
 from rca.recovery.site import Site
 from rca.runbook.procedures import Library

@@ -9,27 +9,21 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.components import Component, is_whole_stage
+from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
 from rca.classify.decision_table import POINTED_TO
 from rca.classify.head import Head
-from rca.classify.link_beside_straggler import (
-    between_machines,
-    faulty_port_of_other_node,
-    residual_collectives,
-)
 from rca.classify.link_evidence import (
     LINK_CAUSES,
     NOTICEABLE,
-    ComponentCause,
     Ports,
+    between_machines,
+    faulty_port_of_other_node,
     isolated_link_fault,
+    link_behind_growth,
+    residual_collectives,
     through_ports,
 )
-from rca.classify.link_fault_extent import reaching
-from rca.classify.merge_components import merge_suspects
-from rca.classify.node_odds import with_history
-from rca.classify.outlier_ranks import job_is_suspect
-from rca.classify.outlier_steps import single_events
+from rca.classify.operator_inputs import ratios, reweighted, with_history
 from rca.classify.phase_lateness import transfer_is_timed
 from rca.classify.preconditions import (
     alarm_thresholds,
@@ -37,11 +31,11 @@ from rca.classify.preconditions import (
     long_enough,
     shows_slowness,
     silent_enough,
+    single_events,
 )
-from rca.classify.priors import ratios, reweighted
-from rca.classify.shared_parts import through_switches
+from rca.classify.shared_parts import reaching, through_switches
 from rca.classify.stop_origin import refine_stop_cause
-from rca.classify.suspects import Suspicion, link_behind_growth, most_probable
+from rca.classify.suspects import Suspicion, job_is_suspect, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -134,9 +128,9 @@ class Classifier:
         ----------
         features : FeatureSet
         priors : mapping of cause to float, optional
-            Shares of the slow causes on this cluster, from `rca.classify.priors.checked_priors`.
+            Shares of the slow causes on this cluster, from `rca.classify.operator_inputs.checked_priors`.
         node_odds : mapping of node to float, optional
-            What history says of nodes, from `rca.classify.node_odds.checked_node_odds`.
+            What history says of nodes, from `rca.classify.operator_inputs.checked_node_odds`.
         """
         probability = self._mode_probability(features)
         mode = self._mode(probability, features)

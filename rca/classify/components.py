@@ -1,4 +1,4 @@
-"""From suspicious ranks to the smallest components that cover them: ranks, nodes, stages, the job."""
+"""From suspicious ranks to the smallest components that cover them; components with one cause are merged."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ MIN_JOB_SHARE = 0.75
 FURTHER = math.log(2.0)
 #: Bound on a rank's log-odds for or against a component: a model may be certain and wrong.
 MAX_RANK_LOG_ODDS = 4.0
+#: Causes whose resource serves several nodes at once, so that ranks on different nodes may share the fault.
+BETWEEN_NODES = frozenset({"storage_degradation"})
+#: Causes that the job's layout decides: their place is the stage, on however many nodes.
+OF_THE_STAGE = frozenset({"stage_imbalance"})
+#: Causes that, by the catalogue, all ranks of a node share: several suspected ranks of it mean all.
+OF_ALL_MATES = frozenset({"storage_degradation"})
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,20 @@ class Component:
     scope: Scope
     ranks: tuple[int, ...]
     probability: float
+
+
+@dataclass(frozen=True)
+class ComponentCause:
+    """A component and its likeliest cause; if that is unknown, the likeliest type as well."""
+
+    component: Component
+    cause: str
+    unknown_type: str | None = None
+
+    def node(self, topology: Topology) -> int:
+        """The one node it lies on; -1 if unknown or several."""
+        nodes = np.unique(topology.node[list(self.component.ranks)])
+        return int(nodes[0]) if nodes.size == 1 else -1
 
 
 def cover(probability: FloatArray, threshold: float, topology: Topology) -> list[Component]:
@@ -184,3 +204,64 @@ def _candidates(topology: Topology) -> Iterator[tuple[Scope, IntArray]]:
 def _component(scope: Scope, members: IntArray, probability: FloatArray) -> Component:
     ranks = tuple(int(rank) for rank in members)
     return Component(scope, ranks, float(probability[members].mean()))
+
+
+def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> list[Component]:
+    """Merge suspects with the same likeliest cause (if unknown, of the same type) in the same place.
+
+    Parameters
+    ----------
+    suspects : sequence of ComponentCause
+    topology : Topology
+
+    Returns
+    -------
+    list of Component
+        In the order of each group's first member.
+    """
+    groups: dict[tuple[str, str | None, tuple[int, ...]], list[ComponentCause]] = {}
+    for each in suspects:
+        # Two unknown causes of different types are not the same cause.
+        groups.setdefault((each.cause, each.unknown_type, _place(each, topology)), []).append(each)
+    return [_together(group, topology) for group in groups.values()]
+
+
+def _place(suspected: ComponentCause, topology: Topology) -> tuple[int, ...]:
+    """Where the cause acts: the suspect's nodes, or its stages; a shared resource is one place.
+
+    Ranks without a node name are one place as well: one fault is likelier than two of the same cause.
+    """
+    if suspected.cause in BETWEEN_NODES:
+        return ()
+    where = topology.stage if suspected.cause in OF_THE_STAGE else topology.node
+    return tuple(int(place) for place in np.unique(where[list(suspected.component.ranks)]))
+
+
+def _together(group: Sequence[ComponentCause], topology: Topology) -> Component:
+    if len(group) == 1:
+        return group[0].component
+    ranks = np.unique([rank for each in group for rank in each.component.ranks])
+    if group[0].cause in OF_ALL_MATES:
+        ranks = _with_mates(ranks, topology)
+    chance = max(each.component.probability for each in group)
+    found = Component("rank", tuple(int(rank) for rank in ranks), chance)
+    return Component(_scope(found, topology), found.ranks, chance)
+
+
+def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:
+    """Whole nodes where several ranks of a node are given; a single rank may have a fault of its own."""
+    nodes, counts = np.unique(topology.node[ranks], return_counts=True)
+    shared = nodes[(counts > 1) & (nodes >= 0)]
+    result: IntArray = np.union1d(ranks, np.flatnonzero(np.isin(topology.node, shared)))
+    return result
+
+
+def _scope(component: Component, topology: Topology) -> Scope:
+    """What the ranks form: the job, whole nodes, a stage, or separate ranks."""
+    ranks = np.array(component.ranks)
+    if ranks.size == topology.n_ranks:
+        return "job"
+    nodes = np.unique(topology.node[ranks])
+    if nodes[0] >= 0 and len(topology.node_names) > 1 and np.isin(topology.node, nodes).sum() == ranks.size:
+        return "node"
+    return "stage" if is_whole_stage(component, topology) else "rank"

@@ -1,15 +1,22 @@
-"""Whether a window is long and complete enough for a verdict."""
+"""Whether a window is long, complete and calm enough for a verdict.
+
+One long step is no straggler. A file server hangs, a page is read back, a log is flushed: one step of a
+healthy job may then take a hundred times the usual. So a verdict has to hold without the few worst steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 
-from rca.arrays import BoolArray, FloatArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.decision_table import (
+    EVENT_SHARE,
     FEWEST_STEPS,
     LARGE_LOSS,
+    LASTING_STEPS,
     LONG_SECONDS,
     LONG_STEPS,
     MAX_PAUSES,
@@ -18,15 +25,126 @@ from rca.classify.decision_table import (
     MAX_UNTIMED,
     MIN_STEPS,
     MOMENT,
+    OUTLYING,
+    OUTLYING_NOISE,
     SHORT_ALARM,
 )
-from rca.classify.pipeline_bubbles import stages_end_together
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.work import LostTime
+from rca.robust import MAD_TO_SIGMA, group_members, nan_max, nan_median, nan_min
+from rca.telemetry.hidden_waits import BEFORE_EXCHANGE, MAX_END_RATIO, MIN_BEGIN_SPREAD, MIN_CASES, OPTIMIZER
+from rca.telemetry.job import Topology
+from rca.telemetry.phases import PhaseArrays
 
+FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
+#: Forwards of a replica's stages differ if the difference is this share of a usual forward, and
+#: `MIN_BEGIN_SPREAD` of the step.
+UNEQUAL = 0.2
+#: Stages that are equally busy by design vary from step to step. Stages that wait for each other vary less at
+#: their end than in their forward, by this factor.
+STEADIER = 0.7
+#: Planned work of the job. Where it explains two or more long steps, they are no single events.
+PLANNED_PHASES = ("checkpoint_seconds", "gc_seconds")
 _NOISE, _LATENESS, _SHARE = (
     WINDOW_FEATURES.index(name) for name in ("step_noise", "lateness", "slow_segment_share")
 )
+
+
+def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: float) -> bool:
+    """Whether a pipeline's stages wait for each other within phases of work.
+
+    Parameters
+    ----------
+    phases : PhaseArrays
+    topology : Topology
+    step_seconds : float
+        The job's usual step.
+    """
+    if topology.n_stages == 1 or not phases.seconds.keys() >= {FORWARD, BACKWARD} or not step_seconds > 0:
+        return False
+    forward, backward = phases.seconds[FORWARD], phases.seconds[BACKWARD]
+    known = np.isfinite(forward) & np.isfinite(backward)
+    forward = np.where(known, forward, np.nan)
+    work = np.where(
+        known, sum(np.nan_to_num(phases.phase(name)) for name in (*BEFORE_EXCHANGE, OPTIMIZER)), np.nan
+    )
+    return _equally_busy(forward, work, topology, MIN_BEGIN_SPREAD * step_seconds) and _steadier(
+        forward, work, topology.stage
+    )
+
+
+def _equally_busy(forward: FloatArray, work: FloatArray, topology: Topology, apart: float) -> bool:
+    """Whether a replica's stages work equally long although their forwards differ."""
+    ratios = []
+    for members in group_members(topology.data_rank):
+        usual = nan_median(forward[members])
+        differing, ends = (nan_max(part[members]) - nan_min(part[members]) for part in (forward, work))
+        cases = differing > np.maximum(apart, UNEQUAL * usual)
+        ratios.append(ends[cases] / differing[cases])
+    found = np.concatenate(ratios)
+    return found.size >= MIN_CASES and bool(np.median(found) <= MAX_END_RATIO)
+
+
+def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:
+    """Whether stages vary less against each other from step to step at their end than in their forward.
+
+    Each stage is represented by its last replica, which waits for no other replica.
+    """
+    jitter = []
+    for seconds in (forward, work):
+        last = np.stack([nan_max(seconds[members]) for members in group_members(stage)])
+        relative = last - nan_median(last)
+        relative = np.abs(relative - nan_median(relative, axis=1)[:, None])
+        jitter.append(float(np.nansum(nan_median(relative, axis=1))))
+    return jitter[1] <= STEADIER * jitter[0]
+
+
+def single_events(features: FeatureSet) -> BoolArray | None:
+    """The few outlier steps, bool of shape (n_steps,); None if there are none, or too many.
+
+    Parameters
+    ----------
+    features : FeatureSet
+    """
+    work = features.work
+    if not np.isfinite(work.step_reference):
+        return None
+    height = _height(features)
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(height)))
+    outlying = height > max(OUTLYING * work.step_reference, OUTLYING_NOISE * spread)
+    begins, ends = runs(outlying)
+    allowed = max(1, ceil(EVENT_SHARE * height.size))
+    if not 0 < begins.size <= allowed or (ends - begins).max() >= LASTING_STEPS:
+        return None
+    if begins.size > 1 and _planned(features, outlying):
+        return None
+    return outlying
+
+
+def runs(marked: BoolArray) -> tuple[IntArray, ...]:
+    """First and past-the-last index of every run of marked steps."""
+    edges = np.diff(np.concatenate([[0], marked.astype(np.int8), [0]]))
+    return np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
+
+
+def _height(features: FeatureSet) -> FloatArray:
+    """How far each step, or the lateness of its last rank, is above the median, shape (n_steps,), seconds.
+
+    Work after the collective delays the other ranks in the next step only. In its own step it shows as
+    lateness alone.
+    """
+    found = np.zeros(features.work.steps.size)
+    for series in (features.work.job_step, nan_max(features.comparison.excess)):
+        above = series - nan_median(series[None, :], axis=1)[0]
+        found = np.fmax(found, above)
+    return found
+
+
+def _planned(features: FeatureSet, outlying: BoolArray) -> bool:
+    """Whether planned work explains most of the extra time of the outlier steps."""
+    planned = [features.work.phases[name] for name in PLANNED_PHASES if name in features.work.phases]
+    spent = sum((np.nan_to_num(nan_max(each[:, outlying])).sum() for each in planned), 0.0)
+    return bool(spent >= 0.5 * _height(features)[outlying].sum())
 
 
 def long_enough(features: FeatureSet) -> bool:

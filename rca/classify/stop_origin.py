@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.classify.components import Component
 from rca.classify.decision_table import LIKELIER_THAN_NOT, WORKS_ALONE
-from rca.classify.priors import reweighted
+from rca.classify.operator_inputs import reweighted
 from rca.features import FeatureSet
 from rca.robust import nan_median
 

@@ -1,20 +1,64 @@
-"""What a bundle knows about the limits of its answers. Older bundles lack it."""
+"""What a bundle knows about the limits of its answers, and the distribution of its answers.
+
+Older bundles lack parts of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.answer_distribution import AnswerShares
 from rca.classify.conformal import PredictionSets
 from rca.classify.out_of_distribution import Familiarity
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 
+#: Equal parts of the range of a probability.
+CONFIDENCE_BINS = 10
 #: Feature table -> its columns, in order.
 TABLES = {"window": WINDOW_FEATURES, "rank": RANK_FEATURES}
+
+
+@dataclass(frozen=True)
+class AnswerShares:
+    """Shares of a model's answers to held-out windows; each set of shares adds up to 1.
+
+    Attributes
+    ----------
+    mode : dict of str to float
+        By failure mode.
+    confidence : tuple of float
+        By the probability of the failure mode that is answered, in `CONFIDENCE_BINS` bins.
+    """
+
+    mode: dict[str, float]
+    confidence: tuple[float, ...]
+
+    @classmethod
+    def load(cls, document: Mapping[str, Any]) -> AnswerShares:
+        """Build from the member ``answers`` of ``heads.json``.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is malformed.
+        """
+        mode = {str(name): float(share) for name, share in document["mode"].items()}
+        confidence = tuple(float(share) for share in document["confidence"])
+        if len(confidence) != CONFIDENCE_BINS:
+            raise ValueError(f"answers: {CONFIDENCE_BINS} bins of confidence, not {len(confidence)}")
+        for shares in (tuple(mode.values()), confidence):
+            if min(shares, default=-1.0) < 0 or abs(sum(shares) - 1.0) > 1e-6:
+                raise ValueError("answers: shares are not negative and add up to 1")
+        return cls(mode, confidence)
+
+
+def confidence_bin(probability: float) -> int:
+    """Bin of a probability; 1 belongs to the last one."""
+    return min(int(probability * CONFIDENCE_BINS), CONFIDENCE_BINS - 1)
 
 
 @dataclass(frozen=True)

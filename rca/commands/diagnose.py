@@ -259,8 +259,7 @@ def _diagnose(
     # Before anything that imports Arrow: it must not import pandas as well.
     forgo_pandas()
     import rca
-    from rca.classify.node_odds import read_node_odds
-    from rca.classify.priors import read_priors
+    from rca.classify.operator_inputs import read_node_odds, read_priors
 
     if path == earlier == "-":
         raise InvalidInput("standard input is one window: give the other one as a file")

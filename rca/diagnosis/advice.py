@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rca.diagnosis.cause_gating import deciding_resource
+from rca.diagnosis.abstention import deciding_resource
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Cause, Interval, RecoveryFacts, Removal

@@ -23,7 +23,7 @@ from rca.classify.decision_table import (
 from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Straggler
 from rca.diagnosis.segment_rediagnosis import Outline
-from rca.diagnosis.slowdown_without_straggler import WHAT_CHANGED, job_wide_check
+from rca.diagnosis.slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_median

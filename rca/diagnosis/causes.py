@@ -11,7 +11,7 @@ from rca.classify.classifier import Suspect
 from rca.classify.decision_table import TRIFLE
 from rca.classify.shared_parts import carrying
 from rca.diagnosis.cause_pooling import PricedCause
-from rca.diagnosis.contradiction import is_contradicted, most_unlike
+from rca.diagnosis.machine_evidence import is_contradicted, most_unlike
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import PRICE, Cause, Evidence, Shared
 from rca.features import FeatureSet

@@ -10,11 +10,10 @@ from dataclasses import replace
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, as_component_cause, named_ranks
-from rca.classify.counterfactual_features import Counterfactual
-from rca.classify.merge_components import merge_suspects
-from rca.classify.residual_suspects import is_residual_suspect
+from rca.classify.components import merge_suspects
+from rca.classify.counterfactual import Counterfactual, is_residual_suspect
 from rca.diagnosis.bundle import Bundle
-from rca.diagnosis.corroboration import with_machine_evidence
+from rca.diagnosis.machine_evidence import with_machine_evidence
 from rca.diagnosis.step_time_fallback import timers_can_price
 from rca.features import FeatureSet
 from rca.telemetry.job import Topology

@@ -13,12 +13,18 @@ import numpy as np
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
 from rca.classify.decision_table import MIN_PROBABILITY, MIN_TO_ACT_ON, TRIFLE
-from rca.classify.node_odds import checked_node_odds
+from rca.classify.link_evidence import transfer_grew
+from rca.classify.operator_inputs import checked_node_odds, checked_priors
 from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
-from rca.classify.priors import checked_priors
-from rca.classify.suspects import transfer_grew
 from rca.classify.uncertainty import Doubt
-from rca.diagnosis.abstention import LEFT_OPEN, abstention
+from rca.diagnosis.abstention import (
+    LEFT_OPEN,
+    abstention,
+    contradicting_evidence,
+    covers_the_loss,
+    is_certainly_unknown,
+    objection,
+)
 from rca.diagnosis.advice import (
     BETWEEN_STEPS_CHECK,
     FAILED_CHECK,
@@ -30,20 +36,14 @@ from rca.diagnosis.advice import (
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.cause_gating import (
-    contradicting_evidence,
-    covers_the_loss,
-    is_certainly_unknown,
-    objection,
-)
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
-from rca.diagnosis.corroboration import with_machine_evidence
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.hidden_faults import with_hidden_faults
+from rca.diagnosis.machine_evidence import with_machine_evidence
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
@@ -55,8 +55,7 @@ from rca.diagnosis.result import (
     Straggler,
 )
 from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
-from rca.diagnosis.slowdown import slowdown_of
-from rca.diagnosis.slowdown_without_straggler import events_check, job_wide_check
+from rca.diagnosis.slowdown import events_check, job_wide_check, slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
@@ -93,11 +92,11 @@ def diagnose(
     bundle : Bundle or path, optional
         A loaded bundle or a bundle folder; the shipped baseline if absent.
     priors : mapping of cause to float, optional
-        How often each slow cause occurs on this cluster, in any unit; see `rca.classify.priors`. By default
-        as often as in the training data.
+        How often each slow cause occurs on this cluster, in any unit; see
+        `rca.classify.operator_inputs`. By default as often as in the training data.
     node_odds : mapping of node to float, optional
         Odds of each node to be at fault, relative to an ordinary node, from its fault history; see
-        `rca.classify.node_odds`. Failure modes do not depend on it.
+        `rca.classify.operator_inputs`. Failure modes do not depend on it.
     earlier : Window, optional
         A healthy window of the same job that ends before `window` begins. It shows a fault that acts in all
         steps of `window`; see `rca.diagnosis.baseline_window`.
@@ -171,7 +170,7 @@ def analyse(
 ) -> tuple[FeatureSet, Classification, Pricing]:
     """The parts of a diagnosis; training measures its intervals on them.
 
-    `node_odds` are from `rca.classify.node_odds.checked_node_odds`; `since` is as in `price`,
+    `node_odds` are from `rca.classify.operator_inputs.checked_node_odds`; `since` is as in `price`,
     the first step after an earlier window.
     """
     features = extract(window)

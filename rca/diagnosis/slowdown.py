@@ -1,16 +1,33 @@
-"""The slowdown of a job: what its stragglers cost by the replay, and time that no timer saw."""
+"""The slowdown of a job: its cost by the replay, time that no timer saw, and steps slow on all ranks."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rca.classify.preconditions import lost_in_pauses, lost_untimed
+from rca.classify.classifier import Classification
+from rca.classify.preconditions import can_show_health, lost_in_pauses, lost_untimed
+from rca.diagnosis.data_quality import listed
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Slowdown
 from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.robust import nan_max, nan_median
 from rca.telemetry.window import Window
 
 _VERSUS_PAST = WINDOW_FEATURES.index("slow_segment_ratio")
+_SHOWN = 3
+#: Late ranks of an event have at least this share of the last rank's lateness.
+ALSO_LATE = 0.5
+WHAT_CHANGED = (
+    "find what changed for the whole job (sequence lengths, evaluation, checkpoints, data, a shared network "
+    "or storage)"
+)
+#: Least ratio of the steps in the slow segment to the other steps.
+MIN_SEGMENT_RATIO = 1.2
+#: The last rank became later by less than this share of the growth of the steps.
+MAX_LATENESS_SHARE = 0.5
+_VERSUS_PAST, _LONGER, _LATER = (
+    WINDOW_FEATURES.index(name) for name in ("slow_segment_ratio", "slow_segment_contrast", "lateness_growth")
+)
 
 
 def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: int | None) -> Slowdown:
@@ -41,3 +58,63 @@ def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: i
         interval=(low + unseen, high + unseen),
         gpu_hours_lost=seconds * n_steps * window.job.world_size / 3600,
     )
+
+
+def single_events_sentence(classification: Classification, features: FeatureSet) -> str:
+    """One sentence that names the steps without which the job is healthy."""
+    events = classification.events
+    numbers = ", ".join(str(int(features.work.steps[column])) for column in events[:_SHOWN])
+    more = f" and {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
+    step = features.work.job_step
+    longer = float(np.nanmax(step[list(events)]) - nan_median(step[None, :], axis=1)[0])
+    plural = "s" if len(events) > 1 else ""
+    return (
+        f"only step{plural} {numbers}{more} took long (up to {max(longer, 0.0):.3g} s more than usual"
+        f"{_late(classification, features)}); without {'them' if plural else 'it'} the job is healthy"
+    )
+
+
+def events_check(classification: Classification, features: FeatureSet) -> str:
+    """The next check after a single event."""
+    step = int(features.work.steps[classification.events[0]])
+    return (
+        f"check the logs and file systems{_late(classification, features, ' of ')} around step {step}; "
+        "if such steps come again, send a longer window"
+    )
+
+
+def _late(classification: Classification, features: FeatureSet, before: str = ", last ") -> str:
+    """The ranks that were late in the worst of the steps; empty where no rank clearly was."""
+    columns = list(classification.events)
+    excess = features.comparison.excess[:, columns]
+    worst = nan_max(excess)
+    if not np.isfinite(worst).any():
+        return ""
+    column = int(np.nanargmax(worst))
+    if worst[column] < 0.1 * features.work.step_reference:
+        return ""
+    late = np.flatnonzero(np.nan_to_num(excess[:, column]) >= ALSO_LATE * worst[column])
+    return f"{before}{listed(late.tolist())}"
+
+
+def job_wide_check(features: FeatureSet) -> str | None:
+    """The next check for a job without a straggler that was slower for some time.
+
+    Parameters
+    ----------
+    features : FeatureSet
+
+    Returns
+    -------
+    str or None
+        None if it was not slower, if some rank was late, or if too few ranks were timed to exclude that.
+    """
+    segment, steps = features.comparison.segment, features.work.steps
+    ratio = float(features.window[_VERSUS_PAST])
+    if segment.whole or not ratio >= MIN_SEGMENT_RATIO or not can_show_health(features):
+        return None
+    if not features.window[_LATER] < MAX_LATENESS_SHARE * features.window[_LONGER]:
+        return None
+    first, last = int(steps[segment.first]), int(steps[segment.last])
+    when = f"from step {first} on" if segment.last == steps.size - 1 else f"in steps {first} to {last}"
+    return f"{when} steps took {ratio:.2f} times as long as the others, on all ranks alike: {WHAT_CHANGED}"

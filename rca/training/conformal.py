@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import combine, pooled
 from rca.classify.head import Head
-from rca.classify.link_fault_extent import without_single_node_link
+from rca.classify.shared_parts import without_single_node_link
 from rca.features import WINDOW_FEATURES
 from rca.training.corpus import Corpus
 from rca.training.split import mask

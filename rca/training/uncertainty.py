@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.classify.answer_distribution import CONFIDENCE_BINS, confidence_bin
 from rca.classify.head import Head
 from rca.classify.preconditions import alarm_thresholds, shows_slowness
+from rca.classify.uncertainty import CONFIDENCE_BINS, confidence_bin
 from rca.features import WINDOW_FEATURES
 from rca.training.conformal import fit_sets
 from rca.training.corpus import Corpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.classify.counterfactual_features import Counterfactual
+from rca.classify.counterfactual import Counterfactual
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet, extract
 from rca.simulation import Fault, simulate
 from tests.diagnosis.simulated_jobs import job

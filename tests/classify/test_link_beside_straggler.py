@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rca.classify import link_beside_straggler
-from rca.classify.components import Component
-from rca.classify.link_evidence import ComponentCause
+from rca.classify import link_evidence
+from rca.classify.components import Component, ComponentCause
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import Segment
 from rca.telemetry.job import Job, RankPlace
@@ -33,9 +32,9 @@ def test_slower_collectives_are_residual_unless_the_cause_lengthens_transfers(
         work=SimpleNamespace(steps=steps, transfer=transfer, job_step=1.0 + transfer[0], step_reference=1.2),
         comparison=SimpleNamespace(segment=SimpleNamespace(whole=False, mask=lambda _n: inside)),
     )
-    monkeypatch.setattr(link_beside_straggler, "transfer_grew", lambda _features: True)
+    monkeypatch.setattr(link_evidence, "transfer_grew", lambda _features: True)
     suspect = ComponentCause(Component("rank", (1,), 0.9), cause)
-    assert link_beside_straggler.residual_collectives([suspect], slower) is left
+    assert link_evidence.residual_collectives([suspect], slower) is left
 
 
 def with_faulty_port(
@@ -83,7 +82,7 @@ def with_faulty_port(
 )
 def test_a_faulty_port_of_another_node_is_a_second_fault(given: dict[str, float], found: bool) -> None:
     late = ComponentCause(Component("rank", (LATE,), 0.99), "gpu_throttling")
-    port = link_beside_straggler.faulty_port_of_other_node([late], with_faulty_port(**given))
+    port = link_evidence.faulty_port_of_other_node([late], with_faulty_port(**given))
     assert (port.ranks if port else None) == ((2, 3) if found else None)
 
 
@@ -99,9 +98,7 @@ def test_a_faulty_port_of_another_node_is_a_second_fault(given: dict[str, float]
 )
 def test_a_faulty_port_is_no_second_fault_next_to_a_link_fault(rank: int, cause: str, found: bool) -> None:
     suspect = ComponentCause(Component("rank", (rank,), 0.99), cause)
-    assert (
-        link_beside_straggler.faulty_port_of_other_node([suspect], with_faulty_port()) is not None
-    ) is found
+    assert (link_evidence.faulty_port_of_other_node([suspect], with_faulty_port()) is not None) is found
 
 
 @pytest.mark.parametrize("cause", ["memory_pressure", "cpu_contention", "unknown"])
@@ -109,18 +106,18 @@ def test_a_faulty_port_is_no_second_fault_next_to_a_link_fault(rank: int, cause:
 def test_a_cause_that_lengthens_transfers_explains_them(cause: str, slow_from: int, found: bool) -> None:
     suspect = ComponentCause(Component("rank", (LATE,), 0.99), cause)
     beside = with_faulty_port(slow_from=slow_from)
-    assert (link_beside_straggler.faulty_port_of_other_node([suspect], beside) is not None) is found
+    assert (link_evidence.faulty_port_of_other_node([suspect], beside) is not None) is found
     worse = with_faulty_port(slow_from=slow_from, past=5.0)
-    assert link_beside_straggler.faulty_port_of_other_node([suspect], worse) is not None
+    assert link_evidence.faulty_port_of_other_node([suspect], worse) is not None
 
 
 def test_one_of_several_crowded_ports_is_no_second_fault() -> None:
     crowded = with_faulty_port()
     crowded.evidence.versus_peers[4, resource_names().index("nic")] = 2.0
     assert (
-        link_beside_straggler.faulty_port_of_other_node(
+        link_evidence.faulty_port_of_other_node(
             [ComponentCause(Component("rank", (LATE,), 0.99), "runtime_gc")], crowded
         )
         is None
     )
-    assert link_beside_straggler.faulty_port_of_other_node([], with_faulty_port()) is None
+    assert link_evidence.faulty_port_of_other_node([], with_faulty_port()) is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.classify.components import Component
-from rca.classify.link_evidence import NVLINK, ComponentCause, Ports, isolated_link_fault, slowest_link
+from rca.classify.components import Component, ComponentCause
+from rca.classify.link_evidence import NVLINK, Ports, isolated_link_fault, slowest_link
 from rca.classify.link_evidence import through_ports as through
 from rca.telemetry.job import Job, RankPlace, Topology
 

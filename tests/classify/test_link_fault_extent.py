@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.link_fault_extent import crowded_part, of_one_node, reaching
+from rca.classify.shared_parts import crowded_part, of_one_node, reaching
 from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
 from rca.telemetry.job import Job, RankPlace, Topology
 

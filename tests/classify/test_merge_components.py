@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rca.classify.components import Component
-from rca.classify.link_evidence import ComponentCause
-from rca.classify.merge_components import merge_suspects
+from rca.classify.components import Component, ComponentCause, merge_suspects
 from rca.telemetry.job import Job, Parallelism, RankPlace, Topology
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca.classify.node_odds import MAX_FACTOR, checked_node_odds, read_node_odds, with_history
+from rca.classify.operator_inputs import MAX_FACTOR, checked_node_odds, read_node_odds, with_history
 from rca.errors import InvalidInput
 from rca.telemetry.job import Job, Topology
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import rca
-from rca.classify.outlier_ranks import job_is_suspect, outlier_ranks_of
+from rca.classify.suspects import job_is_suspect, outlier_ranks_of
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
 

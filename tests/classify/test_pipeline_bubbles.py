@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rca.arrays import FloatArray
-from rca.classify.pipeline_bubbles import stages_end_together
+from rca.classify.preconditions import stages_end_together
 from rca.diagnosis import diagnose
 from rca.telemetry.job import Job, Parallelism, Topology
 from rca.telemetry.phases import PhaseArrays

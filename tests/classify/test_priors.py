@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca.classify.priors import checked_priors, ratios, read_priors, reweighted
+from rca.classify.operator_inputs import checked_priors, ratios, read_priors, reweighted
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry.causes import SLOW_CAUSES
 

@@ -8,9 +8,8 @@ from typing import cast
 import numpy as np
 import pytest
 
-from rca.classify.components import Component
-from rca.classify.link_evidence import ComponentCause
-from rca.classify.residual_suspects import cost, is_residual_suspect
+from rca.classify.components import Component, ComponentCause
+from rca.classify.counterfactual import cost, is_residual_suspect
 from rca.features import FeatureSet
 from rca.features.slow_segment import Segment
 from rca.telemetry.job import Job, Parallelism, RankPlace

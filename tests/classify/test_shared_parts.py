@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rca.classify.components import Component
-from rca.classify.link_evidence import ComponentCause
+from rca.classify.components import Component, ComponentCause
 from rca.classify.shared_parts import carrying, crowded_switch, through_switches
 from rca.features.port_evidence import PortEvidence
 from rca.features.resource_evidence import RESOURCES, Evidence, resource_names

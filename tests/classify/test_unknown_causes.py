@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rca.classify.classifier import combine
-from rca.classify.link_beside_straggler import between_machines
+from rca.classify.link_evidence import between_machines
 from rca.telemetry.causes import UNKNOWN
 
 

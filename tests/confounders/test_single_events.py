@@ -7,7 +7,7 @@ import pytest
 
 import rca
 from rca.classify.classifier import Classifier
-from rca.classify.outlier_steps import single_events
+from rca.classify.preconditions import single_events
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
 

@@ -9,7 +9,7 @@ import pytest
 import simulated_jobs
 
 import rca
-from rca.classify.outlier_ranks import outlier_ranks_of
+from rca.classify.suspects import outlier_ranks_of
 from rca.features import FeatureSet, extract
 from rca.simulation import Fault, simulate
 from rca.telemetry.job import Parallelism

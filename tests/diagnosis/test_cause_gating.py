@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import rca
+from rca.diagnosis.abstention import deciding_resource, objection
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.cause_gating import deciding_resource, objection
 from rca.diagnosis.pipeline import analyse
 
 

@@ -11,7 +11,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.corroboration import CORROBORATED, causes_of_loudest_resource, corroborated
+from rca.diagnosis.machine_evidence import CORROBORATED, causes_of_loudest_resource, corroborated
 from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, resource_names
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rca.diagnosis.slowdown_without_straggler import MIN_SEGMENT_RATIO, job_wide_check
+from rca.diagnosis.slowdown import MIN_SEGMENT_RATIO, job_wide_check
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
 from rca.features.slow_segment import Segment
 

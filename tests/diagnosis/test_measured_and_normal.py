@@ -12,7 +12,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.contradiction import (
+from rca.diagnosis.machine_evidence import (
     CONTRADICTED_FACTOR,
     contradicted,
     is_contradicted,

@@ -14,7 +14,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.classify.decision_table import CERTAIN_SAME_CAUSE
-from rca.diagnosis.cause_gating import objection
+from rca.diagnosis.abstention import objection
 from rca.diagnosis.cause_pooling import PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pricing import Pricing

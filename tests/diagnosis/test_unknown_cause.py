@@ -6,8 +6,8 @@ import pytest
 import simulated_jobs
 
 import rca
+from rca.diagnosis.abstention import is_certainly_unknown, objection
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.cause_gating import is_certainly_unknown, objection
 from rca.diagnosis.causes import by_expected_cost, named_first
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.result import Cause

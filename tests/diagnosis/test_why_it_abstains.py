@@ -19,8 +19,8 @@ from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.classify.decision_table import OVERWHELMING_MODE, SHORT_CAUSE
 from rca.diagnosis import abstention as module
+from rca.diagnosis.abstention import objection
 from rca.diagnosis.advice import next_check
-from rca.diagnosis.cause_gating import objection
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from rca.classify.answer_distribution import CONFIDENCE_BINS, AnswerShares, confidence_bin
+from rca.classify.uncertainty import CONFIDENCE_BINS, AnswerShares, confidence_bin
 from rca_api.drift import FEWEST, RECENT, AnswerDrift, population_stability_index
 
 USUAL = AnswerShares(

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.classify.answer_distribution import AnswerShares
 from rca.classify.decision_table import FEWEST_STEPS, MIN_STEPS
-from rca.classify.uncertainty import Doubt
+from rca.classify.uncertainty import AnswerShares, Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
 from rca.training.uncertainty import fit_answers

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 import rca
-from rca.classify.answer_distribution import AnswerShares
-from rca.classify.priors import read_priors
+from rca.classify.operator_inputs import read_priors
+from rca.classify.uncertainty import AnswerShares
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError

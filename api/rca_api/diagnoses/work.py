@@ -10,7 +10,7 @@ from functools import partial
 import orjson
 import structlog
 
-from rca.classify.answer_distribution import AnswerShares
+from rca.classify.uncertainty import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected

@@ -1,7 +1,9 @@
-"""Counterfactual features: the same window with the lateness of some ranks removed.
+"""The same window without the lateness of some ranks, and the suspects that only show there.
 
 The latest rank sets the pace of the job and hides other faults: less late ranks wait for it. So its lateness
-is removed from its own work, and the time that the job waited for it is removed from the steps.
+is removed from its own work, and the time that the job waited for it is removed from the steps. Removing
+lateness leaves traces. So suspects of the counterfactual job need a higher probability than those of the job
+itself, other ranks or another cause, and a cost.
 """
 
 from __future__ import annotations
@@ -11,19 +13,30 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.classify.components import Component, ComponentCause
+from rca.classify.decision_table import CERTAIN_RESIDUAL
+from rca.classify.link_evidence import LINK_CAUSES
 from rca.features.comparison import Comparison
 from rca.features.extract import FeatureSet, collect_evidence, table_rows
 from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import Evidence
 from rca.features.work import Work
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
+from rca.telemetry.causes import CAUSES
+from rca.telemetry.job import Topology
 from rca.telemetry.node_names import placed
 from rca.telemetry.window import Window
 
 #: The counterfactual job may be slow if its mean step exceeds its fast steps by this share, or if its last
 #: rank or a stage still costs this share of a step.
 MIN_UNEVEN_STEPS, MIN_REMAINING_COST = 0.06, 0.03
+#: ... and least cost of its ranks, relative to the step, in the slow steps of both jobs.
+MIN_RESIDUAL_COST = 0.01
+#: A stage may contain the first suspects if it has at least so many times their ranks.
+WIDER = 2
+#: Cause that a whole stage may have although one of its ranks has another fault.
+_OF_THE_STAGE = "stage_imbalance"
 
 
 @dataclass(frozen=True)
@@ -136,3 +149,72 @@ def _silenced(evidence: Evidence, ranks: IntArray) -> Evidence:
     for scores in scores_by_kind.values():
         scores[ranks] = np.nan
     return replace(evidence, **scores_by_kind)
+
+
+def is_residual_suspect(
+    each: ComponentCause,
+    belief: float,
+    first: Sequence[ComponentCause],
+    features: FeatureSet,
+    counterfactual: FeatureSet,
+) -> bool:
+    """Whether a suspect of the counterfactual job is added to the first suspects.
+
+    Parameters
+    ----------
+    each : ComponentCause
+        Of the counterfactual job.
+    belief : float
+        Probability of its cause.
+    first : sequence of ComponentCause
+        The suspects whose lateness was removed.
+    features, counterfactual : FeatureSet
+        Of the job itself, and of the counterfactual job.
+    """
+    if each.cause not in CAUSES or each.component.probability * belief < CERTAIN_RESIDUAL:
+        return False
+    # Transfers are unchanged in the counterfactual job; `link_beside_straggler` looks for link faults.
+    if each.cause in LINK_CAUSES:
+        return False
+    if each.component.scope == "job":
+        return all(each.cause != other.cause for other in first)
+    if any(other.cause in LINK_CAUSES for other in first):
+        # Waiting for a link is not part of own work, so it was not removed.
+        return False
+    ranks = np.array([rank for other in first for rank in other.component.ranks])
+    apart = _is_elsewhere(each.component, ranks, counterfactual.topology)
+    # The evidence is of the counterfactual job's slow steps, the price of the job's slow steps.
+    slow = [job.comparison.segment.mask(job.work.steps.size) for job in (features, counterfactual)]
+    costs = min(cost(each.component, counterfactual, steps) for steps in slow)
+    return (apart or _is_their_stage(each, ranks)) and costs >= MIN_RESIDUAL_COST
+
+
+def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float:
+    """Time saved in some steps without the lateness of some ranks, their node or stage; in usual steps.
+
+    Parameters
+    ----------
+    component : Component
+    features : FeatureSet
+    inside : ndarray of shape (n_steps,), bool
+    """
+    comparison = features.comparison
+    ranks = list(component.ranks)
+    stages = np.unique(features.topology.stage[ranks])
+    # The stage's lateness counts only if the component is the whole stage.
+    whole = [comparison.gain_stage[stages]] if component.scope == "stage" and stages.size == 1 else []
+    gains = [comparison.gain_rank[ranks].sum(axis=0, keepdims=True), comparison.gain_node[ranks], *whole]
+    saved = max(float(gain[:, inside].mean(axis=1).max()) for gain in gains)
+    return saved / features.work.step_reference
+
+
+def _is_elsewhere(component: Component, counterfactual: IntArray, topology: Topology) -> bool:
+    """Whether none of its ranks is counterfactual or in lock-step with a counterfactual rank."""
+    worker = topology.worker
+    return not np.isin(worker[list(component.ranks)], worker[counterfactual]).any()
+
+
+def _is_their_stage(each: ComponentCause, counterfactual: IntArray) -> bool:
+    ranks = each.component.ranks
+    holds = set(counterfactual.tolist()) < set(ranks) and len(ranks) >= WIDER * counterfactual.size
+    return each.cause == _OF_THE_STAGE and holds

@@ -1,9 +1,9 @@
-"""One loud signal, or one long phase, decides where the classifier is not certain of a cause.
+"""What machine signals say for and against the causes of a suspect.
 
-Its models learned the signals of simulated faults. Real faults may show other signals: steal and nothing
-else, a clock that falls without heat. Then no cause, or "unknown", is likely, although one resource of the
-suspects is far from their peers and their past and all others are normal. Or no signal is loud, and nearly
-all of the lateness is in a phase that few causes lengthen.
+Slow compute looks the same for every cause. The classifier then chooses the usual cause, even where its
+signal, for example the GPU clock, was measured and is normal. Its models learned the signals of simulated
+faults. Real faults may show others: steal and nothing else, a clock that falls without heat. So one loud
+resource, or one long phase, decides where the classifier is not certain.
 """
 
 from __future__ import annotations
@@ -12,15 +12,23 @@ from dataclasses import replace
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
-from rca.diagnosis.contradiction import contradicted
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
-from rca.robust import nan_median
-from rca.telemetry.causes import CAUSES, UNKNOWN
+from rca.robust import nan_max, nan_median
+from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN
 
+#: Scores below this are normal, in units. It is below 1 (remarkable) because mild faults score less than 1.
+MAX_NORMAL_SCORE = 0.3
+#: Factor on the probability of a contradicted cause. It is not 0, because exporters may be wrong.
+CONTRADICTED_FACTOR = 0.25
+#: Other ranks are closer to nominal if this share of them has at most this part of the suspects' score.
+CLOSER_RANKS, CLOSER_SCORE = 0.2, 0.5
+#: A device that is busier than this, for the time its rank computes, also works for another process.
+OTHERS_WORK = 1.0
+_ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD_SCORE = 2.0
 #: Probability of the first cause below which the classifier is uncertain; `unknown` is always uncertain.
@@ -38,6 +46,74 @@ _OWN_EXCESS = RANK_FEATURES.index("own_time_excess")
 _PHASES = {phase: RANK_FEATURES.index(f"{phase}_excess") for phase in ("data_loading", "checkpoint")}
 #: Resources that change with many faults, or without one, and so decide nothing on their own.
 UNSPECIFIC = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
+
+
+def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
+    """The suspect with lower probabilities of contradicted causes; the other causes do not gain.
+
+    Parameters
+    ----------
+    suspect : Suspect
+    features : FeatureSet
+    busy : BusyEvidence
+    """
+    ranks = list(suspect.component.ranks)
+    unlike = most_unlike(ranks, features, busy)
+    if is_its_own(features.rank[ranks, _ACTIVITY]):
+        unlike[resource_names().index("gpu_activity")] = 0.0
+    weighed = {
+        cause: chance * (CONTRADICTED_FACTOR if is_contradicted(cause, unlike) else 1.0)
+        for cause, chance in suspect.causes.items()
+    }
+    return replace(suspect, causes=ordered(weighed))
+
+
+def is_its_own(activity: FloatArray) -> bool:
+    """Whether the devices work for their own rank only (activity per compute); false if unknown."""
+    return bool(np.isfinite(activity).any() and np.nanmedian(activity) < OTHERS_WORK)
+
+
+def is_contradicted(cause: str, unlike: FloatArray) -> bool:
+    """Whether every resource that the cause always affects was measured on its ranks and is normal.
+
+    Parameters
+    ----------
+    cause : str
+    unlike : ndarray of shape (n_resources,), units
+        From `most_unlike`.
+    """
+    if cause not in DECIDING:
+        return False
+    worst = unlike[[resource_names().index(name) for name in DECIDING[cause]]]
+    return bool(np.isfinite(worst).all() and (worst < MAX_NORMAL_SCORE).all())
+
+
+def most_unlike(ranks: list[int], features: FeatureSet, busy: BusyEvidence) -> FloatArray:
+    """Largest score of every resource over ranks, against peers, past or nominal values, (n_resources,).
+
+    A score against the nominal value counts only if some peers are closer to it, or if there are no peers.
+    Where most ranks are suspected they are their own peers, so a score against peers alone proves nothing.
+    """
+    peers, past = busy.versus_peers[ranks], busy.versus_past[ranks]
+    nominal = features.evidence.versus_nominal[ranks]
+    if 2 * len(ranks) <= features.topology.n_ranks:
+        alike = np.isfinite(peers) & ~_others_are_closer_to_nominal(nominal, ranks, features)
+        return nan_max(np.fmax(np.fmax(peers, past), np.where(alike, np.nan, nominal)))
+    others = np.fmax(past, nominal)
+    return nan_max(np.where(np.isfinite(others), np.fmax(peers, others), np.nan))
+
+
+def _others_are_closer_to_nominal(nominal: FloatArray, ranks: list[int], features: FeatureSet) -> BoolArray:
+    """Whether enough others are closer to nominal than the suspects' worst, (n_resources,); true if unknown.
+
+    The others are the ranks of other nodes, if there are any, because a node's metrics show on all its ranks.
+    """
+    node = features.topology.node
+    elsewhere = np.flatnonzero(~np.isin(node, node[ranks]))
+    others = elsewhere if elsewhere.size else np.setdiff1d(np.arange(node.size), ranks)
+    shown = features.evidence.versus_nominal[others]
+    closer = (shown <= CLOSER_SCORE * nan_max(nominal)).sum(axis=0)
+    return np.asarray(closer >= CLOSER_RANKS * np.isfinite(shown).sum(axis=0))
 
 
 def with_machine_evidence(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
