@@ -19,6 +19,8 @@ rca train --output my-bundle                           simulated windows only; m
                                                        command of the shipped bundle
 rca train --windows 500 --output quick --no-tracking   a short run
 rca train --collection my-incidents --output ours      also learn from your own labelled windows
+rca train --windows 24000 --collection my-incidents --continue-from models/rca_models/baseline --output ours
+                                                       the same in less time: the shipped trees stay
 rca models promote --collection my-incidents           make it the champion if the gate passes it
 rca diagnose window.json --bundle my-bundle
 """
@@ -55,6 +57,14 @@ def command(
     ] = True,
     cache: Cache = None,
     settings: Settings = None,
+    continue_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="BUNDLE",
+            help="Add new trees to those of this bundle instead of learning everything again. It must not "
+            "have learned from windows that this training tests on; the shipped bundle has not.",
+        ),
+    ] = None,
     card: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the model card there.")
     ] = None,
@@ -81,6 +91,7 @@ def command(
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             registered=register,
             settings=tuned,
+            continue_from=continue_from,
             progress=report,
         )
     if card is not None:

@@ -21,8 +21,8 @@ from rca.telemetry.window import Window
 
 Result = TypeVar("Result")
 
-#: Version that trainings learn from and are tested on. The shipped bundle is of version 1.
-TRAINED_VERSION: CorpusVersion = 1
+#: Version that trainings learn from and are tested on.
+TRAINED_VERSION: CorpusVersion = 2
 #: Scenarios that a worker receives at once.
 SCENARIOS_PER_TASK = 16
 

@@ -10,6 +10,7 @@ from rca.arrays import FloatArray
 from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.training.corpus import Corpus
+from rca.training.earlier_trees import EarlierTrees
 from rca.training.heads import FittedHead, fit_heads
 from rca.training.healthy_augmentation import halves
 from rca.training.settings import Settings
@@ -40,14 +41,15 @@ def learn(
     progress: Callable[[str], None],
     settings: Settings | None = None,
     more_healthy: FloatArray | None = None,
+    earlier: EarlierTrees | None = None,
 ) -> Learned:
     """Fit and calibrate the heads, and choose thresholds and limits on the validation part.
 
     One half of the healthy windows `more_healthy` (`rca.training.healthy_augmentation`) is fitted on, the
-    other half chooses the alarm thresholds.
+    other half chooses the alarm thresholds. `earlier` has the trees to start from.
     """
     fitted_on, judging = (None, None) if more_healthy is None else halves(more_healthy)
-    heads = fit_heads(corpus, seed, progress, settings, fitted_on)
+    heads = fit_heads(corpus, seed, progress, settings, fitted_on, earlier)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
     thresholds = choose_thresholds(corpus, loaded, judging)
     return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))

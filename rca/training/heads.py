@@ -14,6 +14,7 @@ from rca.classify.head import Calibration
 from rca.simulation.faults import FIRST_CAUSES
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
+from rca.training.earlier_trees import EarlierTrees
 from rca.training.settings import Settings
 
 #: Shared by all heads. Trees are small and regularised, because real jobs differ from simulated ones.
@@ -33,7 +34,7 @@ PARAMETERS: dict[str, Any] = {
     "force_row_wise": True,
     "num_threads": 2,
 }
-MAX_ROUNDS = 600
+MAX_ROUNDS = 1000
 PATIENCE = 40
 
 Progress = Callable[[str], None]
@@ -180,22 +181,30 @@ def fit_heads(
     progress: Progress,
     settings: Settings | None = None,
     healthy: FloatArray | None = None,
+    earlier: EarlierTrees | None = None,
 ) -> dict[str, FittedHead]:
     """Fit every head of the bundle, each with its own settings where some are given.
 
-    `healthy` are more healthy windows for head ``mode``, of shape (n, n_window_features).
+    `healthy` are more healthy windows for head ``mode``, of shape (n, n_window_features). New trees are added
+    to those of the bundle `earlier`.
     """
     fitted = {}
     wanted = targets(corpus)
     if healthy is not None:
         wanted["mode"] = with_healthy(wanted["mode"], healthy)
     for name, target in wanted.items():
-        fitted[name] = fit_head(name, target, seed, (settings or {}).get(name))
+        fitted[name] = fit_head(name, target, seed, (settings or {}).get(name), earlier)
         progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds")
     return fitted
 
 
-def fit_head(name: str, target: Target, seed: int, settings: Mapping[str, float] | None = None) -> FittedHead:
+def fit_head(
+    name: str,
+    target: Target,
+    seed: int,
+    settings: Mapping[str, float] | None = None,
+    earlier: EarlierTrees | None = None,
+) -> FittedHead:
     """Fit one head on the part ``train``; stop early and calibrate on the part ``calibration``.
 
     Parameters
@@ -206,6 +215,8 @@ def fit_head(name: str, target: Target, seed: int, settings: Mapping[str, float]
     seed : int
     settings : mapping of str to float, optional
         Replace those of `PARAMETERS`.
+    earlier : EarlierTrees, optional
+        Trees to start from; by default there are none.
     """
     import lightgbm
 
@@ -221,6 +232,7 @@ def fit_head(name: str, target: Target, seed: int, settings: Mapping[str, float]
         lightgbm.Dataset(target.rows[train], codes[train], weight=_scaled(target.weight[train])),
         MAX_ROUNDS,
         valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_scaled(target.weight[held]))],
+        init_model=None if earlier is None else earlier.booster(name, len(features), target.classes),
         callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
     raw = np.asarray(booster.predict(target.rows[held], raw_score=True, num_iteration=booster.best_iteration))

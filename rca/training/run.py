@@ -18,6 +18,7 @@ from rca.training.causal_rows import healthy_rank_rows, mechanism_rows
 from rca.training.classifier_fit import Learned, learn
 from rca.training.corpus import Corpus, stack
 from rca.training.data_facts import data_facts
+from rca.training.earlier_trees import EarlierTrees
 from rca.training.examples import gathered
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import PARAMETERS
@@ -97,6 +98,7 @@ def train(
     registered: bool = True,
     bundle_version: str = "1",
     settings: Settings | None = None,
+    continue_from: Path | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> TrainingResult:
     """Train, write the bundle, test it on held-out windows, log the run and register the bundle.
@@ -120,6 +122,8 @@ def train(
         Make the bundle the registered challenger, if the run is tracked.
     settings : mapping of str to mapping, optional
         LightGBM's settings by head, from `rca.training.settings.read_settings`.
+    continue_from : Path, optional
+        Bundle whose trees new ones are added to; see `rca.training.earlier_trees`.
     progress : callable
         ``(phase, done, total)``.
     """
@@ -134,6 +138,7 @@ def train(
         cache=cache,
         bundle_version=bundle_version,
         settings=settings,
+        continue_from=continue_from,
         progress=progress,
     )
     run_id, number = None, None
@@ -163,10 +168,12 @@ def fit(
     cache: FeatureCache | None = None,
     bundle_version: str = "1",
     settings: Settings | None = None,
+    continue_from: Path | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Trained:
     """Write and test the bundle without recording it; parameters as of `train`."""
     _can_be_written(output)
+    earlier = None if continue_from is None else EarlierTrees.read(continue_from)
     examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
@@ -177,8 +184,8 @@ def fit(
         cache=cache,
         progress=lambda done, total: progress("simulating more healthy jobs", done, total),
     )
-    fitted = _fit(corpus, seed, settings, more_healthy, progress)
-    provenance = _provenance(n_windows, seed, collections, corpus, settings)
+    fitted = _fit(corpus, seed, settings, more_healthy, earlier, progress)
+    provenance = _provenance(n_windows, seed, collections, corpus, settings, earlier)
     # A bundle without interval margins is not published: an interrupted run leaves the old bundle in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
@@ -218,12 +225,17 @@ class _Fitted:
 
 
 def _fit(
-    corpus: Corpus, seed: int, settings: Settings | None, more_healthy: FloatArray, progress: Progress
+    corpus: Corpus,
+    seed: int,
+    settings: Settings | None,
+    more_healthy: FloatArray,
+    earlier: EarlierTrees | None,
+    progress: Progress,
 ) -> _Fitted:
     """The classifier, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy)
+    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy, earlier)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     return _Fitted(
         learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, healthy_rank_rows(corpus, seed))
@@ -249,20 +261,33 @@ def _with_margins(
 
 
 def _provenance(
-    n_windows: int, seed: int, collections: Sequence[Path], corpus: Corpus, settings: Settings | None
+    n_windows: int,
+    seed: int,
+    collections: Sequence[Path],
+    corpus: Corpus,
+    settings: Settings | None,
+    earlier: EarlierTrees | None,
 ) -> dict[str, Any]:
     libraries = ("straggler-rca", "lightgbm", "dowhy", "scikit-learn", "numpy", "scipy")
     # Values, not the file's name: the provenance alone must reproduce the bundle.
     tuned = {"settings": {name: dict(held) for name, held in settings.items()}} if settings else {}
-    return tuned | {
-        "command": " ".join([f"rca train --windows {n_windows} --seed {seed}", *_named(collections)]),
-        "corpus_sha256": corpus.digest,
-        "n_windows": n_windows,
-        "n_real_windows": sum(corpus.real),
-        "n_innocent_windows": n_windows // PER_CORPUS_WINDOWS,
-        "seed": seed,
-        "versions": {name: version(name) for name in libraries} | {"python": platform.python_version()},
-    }
+    before = {} if earlier is None else {"continues_sha256": earlier.sha256}
+    command = [f"rca train --windows {n_windows} --seed {seed}", *_named(collections)]
+    if earlier is not None:
+        command.append(f"--continue-from {earlier.sha256[:12]}")
+    return (
+        tuned
+        | before
+        | {
+            "command": " ".join(command),
+            "corpus_sha256": corpus.digest,
+            "n_windows": n_windows,
+            "n_real_windows": sum(corpus.real),
+            "n_innocent_windows": n_windows // PER_CORPUS_WINDOWS,
+            "seed": seed,
+            "versions": {name: version(name) for name in libraries} | {"python": platform.python_version()},
+        }
+    )
 
 
 def _named(collections: Sequence[Path]) -> list[str]:
