@@ -14,12 +14,14 @@ from rca.commands.training_options import Cache, Seed, Settings
 if TYPE_CHECKING:
     from rca.training.run import TrainingResult
 
+#: Name of the shipped bundle as one to continue from.
+SHIPPED = Path("shipped")
 EXAMPLES = """
 rca train --output my-bundle                           simulated windows only; models/README.md has the
                                                        command of the shipped bundle
 rca train --windows 500 --output quick --no-tracking   a short run
 rca train --collection my-incidents --output ours      also learn from your own labelled windows
-rca train --windows 24000 --collection my-incidents --continue-from models/rca_models/baseline --output ours
+rca train --windows 24000 --collection my-incidents --continue-from shipped --output ours
                                                        the same in less time: the shipped trees stay
 rca models promote --collection my-incidents           make it the champion if the gate passes it
 rca diagnose window.json --bundle my-bundle
@@ -61,8 +63,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="BUNDLE",
-            help="Add new trees to those of this bundle instead of learning everything again. It must not "
-            "have learned from windows that this training tests on; the shipped bundle has not.",
+            help="Add new trees to those of this bundle, or of the `shipped` one, instead of learning "
+            "everything again. It must not have learned from windows that this training tests on.",
         ),
     ] = None,
     card: Annotated[
@@ -74,6 +76,7 @@ def command(
     The same seed, number of windows and collections give the same bundle digest on one kind of processor.
     Needs the extra [train].
     """
+    from rca.diagnosis.bundle import shipped_folder
     from rca.training.feature_cache import FeatureCache, default_folder
     from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
     from rca.training.settings import read_settings
@@ -91,7 +94,7 @@ def command(
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             registered=register,
             settings=tuned,
-            continue_from=continue_from,
+            continue_from=shipped_folder() if continue_from == SHIPPED else continue_from,
             progress=report,
         )
     if card is not None:

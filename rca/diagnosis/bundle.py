@@ -68,17 +68,21 @@ class Bundle:
         return cls(classifier, mechanisms, ModelVersion(name=name, version=version, sha256=digest), manifest)
 
 
-@lru_cache(maxsize=1)
-def baseline() -> Bundle:
-    """The bundle shipped with the package, loaded once."""
+def shipped_folder() -> Path:
+    """Folder of the bundle shipped with the package."""
     try:
-        folder = str(files("rca_models") / "baseline")
+        return Path(str(files("rca_models") / "baseline"))
     except (ModuleNotFoundError, NotADirectoryError) as error:
         raise BundleError(
             "the package rca_models with the shipped bundle is not installed",
             hint="reinstall straggler-rca, or name a bundle of your own",
         ) from error
-    return Bundle.load(folder)
+
+
+@lru_cache(maxsize=1)
+def baseline() -> Bundle:
+    """The bundle shipped with the package, loaded once."""
+    return Bundle.load(shipped_folder())
 
 
 def _verified(folder: Path, name: str, digest: str) -> bytes:

@@ -50,3 +50,14 @@ def test_neither_cache_nor_registry_nor_tracking_if_not_wanted(
 def test_the_cache_may_lie_elsewhere(rca_command: Any, asked: dict[str, Any], tmp_path: Path) -> None:
     rca_command("train", "--output", tmp_path / "bundle", "--cache", tmp_path / "elsewhere")
     assert asked["cache"].folder == tmp_path / "elsewhere"
+
+
+def test_a_training_may_continue_from_the_shipped_bundle_or_another(
+    rca_command: Any, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    rca_command("train", "--output", tmp_path / "bundle")
+    assert asked["continue_from"] is None
+    rca_command("train", "--output", tmp_path / "bundle", "--continue-from", tmp_path / "mine")
+    assert asked["continue_from"] == tmp_path / "mine"
+    rca_command("train", "--output", tmp_path / "bundle", "--continue-from", "shipped")
+    assert (asked["continue_from"] / "manifest.json").is_file()
