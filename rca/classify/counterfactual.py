@@ -31,7 +31,7 @@ from rca.telemetry.window import Window
 #: The counterfactual job may be slow if its mean step exceeds its fast steps by this share, or if its last
 #: rank or a stage still costs this share of a step.
 MIN_UNEVEN_STEPS, MIN_REMAINING_COST = 0.06, 0.03
-#: ... and least cost of its ranks, relative to the step, in the slow steps of both jobs.
+#: Least cost of a suspect of the counterfactual job, as a share of the step, in the slow steps of both jobs.
 MIN_RESIDUAL_COST = 0.01
 #: A stage may contain the first suspects if it has at least so many times their ranks.
 WIDER = 2
@@ -173,7 +173,7 @@ def is_residual_suspect(
     """
     if each.cause not in CAUSES or each.component.probability * belief < CERTAIN_RESIDUAL:
         return False
-    # Transfers are unchanged in the counterfactual job; `link_beside_straggler` looks for link faults.
+    # Transfers are unchanged in the counterfactual job; `link_evidence` looks for link faults.
     if each.cause in LINK_CAUSES:
         return False
     if each.component.scope == "job":

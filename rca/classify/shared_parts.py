@@ -27,14 +27,13 @@ CARRIED: Mapping[PartLevel, frozenset[str]] = {
 BETWEEN_NODES = frozenset({"leaf_switch", "rail"})
 #: Causes of single nodes' links and of the fabric, which a part between nodes may explain together.
 _LINKS = frozenset({NIC, CONGESTION})
-#: Least score of a crowded port, in units: against its past, or against the usual port outside the part.
-CROWDED_VS_PAST, CROWDED_VS_USUAL = 0.5, 1.5
+#: Least score of a crowded port, in units: against its past; against the usual port outside the part; against
+#: the quietest port.
+CROWDED_VS_PAST, CROWDED_VS_USUAL, CROWDED_VS_QUIETEST = 0.5, 1.5, 1.5
 #: Ports outside a part are quiet if all of them show less than this share of the part's quietest port.
 QUIET = 0.5
 #: A PCIe switch is at fault if more than this share of its ranks, and two or more, are slow.
 MAJORITY = 0.5
-#: Least score of a crowded port, in units: against its past, or against the quietest port.
-CROWDED_VS_PAST, CROWDED_VS_QUIETEST = 0.5, 1.5
 
 
 def crowded_switch(features: FeatureSet) -> SharedPart | None:

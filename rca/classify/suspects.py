@@ -19,6 +19,7 @@ from rca.classify.decision_table import (
     CERTAIN_STRAGGLER,
     CERTAIN_TYPE,
     JOB_CAUSE_CERTAIN,
+    LIKELIER_THAN_NOT,
     MAX_OUTLIER_SHARE,
     NAMED_BY_EVENTS,
     NOT_SUSPECTED,
@@ -158,7 +159,7 @@ class Suspicion:
             slow_ranks = tuple(int(rank) for rank in np.flatnonzero(slowed))
             return [Component("rank", slow_ranks, max(float(self.per_rank[slowed].mean()), POINTED_TO))]
         whole = float(self.heads["scope"].probabilities(self.features.window[None, :])[0, 1])
-        if whole >= 0.5:
+        if whole >= LIKELIER_THAN_NOT:
             job = Component("job", tuple(range(self.per_rank.size)), whole)
             outliers = outlier_ranks_of(self.per_rank, self.features)
             if not outliers.any():

@@ -77,23 +77,19 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
-def is_certainly_unknown(causes: Sequence[Cause], threshold: float) -> bool:
-    """Whether `unknown` is the answer: it comes first, is likely, and no cause of the catalogue may be named.
+def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
+    """Whether `unknown` comes first and is likely: then it is the answer where no known cause may be named.
 
     Parameters
     ----------
     causes : sequence of Cause
         In the order of the answer.
-    threshold : float
-        Least probability of a named cause.
     """
-    if not causes or causes[0].cause != UNKNOWN or causes[0].probability < CERTAINLY_UNKNOWN:
-        return False
-    return all(cause.probability < threshold for cause in catalogued(causes))
+    return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability >= CERTAINLY_UNKNOWN
 
 
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
-    """The sentence why the first cause may not be named; None if it may.
+    """The sentence why the first cause of the catalogue may not be named; None if it may.
 
     Parameters
     ----------
@@ -103,8 +99,6 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     threshold : float
         Least probability.
     """
-    if is_certainly_unknown(causes, threshold):
-        return None
     found = catalogued(causes)
     if unexplained := _unexplained(causes, threshold):
         return unexplained

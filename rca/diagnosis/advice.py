@@ -162,7 +162,8 @@ def next_check(
     if mode == "fail_slow" and (settling := _settling(causes, missing)) is not None:
         return settling
     if wanted:
-        return f"no cause is certain; collect {wanted[0]}"
+        why = "no cause is certain" if causes else "no known cause explains it"
+        return f"{why}; collect {wanted[0]}"
     if causes:
         return _check_of(causes[0])
     if suspects:

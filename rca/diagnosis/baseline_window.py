@@ -176,6 +176,8 @@ def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:
         return True
     if compared.abstained or not compared.causes:
         return False
+    if alone.cause_is_unknown != compared.cause_is_unknown:
+        return alone.cause_is_unknown
     one, other = compared.causes[0], alone.causes[0]
     return (one.cause, one.ranks) == (other.cause, other.ranks) or one.probability >= other.probability
 

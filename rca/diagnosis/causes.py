@@ -87,13 +87,16 @@ def by_expected_cost(causes: Iterable[Cause]) -> list[Cause]:
 
 
 def catalogued(causes: Iterable[Cause]) -> list[Cause]:
-    """The causes of the catalogue: only these may be named and have actions."""
+    """The causes of the catalogue: only these have a check and a remedy of their own."""
     return [cause for cause in causes if cause.cause != UNKNOWN]
 
 
-def named_first(causes: Sequence[Cause]) -> list[Cause]:
-    """The causes with the first catalogue cause first, as in an answer that names it."""
-    first = catalogued(causes)[:1]
+def named_first(causes: Sequence[Cause], named: Sequence[Cause] | None = None) -> list[Cause]:
+    """The causes with the first of those that may be named at the front; by default any of the catalogue."""
+    places = None if named is None else {(each.cause, tuple(each.ranks)) for each in named}
+    first = [
+        each for each in catalogued(causes) if places is None or (each.cause, tuple(each.ranks)) in places
+    ][:1]
     return [*first, *(cause for cause in causes if cause not in first)]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rca.classify.out_of_distribution import Outside, Strangeness
+from rca.classify.out_of_distribution import SHAPE, Outside, Strangeness
 from rca.classify.preconditions import idles_between_steps, lost_in_pauses
 from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
@@ -19,7 +19,6 @@ from rca.telemetry.window import Window
 #: Rows that end this many steps before the others' are worth a note.
 EARLY_END_STEPS = 3
 _SHOWN_RANKS = 8
-_SHOWN_OUTSIDE = 5
 _SHOWN_SHAPE = 3
 
 
@@ -108,16 +107,13 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
     """How a window that is out of distribution differs from the training windows; empty for any other."""
     if not strangeness.out_of_distribution:
         return []
-    found = [_outside(each, features) for each in strangeness.outside[:_SHOWN_OUTSIDE]]
-    rest = len(strangeness.outside) - _SHOWN_OUTSIDE
-    if rest > 0:
-        found.append(f"{rest} more features outside their range in training")
+    of_the_shape = [each for each in strangeness.outside if each.feature in SHAPE]
     named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
     unusual = (
-        f"the job's size and noise are unusual: distance {strangeness.distance:.1f}, limit "
+        f"the job's shape is unusual: distance {strangeness.distance:.1f}, limit "
         f"{strangeness.distance_limit:.1f}; most unusual: {named}"
     )
-    return [unusual, *found]
+    return [unusual, *(_outside(each, features) for each in of_the_shape)]
 
 
 def _outside(found: Outside, features: FeatureSet) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect, ordered, types_of
+from rca.classify.decision_table import CONTRADICTED_FACTOR, CORROBORATED, UNSURE
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.robust import nan_max, nan_median
@@ -22,8 +23,6 @@ from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN
 
 #: Scores below this are normal, in units. It is below 1 (remarkable) because mild faults score less than 1.
 MAX_NORMAL_SCORE = 0.3
-#: Factor on the probability of a contradicted cause. It is not 0, because exporters may be wrong.
-CONTRADICTED_FACTOR = 0.25
 #: Other ranks are closer to nominal if this share of them has at most this part of the suspects' score.
 CLOSER_RANKS, CLOSER_SCORE = 0.2, 0.5
 #: A device that is busier than this, for the time its rank computes, also works for another process.
@@ -31,12 +30,9 @@ OTHERS_WORK = 1.0
 _ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 #: Scores from here on are loud, in units (1 is remarkable).
 LOUD_SCORE = 2.0
-#: Probability of the first cause below which the classifier is uncertain; `unknown` is always uncertain.
-UNSURE = 0.9
 #: The loudest resource decides if its score is so many times those of other causes' resources.
 LOUDEST = 2.0
-#: Probability that the causes of the loud resource or phase share.
-CORROBORATED = 0.75
+#: Least weight of a cause of the loud resource or phase.
 NOT_AT_ALL = 1e-3
 FABRIC = "fabric"
 #: A phase decides if it has this share of the ranks' excess, and the excess is this share of a step.

@@ -64,12 +64,20 @@ def merge_diagnoses(
         update={
             "slowdown": slowdown,
             "stragglers": _stragglers(whole, part, old, added),
-            "causes": found if verdict.get("abstained", whole.abstained) else named_first(found),
+            "causes": found
+            if verdict.get("abstained", whole.abstained)
+            else named_first(found, [*added, *_named(whole)]),
             "unexplained_seconds_per_step": total - _seconds_of(found),
             "recovery": _recovery(whole, part, old, added, share),
             **verdict,
         }
     )
+
+
+def _named(diagnosis: Diagnosis) -> list[Cause]:
+    """The cause that an answer names, if any."""
+    nothing = diagnosis.abstained or diagnosis.cause_is_unknown
+    return [] if nothing else diagnosis.causes[:1]
 
 
 def adopt_segment_verdict(

@@ -203,12 +203,14 @@ def _assemble(
     found = catalogued(everything)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
-    unknown = is_certainly_unknown(everything, thresholds["name"])
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
+    unknown = not named and is_certainly_unknown(everything)
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
-    reason = abstention(classification, features, answered, thresholds, strangeness, against)
+    reason = abstention(
+        classification, features, answered, thresholds, strangeness, None if unknown else against
+    )
     slowdown = slowdown_of(window, features, pricing, since)
     # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
     explained = classification.mode != "healthy" or reason is not None
@@ -226,7 +228,7 @@ def _assemble(
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
-        next_check=_look_at(classification, features, found, missing, named=named),
+        next_check=_look_at(classification, features, [] if unknown else found, missing, named=named),
         actions=[],
         recovery=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
         missing_signals=missing,

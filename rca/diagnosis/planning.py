@@ -115,16 +115,22 @@ def _replayed(diagnosis: Diagnosis) -> list[Option]:
     ]
 
 
+def _is_decided(diagnosis: Diagnosis) -> bool:
+    """Whether the job is certainly healthy, or its first cause is named; `unknown` names none."""
+    reason = diagnosis.abstention_reason
+    settled = reason is None or reason.code in _STILL_NAMED
+    return settled and not diagnosis.cause_is_unknown
+
+
 def _situation(
     diagnosis: Diagnosis, site: Site, topology: Topology | None = None, replay: PhaseReplay | None = None
 ) -> Situation:
     """The situation that a diagnosis describes."""
     # Answers of older versions have no facts: then no cause is acted on.
     facts = diagnosis.recovery or RecoveryFacts(removals=[])
-    reason = diagnosis.abstention_reason
     return Situation(
         mode=diagnosis.failure_mode,
-        decided=reason is None or reason.code in _STILL_NAMED,
+        decided=_is_decided(diagnosis),
         faults=tuple(_fault(cause, facts) for cause in diagnosis.causes if cause.cause in CAUSES),
         suspects=tuple(
             Suspect(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers

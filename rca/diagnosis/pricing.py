@@ -16,6 +16,7 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
+from rca.classify.decision_table import LIKELIER_THAN_NOT, MOST_OF_EXCESS
 from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
 from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
@@ -26,12 +27,6 @@ from rca.whatif.phase_replay import PhaseReplay
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
-#: share of the excess unexplained.
-MOST_OF_EXCESS = 0.5
-#: Probability from which a catalogue cause is priced before `unknown`, if not all can be, and is shown
-#: without a price among priced causes.
-LIKELIER_THAN_NOT = 0.5
 #: Jobs that spend this share of a usual step in no phase may compute there, for example generate text.
 UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.

@@ -12,7 +12,7 @@ from rca.diagnosis.format_1 import PRICE, lifted
 from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
 from rca.recovery.option import Option
 from rca.recovery.site import Site
-from rca.telemetry.causes import STOP_CAUSES, CauseOwner, FailureMode, Pattern, StragglerType
+from rca.telemetry.causes import STOP_CAUSES, UNKNOWN, CauseOwner, FailureMode, Pattern, StragglerType
 
 if TYPE_CHECKING:
     from rca.telemetry.window import Window
@@ -349,6 +349,11 @@ class Diagnosis(_Frozen):
             abstained=(update or {}).get("abstained", self.abstained),
         )
         return super().model_copy(update={**(update or {}), "verdict": verdict}, deep=deep)
+
+    @property
+    def cause_is_unknown(self) -> bool:
+        """Whether the answer is that no cause of the catalogue explains a slow job."""
+        return not self.abstained and bool(self.causes) and self.causes[0].cause == UNKNOWN
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python data, ready for any JSON encoder."""

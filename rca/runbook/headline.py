@@ -8,6 +8,7 @@ from rca.diagnosis.format_1 import NOTABLE_SLOWING
 from rca.diagnosis.result import Cause, Diagnosis, Straggler, WindowSpan
 from rca.runbook.numbers import probability, ratio, seconds
 from rca.runbook.phrases import Name, Phrase, all_ranks, joined, place_of
+from rca.telemetry.causes import UNKNOWN
 
 _SHOWN_STRAGGLERS = 3
 COST_UNKNOWN = "cost unknown"
@@ -119,5 +120,7 @@ def _cause(causes: Sequence[Cause]) -> Phrase:
     if not causes:
         return (", cause not known",)
     best = causes[0]
+    if best.cause == UNKNOWN:
+        return (f", no known cause explains it ({probability(best.probability)})",)
     more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
     return (", cause ", Name(best.cause), f" ({probability(best.probability)}){more}")

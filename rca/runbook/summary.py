@@ -24,7 +24,7 @@ from rca.runbook.numbers import (
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined
 from rca.telemetry.catalogue import channels
-from rca.telemetry.causes import CauseOwner
+from rca.telemetry.causes import UNKNOWN, CauseOwner
 from rca.telemetry.names import DROPPED_COLUMNS
 
 #: Lines of evidence in a summary.
@@ -257,7 +257,9 @@ def _sure(diagnosis: Diagnosis) -> Phrase:
         parts.append((f"{diagnosis.failure_mode.replace('_', '-')} {probability(odds)}",))
     if diagnosis.causes:
         best = diagnosis.causes[0]
-        parts.append((Name(best.cause), f" {probability(best.probability)}"))
+        likely = probability(best.probability)
+        unknown = (f"no known cause explains it {likely}",)
+        parts.append(unknown if best.cause == UNKNOWN else (Name(best.cause), f" {likely}"))
     left = [mode for mode in diagnosis.failure_mode_set if mode != diagnosis.failure_mode]
     if left and diagnosis.set_level is not None:
         words = ", ".join(mode.replace("_", "-") for mode in left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
+from rca.classify.decision_table import DECIDE, NAME
 from rca.classify.head import Head
 from rca.classify.preconditions import loses_much, work_seen
 from rca.training.corpus import Corpus
@@ -53,9 +54,9 @@ def choose_thresholds(
         "fault": _alarm(faulty[seen & ~costly], FALSE_ALARM_BUDGET),
         "fault_costly": _alarm(faulty[seen & costly], COSTLY_BUDGET),
         "fault_unseen": _alarm(faulty[~seen], UNSEEN_BUDGET),
-        "decide": 0.5,
+        "decide": DECIDE,
         "straggler": _rank_threshold(corpus, heads["straggler"]),
-        "name": 0.4,
+        "name": NAME,
     }
 
 

@@ -7,11 +7,16 @@ import simulated_jobs
 
 import rca
 from rca.diagnosis.abstention import is_certainly_unknown, objection
+from rca.diagnosis.baseline_window import _is_surer
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.causes import by_expected_cost, named_first
+from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.pipeline import analyse
-from rca.diagnosis.result import Cause
+from rca.diagnosis.planning import with_actions
+from rca.diagnosis.result import Cause, Evidence
 from rca.diagnosis.segment_rediagnosis import _certain
+from rca.recovery.site import Site
+from rca.runbook.headline import headline
 from rca.simulation import Fault, Scenario, simulate
 from rca.telemetry.causes import UNKNOWN
 
@@ -68,12 +73,46 @@ def test_only_actions_that_need_no_cause_are_left(diagnosis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("unknown", "known", "answered"),
-    [(0.8, 0.1, True), (0.5, 0.3, True), (0.45, 0.1, False), (0.55, 0.45, False)],
+    ("first", "chance", "answered"),
+    [(UNKNOWN, 0.8, True), (UNKNOWN, 0.5, True), (UNKNOWN, 0.45, False), ("runtime_gc", 0.9, False)],
 )
-def test_it_is_the_answer_where_it_is_likely_and_no_known_cause_is(unknown, known, answered) -> None:
-    causes = [a_cause(UNKNOWN, 0.5, unknown), a_cause("runtime_gc", 0.1, known)]
-    assert is_certainly_unknown(causes, 0.4) == answered
+def test_it_may_be_the_answer_where_it_comes_first_and_is_likely(first, chance, answered) -> None:
+    assert is_certainly_unknown([a_cause(first, 0.5, chance), a_cause("hang", 0.1, 0.3)]) == answered
+
+
+def test_its_machine_stays_in_service(slowed, diagnosis) -> None:
+    """A cause that is not named takes no machine out, also where `unknown` has a verdict."""
+    heated = a_cause("gpu_throttling", 0.2, 0.38).model_copy(
+        update={"evidence": [Evidence(signal="gpu_clock", value=1.0, reference=2.0, unit="MHz", note="")]}
+    )
+    beside = diagnosis.model_copy(update={"causes": [*diagnosis.causes, heated]})
+    assert not any(
+        each.weight == "heavy" for each in with_actions(beside, slowed.window, site=Site()).actions
+    )
+
+
+def test_the_next_check_is_of_ranks_that_no_signal_explains(diagnosis) -> None:
+    assert diagnosis.next_check.startswith(("no known cause explains it", "no measured signal explains"))
+
+
+def test_the_page_says_that_no_known_cause_explains_it(diagnosis) -> None:
+    assert "no known cause explains it (>0.99)" in "".join(map(str, headline(diagnosis)))
+
+
+def test_a_named_cause_gives_way_to_none(diagnosis) -> None:
+    named = diagnosis.model_copy(update={"causes": [a_cause("gpu_throttling", 0.2, 0.85)]})
+    assert not _is_surer(diagnosis, named)
+    assert _is_surer(named, diagnosis)
+
+
+def test_a_part_is_named_before_it_and_no_unlikely_cause_is(diagnosis) -> None:
+    whole = diagnosis.model_copy(
+        update={"causes": [a_cause(UNKNOWN, 0.5, 0.55), a_cause("runtime_gc", 0.4, 0.38)]}
+    )
+    added = a_cause("nic_degradation", 0.01, 0.95).model_copy(update={"ranks": [9]})
+    part = diagnosis.model_copy(update={"causes": [added]})
+    merged = merge_diagnoses(whole, part, [added], share=0.5, measured=2.0, rank_steps=1600.0)
+    assert [each.cause for each in merged.causes] == ["nic_degradation", UNKNOWN, "runtime_gc"]
 
 
 def test_a_less_likely_one_leaves_the_cause_open(slowed) -> None:
@@ -92,12 +131,11 @@ def test_beside_a_known_cause_each_has_its_price() -> None:
     assert found[UNKNOWN].seconds_per_step > found["runtime_gc"].seconds_per_step > 0
 
 
-def test_what_it_costs_is_open_as_far_as_naming_another_cause_goes() -> None:
+def test_it_comes_before_a_known_cause_of_a_small_part() -> None:
     answer = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window)
     assert answer.unexplained_seconds_per_step < 0.1 * answer.slowdown.seconds_per_step
-    assert answer.abstained
-    assert "runtime_gc is likely" in answer.abstention_reason.sentence
-    assert "most of the delay has no known cause" in answer.abstention_reason.sentence
+    assert not answer.abstained
+    assert [(each.cause, each.ranks) for each in answer.causes[:2]] == [(UNKNOWN, [5]), ("runtime_gc", [12])]
 
 
 def test_a_known_cause_leaves_no_room_for_it() -> None:

@@ -107,3 +107,13 @@ def test_a_cause_on_all_nodes_blames_none(make_window: Any, named: int, blamed: 
     assert diagnosis.recovery.job_nodes == 4
     cause = diagnosis.causes[0].model_copy(update={"nodes": [f"node-{n}" for n in range(named)]})
     assert len([node for node in _nodes(cause, diagnosis) if node is not None]) == blamed
+
+
+def test_an_answer_of_unknown_neither_names_nor_changes_the_cause_of_an_incident(database: Database) -> None:
+    held = detail(database, "unknown", "unknown")
+    assert (held.cause, held.state) == (None, "open")
+
+
+def test_an_answer_of_unknown_leaves_the_named_cause(database: Database) -> None:
+    held = detail(database, "nic_degradation", "nic_degradation", "unknown", "unknown", "unknown")
+    assert held.cause == "nic_degradation"

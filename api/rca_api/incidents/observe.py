@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from sqlalchemy.orm import Session
 
+from rca.telemetry.causes import UNKNOWN
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import repository
 from rca_api.incidents.state_machine import Verdict
@@ -69,18 +70,24 @@ def _verdict(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _certainty(document: dict[str, Any]) -> Verdict:
-    if document["abstained"]:
+    if document["abstained"] or _cause_is_unknown(document):
         return "suspect" if _is_suspect(document) else "unsure"
     return "healthy" if document["failure_mode"] == "healthy" else "sick"
 
 
 def _is_suspect(document: dict[str, Any]) -> bool:
-    """Whether the diagnosis is certain of a fault, and not of its cause."""
+    """Whether the diagnosis is certain of a fault, and does not name its cause."""
     mode, reason = document["failure_mode"], document.get("abstention_reason")
-    if not document["abstained"] or mode == "healthy" or reason is None:
+    if mode == "healthy":
         return False
-    certain = document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY
-    return bool(certain and reason["code"] in _CAUSE_IS_OPEN)
+    open_cause = _cause_is_unknown(document) or (reason is not None and reason["code"] in _CAUSE_IS_OPEN)
+    return bool(open_cause and document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY)
+
+
+def _cause_is_unknown(document: dict[str, Any]) -> bool:
+    """Whether the answer is that no known cause explains the slowness: it names none for the incident."""
+    causes = document["causes"]
+    return bool(causes and not document["abstained"] and causes[0]["cause"] == UNKNOWN)
 
 
 def _onset(document: dict[str, Any], window_start: float) -> float | None:
