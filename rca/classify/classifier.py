@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
-from rca.classify.decision_table import POINTED_TO
+from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
@@ -76,7 +76,8 @@ class Classification:
     """Failure mode with calibrated probabilities, and the suspected components.
 
     `decided` is False where no failure mode is probable enough to act on. `events` are the columns of single
-    long steps that alone made the job look slow. `left_out` counts suspects beyond the most probable ones.
+    long steps that alone made the job look slow. `left_out` counts suspects beyond the most probable
+    ones. `alarm` is the probability of a fault from which the job would have been called faulty.
     """
 
     mode: str
@@ -86,6 +87,7 @@ class Classification:
     rank_probability: FloatArray
     events: tuple[int, ...] = ()
     left_out: int = 0
+    alarm: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,9 @@ class Classifier:
             if alone is not None:
                 return alone
         if mode == "healthy":
-            return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]))
+            return Classification(
+                mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm=self.alarm(features)
+            )
         per_rank = self._rank_probability(features, mode)
         if node_odds:
             per_rank = with_history(per_rank, node_odds, features.topology)
@@ -229,7 +233,7 @@ class Classifier:
     def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < float(alarm_thresholds(self.thresholds, features.window)):
+        if suspicion < self.alarm(features):
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":
@@ -237,6 +241,11 @@ class Classifier:
         else:
             shown = silent_enough(features)
         return fault if shown else "healthy"
+
+    def alarm(self, features: FeatureSet) -> float:
+        """Probability of a fault from which the job is called faulty."""
+        whole = acts_on_all(self.heads["scope"], features.window[None, :])[0]
+        return float(alarm_thresholds(self.thresholds, features.window, whole))
 
     def _rank_probability(self, features: FeatureSet, mode: str) -> FloatArray:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]
@@ -283,6 +292,23 @@ class Classifier:
         """Probabilities of a component: the geometric mean over its ranks."""
         model = self.heads[head]
         return dict(zip(model.classes, pooled(model.probabilities(rows)).tolist(), strict=True))
+
+
+def acts_on_all(scope: Head, windows: FloatArray) -> BoolArray:
+    """Whether a fault would act on the job as a whole, rather than on some ranks.
+
+    Parameters
+    ----------
+    scope : Head
+        ``scope`` of a bundle.
+    windows : ndarray of shape (n, n_window_features)
+
+    Returns
+    -------
+    ndarray of shape (n,), bool
+    """
+    result: BoolArray = scope.probabilities(windows)[:, scope.classes.index("job")] >= LIKELIER_THAN_NOT
+    return result
 
 
 def named_ranks(suspects: Iterable[Suspect]) -> list[int]:

@@ -1,7 +1,7 @@
 """The decision table: limits of probabilities and amounts at which an answer changes.
 
 It has alarm, certain health, second diagnoses, windows without steps, suspects, and the naming of a cause.
-A training chooses further thresholds (``fault``, ``fault_costly``, ``fault_unseen``, ``straggler``). They are
+A training chooses further thresholds (``fault`` and its kinds, ``straggler``). They are
 in the bundle, and docs/decisions/0025 has their budget. Limits of one measurement, such as the least score of
 a crowded port or of a late rank, stay in the module that measures it.
 

@@ -252,7 +252,9 @@ def loses_much(window: FloatArray) -> BoolArray:
     return lost
 
 
-def alarm_thresholds(thresholds: Mapping[str, float], window: FloatArray) -> FloatArray:
+def alarm_thresholds(
+    thresholds: Mapping[str, float], window: FloatArray, whole: BoolArray | bool = False
+) -> FloatArray:
     """Probabilities of a fault from which on jobs are called faulty.
 
     Parameters
@@ -260,11 +262,14 @@ def alarm_thresholds(thresholds: Mapping[str, float], window: FloatArray) -> Flo
     thresholds : mapping of str to float
         Of a bundle; older bundles have one threshold, ``fault``, for all kinds of jobs.
     window : ndarray of shape (..., n_window_features)
+    whole : bool or ndarray of shape (...,)
+        Whether the job would be a suspect as a whole: then a change is often harmless.
 
     Returns
     -------
     ndarray of shape (...,)
     """
     usual = thresholds["fault"]
-    seen = np.where(loses_much(window), thresholds.get("fault_costly", usual), usual)
+    of_kind = np.where(whole, thresholds.get("fault_whole", usual), usual)
+    seen = np.where(loses_much(window), thresholds.get("fault_costly", usual), of_kind)
     return np.where(work_seen(window), seen, thresholds.get("fault_unseen", usual))

@@ -30,9 +30,7 @@ rca diagnose window.json --bundle my-bundle
 
 def command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Bundle folder to write.")],
-    windows: Annotated[
-        int | None, typer.Option(min=200, help="Simulated windows. [default: as the shipped bundle]")
-    ] = None,
+    windows: Annotated[int | None, typer.Option(min=200, help="Simulated windows. [default: 96000]")] = None,
     seed: Seed = None,
     collection: Annotated[
         list[Path] | None,

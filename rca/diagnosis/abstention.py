@@ -22,7 +22,6 @@ from rca.classify.decision_table import (
 )
 from rca.classify.out_of_distribution import Strangeness
 from rca.classify.preconditions import (
-    alarm_thresholds,
     can_show_health,
     idles_between_steps,
     long_enough,
@@ -187,7 +186,6 @@ def abstention(
     classification: Classification,
     features: FeatureSet,
     causes: Sequence[Cause],
-    thresholds: dict[str, float],
     strangeness: Strangeness | None,
     objection: str | None,
 ) -> AbstentionReason | None:
@@ -199,15 +197,12 @@ def abstention(
     features : FeatureSet
     causes : sequence of Cause
         In the order of the answer.
-    thresholds : dict of str to float
-        Of the bundle, among them ``decide`` for the failure mode.
     strangeness : Strangeness or None
         None where the bundle lacks the ranges of its training windows.
     objection : str or None
         Why the first cause may not be named (`rca.diagnosis.abstention.objection`).
     """
     mode, chance = classification.mode, classification.probability[classification.mode]
-    alarm = float(alarm_thresholds(thresholds, features.window))
     if classification.events:
         return _reason("single_event", single_events_sentence(classification, features))
     if mode == "healthy" and features.job_end.all_released:
@@ -216,7 +211,7 @@ def abstention(
         return (
             _insufficient(mode, features)
             or _if_strange(strangeness)
-            or _reason("undecided_mode", _undecided(classification, alarm))
+            or _reason("undecided_mode", _undecided(classification))
         )
     if mode == "healthy" and (doubtful := _doubts_health(features)) is not None:
         return doubtful
@@ -293,11 +288,13 @@ def _if_strange(strangeness: Strangeness | None) -> AbstentionReason | None:
     )
 
 
-def _undecided(classification: Classification, alarm: float) -> str:
+def _undecided(classification: Classification) -> str:
     chances = sorted(classification.probability.items(), key=lambda item: -item[1])
     (first, likely), (second, less) = chances[:2]
     sentence = f"undecided between {_label(first)} ({likely:.2f}) and {_label(second)} ({less:.2f})"
-    return sentence if first == classification.mode else f"{sentence}; an alarm needs {alarm:.2f}"
+    return (
+        sentence if first == classification.mode else f"{sentence}; an alarm needs {classification.alarm:.2f}"
+    )
 
 
 def _label(mode: str) -> str:

@@ -208,9 +208,7 @@ def _assemble(
     unknown = not named and is_certainly_unknown(everything)
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
-    reason = abstention(
-        classification, features, answered, thresholds, strangeness, None if unknown else against
-    )
+    reason = abstention(classification, features, answered, strangeness, None if unknown else against)
     slowdown = slowdown_of(window, features, pricing, since)
     # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
     explained = classification.mode != "healthy" or reason is not None

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
+from rca.classify.classifier import acts_on_all
 from rca.classify.head import Head
 from rca.classify.preconditions import alarm_thresholds, shows_slowness
 from rca.classify.uncertainty import CONFIDENCE_BINS, confidence_bin
@@ -46,7 +47,9 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
         return {}
     head = heads["mode"]
     chances = head.probabilities(corpus.window[held])
-    said = _said(chances, corpus.window[held], head.classes, thresholds)
+    whole = acts_on_all(heads["scope"], corpus.window[held])
+    alarm = alarm_thresholds(thresholds, corpus.window[held], whole)
+    said = _said(chances, corpus.window[held], head.classes, alarm)
     sure = chances[np.arange(said.size), said]
     bins = np.array([confidence_bin(float(chance)) for chance in sure])
     total = weights.sum()
@@ -58,9 +61,7 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
     }
 
 
-def _said(
-    chances: FloatArray, windows: FloatArray, classes: Sequence[str], thresholds: Mapping[str, float]
-) -> IntArray:
+def _said(chances: FloatArray, windows: FloatArray, classes: Sequence[str], alarm: FloatArray) -> IntArray:
     """Column of the failure mode that a diagnosis names, as `Classifier` decides."""
     healthy = classes.index("healthy")
     faults = chances.copy()
@@ -68,6 +69,6 @@ def _said(
     worst = faults.argmax(axis=1)
     suspicion = 1.0 - chances[:, healthy]
     steps = np.rint(np.exp2(windows[:, WINDOW_FEATURES.index("log2_steps")]))
-    calm = suspicion < alarm_thresholds(thresholds, windows)
+    calm = suspicion < alarm
     calm |= (worst == classes.index("fail_slow")) & ~shows_slowness(steps, suspicion)
     return np.where(calm, healthy, worst)

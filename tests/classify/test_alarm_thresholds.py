@@ -45,6 +45,14 @@ def test_many_windows_are_judged_at_once() -> None:
     assert alarm_thresholds(THREE, rows).tolist() == [0.94, 0.86]
 
 
+def test_changes_of_the_whole_job_have_their_own_threshold_unless_they_cost_much() -> None:
+    rows = np.stack(
+        [window(step_noise=0.0, lateness=late, slow_segment_share=1.0) for late in (0.0, 0.0, 0.5)]
+    )
+    limits = alarm_thresholds(THREE | {"fault_whole": 0.98}, rows, np.array([False, True, True]))
+    assert limits.tolist() == [0.94, 0.98, 0.86]
+
+
 def test_older_bundles_have_one_threshold_for_all() -> None:
     rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, slow_segment_share=1.0)])
     assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]

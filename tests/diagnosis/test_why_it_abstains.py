@@ -27,7 +27,7 @@ from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
 from rca.telemetry.step_clock import StepClock
 
-THRESHOLDS = {"decide": 0.5, "name": 0.4, "fault": 0.94}
+THRESHOLDS = {"decide": 0.5, "name": 0.4}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")
 
 
@@ -45,7 +45,7 @@ def abstention(classification, features, causes, thresholds, strangeness, *, cov
         Pricing(priced, nothing, 0.0, BusyEvidence(np.zeros((1, 0)), np.zeros((1, 0)))),
         thresholds["name"],
     )
-    return module.abstention(classification, features, causes, thresholds, strangeness, against)
+    return module.abstention(classification, features, causes, strangeness, against)
 
 
 def reason_of(window: rca.Window, **options) -> AbstentionReason:
@@ -166,7 +166,7 @@ def test_two_modes_are_named_with_their_odds(features) -> None:
 
 
 def test_suspicion_below_the_alarm_shows_the_alarm_threshold(features) -> None:
-    classification = classified("healthy", 0.2, decided=False)
+    classification = replace(classified("healthy", 0.2, decided=False), alarm=0.94)
     reason = abstention(classification, features, [], THRESHOLDS, None)
     assert reason is not None
     assert reason.code == "undecided_mode"

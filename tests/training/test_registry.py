@@ -31,7 +31,7 @@ pytestmark = [
 #: Enough for a spoilt bundle to be told from a sound one.
 N_WINDOWS = 24
 #: Thresholds that next to nothing reaches.
-DEAF = dict.fromkeys(("fault", "fault_costly", "fault_unseen"), 0.9999)
+DEAF = dict.fromkeys(("fault", "fault_costly", "fault_whole", "fault_unseen"), 0.9999)
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
 

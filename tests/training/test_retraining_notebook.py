@@ -28,7 +28,7 @@ pytestmark = [
 ]
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "retraining.py"
 #: Thresholds that next to nothing reaches.
-DEAF = dict.fromkeys(("fault", "fault_costly", "fault_unseen"), 0.9999)
+DEAF = dict.fromkeys(("fault", "fault_costly", "fault_whole", "fault_unseen"), 0.9999)
 
 
 def without_fitting(

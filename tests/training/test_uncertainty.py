@@ -29,10 +29,19 @@ class FixedHead:
         return np.tile(self._chances, (len(rows), 1))
 
 
+class ScopeHead(FixedHead):
+    """Believes that every fault is one of some ranks, or of the whole job."""
+
+    classes = ("some", "job")
+
+
+SOME, WHOLE = ScopeHead(1.0, 0.0), ScopeHead(0.0, 1.0)
+
+
 def shares(*chances: float, fault: float = 0.5, log2_steps: float = 10.0, **changes: Any) -> AnswerShares:
     corpus = made_up_corpus(200, **changes)
     corpus.window[:, WINDOW_FEATURES.index("log2_steps")] = log2_steps
-    heads: Any = {"mode": FixedHead(*chances)}
+    heads: Any = {"mode": FixedHead(*chances), "scope": SOME}
     return AnswerShares.load(fit_answers(corpus, heads, {"fault": fault}))
 
 
@@ -57,8 +66,18 @@ def test_what_costs_much_alarms_earlier(lateness: float, said: str) -> None:
     corpus = made_up_corpus(200)
     for name, value in {"log2_steps": 10.0, "lateness": lateness, "slow_segment_share": 0.5}.items():
         corpus.window[:, WINDOW_FEATURES.index(name)] = value
-    heads: Any = {"mode": FixedHead(0.12, 0.88, 0.0)}
+    heads: Any = {"mode": FixedHead(0.12, 0.88, 0.0), "scope": SOME}
     found = AnswerShares.load(fit_answers(corpus, heads, {"fault": 0.9, "fault_costly": 0.85}))
+    assert found.mode[said] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("scope", "said"), [(SOME, "fail_slow"), (WHOLE, "healthy")])
+def test_what_changes_the_whole_job_alarms_later(scope: ScopeHead, said: str) -> None:
+    corpus = made_up_corpus(200)
+    corpus.window[:, WINDOW_FEATURES.index("log2_steps")] = 10.0
+    corpus.window[:, WINDOW_FEATURES.index("lateness")] = 0.0
+    heads: Any = {"mode": FixedHead(0.08, 0.92, 0.0), "scope": scope}
+    found = AnswerShares.load(fit_answers(corpus, heads, {"fault": 0.9, "fault_whole": 0.95}))
     assert found.mode[said] == pytest.approx(1.0)
 
 
@@ -83,7 +102,7 @@ def test_weights_count_and_other_parts_do_not() -> None:
             assert len(rows) == 2
             return np.array([[0.9, 0.1, 0.0], [0.0, 0.9, 0.1]])
 
-    heads: Any = {"mode": Picky()}
+    heads: Any = {"mode": Picky(), "scope": SOME}
     assert fit_answers(corpus, heads, {"fault": 0.5})["mode"] == {
         "healthy": 0.75,
         "fail_slow": 0.25,
@@ -93,7 +112,7 @@ def test_weights_count_and_other_parts_do_not() -> None:
 
 def test_without_held_out_windows_nothing_is_said() -> None:
     corpus = made_up_corpus(20, part=("train",) * 20)
-    heads: Any = {"mode": FixedHead(1.0, 0.0, 0.0)}
+    heads: Any = {"mode": FixedHead(1.0, 0.0, 0.0), "scope": SOME}
     assert fit_answers(corpus, heads, {"fault": 0.5}) == {}
 
 
