@@ -96,7 +96,7 @@ def train(
     cache: FeatureCache | None = None,
     tracking_uri: str | None = None,
     registered: bool = True,
-    bundle_version: str = "1",
+    bundle_version: str = "2",
     settings: Settings | None = None,
     continue_from: Path | None = None,
     progress: Progress = lambda phase, done, total: None,
@@ -166,7 +166,7 @@ def fit(
     collections: Sequence[Path] = (),
     processes: int = 2,
     cache: FeatureCache | None = None,
-    bundle_version: str = "1",
+    bundle_version: str = "2",
     settings: Settings | None = None,
     continue_from: Path | None = None,
     progress: Progress = lambda phase, done, total: None,
@@ -266,7 +266,7 @@ def _provenance(
     collections: Sequence[Path],
     corpus: Corpus,
     settings: Settings | None,
-    earlier: EarlierTrees | None,
+    earlier: EarlierTrees | None = None,
 ) -> dict[str, Any]:
     libraries = ("straggler-rca", "lightgbm", "dowhy", "scikit-learn", "numpy", "scipy")
     # Values, not the file's name: the provenance alone must reproduce the bundle.

@@ -173,7 +173,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_service_with_cluster_priors_answers_with_them(tmp_path: Path, make_window) -> None:
     window = make_window(late={5: 0.05}, phase="data_loading_seconds").to_json()
     priors = tmp_path / "priors.json"
-    priors.write_text('{"storage_degradation": 1000, "data_loader_stall": 1}')
+    priors.write_text('{"storage_degradation": 1000000, "data_loader_stall": 1}')
     with TestClient(create_app(Settings(processes=1, priors=priors))) as held:
         answer = held.post("/v1/diagnoses", content=window, headers=JSON).json()
     assert answer["causes"][0]["cause"] == "storage_degradation"

@@ -16,6 +16,8 @@ from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.resource_evidence import resource_names
 
 NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
+#: A head that takes every fault for one of some ranks.
+SOME: Any = SimpleNamespace(probabilities=lambda rows: np.tile([1.0, 0.0], (len(rows), 1)))
 
 
 def features(*own_time_excess: float, noise: float = 0.01) -> Any:
@@ -75,7 +77,7 @@ def test_a_stage_stays_one_that_costs_more_than_its_latest_rank(gain: float, lat
 def test_a_suspected_node_is_its_late_rank(make_window, late: float, named: tuple[int, ...]) -> None:
     window = extract(make_window(late={5: late}, steps=slice(20, None)))
     per_rank = np.array([0.01, 0.01, 0.01, 0.01, 0.8, 0.99, 0.01, 0.01])
-    suspicion = Suspicion(baseline().classifier.heads, 0.3, window, per_rank)
+    suspicion = Suspicion(baseline().classifier.heads | {"scope": SOME}, 0.3, window, per_rank)
     assert [each.ranks for each in suspicion.of_a_slow_job()] == [named]
 
 

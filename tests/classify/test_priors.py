@@ -82,8 +82,8 @@ def test_priors_decide_between_look_alikes(make_window) -> None:
     def chance(priors: dict[str, float] | None) -> dict[str, float]:
         return {cause.cause: cause.probability for cause in rca.diagnose(window, priors=priors).causes}
 
-    storage = chance({"storage_degradation": 1000, "data_loader_stall": 1})
-    loader = chance({"storage_degradation": 1, "data_loader_stall": 1000})
+    storage = chance({"storage_degradation": 1_000_000, "data_loader_stall": 1})
+    loader = chance({"storage_degradation": 1, "data_loader_stall": 1_000_000})
     assert max(storage, key=storage.__getitem__) == "storage_degradation"
     assert max(loader, key=loader.__getitem__) == "data_loader_stall"
 

@@ -209,7 +209,7 @@ def test_cluster_priors_move_the_causes(rca_command: Run, tmp_path: Path, make_w
     window = make_window(late={5: 0.05}, phase="data_loading_seconds")
     window.to_directory(tmp_path / "window")
     priors = tmp_path / "priors.json"
-    priors.write_text('{"storage_degradation": 1000, "data_loader_stall": 1}')
+    priors.write_text('{"storage_degradation": 1000000, "data_loader_stall": 1}')
     ran = rca_command("diagnose", tmp_path / "window", "--format", "json", "--priors", priors)
     assert json.loads(ran.out)["causes"][0]["cause"] == "storage_degradation"
 

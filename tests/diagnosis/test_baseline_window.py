@@ -105,7 +105,7 @@ def simulated(*faults: Fault, **changes: Any) -> tuple[Window, Window, Label]:
 
 def test_a_known_fault_has_a_better_price() -> None:
     """Loaders that stall from the window's first step on: how fast they were tells the hour before only."""
-    past, window, label = simulated(Fault(cause="data_loader_stall", ranks=ALL, first_step=50, severity=0.6))
+    past, window, label = simulated(Fault(cause="data_loader_stall", ranks=ALL, first_step=50, severity=0.8))
     # The label's seconds are means over all hundred steps.
     true = 2 * (label.causes[0].model_extra or {})["seconds_per_step"]
     alone, answer = rca.diagnose(window), rca.diagnose(window, earlier=past)

