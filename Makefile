@@ -62,8 +62,10 @@ bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for
 
 # The bundle that the shipped one adds trees to. It needs the history: git fetch --unshallow.
 .cache/earlier/$(EARLIER):
+	mkdir -p .cache/earlier
+	git archive --output $@.tar $(EARLIER) models/rca_models/baseline
 	mkdir -p $@
-	git archive $(EARLIER) models/rca_models/baseline | tar -x --strip-components 3 -C $@
+	tar -x --strip-components 3 -C $@ -f $@.tar
 
 train: setup .cache/captures .cache/gpu .cache/earlier/$(EARLIER) ## Train a bundle as the shipped one was, and write its card
 	$(RUN)/rca train --windows 32768 --continue-from .cache/earlier/$(EARLIER) --collection .cache/captures \

@@ -135,7 +135,8 @@ class Classifier:
             What history says of nodes, from `rca.classify.operator_inputs.checked_node_odds`.
         """
         probability = self._mode_probability(features)
-        mode = self._mode(probability, features)
+        alarm = self.alarm(features)
+        mode = self._mode(probability, features, alarm)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
             alone = self._only_events(features, alarmed=mode == "fail_slow")
@@ -143,7 +144,7 @@ class Classifier:
                 return alone
         if mode == "healthy":
             return Classification(
-                mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm=self.alarm(features)
+                mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm=alarm
             )
         per_rank = self._rank_probability(features, mode)
         if node_odds:
@@ -172,7 +173,9 @@ class Classifier:
         rest = without_steps(features, events)
         probability = self._mode_probability(rest)
         likeliest = max(probability, key=lambda mode: probability[mode])
-        if self._mode(probability, rest) != "healthy" or (alarmed and likeliest != "healthy"):
+        if self._mode(probability, rest, self.alarm(rest)) != "healthy" or (
+            alarmed and likeliest != "healthy"
+        ):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         no_suspect = np.zeros(features.rank.shape[0])
@@ -230,10 +233,10 @@ class Classifier:
         causes = between_machines(found.causes)
         return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
-    def _mode(self, probability: dict[str, float], features: FeatureSet) -> str:
+    def _mode(self, probability: dict[str, float], features: FeatureSet, alarm: float) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
         suspicion = 1.0 - probability["healthy"]
-        if suspicion < self.alarm(features):
+        if suspicion < alarm:
             return "healthy"
         fault = max(("fail_slow", "fail_stop"), key=lambda mode: probability[mode])
         if fault == "fail_slow":
