@@ -63,9 +63,10 @@ bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for
 # The bundle that the shipped one adds trees to. It needs the history: git fetch --unshallow.
 .cache/earlier/$(EARLIER):
 	mkdir -p .cache/earlier
+	rm -rf $@.new && mkdir -p $@.new
 	git archive --output $@.tar $(EARLIER) models/rca_models/baseline
-	mkdir -p $@
-	tar -x --strip-components 3 -C $@ -f $@.tar
+	tar -x --strip-components 3 -C $@.new -f $@.tar
+	mv $@.new $@
 
 train: setup .cache/captures .cache/gpu .cache/earlier/$(EARLIER) ## Train a bundle as the shipped one was, and write its card
 	$(RUN)/rca train --windows 32768 --continue-from .cache/earlier/$(EARLIER) --collection .cache/captures \

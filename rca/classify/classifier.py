@@ -85,9 +85,9 @@ class Classification:
     decided: bool
     suspects: list[Suspect]
     rank_probability: FloatArray
+    alarm: float
     events: tuple[int, ...] = ()
     left_out: int = 0
-    alarm: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -143,9 +143,7 @@ class Classifier:
             if alone is not None:
                 return alone
         if mode == "healthy":
-            return Classification(
-                mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm=alarm
-            )
+            return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm)
         per_rank = self._rank_probability(features, mode)
         if node_odds:
             per_rank = with_history(per_rank, node_odds, features.topology)
@@ -155,7 +153,7 @@ class Classifier:
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
-        return Classification(mode, probability, decided, suspects, per_rank, left_out=left_out)
+        return Classification(mode, probability, decided, suspects, per_rank, alarm, left_out=left_out)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
@@ -173,14 +171,13 @@ class Classifier:
         rest = without_steps(features, events)
         probability = self._mode_probability(rest)
         likeliest = max(probability, key=lambda mode: probability[mode])
-        if self._mode(probability, rest, self.alarm(rest)) != "healthy" or (
-            alarmed and likeliest != "healthy"
-        ):
+        alarm = self.alarm(rest)
+        if self._mode(probability, rest, alarm) != "healthy" or (alarmed and likeliest != "healthy"):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         no_suspect = np.zeros(features.rank.shape[0])
         columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
-        return Classification("healthy", probability, False, [], no_suspect, columns)
+        return Classification("healthy", probability, False, [], no_suspect, alarm, columns)
 
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None

@@ -14,8 +14,8 @@ from rca.commands.training_options import Cache, Seed, Settings
 if TYPE_CHECKING:
     from rca.training.run import TrainingResult
 
-#: Name of the shipped bundle as one to continue from.
-SHIPPED = Path("shipped")
+#: Name of the shipped bundle as one to continue from; a folder of that name is ``./shipped``.
+SHIPPED = "shipped"
 EXAMPLES = """
 rca train --output my-bundle                           simulated windows only; models/README.md has the
                                                        command of the shipped bundle
@@ -58,7 +58,7 @@ def command(
     cache: Cache = None,
     settings: Settings = None,
     continue_from: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="BUNDLE",
             help="Add new trees to those of this bundle, or of the `shipped` one, instead of learning "
@@ -81,6 +81,9 @@ def command(
     from rca.training.tracking import DEFAULT_URI
 
     tuned = None if settings is None else read_settings(settings)
+    earlier = None if continue_from is None else Path(continue_from)
+    if continue_from == SHIPPED:
+        earlier = shipped_folder()
     with progress() as report:
         result = train(
             output,
@@ -92,7 +95,7 @@ def command(
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             registered=register,
             settings=tuned,
-            continue_from=shipped_folder() if continue_from == SHIPPED else continue_from,
+            continue_from=earlier,
             progress=report,
         )
     if card is not None:

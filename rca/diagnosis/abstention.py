@@ -76,15 +76,20 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
-def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
-    """Whether `unknown` comes first and is likely: then it is the answer where no known cause may be named.
+def is_certainly_unknown(causes: Sequence[Cause], pricing: Pricing) -> bool:
+    """Whether `unknown` comes first, is likely, and explains the loss as a named cause has to.
+
+    Then it is the answer where no known cause may be named.
 
     Parameters
     ----------
     causes : sequence of Cause
         In the order of the answer.
+    pricing : Pricing
     """
-    return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability >= CERTAINLY_UNKNOWN
+    if not causes or causes[0].cause != UNKNOWN or causes[0].probability < CERTAINLY_UNKNOWN:
+        return False
+    return not _leaves_the_slowdown_open(causes[0], pricing)
 
 
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
@@ -292,9 +297,11 @@ def _undecided(classification: Classification) -> str:
     chances = sorted(classification.probability.items(), key=lambda item: -item[1])
     (first, likely), (second, less) = chances[:2]
     sentence = f"undecided between {_label(first)} ({likely:.2f}) and {_label(second)} ({less:.2f})"
-    return (
-        sentence if first == classification.mode else f"{sentence}; an alarm needs {classification.alarm:.2f}"
-    )
+    if first == classification.mode:
+        return sentence
+    # In thousandths, as the limits are: rounded more, a chance may look like its limit.
+    faulty = 1.0 - classification.probability["healthy"]
+    return f"{sentence}; an alarm needs {classification.alarm:.3f} for a fault, which has {faulty:.3f}"
 
 
 def _label(mode: str) -> str:

@@ -56,6 +56,8 @@ class Bundle:
             raise BundleError(
                 f"bundle format {manifest.get('format')!r} in {folder}, this version reads {FORMAT}"
             )
+        if not isinstance(manifest.get("files"), dict):
+            raise BundleError(f"{folder} is no bundle: its manifest.json lists no files with their SHA-256")
         try:
             contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
             texts = {name: contents[f"{name}.txt"].decode() for name in HEADS}

@@ -205,7 +205,7 @@ def _assemble(
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
-    unknown = not named and is_certainly_unknown(everything)
+    unknown = not named and is_certainly_unknown(everything, pricing)
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
@@ -226,7 +226,14 @@ def _assemble(
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
-        next_check=_look_at(classification, features, [] if unknown else found, missing, named=named),
+        next_check=_look_at(
+            classification,
+            features,
+            found,
+            missing,
+            named=named,
+            unexplained=everything[0] if unknown else None,
+        ),
         actions=[],
         recovery=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),
         missing_signals=missing,
@@ -262,8 +269,9 @@ def _look_at(
     missing: list[str],
     *,
     named: bool,
+    unexplained: Cause | None,
 ) -> str:
-    """The one check to do next."""
+    """The one check to do next; of the ranks that no known cause explains, if that is the answer."""
     if classification.events:
         return events_check(classification, features)
     if classification.mode == "healthy":
@@ -276,6 +284,8 @@ def _look_at(
         chances = classification.probability
         if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
             return check
+    if unexplained is not None:
+        found = []
     if found and contradicting_evidence(found[0]):
         return swap_check(found[0])
     return next_check(
@@ -286,7 +296,7 @@ def _look_at(
         suspected=_suspected_type(classification, features),
         silent=silent_ranks(features),
         named=named,
-        suspects=named_ranks(classification.suspects),
+        suspects=named_ranks(classification.suspects) if unexplained is None else unexplained.ranks,
     )
 
 

@@ -84,7 +84,7 @@ class EarlierTrees:
         lost = sorted(set(self.classes[head]) - set(classes))
         if lost:
             raise InvalidInput(
-                f"head {head}: the earlier bundle has classes that a training has no more: {', '.join(lost)}",
+                f"head {head}: the earlier bundle has classes that the catalogue lacks: {', '.join(lost)}",
                 hint="train without --continue-from",
             )
         text = with_columns(self.texts[head], self.columns[head], n_features)

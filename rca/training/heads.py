@@ -87,8 +87,8 @@ class FittedHead:
         }
 
 
-def targets(corpus: Corpus) -> dict[str, Target]:
-    """Training data of every head."""
+def targets(corpus: Corpus, earlier: EarlierTrees | None = None) -> dict[str, Target]:
+    """Training data of every head; head ``cause`` keeps the classes of an earlier bundle."""
     owner_mode = np.array(corpus.mode)[corpus.owner]
     owner_pattern = np.array(corpus.pattern)[corpus.owner]
     cause = np.array(corpus.rank_cause)
@@ -121,7 +121,7 @@ def targets(corpus: Corpus) -> dict[str, Target]:
         "scope": windows((mode == "fail_slow") & (scope != ""), corpus.scope, ("some", "job")),
         "stopper": ranks(stop, stopped.tolist(), ("no", "yes")),
         "type": ranks(slow & (cause != UNKNOWN), types, STRAGGLER_TYPES),
-        "cause": ranks(slow, cause.tolist(), _cause_classes(corpus)),
+        "cause": ranks(slow, cause.tolist(), _cause_classes(corpus, earlier)),
         "stop_cause": windows(
             (mode == "fail_stop") & np.isin(corpus.cause, STOP_CAUSES), corpus.cause, STOP_CAUSES
         ),
@@ -131,9 +131,9 @@ def targets(corpus: Corpus) -> dict[str, Target]:
     }
 
 
-def _cause_classes(corpus: Corpus) -> tuple[str, ...]:
+def _cause_classes(corpus: Corpus, earlier: EarlierTrees | None) -> tuple[str, ...]:
     """Slow causes of a corpus; those of the simulator's first version always, so its models stay the same."""
-    known = {*FIRST_CAUSES, *corpus.rank_cause}
+    known = {*FIRST_CAUSES, *corpus.rank_cause, *(() if earlier is None else earlier.classes["cause"])}
     return tuple(name for name in (*SLOW_CAUSES, UNKNOWN) if name in known)
 
 
@@ -189,7 +189,7 @@ def fit_heads(
     to those of the bundle `earlier`.
     """
     fitted = {}
-    wanted = targets(corpus)
+    wanted = targets(corpus, earlier)
     if healthy is not None:
         wanted["mode"] = with_healthy(wanted["mode"], healthy)
     for name, target in wanted.items():

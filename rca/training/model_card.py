@@ -89,6 +89,7 @@ class Card:
             "version": self.version,
             "sha256": self.sha256,
             "command": self.provenance["command"],
+            "continues": self.provenance.get("continues_sha256"),
             "libraries": self.provenance["versions"],
             "feature_version": VERSION,
             "parts": PARTS,

@@ -55,9 +55,11 @@ def choose_thresholds(
     rows = rows if more_healthy is None else np.concatenate([rows, more_healthy])
     faulty = 1.0 - head.probabilities(rows)[:, head.classes.index("healthy")]
     seen, costly, whole = work_seen(rows), loses_much(rows), acts_on_all(heads["scope"], rows)
+    fault = _alarm(faulty[seen & ~costly & ~whole], FALSE_ALARM_BUDGET)
     return {
-        "fault": _alarm(faulty[seen & ~costly & ~whole], FALSE_ALARM_BUDGET),
-        "fault_whole": _alarm(faulty[seen & ~costly & whole], WHOLE_BUDGET),
+        "fault": fault,
+        # Few windows show a high budget only: then it would be lower than for other jobs.
+        "fault_whole": max(fault, _alarm(faulty[seen & ~costly & whole], WHOLE_BUDGET)),
         "fault_costly": _alarm(faulty[seen & costly], COSTLY_BUDGET),
         "fault_unseen": _alarm(faulty[~seen], UNSEEN_BUDGET),
         "decide": DECIDE,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rca.classify.decision_table import LARGE_LOSS
 from rca.classify.preconditions import alarm_thresholds
-from rca.features import WINDOW_FEATURES
+from rca.diagnosis.bundle import baseline
+from rca.features import WINDOW_FEATURES, extract
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}
 
@@ -56,3 +59,25 @@ def test_changes_of_the_whole_job_have_their_own_threshold_unless_they_cost_much
 def test_older_bundles_have_one_threshold_for_all() -> None:
     rows = np.stack([window(), window(step_noise=0.0, lateness=0.5, slow_segment_share=1.0)])
     assert alarm_thresholds({"fault": 0.9}, rows).tolist() == [0.9, 0.9]
+
+
+def test_the_classifier_takes_the_limit_of_the_kind_of_change(make_window) -> None:
+    """One rank that is late, and a job that becomes slow as a whole."""
+    classifier = baseline().classifier
+    limits = classifier.thresholds | {"fault": 0.94, "fault_whole": 0.98, "fault_costly": 0.5}
+    changed = replace(classifier, thresholds=limits)
+    rows = extract(make_window(late={5: 0.001}))
+    for chance, wanted in ((0.0, 0.94), (1.0, 0.98)):
+        heads = classifier.heads | {"scope": Certain(classifier.heads["scope"].classes, chance)}
+        assert replace(changed, heads=heads).alarm(rows) == wanted
+
+
+class Certain:
+    """A scope head with one answer."""
+
+    def __init__(self, classes: tuple[str, ...], whole: float) -> None:
+        self.classes, self.whole = classes, whole
+
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        chances = {"job": self.whole, "some": 1.0 - self.whole}
+        return np.tile([chances[name] for name in self.classes], (len(rows), 1))

@@ -146,7 +146,7 @@ def wanted(monkeypatch: pytest.MonkeyPatch, window: Window, *suspects: Suspect) 
         hidden_faults.Counterfactual, "is_still_slow", lambda self: counterfactual.append(self)
     )
     features = extract(window)
-    found = Classification("fail_slow", {}, True, list(suspects), np.zeros(8))
+    found = Classification("fail_slow", {}, True, list(suspects), np.zeros(8), 0.9)
     assert hidden_faults.with_hidden_faults(found, window, features, baseline(), None) is found
     return bool(counterfactual)
 

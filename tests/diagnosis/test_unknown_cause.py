@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import simulated_jobs
 
@@ -13,7 +15,7 @@ from rca.diagnosis.causes import by_expected_cost, named_first
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.planning import with_actions
-from rca.diagnosis.result import Cause, Evidence
+from rca.diagnosis.result import Cause, Evidence, RecoveryFacts, Removal
 from rca.diagnosis.segment_rediagnosis import _certain
 from rca.recovery.site import Site
 from rca.runbook.headline import headline
@@ -76,8 +78,23 @@ def test_only_actions_that_need_no_cause_are_left(diagnosis) -> None:
     ("first", "chance", "answered"),
     [(UNKNOWN, 0.8, True), (UNKNOWN, 0.5, True), (UNKNOWN, 0.45, False), ("runtime_gc", 0.9, False)],
 )
-def test_it_may_be_the_answer_where_it_comes_first_and_is_likely(first, chance, answered) -> None:
-    assert is_certainly_unknown([a_cause(first, 0.5, chance), a_cause("hang", 0.1, 0.3)]) == answered
+def test_it_may_be_the_answer_where_it_comes_first_and_is_likely(slowed, first, chance, answered) -> None:
+    _, _, pricing = analyse(slowed.window, baseline())
+    causes = [a_cause(first, 0.5, chance), a_cause("hang", 0.1, 0.3)]
+    assert is_certainly_unknown(causes, pricing) == answered
+
+
+def test_it_is_no_answer_while_most_of_the_loss_is_open() -> None:
+    trifle = a_cause(UNKNOWN, 0.01, 0.9).model_copy(update={"share": 0.01})
+
+    def answered(open_seconds: float) -> bool:
+        attribution = SimpleNamespace(slowdown=1.0)
+        return is_certainly_unknown(
+            [trifle], SimpleNamespace(attribution=attribution, open_seconds=open_seconds)
+        )
+
+    assert answered(0.4)
+    assert not answered(0.9)
 
 
 def test_its_machine_stays_in_service(slowed, diagnosis) -> None:
@@ -85,14 +102,24 @@ def test_its_machine_stays_in_service(slowed, diagnosis) -> None:
     heated = a_cause("gpu_throttling", 0.2, 0.38).model_copy(
         update={"evidence": [Evidence(signal="gpu_clock", value=1.0, reference=2.0, unit="MHz", note="")]}
     )
-    beside = diagnosis.model_copy(update={"causes": [*diagnosis.causes, heated]})
-    assert not any(
-        each.weight == "heavy" for each in with_actions(beside, slowed.window, site=Site()).actions
-    )
+    likely = Removal(cause=heated.cause, ranks=heated.ranks, seconds_per_step_saved=0.2, interval=(0.1, 0.3))
+    facts = RecoveryFacts(removals=[likely])
+
+    def weights(causes: list[Cause]) -> set[str]:
+        beside = diagnosis.model_copy(update={"causes": causes, "recovery": facts})
+        return {each.weight for each in with_actions(beside, slowed.window, site=Site()).actions}
+
+    assert "heavy" in weights([heated, *diagnosis.causes])
+    assert "heavy" not in weights([*diagnosis.causes, heated])
 
 
 def test_the_next_check_is_of_ranks_that_no_signal_explains(diagnosis) -> None:
     assert diagnosis.next_check.startswith(("no known cause explains it", "no measured signal explains"))
+
+
+def test_the_next_check_leaves_out_ranks_with_a_known_cause() -> None:
+    check = rca.diagnose(simulate(job(DEBUG_BUILD, PAUSES)).window).next_check
+    assert check.startswith(("no known cause explains it", "no measured signal explains rank 5;"))
 
 
 def test_the_page_says_that_no_known_cause_explains_it(diagnosis) -> None:

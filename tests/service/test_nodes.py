@@ -248,6 +248,8 @@ def jobs_of(database: Database, clock: Clock) -> dict[str, int]:
         ("nic_degradation", ["node-1"], "0123"),
         # Slow as a whole: any of the nodes may hide in it.
         ("network_congestion", [], ""),
+        # A fault without a known cause neither blames nor clears.
+        ("unknown", ["node-1"], ""),
         # No rank worked, so no node was shown to be healthy.
         ("process_crash", ["node-1"], "1"),
         ("unsure", [], ""),

@@ -42,7 +42,8 @@ def test_more_healthy_windows_move_the_alarm_and_nothing_else() -> None:
     more[::50, 0] = 0.9
     plain, moved = chosen(), chosen(more_healthy=losing(0.2, more))
     assert plain | {"fault_costly": 0.901} == moved
-    assert plain | {"fault": 0.901} == chosen(more_healthy=losing(0.02, more))
+    # The limit of changes of the whole job is not below that of others.
+    assert plain | {"fault": 0.901, "fault_whole": 0.901} == chosen(more_healthy=losing(0.02, more))
 
 
 def test_where_much_is_lost_more_alarms_are_allowed() -> None:
@@ -51,6 +52,19 @@ def test_where_much_is_lost_more_alarms_are_allowed() -> None:
     more[::250, 0] = 0.9
     assert chosen(more_healthy=losing(0.2, more)) == chosen()
     assert chosen(more_healthy=losing(0.02, more))["fault"] == 0.901
+
+
+def test_changes_of_the_whole_job_have_a_limit_of_their_own() -> None:
+    """Two of a hundred of them look 0.9 faulty: they move their own limit, and not that of other jobs."""
+    more = np.full((4000, len(WINDOW_FEATURES)), 0.35)
+    more[:, -1] = -1.0
+    more[::50, 0] = 0.9
+    assert chosen() | {"fault_whole": 0.901} == chosen(more_healthy=losing(0.02, more))
+
+
+def test_without_changes_of_the_whole_job_their_limit_is_that_of_other_jobs() -> None:
+    found = chosen()
+    assert found["fault_whole"] == found["fault"] > GRID[0]
 
 
 def losing(share: float, windows: np.ndarray) -> np.ndarray:
@@ -71,12 +85,12 @@ class Read:
 
 
 class Scope:
-    """A head that takes every fault for one of some ranks, or of the job where the size is negative."""
+    """A head that takes a fault for one of some ranks, or of the job where the last column is negative."""
 
     classes = ("some", "job")
 
     def probabilities(self, rows: np.ndarray) -> np.ndarray:
-        whole = rows[:, WINDOW_FEATURES.index("log2_ranks")] < 0
+        whole = rows[:, -1] < 0
         return np.column_stack([~whole, whole]).astype(float)
 
 

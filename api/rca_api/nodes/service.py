@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from rca.telemetry.causes import UNKNOWN
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
@@ -46,7 +47,8 @@ def judged_nodes(row: DiagnosisRow) -> list[str]:
 
 
 def _judged(row: DiagnosisRow) -> set[str]:
-    if row.abstained:
+    # A fault without a known cause blames no node, and clears none.
+    if row.abstained or row.cause == UNKNOWN:
         return set()
     named = {blame.node: blame.owner for blame in row.blames if blame.node is not None}
     if row.failure_mode == "healthy" or (row.failure_mode == "fail_slow" and named):
