@@ -76,20 +76,17 @@ def covers_the_loss(cause: Cause, pricing: Pricing) -> bool:
     return not shares or max(shares) >= MIN_COVERAGE
 
 
-def is_certainly_unknown(causes: Sequence[Cause], pricing: Pricing) -> bool:
-    """Whether `unknown` comes first, is likely, and explains the loss as a named cause has to.
+def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
+    """Whether `unknown` comes first and is likely: then it is the answer where no known cause may be named.
 
-    Then it is the answer where no known cause may be named.
+    Its share of the loss does not matter: what stays unexplained has no known cause either.
 
     Parameters
     ----------
     causes : sequence of Cause
         In the order of the answer.
-    pricing : Pricing
     """
-    if not causes or causes[0].cause != UNKNOWN or causes[0].probability < CERTAINLY_UNKNOWN:
-        return False
-    return not _leaves_the_slowdown_open(causes[0], pricing)
+    return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability >= CERTAINLY_UNKNOWN
 
 
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:

@@ -205,7 +205,7 @@ def _assemble(
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
-    unknown = not named and is_certainly_unknown(everything, pricing)
+    unknown = not named and is_certainly_unknown(everything)
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
