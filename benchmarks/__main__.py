@@ -33,6 +33,7 @@ BENCHMARKS = {
     "online": Benchmark("benchmarks.online", long=True),
     "recovery": Benchmark("benchmarks.recovery", long=True),
     "retold": Benchmark("benchmarks.retold", long=True),
+    "scale": Benchmark("benchmarks.scale", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
     "star": Benchmark("benchmarks.star", long=True),

@@ -21,11 +21,11 @@ from typing import Any
 from rca.diagnosis import diagnose
 from rca.diagnosis.format_1 import lifted
 from rca.features.former_names import current_name
-from rca.processes import pool as pool_of
 from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import MANIFEST_FILE, read_collection
 from rca.telemetry.read import read_window
 from rca.testbed.pack import unpack
+from rca.workers import Workers
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 #: Simulated windows by default, and the seed of the first; no part of the training corpus is near it.
@@ -58,8 +58,8 @@ def main(arguments: list[str]) -> int:
     answers: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         sources = [*_captured(Path(scratch), given.without), *_simulated(given.simulated)]
-        with pool_of(given.processes) as pool:
-            for position, (name, answer) in enumerate(pool.map(_answer, sources, chunksize=8), start=1):
+        with Workers(given.processes) as workers:
+            for position, (name, answer) in enumerate(workers.map(_answer, sources, chunk=8), start=1):
                 answers[name] = answer
                 if position % 200 == 0 or position == len(sources):
                     sys.stderr.write(f"answers: {position:,} of {len(sources):,} windows\n")

@@ -23,12 +23,12 @@ from rca.diagnosis.result import ModelVersion
 from rca.evaluation.tables import TextTable
 from rca.features.machine_outliers import MachineComparison, Outlier
 from rca.features.resource_evidence import resource_names
-from rca.processes import pool as pool_of
 from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import read_collection, read_label
 from rca.telemetry.read import read_window
 from rca.telemetry.window import Window
 from rca.testbed.pack import unpack
+from rca.workers import Workers
 
 N_SIMULATED, FIRST_SEED = 400, 880_000_000
 CHOSEN_ON = ("testbed/captures", "testbed/second", "testbed/third", "testbed/fourth")
@@ -56,9 +56,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--simulated", type=int, default=N_SIMULATED, help="simulated windows")
     parser.add_argument("--processes", type=int, default=usable_cores(), help="[default: one per core]")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory() as scratch, pool_of(given.processes) as pool:
+    with tempfile.TemporaryDirectory() as scratch, Workers(given.processes) as workers:
         sources = [*_shipped(Path(scratch)), *_simulated(given.simulated)]
-        scored = [each for each in pool.map(_scored, sources, chunksize=8) if each is not None]
+        scored = [each for each in workers.map(_scored, sources, chunk=8) if each is not None]
     print(_reliability([each for each in scored if each.part != "scored"]).to_markdown())
     print(_scores(scored).to_markdown())
     return 0

@@ -20,12 +20,12 @@ from rca.commands.process import usable_cores
 from rca.evaluation.intervals import poisson_rate
 from rca.evaluation.tables import TextTable
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
-from rca.processes import mapped
 from rca.simulation.engine import simulate
 from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import Scenario
 from rca.telemetry.fragments import between_steps
 from rca.telemetry.window import Window
+from rca.workers import Workers
 from rca_api.jobs.repository import MOST_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed
 from rca_api.jobs.work import Look, Wanted, first_step, is_due
@@ -70,15 +70,16 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     healthy: list[Watched] = []
     seeds = range(HEALTHY_SEED, FAULTY_SEED)
-    for one in mapped(watched_healthy, seeds, given.processes, chunk=2):
-        healthy.append(one)
-        hours = sum(each.hours for each in healthy)
-        print(f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours", file=sys.stderr)
-        if hours >= given.hours:
-            break
-    print(_healthy(healthy).to_markdown())
-    seeds = range(FAULTY_SEED, FAULTY_SEED + given.faulty)
-    print(_faulty(list(mapped(watched_faulty, seeds, given.processes, chunk=2))).to_markdown())
+    with Workers(given.processes) as workers:
+        for one in workers.map(watched_healthy, seeds, chunk=2):
+            healthy.append(one)
+            hours = sum(each.hours for each in healthy)
+            print(f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours", file=sys.stderr)
+            if hours >= given.hours:
+                break
+        print(_healthy(healthy).to_markdown())
+        seeds = range(FAULTY_SEED, FAULTY_SEED + given.faulty)
+        print(_faulty(list(workers.map(watched_faulty, seeds, chunk=2))).to_markdown())
     return 0
 
 

@@ -57,9 +57,7 @@ print(label["failure_mode"], [(each["cause"], each["ranks"]) for each in label["
 from rca.training.run import train
 
 store = f"sqlite:///{Path(work.name, 'mlflow.db')}"
-trained = train(
-    Path(work.name, "candidate"), n_windows=200, seed=3, collections=[mine], processes=1, tracking_uri=store
-)
+trained = train(Path(work.name, "candidate"), n_windows=200, seed=3, collections=[mine], tracking_uri=store)
 accuracy = trained.real_scores["my-incidents"]["failure_mode_accuracy"]
 print(f"version {trained.version} is the challenger")
 print(f"right failure mode on {accuracy['value']:.0%} of {accuracy['n']:.0f} own test windows")

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rca.telemetry import Window
+from rca.workers import Workers
 
 # Hypothesis measures wall time, which a busy machine stretches.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -57,6 +58,13 @@ def pytest_collection_finish() -> None:
 
 
 _MODEL_STORE = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
+
+
+@pytest.fixture(scope="session")
+def two_workers() -> Iterator[Workers]:
+    """Two worker processes, which start with the first task."""
+    with Workers(2) as held:
+        yield held
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -97,6 +97,11 @@ def _is_queue(url: str) -> bool:
     return is_redis(url) or _QUEUES.match(url) is not None
 
 
+def _is_scheduler(address: str) -> bool:
+    read = urlsplit(address)
+    return read.scheme in ("tcp", "tls", "ws", "wss") and bool(read.hostname) and bool(read.port)
+
+
 def _are_networks(addresses: tuple[str, ...]) -> bool:
     """Not names and `*`: only addresses and networks say what is trusted."""
     return all(ipaddress.ip_network(each) for each in addresses)
@@ -131,5 +136,6 @@ _FORMS = {
     "trusted_proxies": Form(_are_networks, 'needs addresses or networks such as ["10.0.3.4", "10.1.0.0/16"]'),
     "webhook_hosts": Form(_are_hosts, 'needs names of hosts such as ["hooks.example.org", ".corp.example"]'),
     "tracking_uri": Form(is_uri, "needs a URI such as sqlite:///FILE or http://HOST:5000"),
+    "dask_scheduler": Form(_is_scheduler, "needs an address such as tcp://HOST:8786, or tls://HOST:8786"),
     "queue_url": Form(_is_queue, "needs a URL that begins with sqlite:///, redis:// or postgresql://"),
 }

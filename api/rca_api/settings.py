@@ -252,6 +252,9 @@ class Settings(BaseSettings):
         default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1, le=_MOST_PROCESSES
     )
     """Processes of one training run. Default: one per core, less one."""
+    dask_scheduler: str = ""
+    """Dask scheduler whose workers train instead, such as `tcp://HOST:8786`. It must be as trusted as the
+    worker, because results are pickles."""
     training_attempts: int = Field(3, ge=1)
     """Workers that may die during one run before it fails."""
     gate_windows: int = Field(2000, ge=20)

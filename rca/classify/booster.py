@@ -61,6 +61,10 @@ class Booster:
         self.n_classes = classes.value
         self.n_features = features.value
 
+    def __reduce__(self) -> tuple[type[Booster], tuple[str]]:
+        # The handle is of this process; workers that get a bundle load the text again.
+        return Booster, (self._text,)
+
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle:

@@ -14,6 +14,7 @@ COMMANDS: tuple[str, ...] = (
     "validate",
     "what-if",
     "serve",
+    "sweep",
     "evaluate",
     "realism",
     "simulate",

@@ -11,6 +11,7 @@ import typer
 
 from rca.commands.output import fail, rendered, table_of, write
 from rca.commands.progress import Report, progress
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput, RcaError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rca.evaluation.run import Evaluation, Plan
     from rca.evaluation.tables import TextTable
     from rca.telemetry.labels import CollectionEntry
+    from rca.workers import Workers
 
 EXAMPLES = """
 rca evaluate data/windows
@@ -100,7 +102,8 @@ def command(
         bool,
         typer.Option("--delay", help="Also measure the detection delay; takes several times as long."),
     ] = False,
-    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -118,14 +121,14 @@ def command(
         entries, notice = _entries(collection, part or [], bundle)
         if notice is not None:
             typer.echo(notice, err=True)
-        with progress() as report:
+        with progress() as report, workers_of(processes, scheduler) as workers:
             plan = _plan(signals or [], bundle, delay)
             if baselines:
-                plan = _with_baselines(plan, collection, forest_from, forest_windows, processes, report)
+                plan = _with_baselines(plan, collection, forest_from, forest_windows, workers, report)
             evaluation = evaluate_entries(
                 entries,
                 plan,
-                processes=processes,
+                workers=workers,
                 progress=lambda done, total: report("diagnosing", done, total),
             )
         if output is not None:
@@ -178,14 +181,16 @@ def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
 
 
 def _with_baselines(
-    plan: Plan, collection: Path, source: Path | None, n_windows: int, processes: int, report: Report
+    plan: Plan, collection: Path, source: Path | None, n_windows: int, workers: Workers, report: Report
 ) -> Plan:
     from dataclasses import replace
 
-    return replace(plan, baselines=True, forest=_forest(collection, source, n_windows, processes, report))
+    return replace(plan, baselines=True, forest=_forest(collection, source, n_windows, workers, report))
 
 
-def _forest(collection: Path, source: Path | None, n_windows: int, processes: int, report: Report) -> Forest:
+def _forest(
+    collection: Path, source: Path | None, n_windows: int, workers: Workers, report: Report
+) -> Forest:
     from rca.evaluation.baselines_forest import Forest
     from rca.evaluation.run import forest_from_collection
 
@@ -195,7 +200,7 @@ def _forest(collection: Path, source: Path | None, n_windows: int, processes: in
     from rca.evaluation.simulated import simulated_forest_examples
 
     examples = []
-    for example in simulated_forest_examples(training_seeds(n_windows), processes=processes):
+    for example in simulated_forest_examples(training_seeds(n_windows), workers=workers):
         examples.append(example)
         report("simulating the random forest's windows", len(examples), n_windows)
     return Forest.fit(examples)

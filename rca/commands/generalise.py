@@ -10,6 +10,7 @@ import typer
 from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Format, Result, Seed, Settings
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 EXAMPLES = """
 rca generalise                                          simulated windows only
@@ -35,7 +36,8 @@ def command(
     ] = None,
     settings: Settings = None,
     format_: Result = Format.table,
-    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 1,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -58,7 +60,7 @@ def command(
 
     place = cache or default_folder()
     tuned = None if settings is None else read_settings(settings)
-    with progress() as report:
+    with progress() as report, workers_of(processes, scheduler) as workers:
         found = generalise.generalise(
             windows or generalise.DEFAULT_WINDOWS,
             DEFAULT_SEED if seed is None else seed,
@@ -67,7 +69,7 @@ def command(
             per_cell=per_cell or generalise.DEFAULT_PER_CELL,
             variants=variants or generalise.DEFAULT_VARIANTS,
             settings=tuned,
-            processes=processes,
+            workers=workers,
             cache=FeatureCache(place),
             progress=report,
         )

@@ -10,6 +10,7 @@ import typer
 
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -113,7 +114,8 @@ def promote_command(
     windows: Annotated[
         int | None, typer.Option(min=20, help="Frozen simulated test windows. [default: 2000]")
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the answers.")] = 2,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     force: Annotated[
         str | None,
         typer.Option(metavar="REASON", help="Promote even if the gate refuses; the reason is kept as a tag."),
@@ -130,13 +132,13 @@ def promote_command(
     from rca.training.promotion import promote
 
     registry = _registry(tracking_uri)
-    with progress() as report:
+    with progress() as report, workers_of(processes, scheduler) as workers:
         result = promote(
             registry,
             version,
             collections=collection or (),
             n_windows=windows or TEST_WINDOWS,
-            processes=processes,
+            workers=workers,
             force=force,
             progress=report,
         )

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from rca.commands.output import rendered, table_of, write
-from rca.commands.process import usable_cores
 from rca.commands.progress import progress
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 EXAMPLES = """
 rca realism data/windows
@@ -24,9 +24,8 @@ def command(
         int | None, typer.Option(min=20, help="Simulated windows. [default: four per capture]")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated windows and the intervals.")] = 0,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes; no influence on the result. [default: cores]")
-    ] = None,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Also write realism.md and realism.json."),
@@ -41,10 +40,8 @@ def command(
     from rca.evaluation.realism.compare import compare
     from rca.evaluation.realism.report import terminal_tables, write_report
 
-    with progress() as report:
-        found = compare(
-            collection, n_windows=windows, seed=seed, processes=processes or usable_cores(), report=report
-        )
+    with progress() as report, workers_of(processes, scheduler) as workers:
+        found = compare(collection, n_windows=windows, seed=seed, workers=workers, report=report)
     if output is not None:
         write_report(found, output, collection.resolve().name)
     write("".join(rendered(table_of(table)) for table in terminal_tables(found)))

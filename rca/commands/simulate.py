@@ -9,8 +9,8 @@ import typer
 
 from rca.commands.completion import healthy_or_causes
 from rca.commands.output import write
-from rca.commands.process import usable_cores
 from rca.commands.progress import progress
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 EXAMPLES = """
 rca simulate corpus --windows 100 --seed 7
@@ -42,10 +42,8 @@ def command(
         str | None,
         typer.Option(help="Mechanism of every window, of version 2. [default: a mixture]"),
     ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Worker processes; the result does not depend on it. [default: cores]"),
-    ] = None,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
 ) -> None:
     """Simulate jobs with labelled faults and write their telemetry windows as a collection.
 
@@ -65,7 +63,7 @@ def command(
         raise InvalidInput(f"unknown mechanism {mechanism!r} of version {corpus}", hint=known)
     if mechanism is not None and cause is not None:
         raise InvalidInput("--cause and --mechanism exclude each other", hint="leave one of them out")
-    with progress() as report:
+    with progress() as report, workers_of(processes, scheduler) as workers:
         written = simulate_collection(
             output,
             windows,
@@ -73,7 +71,7 @@ def command(
             cause=cause,
             version=2 if corpus == 2 else 1,
             mechanism=mechanism,
-            processes=processes or usable_cores(),
+            workers=workers,
             progress=lambda done, total: report("simulating", done, total),
         )
     write(f"{written} windows in {output}")

@@ -10,6 +10,7 @@ import typer
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Seed, Settings
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 if TYPE_CHECKING:
     from rca.training.run import TrainingResult
@@ -40,7 +41,8 @@ def command(
             "the manifest names the test windows.",
         ),
     ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="Worker processes; no influence on the result.")] = 2,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     tracking_uri: Annotated[
         str | None,
         typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"),
@@ -84,13 +86,13 @@ def command(
     earlier = None if continue_from is None else Path(continue_from)
     if continue_from == SHIPPED:
         earlier = shipped_folder()
-    with progress() as report:
+    with progress() as report, workers_of(processes, scheduler) as workers:
         result = train(
             output,
             n_windows=windows or DEFAULT_WINDOWS,
             seed=DEFAULT_SEED if seed is None else seed,
             collections=collection or (),
-            processes=processes,
+            workers=workers,
             cache=FeatureCache(cache or default_folder()) if use_cache else None,
             tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
             registered=register,

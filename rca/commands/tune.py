@@ -11,6 +11,7 @@ import typer
 from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Format, Result, Seed
+from rca.commands.worker_options import Processes, Scheduler, workers_of
 
 EXAMPLES = """
 rca tune --output tuned.json                              every head; an interrupted run continues
@@ -50,7 +51,8 @@ def command(
         int | None, typer.Option(min=1, help="Variants of each real window. [default: 8]")
     ] = None,
     format_: Result = Format.table,
-    processes: Annotated[int, typer.Option(min=1, help="Worker processes for the features.")] = 1,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the settings for `rca train --settings`."),
@@ -68,7 +70,7 @@ def command(
     from rca.training.settings import write_settings
 
     place = cache or default_folder()
-    with progress() as report:
+    with progress() as report, workers_of(processes, scheduler) as workers:
         found = tune(
             windows or DEFAULT_WINDOWS,
             DEFAULT_SEED if seed is None else seed,
@@ -78,7 +80,7 @@ def command(
             trials=trials,
             n_folds=folds,
             variants=variants or DEFAULT_VARIANTS,
-            processes=processes,
+            workers=workers,
             cache=FeatureCache(place),
             progress=report,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -22,9 +22,9 @@ from rca.evaluation.detection_delay import detection_delay
 from rca.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row, select
 from rca.evaluation.scores import Judged
 from rca.evaluation.signal_sets import restrict
-from rca.processes import pool as pool_of
 from rca.telemetry.labels import Collection, CollectionEntry, Label, read_collection
 from rca.telemetry.window import Window
+from rca.workers import HERE, Workers
 
 Progress = Callable[[int, int], None]
 Method = Callable[[Observed], Answer]
@@ -35,6 +35,8 @@ RULES: dict[str, Method] = {
     "robust signal ranking": signal_ranking,
 }
 FOREST = "random forest"
+#: Below this many windows, starting workers takes longer than the work.
+FEWEST_FOR_WORKERS = 32
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class _Read:
+    """A labelled window that was read."""
+
+    id: str
+    window: Window
+    earlier: Window | None
+    label: Label
+
+    @classmethod
+    def of(cls, entry: CollectionEntry) -> _Read:
+        return cls(entry.id, entry.read_window(), entry.read_earlier(), entry.read_label())
+
+
+@dataclass(frozen=True)
 class _Judging:
     """A plan with its bundle loaded."""
 
@@ -126,9 +142,10 @@ class _Judging:
     def start(cls, plan: Plan) -> _Judging:
         return cls(plan, baseline() if plan.bundle is None else Bundle.load(plan.bundle))
 
-    def case(self, entry: CollectionEntry) -> Case:
+    def case(self, given: CollectionEntry | _Read) -> Case:
         """Run all methods and sets of signals of the plan on one window."""
-        whole, earlier, label = entry.read_window(), entry.read_earlier(), entry.read_label()
+        read = given if isinstance(given, _Read) else _Read.of(given)
+        whole, earlier, label = read.window, read.earlier, read.label
         diagnoses, rows = [], []
         for signals in self.plan.signals:
             window = restrict(whole, signals)
@@ -136,14 +153,14 @@ class _Judging:
             try:
                 diagnosis = diagnose(window, bundle=self.bundle, earlier=before)
             except RcaError as error:
-                error.message = f"window {entry.id!r}: {error.message}"
+                error.message = f"window {read.id!r}: {error.message}"
                 raise
             diagnoses.append(diagnosis)
             delay = self._delay(window, before, label, diagnosis) if self.plan.delay else float("nan")
             for method, answer in self._answers(window, diagnosis):
                 rows.append(
                     judged_row(
-                        entry.id,
+                        read.id,
                         whole,
                         label,
                         signals=signals,
@@ -152,7 +169,7 @@ class _Judging:
                         delay_steps=delay if method == PRODUCT else float("nan"),
                     )
                 )
-        return Case(entry.id, label, diagnoses[0], tuple(rows))
+        return Case(read.id, label, diagnoses[0], tuple(rows))
 
     def _delay(self, window: Window, earlier: Window | None, label: Label, diagnosis: Diagnosis) -> float:
         def mode_of(cut: Window) -> str:
@@ -172,25 +189,11 @@ class _Judging:
                 yield name, method(observed)
 
 
-_worker: _Judging | None = None
-
-
-def _start_worker(plan: Plan) -> None:
-    global _worker
-    _worker = _Judging.start(plan)
-
-
-def _case_in_worker(entry: CollectionEntry) -> Case:
-    if _worker is None:
-        raise RuntimeError("the worker was not started with a plan")
-    return _worker.case(entry)
-
-
 def evaluate_collection(
     path: str | PathLike[str],
     plan: Plan | None = None,
     *,
-    processes: int = 1,
+    workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """Answer and judge every labelled window of a collection folder.
@@ -201,41 +204,40 @@ def evaluate_collection(
         Folder with ``manifest.json``.
     plan : Plan, optional
         By default the product with all signals.
-    processes : int
-        Workers; without influence on the result.
+    workers : Workers
+        Without influence on the result.
     progress : callable
         ``(done, total)`` windows.
     """
     entries = list(read_collection(path))
     if not entries:
         raise InvalidInput(f"{path}: the collection has no windows")
-    return evaluate_entries(entries, plan or Plan(), processes=processes, progress=progress)
+    return evaluate_entries(entries, plan or Plan(), workers=workers, progress=progress)
 
 
 def evaluate_entries(
     entries: list[CollectionEntry],
     wanted: Plan,
     *,
-    processes: int = 1,
+    workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
 ) -> Evaluation:
     """As `evaluate_collection`, for some windows of a collection."""
     # Loaded before the workers start, so that a damaged bundle is refused at once.
     judging = _Judging.start(wanted)
     cases = []
-    for position, case in enumerate(_cases(judging, entries, processes), start=1):
+    for position, case in enumerate(_cases(judging, entries, workers), start=1):
         cases.append(case)
         progress(position, len(entries))
     model = judging.bundle.model
     return Evaluation(wanted, f"{model.name} {model.version} ({model.sha256[:12]})", cases)
 
 
-def _cases(judging: _Judging, entries: list[CollectionEntry], processes: int) -> Iterator[Case]:
-    if processes <= 1:
-        yield from map(judging.case, entries)
-        return
-    with pool_of(processes, initializer=_start_worker, initargs=(judging.plan,)) as pool:
-        yield from pool.map(_case_in_worker, entries, chunksize=1)
+def _cases(judging: _Judging, entries: list[CollectionEntry], workers: Workers) -> Iterator[Case]:
+    few = workers.for_few(len(entries), FEWEST_FOR_WORKERS)
+    # A cluster gets the content of files.
+    given: Iterable[CollectionEntry | _Read] = entries if workers.share_files else map(_Read.of, entries)
+    yield from few.map(judging.case, given)
 
 
 def forest_from_collection(

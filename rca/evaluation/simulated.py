@@ -12,8 +12,11 @@ from rca.evaluation.answer import Answer
 from rca.evaluation.baselines_forest import ForestExample, forest_example
 from rca.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row
 from rca.evaluation.signal_sets import restrict
-from rca.processes import pool as pool_of
 from rca.simulation.corpus import for_each_scenario, simulated_window
+from rca.workers import Workers
+
+#: Scenarios that a worker gets at once.
+CHUNK = 8
 
 BundlePath = str | PathLike[str] | None
 
@@ -23,7 +26,7 @@ def evaluate_simulated(
     bundles: Sequence[BundlePath],
     *,
     signals: Sequence[str] = ("all",),
-    processes: int,
+    workers: Workers,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[list[JudgedRow]]:
     """Simulate the scenarios of the seeds, diagnose them with every bundle, and judge the answers.
@@ -43,7 +46,7 @@ def evaluate_simulated(
     """
     todo = list(seeds)
     found: list[list[JudgedRow]] = [[] for _ in bundles]
-    every = _judged(todo, tuple(bundles), tuple(signals), processes)
+    every = _judged(todo, tuple(bundles), tuple(signals), workers)
     for position, judged in enumerate(every, start=1):
         for rows, fresh in zip(found, judged, strict=True):
             rows += fresh
@@ -52,14 +55,10 @@ def evaluate_simulated(
 
 
 def _judged(
-    seeds: Sequence[int], bundles: tuple[BundlePath, ...], signals: tuple[str, ...], processes: int
+    seeds: Sequence[int], bundles: tuple[BundlePath, ...], signals: tuple[str, ...], workers: Workers
 ) -> Iterator[list[list[JudgedRow]]]:
-    if processes <= 1:
-        # No worker: it would import the caller's script once more.
-        yield from map(_Judges.load(bundles, signals).rows, seeds)
-        return
-    with pool_of(processes, initializer=_load, initargs=(bundles, signals)) as pool:
-        yield from pool.map(_judge_seed, seeds, chunksize=8)
+    judges = _Judges.load(bundles, signals)
+    yield from workers.map(judges.rows, seeds, chunk=CHUNK)
 
 
 @dataclass(frozen=True)
@@ -92,24 +91,10 @@ class _Judges:
         ]
 
 
-_worker: _Judges | None = None
-
-
-def _load(paths: tuple[BundlePath, ...], signals: tuple[str, ...]) -> None:
-    global _worker
-    _worker = _Judges.load(paths, signals)
-
-
-def _judge_seed(seed: int) -> list[list[JudgedRow]]:
-    if _worker is None:
-        raise RuntimeError("the worker was not started with bundles")
-    return _worker.rows(seed)
-
-
-def simulated_forest_examples(seeds: Iterable[int], *, processes: int) -> Iterator[ForestExample]:
-    """Simulate the scenarios of the seeds for fitting; `processes` has no influence on the rows."""
-    return for_each_scenario(_forest_example, seeds, processes=processes)
+def simulated_forest_examples(seeds: Iterable[int], *, workers: Workers) -> Iterator[ForestExample]:
+    """Simulate the scenarios of the seeds for fitting; `workers` have no influence on the rows."""
+    return for_each_scenario(_forest_example, seeds, workers=workers)
 
 
 def _forest_example(seed: int) -> ForestExample:
-    return forest_example(*simulated_window(seed))
+    return forest_example(*simulated_window(seed, with_steps=True))

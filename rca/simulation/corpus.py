@@ -1,16 +1,13 @@
-"""Simulated windows by seed, one or many; the number of processes does not change them."""
+"""Simulated windows by seed, one or many; the number of workers does not change them."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from rca.processes import mapped
-from rca.processes import pool as pool_of
 from rca.simulation.engine import LabelledWindow, simulate
 from rca.simulation.mechanisms import sample_second
 from rca.simulation.mechanisms.parts import changed
@@ -18,6 +15,7 @@ from rca.simulation.sampling import sample_scenario
 from rca.simulation.scenario import CorpusVersion, Scenario
 from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
+from rca.workers import HERE, Workers
 
 Result = TypeVar("Result")
 
@@ -76,21 +74,20 @@ def simulate_with_steps(scenario: Scenario) -> LabelledWindow:
 
 
 def for_each_scenario(
-    work: Callable[[int], Result], seeds: Iterable[int], *, processes: int
+    work: Callable[[int], Result], seeds: Iterable[int], *, workers: Workers
 ) -> Iterator[Result]:
-    """Yield `work(seed)` for every seed, in order; `processes` does not change the results."""
-    return mapped(work, seeds, processes, chunk=SCENARIOS_PER_TASK)
+    """Yield `work(seed)` for every seed, in order; `workers` do not change the results."""
+    return workers.map(work, seeds, chunk=SCENARIOS_PER_TASK)
 
 
 WINDOWS_PER_TASK = 8
-TASKS_AHEAD_PER_PROCESS = 2
 
 
 def generate_corpus(
     n: int,
     seed: int,
     *,
-    processes: int = 2,
+    workers: Workers = HERE,
     progress: Callable[[int, int], None] | None = None,
     version: CorpusVersion = 1,
 ) -> Iterator[LabelledWindow]:
@@ -101,9 +98,8 @@ def generate_corpus(
     n : int
     seed : int
         Window ``i`` depends on ``(seed, i)`` alone: a larger corpus begins with the smaller one.
-    processes : int
-        Worker processes; 1 stays in this one. With more, a script needs the usual
-        ``if __name__ == "__main__"`` guard: workers are not forked, because Arrow keeps threads.
+    workers : Workers
+        Without influence on the windows.
     progress : callable, optional
         Called with (windows done, n) after each.
     version : {1, 2}
@@ -114,12 +110,7 @@ def generate_corpus(
     LabelledWindow
         In order of ``i``.
     """
-    parallel = processes > 1 and n > WINDOWS_PER_TASK
-    windows = (
-        _in_processes(n, seed, processes, version)
-        if parallel
-        else (corpus_window(seed, index, version) for index in range(n))
-    )
+    windows = workers.map(partial(_numbered, seed, version), range(n), chunk=WINDOWS_PER_TASK)
     for done, window in enumerate(windows, start=1):
         if progress is not None:
             progress(done, n)
@@ -131,18 +122,5 @@ def corpus_window(seed: int, index: int, version: CorpusVersion = 1) -> Labelled
     return simulate(sampled(np.random.default_rng([seed, index]), version))
 
 
-def _in_processes(n: int, seed: int, processes: int, version: CorpusVersion) -> Iterator[LabelledWindow]:
-    """Keep every worker busy without holding more than a few tasks' finished windows."""
-    chunks = range(0, n, WINDOWS_PER_TASK)
-    waiting: deque[Future[list[LabelledWindow]]] = deque()
-    with pool_of(min(processes, n)) as pool:
-        for first in chunks:
-            waiting.append(pool.submit(_chunk, seed, first, min(first + WINDOWS_PER_TASK, n), version))
-            if len(waiting) > TASKS_AHEAD_PER_PROCESS * processes:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-
-
-def _chunk(seed: int, first: int, end: int, version: CorpusVersion) -> list[LabelledWindow]:
-    return [corpus_window(seed, index, version) for index in range(first, end)]
+def _numbered(seed: int, version: CorpusVersion, index: int) -> LabelledWindow:
+    return corpus_window(seed, index, version)

@@ -22,6 +22,7 @@ from rca.training.held_out import SIMULATED
 from rca.training.incidents import incidents
 from rca.training.promotion_gate import Latency, Pair
 from rca.training.split import seeds_of
+from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -61,7 +62,7 @@ def run_trial(
     collections: Mapping[str, Path],
     learned: Set[str] = frozenset(),
     n_windows: int = TEST_WINDOWS,
-    processes: int = 1,
+    workers: Workers = HERE,
     progress: Progress = lambda phase, done, total: None,
 ) -> Trial:
     """Diagnose the frozen scenarios and the test part of each collection with both bundles.
@@ -76,7 +77,7 @@ def run_trial(
         Digests of windows that either version has learned from; they are left out.
     n_windows : int
         Simulated scenarios.
-    processes : int
+    workers : Workers
         Without influence on the answers; latency is measured in a single process.
     """
     # These scenarios are in no corpus: the split depends on the scenario only.
@@ -84,7 +85,7 @@ def run_trial(
     one, other = evaluate_simulated(
         seeds,
         [champion, challenger],
-        processes=processes,
+        workers=workers,
         progress=lambda done, total: progress("both versions on frozen scenarios", done, total),
     )
     sources = {SIMULATED: _pair(one, other)}
@@ -95,7 +96,7 @@ def run_trial(
         left_out += dropped
         identities += list(held)
         if held:
-            sources[name] = _on_collection(list(held.values()), champion, challenger, processes, progress)
+            sources[name] = _on_collection(list(held.values()), champion, challenger, workers, progress)
     return Trial(
         sources=sources,
         windows={name: len(pair.champion) for name, pair in sources.items()},
@@ -121,14 +122,14 @@ def _on_collection(
     entries: list[CollectionEntry],
     champion: Path | None,
     challenger: Path,
-    processes: int,
+    workers: Workers,
     progress: Progress,
 ) -> Pair:
     rows = [
         evaluate_entries(
             entries,
             Plan(bundle=bundle),
-            processes=processes,
+            workers=workers,
             progress=lambda done, total: progress("both versions on real windows", done, total),
         ).product_rows
         for bundle in (champion, challenger)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.processes import end_with_the_parent
-from rca.processes import pool as pool_of
 from rca.simulation import simulate
 from rca.simulation.corpus import sampled
 from rca.simulation.scenario import CorpusVersion
@@ -26,6 +23,8 @@ from rca.telemetry.labels import (
     write_labelled,
     write_manifest,
 )
+from rca.telemetry.window import Window
+from rca.workers import HERE, Workers
 
 #: Windows that a worker gets at once.
 CHUNK = 8
@@ -67,15 +66,13 @@ class Plan:
         """Whether a window exists; its folder appears whole or not at all."""
         return (self.folder / self.name(number)).exists()
 
-    def write(self, number: int) -> dict[str, Any]:
-        """Simulate and write a window; it depends on seed, cause and number only."""
+    def simulated(self, number: int) -> tuple[Window, Label]:
+        """Simulate a window; it depends on seed, cause and number only."""
         # The same child as of SeedSequence(seed).spawn, without spawning all before it.
         child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
         rng = np.random.default_rng(child)
         labelled = simulate(sampled(rng, self.version, cause=self.cause, mechanism=self.mechanism))
-        label = Label.model_validate(labelled.label)
-        write_labelled(labelled.window, label, self.folder / self.name(number))
-        return self.entry(number, label)
+        return labelled.window, Label.model_validate(labelled.label)
 
     def entry(self, number: int, label: Label | None = None) -> dict[str, Any]:
         """The window's line in the manifest."""
@@ -98,7 +95,7 @@ def simulate_collection(
     cause: str | None = None,
     version: CorpusVersion = 1,
     mechanism: str | None = None,
-    processes: int = 1,
+    workers: Workers = HERE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Write `n_windows` labelled windows and their manifest; existing windows are kept.
@@ -112,9 +109,8 @@ def simulate_collection(
         Of the corpus; 2 also has mechanisms.
     mechanism : str, optional
         The mechanism of every window, of version 2.
-    processes : int
-        Worker processes; without influence on any byte. With more than one a script needs the guard
-        ``if __name__ == "__main__"``: workers are new processes, because a fork breaks Arrow's threads.
+    workers : Workers
+        Without influence on any byte.
     progress : callable
         ``(done, total)`` windows, existing ones included.
 
@@ -140,7 +136,7 @@ def simulate_collection(
     progress(len(entries), n_windows)
     written = time.monotonic()
     try:
-        for number, entry in zip(missing, _written(plan, missing, processes), strict=True):
+        for number, entry in zip(missing, _written(plan, missing, workers), strict=True):
             entries[number] = entry
             progress(len(entries), n_windows)
             if time.monotonic() - written > MANIFEST_SECONDS:
@@ -151,23 +147,12 @@ def simulate_collection(
     return len(entries)
 
 
-def _written(plan: Plan, numbers: list[int], processes: int) -> Iterator[dict[str, Any]]:
+def _written(plan: Plan, numbers: list[int], workers: Workers) -> Iterator[dict[str, Any]]:
     """Manifest lines of windows as they are written, in order."""
-    if processes <= 1 or len(numbers) < FEWEST_FOR_WORKERS:
-        yield from map(plan.write, numbers)
-        return
-    pool = pool_of(processes, initializer=_start_worker)
-    try:
-        yield from pool.map(plan.write, numbers, chunksize=CHUNK)
-    finally:
-        # After an interrupt the remaining windows are not needed.
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    """Ignore interrupts, which the parent handles, and end with the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_the_parent()
+    windows = workers.for_few(len(numbers), FEWEST_FOR_WORKERS).map(plan.simulated, numbers, chunk=CHUNK)
+    for number, (window, label) in zip(numbers, windows, strict=True):
+        write_labelled(window, label, plan.folder / plan.name(number))
+        yield plan.entry(number, label)
 
 
 def _write_manifest(plan: Plan, entries: dict[int, dict[str, Any]]) -> None:

@@ -11,6 +11,7 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import named
 from rca.training.incidents import VARIANTS, incident_examples, learned_incidents
 from rca.training.simulated import simulated_examples
+from rca.workers import Workers
 
 
 def gathered(
@@ -19,7 +20,7 @@ def gathered(
     collections: Sequence[Path],
     *,
     variants: int = VARIANTS,
-    processes: int,
+    workers: Workers,
     cache: FeatureCache | None,
     progress: Callable[[str, int, int], None],
 ) -> list[Example]:
@@ -29,7 +30,7 @@ def gathered(
     ----------
     variants : int
         Of each real window, see `rca.training.incidents.varied`.
-    processes, cache
+    workers, cache
         Without influence on the result.
     progress : callable
         ``(phase, done, total)``.
@@ -43,14 +44,14 @@ def gathered(
     """
     captures = {name: learned_incidents(folder) for name, folder in named(collections).items()}
     examples = []
-    for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
+    for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
     for name, learned in captures.items():
         found = incident_examples(
             learned,
             seed,
-            processes=processes,
+            workers=workers,
             variants=variants,
             cache=cache,
             progress=lambda done, total: progress("varying real windows", done, total),

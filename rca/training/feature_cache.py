@@ -34,7 +34,6 @@ COMPUTED_BY = (
     "arrays.py",
     "evaluation/signal_sets.py",
     "features",
-    "processes.py",
     "robust.py",
     "simulation",
     "telemetry",
@@ -45,6 +44,7 @@ COMPUTED_BY = (
     "training/simulated.py",
     "training/split.py",
     "whatif",
+    "workers.py",
 )
 _LIBRARIES = ("numba", "numpy", "pyarrow", "scipy")
 _FLAGS = ("real", "unfelt")

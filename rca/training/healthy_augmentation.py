@@ -19,6 +19,7 @@ from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache
 from rca.training.simulated import kept_examples
 from rca.training.split import scenario_group
+from rca.workers import Workers
 
 #: One additional healthy window for so many windows of the corpus.
 PER_CORPUS_WINDOWS = 3
@@ -30,7 +31,7 @@ def healthy_windows(
     n: int,
     seed: int,
     *,
-    processes: int,
+    workers: Workers,
     cache: FeatureCache | None,
     progress: Callable[[int, int], None],
 ) -> FloatArray:
@@ -39,15 +40,13 @@ def healthy_windows(
     Parameters
     ----------
     n, seed : int
-    processes, cache
+    workers, cache
         Without influence on the result.
     progress : callable
         ``(done, total)``.
     """
     rows: list[FloatArray] = []
-    for each in kept_examples(
-        "healthy", healthy_seeds(n, seed), _simulated, processes=processes, cache=cache
-    ):
+    for each in kept_examples("healthy", healthy_seeds(n, seed), _simulated, workers=workers, cache=cache):
         rows.append(each.window)
         progress(len(rows), n)
     return np.array(rows).reshape(-1, len(WINDOW_FEATURES))

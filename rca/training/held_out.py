@@ -16,6 +16,7 @@ from rca.telemetry.labels import read_collection
 from rca.training.corpus import Corpus
 from rca.training.incidents import incidents
 from rca.training.tracking import metric_name
+from rca.workers import Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -50,14 +51,14 @@ def named(collections: Sequence[Path]) -> dict[str, Path]:
 
 
 def held_out_rows(
-    corpus: Corpus, bundle: Path, collections: Sequence[Path], processes: int, progress: Progress
+    corpus: Corpus, bundle: Path, collections: Sequence[Path], workers: Workers, progress: Progress
 ) -> dict[str, list[JudgedRow]]:
     """Rows of the test part of every source, with every set of signals; sources without one are left out."""
     rows, *_ = evaluate_simulated(
         _seeds(corpus),
         [bundle],
         signals=SIGNALS,
-        processes=processes,
+        workers=workers,
         progress=lambda done, total: progress("diagnosing held-out scenarios", done, total),
     )
     found = {SIMULATED: rows}
@@ -67,7 +68,7 @@ def held_out_rows(
             evaluation = evaluate_entries(
                 held,
                 Plan(signals=SIGNALS, bundle=bundle),
-                processes=processes,
+                workers=workers,
                 progress=lambda done, total: progress("diagnosing held-out real windows", done, total),
             )
             found[name] = evaluation.rows

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.processes import mapped
 from rca.telemetry.causes import CAUSES, SPECS, UNKNOWN
 from rca.telemetry.labels import Collection, CollectionEntry, Label, Part, read_collection, unfelt
 from rca.telemetry.window import Window
@@ -21,6 +20,7 @@ from rca.training.digests import files_digest
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import part_of
 from rca.training.telemetry_dropout import blinded
+from rca.workers import Workers
 
 #: Variants of each window, the window itself among them.
 VARIANTS = 24
@@ -136,13 +136,13 @@ def incident_examples(
     found: Sequence[Incident],
     seed: int,
     *,
-    processes: int,
+    workers: Workers,
     variants: int = VARIANTS,
     cache: FeatureCache | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Example]:
     """`variants` examples of every incident with an effect, in order."""
-    batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
+    batches = varied_incidents(found, seed, workers=workers, variants=variants, cache=cache)
     for done, batch in enumerate(batches, start=1):
         yield from batch
         progress(done, len(found))
@@ -152,7 +152,7 @@ def varied_incidents(
     found: Sequence[Incident],
     seed: int,
     *,
-    processes: int,
+    workers: Workers,
     variants: int = VARIANTS,
     cache: FeatureCache | None = None,
 ) -> Iterator[list[Example]]:
@@ -160,20 +160,27 @@ def varied_incidents(
 
     An incident without effect has no examples.
     """
-    work = partial(_examples, seed=seed, variants=variants)
-    if cache is not None:
-        work = partial(_remembered, cache=cache, seed=seed, variants=variants)
-    return mapped(work, found, processes)
+    keys = [None if cache is None else _cache_key(each, seed, variants) for each in found]
+    held = [None if cache is None or key is None else cache.read(key) for key in keys]
+    # Read here, because workers have no files of this machine.
+    missing = ((each, felt(each)) for each, known in zip(found, held, strict=True) if known is None)
+    fresh = workers.map(partial(_examples, seed=seed, variants=variants), missing)
+    for key, known in zip(keys, held, strict=True):
+        examples = next(fresh) if known is None else known
+        if known is None and cache is not None and key is not None:
+            cache.write(key, examples)
+        yield examples
 
 
-def _remembered(incident: Incident, *, cache: FeatureCache, seed: int, variants: int) -> list[Example]:
+def _cache_key(incident: Incident, seed: int, variants: int) -> str:
     content = files_digest(incident.entry.path)
-    key = cache_key("incident", content, incident.entry.id, incident.group, incident.part, seed, variants)
-    return cache.remember(key, lambda: _examples(incident, seed=seed, variants=variants))
+    return cache_key("incident", content, incident.entry.id, incident.group, incident.part, seed, variants)
 
 
-def _examples(incident: Incident, *, seed: int, variants: int) -> list[Example]:
-    known = felt(incident)
+def _examples(
+    read: tuple[Incident, tuple[Window, Label] | None], *, seed: int, variants: int
+) -> list[Example]:
+    incident, known = read
     if known is None:
         return []
     window, label = known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.pricing import Pricing
 from rca.evaluation.scores import true_seconds
-from rca.processes import mapped
 from rca.simulation.corpus import simulated_window
 from rca.telemetry.labels import Label, LabelledCause, accepted
 from rca.training.corpus import Corpus
+from rca.workers import Workers
 
 #: Largest number of scenarios; enough for the margins of every group, about a minute.
 MAX_SCENARIOS = 2500
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 def interval_margins(
-    corpus: Corpus, bundle: Path, *, processes: int, progress: Progress = lambda done, total: None
+    corpus: Corpus, bundle: Path, *, workers: Workers, progress: Progress = lambda done, total: None
 ) -> tuple[dict[str, Margin], dict[str, Any]]:
     """Margins for the bundle's intervals, and a report about the fit.
 
@@ -51,7 +51,7 @@ def interval_margins(
         for group, part, real, mode in zip(corpus.group, corpus.part, corpus.real, corpus.mode, strict=True)
         if part == "validation" and not real and mode == "fail_slow"
     ][:MAX_SCENARIOS]
-    held = held_costs(seeds, bundle, processes=processes, progress=progress)
+    held = held_costs(seeds, bundle, workers=workers, progress=progress)
     margins = fit_margins(held, COST_LEVEL)
     report = {
         "causes": len(held),
@@ -66,7 +66,7 @@ def held_costs(
     seeds: Iterable[int],
     bundle: Path,
     *,
-    processes: int,
+    workers: Workers,
     progress: Progress = lambda done, total: None,
 ) -> list[HeldOutCost]:
     """Interval and true cost of every correctly named cause of the seeds' scenarios.
@@ -75,22 +75,17 @@ def held_costs(
     """
     todo = list(seeds)
     found: list[HeldOutCost] = []
-    costs = mapped(partial(_costs, str(bundle)), todo, processes, chunk=CHUNK)
+    costs = workers.map(partial(_costs, Bundle.load(bundle)), todo, chunk=CHUNK)
     for position, each in enumerate(costs, start=1):
         found += each
         progress(position, len(todo))
     return found
 
 
-def _costs(folder: str, seed: int) -> list[HeldOutCost]:
+def _costs(bundle: Bundle, seed: int) -> list[HeldOutCost]:
     window, label = simulated_window(seed, with_steps=True)
-    _, _, pricing = analyse(window, _bundle(folder))
+    _, _, pricing = analyse(window, bundle)
     return matched(label, pricing)
-
-
-@lru_cache(maxsize=1)
-def _bundle(folder: str) -> Bundle:
-    return Bundle.load(folder)
 
 
 def matched(label: Label, pricing: Pricing) -> list[HeldOutCost]:

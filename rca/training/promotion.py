@@ -15,6 +15,7 @@ from rca.training.data_facts import learned_from, tested_on
 from rca.training.held_out import named
 from rca.training.promotion_gate import Verdict, decide
 from rca.training.registry import CHALLENGER, CHAMPION, RegisteredVersion, Registry
+from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -121,7 +122,7 @@ def promote(
     *,
     collections: Sequence[Path] = (),
     n_windows: int = TEST_WINDOWS,
-    processes: int = 1,
+    workers: Workers = HERE,
     force: str | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Promotion:
@@ -138,7 +139,7 @@ def promote(
         Real windows; must include the collections that either version was tested on.
     n_windows : int
         Simulated scenarios of the frozen test set.
-    processes : int
+    workers : Workers
     force : str, optional
         Promote against the verdict for this reason, which is kept as a tag.
 
@@ -157,7 +158,7 @@ def promote(
             facts_of(registry, challenger),
             collections=collections,
             n_windows=n_windows,
-            processes=processes,
+            workers=workers,
             progress=progress,
         )
     verdict = judged.verdict
@@ -184,7 +185,7 @@ def judge(
     *,
     collections: Sequence[Path] = (),
     n_windows: int = TEST_WINDOWS,
-    processes: int = 1,
+    workers: Workers = HERE,
     progress: Progress = lambda phase, done, total: None,
 ) -> Judgement:
     """Compare a bundle, registered or not, with the champion; nothing is written.
@@ -199,7 +200,7 @@ def judge(
         Data facts of the bundle's run, as of `rca.training.data_facts.data_facts`.
     """
     champion = registry.find(CHAMPION)
-    verdict, trial = _verdict(registry, champion, bundle, facts, collections, n_windows, processes, progress)
+    verdict, trial = _verdict(registry, champion, bundle, facts, collections, n_windows, workers, progress)
     return Judgement(None if champion is None else champion.number, verdict, trial)
 
 
@@ -265,7 +266,7 @@ def _verdict(
     facts: dict[str, Any],
     collections: Sequence[Path],
     n_windows: int,
-    processes: int,
+    workers: Workers,
     progress: Progress,
 ) -> tuple[Verdict, Trial | None]:
     given = named(collections)
@@ -284,7 +285,7 @@ def _verdict(
                 collections=given,
                 learned=set().union(*map(learned_from, seen)),
                 n_windows=n_windows,
-                processes=processes,
+                workers=workers,
                 progress=progress,
             )
     except BundleError as error:

@@ -30,6 +30,7 @@ from rca.training.run_record import record
 from rca.training.settings import Settings
 from rca.training.tracking import check_store
 from rca.training.weighting import REAL_SHARE, balanced
+from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -92,7 +93,7 @@ def train(
     n_windows: int = DEFAULT_WINDOWS,
     seed: int = DEFAULT_SEED,
     collections: Sequence[Path] = (),
-    processes: int = 2,
+    workers: Workers = HERE,
     cache: FeatureCache | None = None,
     tracking_uri: str | None = None,
     registered: bool = True,
@@ -112,7 +113,7 @@ def train(
         with the same vector instructions.
     collections : sequence of Path
         Folders of real labelled windows to learn from and be tested on as well.
-    processes : int
+    workers : Workers
         For simulation and evaluation; does not influence the result.
     cache : FeatureCache, optional
         Features of earlier runs; does not influence the result.
@@ -134,7 +135,7 @@ def train(
         n_windows=n_windows,
         seed=seed,
         collections=collections,
-        processes=processes,
+        workers=workers,
         cache=cache,
         bundle_version=bundle_version,
         settings=settings,
@@ -164,7 +165,7 @@ def fit(
     n_windows: int = DEFAULT_WINDOWS,
     seed: int = DEFAULT_SEED,
     collections: Sequence[Path] = (),
-    processes: int = 2,
+    workers: Workers = HERE,
     cache: FeatureCache | None = None,
     bundle_version: str = "2",
     settings: Settings | None = None,
@@ -174,13 +175,13 @@ def fit(
     """Write and test the bundle without recording it; parameters as of `train`."""
     _can_be_written(output)
     earlier = None if continue_from is None else EarlierTrees.read(continue_from)
-    examples = gathered(n_windows, seed, collections, processes=processes, cache=cache, progress=progress)
+    examples = gathered(n_windows, seed, collections, workers=workers, cache=cache, progress=progress)
     corpus = stack(examples)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
     more_healthy = healthy_windows(
         n_windows // PER_CORPUS_WINDOWS,
         seed,
-        processes=processes,
+        workers=workers,
         cache=cache,
         progress=lambda done, total: progress("simulating more healthy jobs", done, total),
     )
@@ -190,7 +191,7 @@ def fit(
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
         _written(unmeasured, fitted, provenance, bundle_version)
-        fitted = _with_margins(fitted, corpus, unmeasured, processes, progress)
+        fitted = _with_margins(fitted, corpus, unmeasured, workers, progress)
     sha256 = _written(output, fitted, provenance, bundle_version)
     card = Card(
         name=NAME,
@@ -199,7 +200,7 @@ def fit(
         provenance=provenance,
         facts=data_facts(corpus, n_windows, seed, collections),
         thresholds=fitted.learned.thresholds,
-        rows=held_out_rows(corpus, output, collections, processes, progress),
+        rows=held_out_rows(corpus, output, collections, workers, progress),
         causal_report=fitted.mechanisms.report,
     )
     return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
@@ -247,13 +248,13 @@ def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_v
 
 
 def _with_margins(
-    fitted: _Fitted, corpus: Corpus, bundle: Path, processes: int, progress: Progress
+    fitted: _Fitted, corpus: Corpus, bundle: Path, workers: Workers, progress: Progress
 ) -> _Fitted:
     """The same with interval margins, which are fitted on the costs of held-out scenarios."""
     margins, covered = interval_margins(
         corpus,
         bundle,
-        processes=processes,
+        workers=workers,
         progress=lambda done, total: progress("measuring the intervals of held-out costs", done, total),
     )
     report = {**fitted.mechanisms.report, "intervals": covered}

@@ -13,6 +13,7 @@ from rca.simulation.scenario import CorpusVersion
 from rca.training.corpus import Example, example
 from rca.training.feature_cache import FeatureCache, cache_key
 from rca.training.split import scenario_group
+from rca.workers import Workers
 
 #: Scenarios per file of the cache; an interrupted run loses at most one file.
 BATCH = 256
@@ -28,7 +29,7 @@ def simulated_examples(
     n_windows: int,
     seed: int,
     *,
-    processes: int,
+    workers: Workers,
     cache: FeatureCache | None = None,
     version: CorpusVersion = TRAINED_VERSION,
 ) -> Iterator[Example]:
@@ -37,7 +38,7 @@ def simulated_examples(
     Parameters
     ----------
     n_windows, seed : int
-    processes : int
+    workers : Workers
         Without influence on the result.
     cache : FeatureCache, optional
         Read first, and completed; without influence on the result.
@@ -46,7 +47,7 @@ def simulated_examples(
     """
     seeds, kind = scenario_seeds(n_windows, seed), "simulated" if version == 1 else f"simulated {version}"
     make = _simulated if version == TRAINED_VERSION else partial(_simulated, version=version)
-    yield from kept_examples(kind, seeds, make, processes=processes, cache=cache)
+    yield from kept_examples(kind, seeds, make, workers=workers, cache=cache)
 
 
 def kept_examples(
@@ -54,7 +55,7 @@ def kept_examples(
     seeds: Sequence[int],
     make: Callable[[int], Example],
     *,
-    processes: int,
+    workers: Workers,
     cache: FeatureCache | None,
 ) -> Iterator[Example]:
     """Examples of seeds in their order, from the cache or made and then kept.
@@ -66,7 +67,7 @@ def kept_examples(
     seeds : sequence of int
     make : callable
         Picklable; from a seed to its example.
-    processes, cache
+    workers, cache
         Without influence on the result.
     """
     batches = [tuple(seeds[begin : begin + BATCH]) for begin in range(0, len(seeds), BATCH)]
@@ -74,7 +75,7 @@ def kept_examples(
     held = [None if cache is None else cache.read(key) for key in keys]
     missing = [each for batch, known in zip(batches, held, strict=True) if known is None for each in batch]
     # One stream for all missing seeds: a pool per batch would start new workers each time.
-    fresh = for_each_scenario(make, missing, processes=processes)
+    fresh = for_each_scenario(make, missing, workers=workers)
     for batch, key, known in zip(batches, keys, held, strict=True):
         if known is not None:
             yield from known

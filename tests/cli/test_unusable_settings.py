@@ -58,6 +58,7 @@ WRONG: dict[str, tuple[str, ...]] = {
     "oidc_client_id": (SECRET,),
     "oidc_client_scope": ("",),
     "rate_limit": (SECRET, "0/minute", "1/s3cretpw", "5/minute;6/hour", "99999999999/minute", "-1/minute"),
+    "dask_scheduler": (SECRET, "tcp://10.0.0.1", "http://10.0.0.1:8786", "tcp://:8786", "tcp://a:99999999"),
     "rate_limit_storage_url": (
         SECRET,
         "foo://s3cretpw",

@@ -20,6 +20,7 @@ from rca.simulation.mechanisms.parts import changed
 from rca.telemetry.labels import Label, write_labelled, write_manifest
 from rca.training.collection import simulate_collection
 from rca.training.split import part_of
+from rca.workers import Workers
 
 pytestmark = pytest.mark.slow
 N_WINDOWS = 6
@@ -96,10 +97,10 @@ def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -
 
 
 @pytest.mark.long
-def test_workers_have_no_influence_on_the_result(corpus: Path) -> None:
+def test_workers_have_no_influence_on_the_result(corpus: Path, two_workers: Workers) -> None:
     plan = Plan(("phases-only",), baselines=True)
     alone = evaluate_collection(corpus, plan).rows
-    shared = evaluate_collection(corpus, plan, processes=2).rows
+    shared = evaluate_collection(corpus, plan, workers=two_workers).rows
     assert list(map(repr, alone)) == list(map(repr, shared))
 
 

@@ -20,6 +20,7 @@ from rca.evaluation.realism.twins import ratio_at, twin
 from rca.simulation import simulate
 from rca.telemetry.labels import Label, LabelledCause, read_label
 from rca.telemetry.read import read_window
+from rca.workers import Workers
 
 
 def fake(rng: np.random.Generator, group: int, *, shift: float = 0.0, throttled: float = 0.4) -> Measured:
@@ -162,9 +163,9 @@ def test_a_label_that_lacks_an_injected_fault_is_not_comparable() -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_processes_have_no_influence_on_the_comparison(real_windows: Path) -> None:
+def test_workers_have_no_influence_on_the_comparison(real_windows: Path, two_workers: Workers) -> None:
     alone = compare(real_windows, n_windows=8, seed=2)
-    shared = compare(real_windows, n_windows=8, seed=2, processes=2)
+    shared = compare(real_windows, n_windows=8, seed=2, workers=two_workers)
     assert [one.features.tobytes() for one in alone.simulated] == [
         one.features.tobytes() for one in shared.simulated
     ]

@@ -15,6 +15,7 @@ from rca.errors import SourceError
 from rca.telemetry.labels import Label, LabelledCause, read_collection
 from rca.telemetry.window import Window
 from rca.training.incidents import incident_examples, incidents, learned_incidents
+from rca.workers import HERE
 from rca_api.commands.feedback import app
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.feedback import labels
@@ -94,7 +95,7 @@ def test_labelled_windows_can_be_trained_on(
     assert groups[0] == groups[1] != groups[2]
     # A site has few labels, so all of them are learned from.
     assert {each.part for each in incidents(collection)} == {"train"}
-    examples = list(incident_examples(learned_incidents(collection.path), 0, processes=1, variants=1))
+    examples = list(incident_examples(learned_incidents(collection.path), 0, workers=HERE, variants=1))
     assert {each.mode for each in examples} <= {"fail_slow", "healthy"}
     again = exported(database, windows, tmp_path / "again")
     assert again == counts

@@ -23,6 +23,7 @@ from rca.simulation import (
 from rca.simulation.corpus import sampled
 from rca.simulation.faults import FIRST_CAUSES
 from rca.telemetry.window import Window
+from rca.workers import HERE
 
 pytestmark = pytest.mark.slow
 
@@ -56,11 +57,11 @@ def test_another_seed_gives_another_window():
 
 
 @pytest.mark.long
-def test_a_corpus_does_not_depend_on_the_number_of_processes():
+def test_a_corpus_does_not_depend_on_the_number_of_workers(two_workers):
     alone = [made_of(index) for index in range(10)]
-    assert _same(next(generate_corpus(10, 7, processes=1)).window, alone[0].window)
+    assert _same(next(generate_corpus(10, 7, workers=HERE)).window, alone[0].window)
     counted: list[int] = []
-    shared = list(generate_corpus(10, 7, processes=2, progress=lambda done, _n: counted.append(done)))
+    shared = list(generate_corpus(10, 7, workers=two_workers, progress=lambda done, _n: counted.append(done)))
     assert counted == list(range(1, 11))
     assert all(_same(a.window, b.window) and a.label == b.label for a, b in zip(alone, shared, strict=True))
 

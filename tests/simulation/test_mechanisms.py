@@ -21,6 +21,7 @@ from rca.telemetry.labels import Label
 from rca.telemetry.window import Window
 from rca.training.corpus import example
 from rca.training.simulated import simulated_examples
+from rca.workers import HERE
 
 SLOW = [
     name for name, each in MECHANISMS.items() if each.labels and each.job not in {"hang", "process_crash"}
@@ -367,7 +368,7 @@ def test_a_window_may_have_exporters_and_no_steps() -> None:
 
 
 def test_a_training_can_learn_from_the_second_version() -> None:
-    first, second = (list(simulated_examples(4, 1, processes=1, version=version)) for version in (1, 2))
+    first, second = (list(simulated_examples(4, 1, workers=HERE, version=version)) for version in (1, 2))
     assert [each.group for each in first] == [each.group for each in second]
     assert any(not np.array_equal(a.window, b.window) for a, b in zip(first, second, strict=True))
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import pytest
 
+from rca.commands import worker_options
 from rca.evaluation import simulated
 from rca.evaluation.judged_rows import JudgedRow
 from rca.training import bundle_comparison, promotion_gate
@@ -22,22 +21,6 @@ def shared_features(tmp_path_factory: pytest.TempPathFactory) -> FeatureCache:
     base = tmp_path_factory.getbasetemp()
     # Each worker of pytest-xdist has a folder of its own in that of the run.
     return FeatureCache((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "features")
-
-
-class InThisProcess:
-    """A pool without processes."""
-
-    def __init__(self, processes: int, initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
-        initializer(*initargs)
-
-    def __enter__(self) -> InThisProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, work: Callable[[Any], Any], items: Iterable[Any], chunksize: int) -> Iterator[Any]:
-        return map(work, items)
 
 
 simulated_once = cache(simulated.simulated_window)
@@ -59,7 +42,7 @@ def judged_once(self: simulated._Judges, seed: int) -> list[list[JudgedRow]]:
 @pytest.fixture
 def comparisons_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare bundles in this process, on windows that are simulated and answered once."""
-    monkeypatch.setattr(simulated, "pool_of", InThisProcess)
+    monkeypatch.setattr(worker_options, "usable_cores", lambda: 1)
     monkeypatch.setattr(simulated, "simulated_window", simulated_once)
     monkeypatch.setattr(simulated._Judges, "rows", judged_once)
     monkeypatch.setattr(bundle_comparison, "simulated_window", simulated_once)

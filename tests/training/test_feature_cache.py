@@ -23,6 +23,7 @@ from rca.training.digests import files_digest, joint_digest, window_digest
 from rca.training.feature_cache import FeatureCache, cache_key, computing_files
 from rca.training.incidents import incident_examples, learned_incidents
 from rca.training.simulated import scenario_seeds, simulated_examples
+from rca.workers import HERE, Workers
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 N_WINDOWS, SEED = 12, 11
@@ -30,7 +31,7 @@ N_WINDOWS, SEED = 12, 11
 
 @pytest.fixture(scope="module")
 def examples() -> list[Example]:
-    return list(simulated_examples(N_WINDOWS, SEED, processes=1))
+    return list(simulated_examples(N_WINDOWS, SEED, workers=HERE))
 
 
 @pytest.fixture
@@ -80,12 +81,12 @@ def test_nothing_to_learn_is_kept_too(cache: FeatureCache) -> None:
 
 
 def test_a_corpus_is_the_same_with_without_and_from_the_cache(
-    cache: FeatureCache, examples: list[Example], monkeypatch: pytest.MonkeyPatch
+    cache: FeatureCache, examples: list[Example], two_workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = stack(examples).digest
-    assert stack(simulated_examples(N_WINDOWS, SEED, processes=2, cache=cache)).digest == bare
+    assert stack(simulated_examples(N_WINDOWS, SEED, workers=two_workers, cache=cache)).digest == bare
     monkeypatch.setattr(simulated, "_simulated", no_work)
-    assert stack(simulated_examples(N_WINDOWS, SEED, processes=1, cache=cache)).digest == bare
+    assert stack(simulated_examples(N_WINDOWS, SEED, workers=HERE, cache=cache)).digest == bare
 
 
 def test_a_larger_corpus_finds_the_smaller_one(
@@ -95,9 +96,9 @@ def test_a_larger_corpus_finds_the_smaller_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(simulated, "BATCH", 4)
-    list(simulated_examples(8, SEED, processes=1, cache=cache))
+    list(simulated_examples(8, SEED, workers=HERE, cache=cache))
     simulated_seeds.clear()
-    found = list(simulated_examples(N_WINDOWS, SEED, processes=1, cache=cache))
+    found = list(simulated_examples(N_WINDOWS, SEED, workers=HERE, cache=cache))
     assert simulated_seeds == scenario_seeds(N_WINDOWS, SEED)[8:]
     assert stack(found).digest == stack(examples).digest
 
@@ -105,12 +106,12 @@ def test_a_larger_corpus_finds_the_smaller_one(
 def test_a_damaged_file_is_made_anew(
     cache: FeatureCache, examples: list[Example], simulated_seeds: list[int]
 ) -> None:
-    list(simulated_examples(N_WINDOWS, SEED, processes=1, cache=cache))
+    list(simulated_examples(N_WINDOWS, SEED, workers=HERE, cache=cache))
     (file,) = cache.folder.rglob("*.npz")
     for content in (b"", file.read_bytes()[:-500], b"PK\x03\x04 not a zip"):
         file.write_bytes(content)
         simulated_seeds.clear()
-        again = list(simulated_examples(N_WINDOWS, SEED, processes=1, cache=cache))
+        again = list(simulated_examples(N_WINDOWS, SEED, workers=HERE, cache=cache))
         assert simulated_seeds == scenario_seeds(N_WINDOWS, SEED)
         assert stack(again).digest == stack(examples).digest
     assert len(list(cache.folder.rglob("*"))) == 2, "a folder and the file, nothing half-written"
@@ -153,8 +154,8 @@ def test_all_code_that_an_example_runs_through_is_in_its_key(collection: Path) -
 
     sys.setprofile(note)
     try:
-        list(simulated_examples(6, SEED, processes=1))
-        list(incident_examples(learned_incidents(collection), SEED, processes=1, variants=3))
+        list(simulated_examples(6, SEED, workers=HERE))
+        list(incident_examples(learned_incidents(collection), SEED, workers=HERE, variants=3))
     finally:
         sys.setprofile(None)
     ours = {Path(name) for name in called if Path(name).is_relative_to(root)}
@@ -170,10 +171,10 @@ def test_incidents_are_kept_until_window_or_label_changes(
 ) -> None:
     def found(seed: int = 3) -> str:
         return stack(
-            incident_examples(learned_incidents(collection), seed, processes=1, variants=3, cache=cache)
+            incident_examples(learned_incidents(collection), seed, workers=HERE, variants=3, cache=cache)
         ).digest
 
-    bare = stack(incident_examples(learned_incidents(collection), 3, processes=1, variants=3)).digest
+    bare = stack(incident_examples(learned_incidents(collection), 3, workers=HERE, variants=3)).digest
     assert found() == bare
     kept = len(list(cache.folder.rglob("*.npz")))
     assert kept == 2

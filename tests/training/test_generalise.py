@@ -28,6 +28,7 @@ from rca.training.cross_validation.report import document, lines, tables, to_mar
 from rca.training.feature_cache import FeatureCache
 from rca.training.held_out import SIGNALS
 from rca.training.simulated import simulated_examples
+from rca.workers import HERE
 
 N_WINDOWS, SEED = 260, 3
 REAL = Path(__file__).resolve().parents[2] / "data" / "windows"
@@ -119,7 +120,7 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
         [mine],
         variants=2,
         every_part=True,
-        processes=1,
+        workers=HERE,
         cache=None,
         progress=lambda phase, done, total: None,
     )
@@ -141,7 +142,7 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_corpus_without_a_mode_cannot_be_fitted(shared_features: FeatureCache) -> None:
-    corpus = stack(islice(simulated_examples(N_WINDOWS, SEED, processes=1, cache=shared_features), 60))
+    corpus = stack(islice(simulated_examples(N_WINDOWS, SEED, workers=HERE, cache=shared_features), 60))
     pairs = zip(corpus.mode, corpus.part, strict=True)
     stopped = tuple("test" if mode == "fail_stop" else part for mode, part in pairs)
     assert what_lacks(replace(corpus, part=stopped)) == "no train windows for the head stopper"

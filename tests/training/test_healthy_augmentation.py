@@ -11,6 +11,7 @@ from rca.simulation import sample_scenario
 from rca.training.feature_cache import FeatureCache
 from rca.training.healthy_augmentation import healthy_seeds, healthy_windows
 from rca.training.simulated import scenario_seeds
+from rca.workers import HERE
 
 
 def test_scenarios_are_the_same_ones_every_time_and_in_no_corpus() -> None:
@@ -32,7 +33,7 @@ def test_a_kept_batch_is_the_batch_that_was_made(tmp_path: Path) -> None:
         return healthy_windows(
             6,
             3,
-            processes=1,
+            workers=HERE,
             cache=FeatureCache(tmp_path),
             progress=lambda done, total: told.append((done, total)),
         )

@@ -23,6 +23,7 @@ from rca.training.heads import targets
 from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.training.telemetry_dropout import blinded
 from rca.training.weighting import balanced
+from rca.workers import HERE, Workers
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
@@ -39,8 +40,8 @@ def collection(tmp_path: Path) -> Path:
     return folder
 
 
-def incident_rows(folder: Path, seed: int = 3, processes: int = 1) -> list[Example]:
-    return list(incident_examples(learned_incidents(folder), seed, processes=processes, variants=4))
+def incident_rows(folder: Path, seed: int = 3, workers: Workers = HERE) -> list[Example]:
+    return list(incident_examples(learned_incidents(folder), seed, workers=workers, variants=4))
 
 
 def test_the_manifest_decides_what_is_learned_from(collection: Path) -> None:
@@ -54,8 +55,10 @@ def test_the_first_variant_is_the_window_itself(collection: Path) -> None:
     assert (first.mode, first.cause, first.pattern) == ("fail_slow", "data_loader_stall", "transient")
 
 
-def test_the_same_seed_gives_the_same_examples_whatever_the_processes(collection: Path) -> None:
-    one, two = stack(incident_rows(collection)), stack(incident_rows(collection, processes=2))
+def test_the_same_seed_gives_the_same_examples_whatever_the_workers(
+    collection: Path, two_workers: Workers
+) -> None:
+    one, two = stack(incident_rows(collection)), stack(incident_rows(collection, workers=two_workers))
     assert one.digest == two.digest
     assert stack(incident_rows(collection, seed=4)).digest != one.digest
 
@@ -196,7 +199,7 @@ def test_labels_are_looked_at_before_anything_is_simulated(
     monkeypatch.setattr(module, "simulated_examples", simulated)
     gather = examples.gathered if module is examples else partial(pool.build_pool, every_part=True)
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
-        gather(8, 1, [odd], variants=2, processes=1, cache=None, progress=lambda phase, done, total: None)
+        gather(8, 1, [odd], variants=2, workers=HERE, cache=None, progress=lambda phase, done, total: None)
 
 
 def test_what_is_in_no_catalogue_can_be_learned_as_such(collection: Path) -> None:

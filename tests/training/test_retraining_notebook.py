@@ -18,6 +18,7 @@ from rca.training.data_facts import data_facts
 from rca.training.held_out import held_out_rows
 from rca.training.model_card import Card
 from rca.training.run import Trained
+from rca.workers import HERE, Workers
 
 pytest.importorskip("mlflow")
 
@@ -32,7 +33,7 @@ DEAF = dict.fromkeys(("fault", "fault_costly", "fault_whole", "fault_unseen"), 0
 
 
 def without_fitting(
-    output: Path, *, n_windows: int, seed: int, collections: Sequence[Path], processes: int, **_: Any
+    output: Path, *, n_windows: int, seed: int, collections: Sequence[Path], workers: Workers = HERE, **_: Any
 ) -> Trained:
     """The shipped model with thresholds that miss faults, tested and described as a trained one."""
     bundle_copy(output, "deaf", **DEAF)
@@ -44,7 +45,7 @@ def without_fitting(
         provenance=bundle.manifest["provenance"],
         facts=data_facts(corpus, n_windows, seed, collections),
         thresholds=bundle.classifier.thresholds,
-        rows=held_out_rows(corpus, output, collections, processes, lambda *_: None),
+        rows=held_out_rows(corpus, output, collections, workers, lambda *_: None),
         causal_report=bundle.mechanisms.report,
     )
     return Trained(output, card, {"seed": seed})

@@ -18,6 +18,7 @@ from rca.training.feature_cache import FeatureCache
 from rca.training.promotion import promote
 from rca.training.registry import Registry
 from rca.training.run import TrainingResult, train
+from rca.workers import HERE, Workers
 
 pytest.importorskip("mlflow")
 pytest.importorskip("dowhy")
@@ -87,7 +88,7 @@ def result(
         n_windows=N_WINDOWS,
         seed=SEED,
         collections=[mine],
-        processes=1,
+        workers=HERE,
         cache=shared_features,
         tracking_uri=f"sqlite:///{store}",
         progress=progress,
@@ -96,7 +97,7 @@ def result(
 
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
-    result: TrainingResult, mine: Path, shared_features: FeatureCache, tmp_path: Path
+    result: TrainingResult, mine: Path, shared_features: FeatureCache, tmp_path: Path, two_workers: Workers
 ) -> None:
     """The second time with the features that the first run kept; two workers instead of one."""
     again = train(
@@ -104,7 +105,7 @@ def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
         n_windows=N_WINDOWS,
         seed=SEED,
         collections=[mine],
-        processes=2,
+        workers=two_workers,
         cache=shared_features,
     )
     assert again.sha256 == result.sha256

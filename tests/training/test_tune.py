@@ -25,10 +25,12 @@ from rca.training.cross_validation.tune import (
     loss_change,
     search,
     tune,
+    tuned,
 )
 from rca.training.feature_cache import FeatureCache
 from rca.training.heads import Target
 from rca.training.settings import TUNABLE
+from rca.workers import HERE, Workers
 
 pytest.importorskip("optuna")
 
@@ -38,7 +40,7 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "MAX_ROUNDS", 15)
 
 
-def _tuner(n_groups: int, folder: Path, *, informative: bool, trials: int = 6) -> Tuner:
+def _tuner(n_groups: int, *, informative: bool, trials: int = 6) -> Tuner:
     """Head `scope` with two rows per group; the first features depend on the class, or none does."""
     rng = np.random.default_rng(0)
     group = np.repeat([f"group-{number}" for number in range(n_groups)], 2)
@@ -54,11 +56,12 @@ def _tuner(n_groups: int, folder: Path, *, informative: bool, trials: int = 6) -
     origins = [Origin(f"group-{number}", "fail_slow", frozenset(), 8) for number in range(n_groups)]
     target = Target(rows, labels, ("some", "job"), np.array(corpus.part), np.ones(group.size), group)
     pool = Pool(corpus, tuple(origins), np.arange(n_groups).repeat(2))
-    return Tuner("scope", target, pool, Results(folder), seed=1, trials=trials, n_folds=2)
+    return Tuner("scope", target, pool, seed=1, trials=trials, n_folds=2)
 
 
-def _tuned(tuner: Tuner) -> TunedHead:
-    return tuner.tune(lambda text: None)
+def _tuned(tuner: Tuner, folder: Path, workers: Workers = HERE) -> TunedHead:
+    (found,) = tuned([tuner], Results(folder), workers=workers)
+    return found
 
 
 def _bowl(values: Values) -> float:
@@ -85,30 +88,38 @@ def test_a_search_begins_with_the_present_settings_and_ends_no_worse() -> None:
 
 
 @pytest.mark.long
-def test_an_interrupted_run_has_the_same_result_and_repeats_no_fit(
+def test_an_interrupted_run_has_the_same_result_and_repeats_no_search(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fit, fits = heads.fit_head, 0
+    searches = 0
 
-    def interrupted(*given: Any) -> Any:
-        nonlocal fits
-        fits += 1
-        if fits == 7:
+    def interrupted(*given: Any) -> Values:
+        nonlocal searches
+        searches += 1
+        if searches == 2:
             raise KeyboardInterrupt
-        return fit(*given)
+        return search(*given)
 
-    whole = _tuned(_tuner(50, tmp_path / "whole", informative=True))
-    monkeypatch.setattr(module, "fit_head", interrupted)
-    tuner = _tuner(50, tmp_path / "parts", informative=True)
+    tuner = _tuner(50, informative=True)
+    whole = _tuned(tuner, tmp_path / "whole")
+    monkeypatch.setattr(module, "search", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _tuned(tuner)
-    assert _tuned(tuner) == whole
-    assert fits - 1 == len(list((tmp_path / "whole").glob("*.json")))
+        _tuned(tuner, tmp_path / "parts")
+    assert _tuned(tuner, tmp_path / "parts") == whole
+    assert searches - 1 == len(list((tmp_path / "whole").glob("*.json")))
+
+
+@pytest.mark.long
+def test_workers_have_no_influence_on_the_settings(tmp_path: Path, two_workers: Workers) -> None:
+    tuner = _tuner(50, informative=True)
+    # Workers have the usual number of rounds.
+    alone = _tuned(tuner, tmp_path / "alone", Workers(1))
+    assert _tuned(tuner, tmp_path / "shared", two_workers).groups == alone.groups
 
 
 def test_tuning_wins_where_the_present_settings_cannot_learn(tmp_path: Path) -> None:
     """There are fewer rows than a leaf of the present settings needs."""
-    found = _tuned(_tuner(50, tmp_path, informative=True))
+    found = _tuned(_tuner(50, informative=True), tmp_path)
     assert found.present == pytest.approx(np.log(2), abs=0.1)
     assert found.gain.low > 0.1
     assert found.chosen is not None
@@ -116,7 +127,7 @@ def test_tuning_wins_where_the_present_settings_cannot_learn(tmp_path: Path) -> 
 
 
 def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
-    found = _tuned(_tuner(40, tmp_path, informative=False))
+    found = _tuned(_tuner(40, informative=False), tmp_path)
     assert found.groups == 40
     assert abs(found.gain.value) < 0.05
     assert found.chosen is None
@@ -126,14 +137,14 @@ def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
 
 def test_a_gain_that_is_too_small_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_GAIN", 0.99)
-    found = _tuned(_tuner(50, tmp_path, informative=True))
+    found = _tuned(_tuner(50, informative=True), tmp_path)
     assert found.gain.low > 0.1
     assert found.chosen is None
     assert "less than 99% of the loss" in Tuning("", "", (found,)).table().rows[0][-1]
 
 
 def test_each_loss_is_of_the_tested_groups_without_them(tmp_path: Path) -> None:
-    tuner = _tuner(50, tmp_path, informative=True)
+    tuner = _tuner(50, informative=True)
     outer = tuner._folds("outer", {f"group-{number}": "" for number in range(50)})
     assert [tuner.losses([fold], PRESENT).weight.size for fold in outer] == [25, 25]
     better = tuner.losses(outer, PRESENT | {"min_data_in_leaf": 5})
@@ -149,8 +160,8 @@ def test_a_change_of_the_loss_is_paired_by_group() -> None:
 
 
 def test_a_head_with_too_few_rows_is_not_tuned(tmp_path: Path) -> None:
-    tuner = _tuner(8, tmp_path, informative=True)
-    found = _tuned(replace(tuner, n_folds=4))
+    tuner = _tuner(8, informative=True)
+    found = _tuned(replace(tuner, n_folds=4), tmp_path)
     assert found.chosen is None
     assert "not tuned: fewer than two classes" in Tuning("", "", (found,)).table().rows[0][-1]
 
@@ -176,4 +187,4 @@ def test_a_run_tunes_the_given_heads(
     assert [head.name for head in found.heads] == ["scope"]
     assert found.as_dict()["heads"][0]["gain"]["n"] == found.heads[0].groups > 50
     assert found.command.endswith("--trials 2 --folds 2 --head scope")
-    assert "head scope: search 2 of 2" in phases
+    assert "searching within each fold" in phases

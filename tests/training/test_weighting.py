@@ -12,6 +12,7 @@ from made_up_corpus import made_up_corpus
 
 from rca.training.examples import gathered
 from rca.training.weighting import balanced
+from rca.workers import HERE
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
@@ -50,7 +51,7 @@ def test_examples_go_by_the_name_of_their_collection(tmp_path: Path) -> None:
         entry = {"id": "one", "path": "one", "split": "train"}
         (tmp_path / name / "manifest.json").write_bytes(orjson.dumps({"format": 1, "windows": [entry]}))
     found = gathered(
-        1, 5, [tmp_path / "ours", tmp_path / "theirs"], variants=2, processes=1, cache=None,
+        1, 5, [tmp_path / "ours", tmp_path / "theirs"], variants=2, workers=HERE, cache=None,
         progress=lambda *_: None,
     )  # fmt: skip
     assert [each.group.split("/")[0] for each in found if each.real] == ["ours", "ours", "theirs", "theirs"]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +24,6 @@ import structlog
 from rca.commands import process as command_process
 from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
-from rca.processes import end_with_the_parent
 from rca_api import logs
 from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.store.window_store import WindowStore
@@ -106,7 +107,7 @@ class _Process:
 
 def initialize(setup: Setup) -> Context:
     """Warm up and give what tasks use; never raises: the report says why the process cannot work."""
-    end_with_the_parent()
+    _end_with_the_parent()
     _name_this_process()
     logs.configure(setup.log_level)
     structlog.contextvars.bind_contextvars(process=os.getpid())
@@ -186,3 +187,15 @@ def _name_this_process() -> None:
     # For `ps` and `top`; systems without this file show the name of the interpreter.
     with suppress(OSError):
         Path("/proc/self/comm").write_text("rca-compute")
+
+
+def _end_with_the_parent() -> None:
+    """End this process when its parent ends, even by SIGKILL: otherwise it would run for ever."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()

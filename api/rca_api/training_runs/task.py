@@ -24,6 +24,8 @@ class Task(BaseModel):
         All collections. The gate uses those that a version was tested on.
     version : str
         Number of the version to promote.
+    scheduler : str or None
+        Address of a Dask scheduler whose workers replace the processes.
     patience_seconds : float
         Longest wait for a registry that is away.
     """
@@ -35,6 +37,7 @@ class Task(BaseModel):
     folder: Path
     tracking_uri: str
     processes: int
+    scheduler: str | None = None
     cache: Path
     windows: int = 0
     seed: int = 0

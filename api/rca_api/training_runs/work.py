@@ -23,6 +23,7 @@ from rca.training.registration import withdraw_unfinished
 from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
 from rca.training.run import RECORDING, Trained, fit
 from rca.training.run_record import record
+from rca.workers import Workers
 from rca_api.models.registry_process import gate_of, scores_of
 from rca_api.training_runs.task import Task
 
@@ -54,10 +55,11 @@ def work(task: Task, reporter: Reporter) -> dict[str, Any]:
     RcaError
         If it cannot be done.
     """
-    return _train(task, reporter) if task.kind == "train" else _promote(task, reporter)
+    with Workers(task.processes, task.scheduler) as workers:
+        return (_train if task.kind == "train" else _promote)(task, reporter, workers)
 
 
-def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
+def _train(task: Task, reporter: Reporter, workers: Workers) -> dict[str, Any]:
     registry = Registry(task.tracking_uri)
     found = retry_while_away(task, reporter, lambda: _registered_before(task, reporter, registry))
     if found is None:
@@ -66,14 +68,16 @@ def _train(task: Task, reporter: Reporter) -> dict[str, Any]:
             n_windows=task.windows,
             seed=task.seed,
             collections=list(task.collections.values()),
-            processes=task.processes,
+            workers=workers,
             cache=FeatureCache(task.cache),
             progress=reporter.progress,
         )
         judged = retry_while_away(
             task,
             reporter,
-            lambda: _judged(task, reporter, registry, lambda: trained.bundle, dict(trained.card.facts)),
+            lambda: _judged(
+                task, reporter, registry, workers, lambda: trained.bundle, dict(trained.card.facts)
+            ),
         )
         found = retry_while_away(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
     if task.auto_promote:
@@ -91,7 +95,7 @@ def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> Re
     return registry.get(str(found.number))
 
 
-def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
+def _promote(task: Task, reporter: Reporter, workers: Workers) -> dict[str, Any]:
     registry = Registry(task.tracking_uri)
     found = retry_while_away(task, reporter, lambda: registry.get(task.version))
     if CHAMPION not in found.aliases:
@@ -100,7 +104,7 @@ def _promote(task: Task, reporter: Reporter) -> dict[str, Any]:
         judged = retry_while_away(
             task,
             reporter,
-            lambda: _judged(task, reporter, registry, lambda: registry.fetch(found, fetched), facts),
+            lambda: _judged(task, reporter, registry, workers, lambda: registry.fetch(found, fetched), facts),
         )
         found = retry_while_away(task, reporter, lambda: _kept(reporter, registry, found, judged))
         found = _promoted(task, reporter, registry, found)
@@ -111,6 +115,7 @@ def _judged(
     task: Task,
     reporter: Reporter,
     registry: Registry,
+    workers: Workers,
     bundle: Callable[[], Path],
     facts: dict[str, Any],
 ) -> Judgement:
@@ -120,7 +125,7 @@ def _judged(
         facts,
         collections=_gate_collections(task, registry, facts),
         n_windows=task.gate_windows,
-        processes=task.processes,
+        workers=workers,
         progress=reporter.progress,
     )
 

@@ -135,6 +135,7 @@ class Worker:
             folder=folder,
             tracking_uri=settings.registry_uri,
             processes=settings.training_processes,
+            scheduler=settings.dask_scheduler or None,
             cache=settings.cache_dir,
             windows=order.get("windows", 0),
             seed=order.get("seed", 0),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TypeVar
@@ -15,9 +15,10 @@ from rca.evaluation.realism.discriminator import Discriminated, discriminate
 from rca.evaluation.realism.effects import Effect, effects
 from rca.evaluation.realism.measure import Measured, measured
 from rca.evaluation.realism.twins import twin
-from rca.processes import mapped
 from rca.simulation import simulate
-from rca.telemetry.labels import CollectionEntry, read_collection
+from rca.telemetry.labels import Label, read_collection
+from rca.telemetry.window import Window
+from rca.workers import HERE, Workers
 
 Report = Callable[[str, int, int], None]
 Item = TypeVar("Item")
@@ -53,7 +54,7 @@ def compare(
     *,
     n_windows: int | None = None,
     seed: int = 0,
-    processes: int = 1,
+    workers: Workers = HERE,
     report: Report = lambda phase, done, total: None,
 ) -> Realism:
     """Compare a labelled collection of real captures with simulated twins of them.
@@ -66,8 +67,8 @@ def compare(
         Simulated windows, spread evenly over the captures; four per capture by default.
     seed : int
         Of the simulated windows and the intervals.
-    processes : int
-        Worker processes; without influence on the result.
+    workers : Workers
+        Without influence on the result.
     report : callable
         Takes a phase, the number of finished items and the number of all items.
 
@@ -80,10 +81,12 @@ def compare(
     kept = [entry for entry in entries if is_comparable(entry.read_label())]
     if not kept:
         raise InvalidInput(f"{path}: no capture has a label that names everything that was injected")
-    read = _each(_read, kept, processes, "reading captures", report)
+    # Read here, because workers have no files of this machine.
+    captures = ((entry.id, entry.read_window(), entry.read_label()) for entry in kept)
+    read = _each(_read, captures, len(kept), workers, "reading captures", report)
     twins = _twins_of([plan for plan, _ in read], n_windows, seed)
     real = [measurement for _, measurement in read]
-    simulated = _each(_simulated, twins, processes, "simulating twins", report)
+    simulated = _each(_simulated, twins, len(twins), workers, "simulating twins", report)
     report("comparing", 0, 0)
     return Realism(
         real=tuple(real),
@@ -105,9 +108,9 @@ def _twins_of(
     return [(plans[index % len(plans)], one) for index, one in enumerate(seeds)]
 
 
-def _read(entry: CollectionEntry) -> tuple[CapturePlan, Measured]:
-    window, label = entry.read_window(), entry.read_label()
-    plan = plan_of(entry.id, window, label)
+def _read(capture: tuple[str, Window, Label]) -> tuple[CapturePlan, Measured]:
+    name, window, label = capture
+    plan = plan_of(name, window, label)
     found = measured(window, plan)
     return replace(plan, ratio=found.ratio), found
 
@@ -118,10 +121,15 @@ def _simulated(planned: tuple[CapturePlan, int]) -> Measured:
 
 
 def _each(
-    work: Callable[[Item], Result], items: Sequence[Item], processes: int, phase: str, report: Report
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    n_items: int,
+    workers: Workers,
+    phase: str,
+    report: Report,
 ) -> list[Result]:
     found = []
-    for result in mapped(work, items, processes, chunk=4):
+    for result in workers.map(work, items, chunk=4):
         found.append(result)
-        report(phase, len(found), len(items))
+        report(phase, len(found), n_items)
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
@@ -40,16 +40,41 @@ class Results:
         SourceError
             If the folder cannot be written.
         """
-        file = self.folder / f"{key}.json"
-        try:
-            kept: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+        kept = self._kept(key)
+        if kept is None:
             kept = make()
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                replace_file(file, json.dumps(kept).encode())
+                replace_file(self.folder / f"{key}.json", json.dumps(kept).encode())
             except OSError as error:
                 raise SourceError(f"cannot write into {self.folder}: {error.strerror or error}") from error
+        return kept
+
+    def each(
+        self, keys: Sequence[str], make: Callable[[Sequence[int]], Iterator[dict[str, Any]]]
+    ) -> Iterator[dict[str, Any]]:
+        """The kept results of keys in order, and new ones that are then kept.
+
+        Parameters
+        ----------
+        keys : sequence of str
+        make : callable
+            From the positions of the keys that have no result to their results, in order.
+
+        Raises
+        ------
+        SourceError
+            If the folder cannot be written.
+        """
+        fresh = make([position for position, key in enumerate(keys) if self._kept(key) is None])
+        for key in keys:
+            yield self.remember(key, lambda: next(fresh))
+
+    def _kept(self, key: str) -> dict[str, Any] | None:
+        try:
+            kept: dict[str, Any] = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError):
+            return None
         return kept
 
 
@@ -73,14 +98,16 @@ def cross_validate(
     results : Results
         A run that was interrupted continues with them.
     """
-    return [results.remember(_key(pool, fold, depends_on), partial(score, fold)) for fold in folds]
+    return [results.remember(key_of(pool, fold, depends_on), partial(score, fold)) for fold in folds]
 
 
-def _key(pool: Pool, fold: Fold, depends_on: Sequence[object]) -> str:
+def key_of(pool: Pool, fold: Fold | None, depends_on: Sequence[object]) -> str:
+    """Name of the result of a fold, or of all windows, under today's code and libraries."""
     facts = [PARAMETERS, MAX_ROUNDS, PATIENCE, *depends_on]
     libraries = [f"{name}=={version(name)}" for name in _LIBRARIES]
-    sha = hashlib.sha256(f"{_code_digest()}{libraries}{pool.digest}{fold.tested}".encode())
-    sha.update(json.dumps([fold.split, fold.held_out, fold.part, facts]).encode())
+    sha = hashlib.sha256(f"{_code_digest()}{libraries}{pool.digest}".encode())
+    of_fold = None if fold is None else [fold.split, fold.held_out, fold.part, fold.tested]
+    sha.update(json.dumps([of_fold, facts]).encode())
     return sha.hexdigest()
 
 

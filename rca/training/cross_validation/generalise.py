@@ -24,6 +24,7 @@ from rca.training.heads import targets
 from rca.training.held_out import SIGNALS, named
 from rca.training.settings import Settings
 from rca.training.weighting import REAL_SHARE, balanced
+from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -76,7 +77,7 @@ def generalise(
     per_cell: int = DEFAULT_PER_CELL,
     variants: int = DEFAULT_VARIANTS,
     settings: Settings | None = None,
-    processes: int = 1,
+    workers: Workers = HERE,
     cache: FeatureCache | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Generalisation:
@@ -97,7 +98,7 @@ def generalise(
         Variants of each learned capture.
     settings : mapping, optional
         LightGBM's settings by head.
-    processes, cache
+    workers, cache
         Without influence on the result.
     progress : callable
         ``(phase, done, total)``.
@@ -108,14 +109,14 @@ def generalise(
         collections,
         variants=variants,
         every_part=True,
-        processes=processes,
+        workers=workers,
         cache=cache,
         progress=progress,
     )
     todo, found = folds(pool, per_cell), []
 
     def score(fold: Fold) -> dict[str, Any]:
-        return _scored(pool, fold, seed, settings, processes)
+        return _scored(pool, fold, seed, settings, workers)
 
     depends_on = ["generalise", seed, baseline().model.sha256, settings]
     for done, fold in enumerate(todo):
@@ -146,7 +147,7 @@ def _scored(
     fold: Fold,
     seed: int,
     settings: Settings | None,
-    processes: int,
+    workers: Workers,
 ) -> dict[str, Any]:
     """Judged rows of the tested windows, with every set of signals."""
     corpus = replace(pool.corpus, part=fold.part)
@@ -163,9 +164,9 @@ def _scored(
         # No score is about costs, so the bundle keeps the shipped causal mechanisms.
         write_bundle(bundle, learned, baseline().mechanisms, {}, name="fold", version="1")
         if seeds:
-            found, *_ = evaluate_simulated(seeds, [bundle], signals=SIGNALS, processes=processes)
+            found, *_ = evaluate_simulated(seeds, [bundle], signals=SIGNALS, workers=workers)
             rows += found
         if entries:
             plan = Plan(signals=SIGNALS, bundle=bundle)
-            rows += evaluate_entries(entries, plan, processes=processes).rows
+            rows += evaluate_entries(entries, plan, workers=workers).rows
     return {"lacking": "", "rows": [asdict(row) for row in rows]}

@@ -13,7 +13,6 @@ import numpy as np
 from rca.arrays import BoolArray, IntArray
 from rca.evaluation.judged_rows import severity_band
 from rca.features import WINDOW_FEATURES
-from rca.processes import mapped
 from rca.simulation.corpus import TRAINED_VERSION, sampled
 from rca.telemetry.labels import CollectionEntry, Label
 from rca.training.corpus import Corpus, stack
@@ -23,6 +22,7 @@ from rca.training.held_out import named
 from rca.training.incidents import learned_incidents, varied_incidents
 from rca.training.simulated import scenario_seeds, simulated_examples
 from rca.training.split import scenario_group
+from rca.workers import Workers
 
 Progress = Callable[[str, int, int], None]
 
@@ -112,7 +112,7 @@ def build_pool(
     *,
     variants: int,
     every_part: bool,
-    processes: int,
+    workers: Workers,
     cache: FeatureCache | None,
     progress: Progress,
 ) -> Pool:
@@ -127,7 +127,7 @@ def build_pool(
         Variants of each capture, see `rca.training.incidents.varied`.
     every_part : bool
         Whether to include the test part: the manifests' ``split``, and the hash of simulated scenarios.
-    processes, cache
+    workers, cache
         Without influence on the result.
     progress : callable
         ``(phase, done, total)``.
@@ -141,16 +141,16 @@ def build_pool(
         name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
     }
     examples = []
-    for each in simulated_examples(n_windows, seed, processes=processes, cache=cache):
+    for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
     kept = [position for position, each in enumerate(examples) if every_part or each.part != "test"]
     examples = [examples[position] for position in kept]
     seeds = scenario_seeds(n_windows, seed)
-    origins = list(_simulated([each.mode for each in examples], [seeds[each] for each in kept], processes))
+    origins = list(_simulated([each.mode for each in examples], [seeds[each] for each in kept], workers))
     counts = [1] * len(examples)
     for name, found in captures.items():
-        batches = varied_incidents(found, seed, processes=processes, variants=variants, cache=cache)
+        batches = varied_incidents(found, seed, workers=workers, variants=variants, cache=cache)
         for done, (incident, batch) in enumerate(zip(found, batches, strict=True), start=1):
             origins.append(_captured(name, incident.entry))
             # As in a training, weights go by collection.
@@ -160,8 +160,8 @@ def build_pool(
     return Pool(stack(examples), tuple(origins), np.repeat(np.arange(len(origins)), counts))
 
 
-def _simulated(modes: Sequence[str], seeds: Sequence[int], processes: int) -> Iterator[Origin]:
-    facts = mapped(scenario_facts, seeds, processes, chunk=CHUNK)
+def _simulated(modes: Sequence[str], seeds: Sequence[int], workers: Workers) -> Iterator[Origin]:
+    facts = workers.map(scenario_facts, seeds, chunk=CHUNK)
     for mode, seed, (cells, size) in zip(modes, seeds, facts, strict=True):
         yield Origin(scenario_group(seed), mode, cells, size, seed=seed)
 

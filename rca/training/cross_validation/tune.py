@@ -20,7 +20,7 @@ from rca.errors import MissingExtra
 from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
 from rca.evaluation.tables import TextTable
 from rca.telemetry.labels import Part
-from rca.training.cross_validation.driver import Results, cross_validate
+from rca.training.cross_validation.driver import Results, key_of
 from rca.training.cross_validation.folds import Fold, group_folds
 from rca.training.cross_validation.pool import Pool, build_pool
 from rca.training.feature_cache import FeatureCache
@@ -29,6 +29,7 @@ from rca.training.held_out import named
 from rca.training.settings import TUNABLE, Bounds
 from rca.training.weighting import REAL_SHARE, balanced
 from rca.whatif.result import finite
+from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
 Values = dict[str, float]
@@ -62,6 +63,15 @@ class Losses(NamedTuple):
         """Losses of disjoint sets of groups together."""
         summed, weight = zip(*parts, strict=True)
         return cls(np.concatenate(summed), np.concatenate(weight))
+
+    def to_lists(self) -> list[list[float]]:
+        """For JSON."""
+        return [self.summed.tolist(), self.weight.tolist()]
+
+    @classmethod
+    def read(cls, lists: list[list[float]]) -> Losses:
+        """From what `to_lists` gives."""
+        return cls(*map(np.array, lists))
 
 
 def held_out_losses(head: FittedHead, target: Target, held: BoolArray) -> Losses:
@@ -167,7 +177,7 @@ def tune(
     trials: int = DEFAULT_TRIALS,
     n_folds: int = DEFAULT_FOLDS,
     variants: int = DEFAULT_VARIANTS,
-    processes: int = 1,
+    workers: Workers = HERE,
     cache: FeatureCache | None = None,
     progress: Progress = lambda phase, done, total: None,
 ) -> Tuning:
@@ -189,7 +199,7 @@ def tune(
         Outer folds, and inner folds of each.
     variants : int
         Variants of each capture.
-    processes, cache
+    workers, cache
         For the features; without influence on the result.
     progress : callable
         ``(phase, done, total)``.
@@ -206,7 +216,7 @@ def tune(
         collections,
         variants=variants,
         every_part=False,
-        processes=processes,
+        workers=workers,
         cache=cache,
         progress=progress,
     )
@@ -215,16 +225,82 @@ def tune(
     corpus = replace(pool.corpus, part=tuple(everything))
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
     wanted = {name: target for name, target in targets(corpus).items() if name in heads or not heads}
-    found = []
-    for done, (name, target) in enumerate(wanted.items()):
-        progress("tuning, head by head", done, len(wanted))
-        tuner = Tuner(name, target, pool, Results(results), seed, trials, n_folds)
-        found.append(tuner.tune(lambda text: progress(text, 0, 0)))
-    progress("tuning, head by head", len(wanted), len(wanted))
+    tuners = [Tuner(name, target, pool, seed, trials, n_folds) for name, target in wanted.items()]
+    found = tuned(tuners, Results(results), workers=workers, progress=progress)
     options = {"windows": n_windows, "seed": seed, "variants": variants, "trials": trials, "folds": n_folds}
     given = [f"--{option} {value}" for option, value in options.items()]
     given += [f"--collection {name}" for name in named(collections)] + [f"--head {name}" for name in heads]
     return Tuning(" ".join(["rca tune", *given]), corpus.digest, tuple(found))
+
+
+def tuned(
+    tuners: Sequence[Tuner],
+    results: Results,
+    *,
+    workers: Workers = HERE,
+    progress: Progress = lambda phase, done, total: None,
+) -> list[TunedHead]:
+    """Search within every outer fold and judge on it; search over all windows only for heads that win.
+
+    Parameters
+    ----------
+    tuners : sequence of Tuner
+    results : Results
+        Finished searches; an interrupted run continues with them.
+    workers : Workers
+        Each takes one search at a time; without influence on the result.
+    """
+    lacking = {each.name: each.lacking() for each in tuners}
+    able = [each for each in tuners if not lacking[each.name]]
+    judged: dict[str, list[dict[str, Any]]] = {each.name: [] for each in able}
+    todo = [(each, number) for each in able for number in range(each.n_folds)]
+    keys = [each.key(number) for each, number in todo]
+    found = results.each(keys, lambda lack: workers.map(_judged, (todo[place] for place in lack)))
+    for done, ((each, _), result) in enumerate(zip(todo, found, strict=True), start=1):
+        judged[each.name].append(result)
+        progress("searching within each fold", done, len(todo))
+    gains = {name: _Gain.of(held) for name, held in judged.items()}
+    winners = [each for each in able if gains[each.name].wins]
+    keys = [each.key(None) for each in winners]
+    chosen = results.each(keys, lambda lack: workers.map(_chosen, (winners[place] for place in lack)))
+    settings = {}
+    for done, (each, values) in enumerate(zip(winners, chosen, strict=True), start=1):
+        settings[each.name] = values
+        progress("searching over all windows", done, len(winners))
+    return [
+        TunedHead(each.name, 0, np.nan, UNKNOWN, None, lacking[each.name])
+        if lacking[each.name]
+        else gains[each.name].of_head(each.name, settings.get(each.name))
+        for each in tuners
+    ]
+
+
+class _Gain(NamedTuple):
+    """Loss of the present settings on the outer folds, and what tuned ones remove from it."""
+
+    present: float
+    gain: Estimate
+
+    @classmethod
+    def of(cls, judged: Sequence[dict[str, Any]]) -> _Gain:
+        base = Losses.of([Losses.read(each["present"]) for each in judged])
+        return cls(base.mean, loss_change(Losses.of([Losses.read(each["tuned"]) for each in judged]), base))
+
+    @property
+    def wins(self) -> bool:
+        return self.gain.low > 0 and self.gain.value >= LEAST_GAIN * self.present
+
+    def of_head(self, name: str, chosen: Values | None) -> TunedHead:
+        return TunedHead(name, self.gain.n, self.present, self.gain, chosen)
+
+
+def _judged(task: tuple[Tuner, int]) -> dict[str, Any]:
+    tuner, number = task
+    return tuner.judged(number)
+
+
+def _chosen(tuner: Tuner) -> Values:
+    return tuner.chosen()
 
 
 @dataclass(frozen=True)
@@ -234,45 +310,53 @@ class Tuner:
     name: str
     target: Target
     pool: Pool
-    results: Results
     seed: int
     trials: int
     n_folds: int
 
-    def tune(self, report: Callable[[str], None]) -> TunedHead:
-        """Search within every outer fold and judge on it; search over all windows only if that wins."""
-        names, first = np.unique(self.target.group, return_index=True)
+    def lacking(self) -> str:
+        """Why the head cannot be tuned; "" if it can."""
+        inner = [self._inner(fold) for fold in self._outer]
+        return next(filter(None, map(self._lacking, chain(self._outer, *inner))), "")
+
+    def key(self, number: int | None) -> str:
+        """Name of the result of `judged`, or of `chosen` for None."""
+        fold = None if number is None else self._outer[number]
+        return key_of(self.pool, fold, ["tune", self.name, self.seed, self.trials, self.n_folds])
+
+    def judged(self, number: int) -> dict[str, Any]:
+        """Losses on an outer fold of the ``present`` settings, and of those ``tuned`` within it."""
+        fold = self._outer[number]
+        best = self._search(self._inner(fold))
+        return {
+            "present": self.losses([fold], PRESENT).to_lists(),
+            "tuned": self.losses([fold], best).to_lists(),
+        }
+
+    def chosen(self) -> Values:
+        """The best settings of a search over all windows."""
+        return self._search(self._folds("inner", self._class_of))
+
+    @property
+    def _class_of(self) -> dict[str, str]:
         # A rare class has to be in every part of every fold.
-        class_of = {str(name): self.target.labels[row] for name, row in zip(names, first, strict=True)}
-        outer = self._folds("outer", class_of)
-        inner = [self._folds("inner", self._learned(fold, class_of)) for fold in outer]
-        if lacking := next(filter(None, map(self._lacking, chain(outer, *inner))), ""):
-            return TunedHead(self.name, 0, np.nan, UNKNOWN, None, lacking)
-        present, tuned = [], []
-        for number, (fold, inside) in enumerate(zip(outer, inner, strict=True), start=1):
-            report(f"head {self.name}: search {number} of {self.n_folds}")
-            best = self._search(inside)
-            present.append(self.losses([fold], PRESENT))
-            tuned.append(self.losses([fold], best))
-        base = Losses.of(present)
-        gain = loss_change(Losses.of(tuned), base)
-        chosen = None
-        if gain.low > 0 and gain.value >= LEAST_GAIN * base.mean:
-            report(f"head {self.name}: search over all windows")
-            chosen = self._search(self._folds("inner", class_of))
-        return TunedHead(self.name, gain.n, base.mean, gain, chosen)
+        names, first = np.unique(self.target.group, return_index=True)
+        return {str(name): self.target.labels[row] for name, row in zip(names, first, strict=True)}
+
+    @property
+    def _outer(self) -> list[Fold]:
+        return self._folds("outer", self._class_of)
+
+    def _inner(self, fold: Fold) -> list[Fold]:
+        return self._folds("inner", self._learned(fold, self._class_of))
 
     def losses(self, folds: Sequence[Fold], values: Values) -> Losses:
         """Losses of settings on folds, each fitted without the fold."""
-
-        def score(fold: Fold) -> dict[str, Any]:
+        parts = []
+        for fold in folds:
             target, tested = self._in_fold(fold)
-            found = held_out_losses(fit_head(self.name, target, self.seed, values), target, tested)
-            return {"summed": found.summed.tolist(), "weight": found.weight.tolist()}
-
-        depends_on = ["tune", self.name, self.seed, values]
-        kept = cross_validate(self.pool, folds, score, depends_on=depends_on, results=self.results)
-        return Losses.of([Losses(np.array(each["summed"]), np.array(each["weight"])) for each in kept])
+            parts.append(held_out_losses(fit_head(self.name, target, self.seed, values), target, tested))
+        return Losses.of(parts)
 
     def _search(self, folds: Sequence[Fold]) -> Values:
         return search(lambda values: self.losses(folds, values).mean, self.trials, self.seed)

@@ -1,0 +1,117 @@
+"""``python -m benchmarks scale``: a sweep on one and two Dask workers, and what a thousand could do.
+
+Every window takes the same way as in `rca sweep`. The first figures are of tasks that do nothing: the time of
+the client and the scheduler for each window, which no further worker shortens. With them, a number of workers
+is enough from which more do not help.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from distributed import LocalCluster
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.measure import machine
+from rca.diagnosis.bundle import baseline
+from rca.simulation.corpus import simulated_window
+from rca.sweep.archive import Archived
+from rca.sweep.run import _Diagnosing
+from rca.telemetry.window import Window
+from rca.workers import HERE, Workers
+
+_SEED, _MANY = 910_000_000, 1000
+_Task = tuple[Archived, Window | None]
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
+    parser.add_argument("--windows", type=int, default=48, help="simulated windows of a sweep")
+    parser.add_argument("--tasks", type=int, default=400, help="tasks that do nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    given = parser.parse_args(arguments)
+    windows = [simulated_window(_SEED + number, with_steps=True)[0] for number in range(given.windows)]
+    found: dict[str, Any] = {"machine": machine(), "windows": given.windows, "here": _swept(HERE, windows)}
+    for count in (1, 2):
+        with _cluster(count) as workers:
+            # The first windows of a worker wait for imports and compilation.
+            _swept(workers, windows[: 4 * count])
+            found[f"{count} workers"] = _swept(workers, windows)
+            if count == 1:
+                found["by URL"] = _idle(workers, [(_named(number), None) for number in range(given.tasks)])
+                sent = [windows[number % len(windows)] for number in range(given.tasks)]
+                found["by content"] = _idle(workers, [(_named(n), each) for n, each in enumerate(sent)])
+    render(found, Console(width=None if sys.stdout.isatty() else 120))
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+@contextmanager
+def _cluster(n_workers: int) -> Iterator[Workers]:
+    # A scheduler of its own process would need a core of its own.
+    options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
+    with (
+        LocalCluster(n_workers=n_workers, silence_logs="CRITICAL", **options) as cluster,
+        Workers(1, cluster.scheduler_address) as workers,
+    ):
+        yield workers
+
+
+def _named(number: int) -> Archived:
+    return Archived(f"s3://bucket/windows/{number:09d}", "0" * 32, 0)
+
+
+def _swept(workers: Workers, windows: list[Window]) -> float:
+    """Seconds per window of a sweep."""
+    tasks = [(_named(number), window) for number, window in enumerate(windows)]
+    return _seconds(workers, _Diagnosing(baseline()).row, tasks)
+
+
+def _idle(workers: Workers, tasks: list[_Task]) -> float:
+    """Seconds per window of tasks that do nothing."""
+    return _seconds(workers, _nothing, tasks)
+
+
+def _nothing(task: _Task) -> str:
+    return task[0].url
+
+
+def _seconds(workers: Workers, work: Any, tasks: list[_Task]) -> float:
+    begin = time.perf_counter()
+    n = sum(1 for _ in workers.map(work, tasks))
+    return (time.perf_counter() - begin) / n
+
+
+def render(found: dict[str, Any], console: Console) -> None:
+    """Print what was measured, and what follows for many workers."""
+    table = Table("sweep", "ms per window", "windows per s", "ratio to one process", title=found["machine"])
+    here = found["here"]
+    for name in ("here", "1 workers", "2 workers"):
+        each = found[name]
+        table.add_row(name, f"{each * 1e3:.0f}", f"{1 / each:.1f}", f"{here / each:.2f}")
+    console.print(table)
+    table = Table(
+        "workers read", "client and scheduler, ms per window", "busy workers at most", f"with {_MANY}"
+    )
+    for name in ("by URL", "by content"):
+        serial = found[name]
+        # A worker adds `here` per window, the client and the scheduler take `serial` for each.
+        most = here / serial
+        table.add_row(
+            name, f"{serial * 1e3:.2f}", f"{most:,.0f}", f"{min(_MANY / here, 1 / serial):,.0f} windows/s"
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

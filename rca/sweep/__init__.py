@@ -1,0 +1,8 @@
+"""Diagnoses of all windows of an archive: found, answered on workers, kept as Parquet, and summed up."""
+
+from rca.sweep.answers import Answers
+from rca.sweep.archive import Archived, archived
+from rca.sweep.report import Report, report
+from rca.sweep.run import Swept, sweep
+
+__all__ = ["Answers", "Archived", "Report", "Swept", "archived", "report", "sweep"]

@@ -1,0 +1,243 @@
+"""Each window of an archive gets one answer, whatever interrupts the sweep; bad windows do not end it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rca
+from rca.cli import run as rca_command
+from rca.diagnosis.bundle import baseline
+from rca.errors import InvalidInput, SourceError
+from rca.sweep import Answers, archived, report, sweep
+from rca.sweep import run as module
+from rca.sweep.answers import SCHEMA, Row
+
+fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
+
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
+NAMES = ("cpu-contention-node", "healthy", "killed-rank")
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Two directories, a file, and two files that are no windows."""
+    folder = tmp_path / "archive"
+    for name in NAMES[:2]:
+        shutil.copytree(WINDOWS / name, folder / "deep" / name)
+    (folder / "killed.json.gz").write_bytes(gzipped(rca.read_window(WINDOWS / "killed-rank").to_json()))
+    (folder / "bad.json").write_text('{"steps": []}')
+    (folder / "notes.txt").write_text("not a window")
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def gzipped(content: bytes) -> bytes:
+    import gzip
+
+    return gzip.compress(content)
+
+
+def swept(archive: Path | str, folder: Path | str, **options: Any) -> module.Swept:
+    return sweep([str(archive)], Answers(str(folder)), bundle=baseline(), **options)
+
+
+def rows(folder: Path | str) -> dict[str, Row]:
+    return {row["url"].rsplit("/", 1)[-1]: row for row in Answers(str(folder)).read().to_pylist()}
+
+
+def test_windows_are_found_by_their_files(archive: Path) -> None:
+    found = archived([str(archive), str(archive / "deep")])
+    names = [Path(each.url).relative_to(archive).as_posix() for each in found]
+    assert names == ["bad.json", "deep/cpu-contention-node", "deep/healthy", "killed.json.gz"]
+    assert all(each.is_local and each.n_bytes > 0 for each in found)
+
+
+def test_each_window_gets_the_answer_of_diagnose(archive: Path, tmp_path: Path) -> None:
+    done = swept(archive, tmp_path / "answers")
+    assert (done.found, done.kept) == (4, 0)
+    assert done.verdicts == {"fail_slow": 1, "healthy": 1, "fail_stop": 1, "refused": 1}
+    found = rows(tmp_path / "answers")
+    slow = found["cpu-contention-node"]
+    alone = rca.diagnose(rca.read_window(archive / "deep" / "cpu-contention-node"))
+    document = json.loads(slow["document"])
+    for name in ("diagnosis_id", "created_at"):
+        del document[name]
+    assert alone.to_dict() | document == alone.to_dict()
+    assert (slow["cause"], slow["nodes"], slow["ranks"]) == ("cpu_contention", ["node-1"], [2, 3])
+    assert slow["gpu_hours_lost"] == alone.slowdown.gpu_hours_lost > 0
+    assert slow["window_start"].tzinfo is not None
+    assert found["bad.json"]["error"] == "invalid-window"
+    assert found["bad.json"]["error_message"].startswith("job: is missing")
+    assert found["bad.json"]["verdict"] is None
+    months = {path.name for path in (tmp_path / "answers").iterdir()}
+    assert months == {"month=2026-11", "month=unknown"}
+
+
+def test_a_repeated_sweep_only_looks_at_what_is_new(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(archive, tmp_path / "answers")
+    before = rows(tmp_path / "answers")
+    shutil.copytree(WINDOWS / "killed-rank", archive / "killed-rank")
+    (archive / "bad.json").write_text("mended, but still no window")
+    again = swept(archive, tmp_path / "answers")
+    assert (again.found, again.kept) == (5, 3)
+    assert again.verdicts == {"fail_stop": 1, "refused": 1}
+    after = rows(tmp_path / "answers")
+    assert len(after) == 5
+    assert after["healthy"] == before["healthy"]
+    assert after["bad.json"]["error_message"] != before["bad.json"]["error_message"]
+
+
+def test_an_interrupted_sweep_keeps_its_answers(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answered = 0
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        nonlocal answered
+        answered += 1
+        if answered == 2:
+            raise KeyboardInterrupt
+        return rca.diagnose(*given, **options)
+
+    monkeypatch.setattr(module, "diagnose", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        swept(archive, tmp_path / "answers")
+    assert set(rows(tmp_path / "answers")) == {"bad.json", "cpu-contention-node"}
+    assert swept(archive, tmp_path / "answers").kept == 2
+    assert len(rows(tmp_path / "answers")) == 4
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    """A bucket in the memory of this process."""
+    files = fsspec.filesystem("memory")
+    for path in (WINDOWS / "healthy").iterdir():
+        files.pipe_file(f"/windows/healthy/{path.name}", path.read_bytes())
+    files.pipe_file("/windows/killed.json", rca.read_window(WINDOWS / "killed-rank").to_json())
+    yield "memory://"
+    files.rm("/", recursive=True)
+
+
+def test_buckets_are_read_and_written(bucket: str) -> None:
+    done = swept(f"{bucket}windows", f"{bucket}answers")
+    assert done.verdicts == {"healthy": 1, "fail_stop": 1}
+    assert {row["url"] for row in Answers(f"{bucket}answers").read().to_pylist()} == {
+        "memory:///windows/healthy",
+        "memory:///windows/killed.json",
+    }
+    assert swept(f"{bucket}windows", f"{bucket}answers").kept == 2
+
+
+def test_places_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or directory"):
+        archived([str(tmp_path / "nowhere")])
+    with pytest.raises(InvalidInput, match="nonsense"):
+        archived(["nonsense://bucket"])
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match="cannot be written"):
+        Answers(str(tmp_path / "file" / "answers")).write([row(1)])
+
+
+T0 = datetime(2026, 11, 27, 3, tzinfo=UTC)
+
+
+def row(number: int, **changes: Any) -> Row:
+    """A slow window of ten minutes, a quarter of an hour after the one before."""
+    start = T0 + timedelta(minutes=15 * number)
+    facts = {
+        "url": f"w{number}", "version": "1", "model_sha256": "m", "swept_at": T0, "job_id": "job",
+        "window_start": start, "window_end": start + timedelta(minutes=10), "verdict": "fail_slow",
+        "failure_mode": "fail_slow", "cause": "gpu_throttling", "ranks": [8, 9], "nodes": ["node-1"],
+        "gpu_hours_lost": 2.0,
+    }  # fmt: skip
+    return dict.fromkeys(SCHEMA.names) | facts | changes
+
+
+def summed(tmp_path: Path, *held: Row) -> Any:
+    answers = Answers(str(tmp_path / "answers"))
+    answers.write(held)
+    return report(answers)
+
+
+def test_windows_of_one_fault_are_one_incident(tmp_path: Path) -> None:
+    later = row(20)
+    found = summed(tmp_path, row(0), row(1), later, row(2, nodes=["node-2"]), row(3, job_id="other"))
+    assert [(each.job_id, each.places, len(each.urls)) for each in found.incidents] == [
+        ("job", ("node-1",), 2),
+        ("job", ("node-1",), 1),
+        ("job", ("node-2",), 1),
+        ("other", ("node-1",), 1),
+    ]
+    (cause,) = found.causes
+    assert (cause.name, cause.incidents, cause.jobs, cause.windows, cause.gpu_hours) == (
+        "gpu_throttling", 4, 2, 5, 10.0,
+    )  # fmt: skip
+    assert [(each.name, each.gpu_hours) for each in found.nodes] == [("node-1", 8.0), ("node-2", 2.0)]
+    assert found.gpu_hours == 10.0
+
+
+def test_only_faults_are_incidents(tmp_path: Path) -> None:
+    found = summed(
+        tmp_path,
+        row(0, verdict="healthy", failure_mode="healthy"),
+        row(1, verdict="undecided"),
+        row(2, verdict=None, error="invalid-window", error_message="no rows", window_start=None),
+        row(3, cause="unknown"),
+        row(4, cause=None, nodes=[], window_start=None, window_end=None),
+    )
+    assert {each.cause for each in found.incidents} == {"no cause named"}
+    assert len(found.incidents) == 2
+    assert found.verdicts == {"fail_slow": 2, "healthy": 1, "refused": 1, "undecided": 1}
+    assert found.refused == [("w2", "no rows")]
+
+
+def test_the_newest_answer_about_a_window_counts(tmp_path: Path) -> None:
+    answers = Answers(str(tmp_path / "answers"))
+    answers.write([row(0)])
+    answers.write([row(0, version="2", swept_at=T0 + timedelta(days=1), cause="nic_degradation")])
+    assert [each.cause for each in report(answers).incidents] == ["nic_degradation"]
+
+
+def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
+    page = summed(tmp_path, row(0, job_id="<script>alert(1)</script>")).to_html()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "2.0 GPU-hours lost in 1 incidents" in page
+
+
+def test_the_command_sweeps_and_reports(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("sweep", str(archive), "--processes", "1") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith(
+        "4 windows, 0 with an answer before: 1 fail-slow, 1 fail-stop, 1 healthy, 1 refused"
+    )
+    assert f"refused: {archive / 'bad.json'}: job: is missing" in said.err
+    assert command("sweep", "report") == 0
+    assert "4 windows of 3 jobs" in capsys.readouterr().out
+    assert command("sweep", "report", "--format", "json") == 0
+    assert {each["name"] for each in json.loads(capsys.readouterr().out)["causes"]} == {
+        "cpu_contention",
+        "process_crash",
+    }
+    assert command("sweep", "report", "--output", "page.html") == 0
+    assert "<h2>Nodes</h2>" in (tmp_path / "page.html").read_text()
+    assert command("sweep", "report", "nothing-there") == 2
+    assert "rca sweep URL... writes some" in capsys.readouterr().err
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        rca_command(arguments)
+    return int(ended.value.code or 0)

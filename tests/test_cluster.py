@@ -1,0 +1,147 @@
+"""Work on a real Dask scheduler with two workers, of which one is killed: the same bytes as without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rca.diagnosis.bundle import baseline
+from rca.evaluation.run import evaluate_collection
+from rca.sweep import Answers, sweep
+from rca.training.collection import simulate_collection
+from rca.training.corpus import stack
+from rca.training.simulated import simulated_examples
+from rca.workers import HERE, Workers
+
+pytest.importorskip("distributed", reason="the extra [scale] is not installed")
+pytestmark = pytest.mark.slow
+
+N_WINDOWS, SEED = 10, 4
+WINDOWS = Path(__file__).resolve().parents[1] / "data" / "windows"
+
+
+@dataclass
+class Cluster:
+    """Processes of a scheduler and its workers."""
+
+    address: str
+    scheduler: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[bytes]]
+
+    def start_worker(self) -> None:
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
+        self.workers.append(dask("worker", self.address, *options))
+
+    def kill_worker(self) -> None:
+        worker = self.workers.pop()
+        worker.kill()
+        worker.wait()
+
+
+def dask(*arguments: str) -> subprocess.Popen[bytes]:
+    command = (sys.executable, "-m", "dask", *arguments)
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    place = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(place))
+    scheduler = dask("scheduler", *options)
+    held = Cluster("", scheduler, [])
+    try:
+        held.address = address_in(place)
+        held.start_worker()
+        held.start_worker()
+        yield held
+    finally:
+        for each in (*held.workers, scheduler):
+            each.kill()
+            each.wait()
+
+
+def address_in(place: Path) -> str:
+    import json
+
+    last = time.monotonic() + 60
+    while time.monotonic() < last:
+        if place.exists() and (text := place.read_text()).endswith("}"):
+            return str(json.loads(text)["address"])
+        time.sleep(0.05)
+    raise AssertionError("the scheduler did not start")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Written in this process."""
+    folder = tmp_path_factory.mktemp("alone") / "corpus"
+    simulate_collection(folder, N_WINDOWS, SEED)
+    return folder
+
+
+def test_a_worker_that_is_killed_costs_no_window(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
+    def killing(done: int, total: int) -> None:
+        if done == 1:
+            cluster.kill_worker()
+
+    with Workers(1, cluster.address) as workers:
+        simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, workers=workers, progress=killing)
+    assert content(tmp_path / "corpus") == content(alone)
+    assert len(cluster.workers) == 1
+
+
+def test_a_sweep_has_the_answers_of_one_process(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
+    """A worker joins during the sweep and another one is killed."""
+    killed = False
+
+    def killing(done: int, total: int) -> None:
+        nonlocal killed
+        if not killed:
+            cluster.start_worker()
+            killed = True
+
+    sweep([str(alone)], Answers(str(tmp_path / "here")), bundle=baseline())
+    with Workers(1, cluster.address) as workers:
+        sweep(
+            [str(alone)],
+            Answers(str(tmp_path / "there")),
+            bundle=baseline(),
+            workers=workers,
+            progress=killing,
+        )
+    assert documents(tmp_path / "there") == documents(tmp_path / "here")
+
+
+def documents(folder: Path) -> dict[str, bytes]:
+    """The answers as they are stored, without what is different in each run."""
+    import orjson
+
+    found = {}
+    for row in Answers(str(folder)).read().to_pylist():
+        answer = orjson.loads(row.pop("document") or b"{}")
+        own = {"diagnosis_id": "", "created_at": ""}
+        found[row["url"]] = orjson.dumps([row | {"swept_at": None}, answer | own])
+    return found
+
+
+def test_features_have_the_same_digest(cluster: Cluster) -> None:
+    with Workers(1, cluster.address) as workers:
+        there = stack(simulated_examples(6, SEED, workers=workers))
+    assert there.digest == stack(simulated_examples(6, SEED, workers=HERE)).digest
+
+
+def test_an_evaluation_has_the_same_scores(cluster: Cluster) -> None:
+    with Workers(1, cluster.address) as workers:
+        there = evaluate_collection(WINDOWS, workers=workers).rows
+    assert list(map(repr, there)) == list(map(repr, evaluate_collection(WINDOWS).rows))

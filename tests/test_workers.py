@@ -1,0 +1,160 @@
+"""Tasks on several processes and on a real Dask cluster: the same results, whatever ends in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rca import workers as module
+from rca.errors import InvalidInput, SourceError
+from rca.workers import HERE, Workers
+
+pytest.importorskip("distributed", reason="the extra [scale] is not installed")
+
+SCRIPT = """
+import sys, time
+from rca.workers import Workers
+
+def slept(folder):
+    import os
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with Workers(2) as workers:
+        list(workers.map(slept, [sys.argv[1], sys.argv[1]]))
+"""
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def ends_once(folder: Path, number: int) -> int:
+    """End the worker process the first time that a number comes."""
+    seen = folder / str(number)
+    if number == 5 and not seen.exists():
+        seen.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return squared(number)
+
+
+def ends_always(number: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def refuses(number: int) -> int:
+    raise InvalidInput(f"item {number} is bad", hint="leave it out")
+
+
+def taken(numbers: list[int]) -> Iterator[int]:
+    """Numbers that are counted when they are taken."""
+    for number in range(10_000):
+        numbers.append(number)
+        yield number
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    last = time.monotonic() + seconds
+    while time.monotonic() < last:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def running(process: int) -> bool:
+    """Whether the process is there, and not a zombie."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_results_come_in_the_order_of_the_items(two_workers: Workers) -> None:
+    wanted = [number**2 for number in range(100)]
+    assert list(HERE.map(squared, range(100))) == wanted
+    assert list(two_workers.map(squared, range(100), chunk=7)) == wanted
+    assert list(two_workers.map(squared, [])) == []
+
+
+def test_items_are_read_as_they_are_needed(two_workers: Workers) -> None:
+    numbers: list[int] = []
+    results = two_workers.map(squared, taken(numbers), chunk=2)
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    results.close()
+    assert len(numbers) < 100
+
+
+def test_an_error_of_a_task_is_that_of_the_caller(two_workers: Workers) -> None:
+    with pytest.raises(InvalidInput, match="item 3 is bad") as caught:
+        list(two_workers.map(refuses, [3, 4]))
+    assert caught.value.hint == "leave it out"
+    # The workers go on.
+    assert list(two_workers.map(squared, [2])) == [4]
+
+
+def test_tasks_of_a_worker_that_ends_are_computed_again(two_workers: Workers, tmp_path: Path) -> None:
+    found = list(two_workers.map(partial(ends_once, tmp_path), range(20)))
+    assert found == [number**2 for number in range(20)]
+    assert (tmp_path / "5").exists()
+
+
+@pytest.mark.long
+def test_a_task_that_ends_every_worker_is_refused() -> None:
+    with Workers(2) as workers, pytest.raises(SourceError, match="ended during the same task"):
+        list(workers.map(ends_always, [1]))
+
+
+def test_few_tasks_stay_here_unless_a_cluster_is_given() -> None:
+    several = Workers(4)
+    assert several.for_few(3, 4) is HERE
+    assert several.for_few(4, 4) is several
+    cluster = Workers(1, "tcp://127.0.0.1:1")
+    assert cluster.for_few(1, 4) is cluster
+    assert HERE.are_here
+    assert not cluster.are_here
+
+
+def test_workers_of_another_version_are_refused(
+    two_workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "code_digest", lambda: "another")
+    with pytest.raises(InvalidInput, match="another version of straggler-rca"):
+        list(two_workers.map(squared, [1]))
+
+
+def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(SourceError, match="no Dask scheduler answers at"), Workers(1, address):
+            pass
+    with pytest.raises(SourceError, match="no Dask scheduler answers at nonsense"), Workers(1, "nonsense"):
+        pass
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_process_end(tmp_path: Path) -> None:
+    script, folder = tmp_path / "work.py", tmp_path / "workers"
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    with subprocess.Popen([sys.executable, str(script), str(folder)]) as parent:
+        try:
+            assert until(lambda: len(list(folder.iterdir())) == 2), "the workers did not start"
+            processes = [int(place.name) for place in folder.iterdir()]
+            assert all(map(running, processes))
+        finally:
+            parent.send_signal(signal.SIGKILL)
+    assert until(lambda: not any(map(running, processes)))
