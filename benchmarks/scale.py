@@ -24,7 +24,7 @@ from benchmarks.measure import machine
 from rca.diagnosis.bundle import baseline
 from rca.simulation.corpus import simulated_window
 from rca.sweep.archive import Archived
-from rca.sweep.run import _Diagnosing
+from rca.sweep.run import CHUNK, _Diagnosing
 from rca.telemetry.window import Window
 from rca.workers import HERE, Workers
 
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     for count in (1, 2):
         with _cluster(count) as workers:
             # The first windows of a worker wait for imports and compilation.
-            _swept(workers, windows[: 4 * count])
+            _swept(workers, windows[: 4 * count * CHUNK])
             found[f"{count} workers"] = _swept(workers, windows)
             if count == 1:
                 found["by URL"] = _idle(workers, [(_named(number), None) for number in range(given.tasks)])
@@ -88,7 +88,7 @@ def _nothing(task: _Task) -> str:
 
 def _seconds(workers: Workers, work: Any, tasks: list[_Task]) -> float:
     begin = time.perf_counter()
-    n = sum(1 for _ in workers.map(work, tasks))
+    n = sum(1 for _ in workers.map(work, tasks, chunk=CHUNK))
     return (time.perf_counter() - begin) / n
 
 

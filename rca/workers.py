@@ -51,6 +51,8 @@ _CONFIGURATION = {
         "OMP_NUM_THREADS": 1,
     },
 }
+#: Run by each process of this machine: Ctrl-C in a terminal reaches all, and this one handles it.
+_LEAVE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 _LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
 
 
@@ -141,8 +143,9 @@ class Workers:
             while waiting:
                 yield from _result(waiting.popleft(), self.scheduler)
         finally:
-            # Left early, after an error or an interrupt: the remaining tasks are not needed.
-            if waiting:
+            # Left early, after an error or an interrupt: the remaining tasks are not needed. If these workers
+            # are left already, their tasks are, too.
+            if waiting and self._client is not None:
                 client.cancel(list(waiting))
 
     def _connected(self) -> Client:
@@ -172,6 +175,7 @@ def _client(processes: int, scheduler: str | None) -> Client:
             # Any free port: an HTTP server cannot be left out.
             dashboard_address="127.0.0.1:0",
             memory_limit=0,
+            preload=[_LEAVE_INTERRUPTS],
             silence_logs="CRITICAL",
         )
         return Client(cluster, set_as_default=False)

@@ -158,3 +158,29 @@ def test_workers_of_a_killed_process_end(tmp_path: Path) -> None:
         finally:
             parent.send_signal(signal.SIGKILL)
     assert until(lambda: not any(map(running, processes)))
+
+
+@pytest.mark.slow
+def test_an_interrupt_in_a_terminal_ends_all_processes_quietly(tmp_path: Path) -> None:
+    """Ctrl-C is sent to the command and to its workers."""
+    script, folder = tmp_path / "work.py", tmp_path / "workers"
+    script.write_text(SCRIPT)
+    folder.mkdir()
+    command = [sys.executable, str(script), str(folder)]
+
+    def as_in_a_terminal() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=as_in_a_terminal
+    ) as parent:
+        try:
+            assert until(lambda: len(list(folder.iterdir())) == 2), "the workers did not start"
+            processes = [int(place.name) for place in folder.iterdir()]
+            os.killpg(parent.pid, signal.SIGINT)
+            said = parent.communicate(timeout=60)[1].decode()
+        finally:
+            parent.kill()
+    assert "Worker process" not in said
+    assert "Client is closed" not in said
+    assert until(lambda: not any(map(running, processes)))

@@ -37,6 +37,8 @@ RULES: dict[str, Method] = {
 FOREST = "random forest"
 #: Below this many windows, starting workers takes longer than the work.
 FEWEST_FOR_WORKERS = 32
+#: Windows of one task.
+CHUNK = 4
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ def _cases(judging: _Judging, entries: list[CollectionEntry], workers: Workers) 
     few = workers.for_few(len(entries), FEWEST_FOR_WORKERS)
     # A cluster gets the content of files.
     given: Iterable[CollectionEntry | _Read] = entries if workers.share_files else map(_Read.of, entries)
-    yield from few.map(judging.case, given)
+    yield from few.map(judging.case, given, chunk=CHUNK)
 
 
 def forest_from_collection(

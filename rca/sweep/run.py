@@ -18,6 +18,8 @@ from rca.workers import HERE, Workers
 PART_ROWS, PART_SECONDS = 512, 20.0
 #: Below this many windows, starting workers takes longer than the work.
 FEWEST_FOR_WORKERS = 32
+#: Windows of one task: the way of a task takes as long as a tenth of a diagnosis.
+CHUNK = 4
 
 Progress = Callable[[int, int], None]
 #: A window of the archive; and its content, or why it cannot be read, if it was read on this machine.
@@ -82,7 +84,7 @@ def sweep(
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
     tasks = ((each, None) if workers.share_files else _read(each) for each in todo)
-    rows = workers.for_few(len(todo), FEWEST_FOR_WORKERS).map(_Diagnosing(bundle).row, tasks)
+    rows = workers.for_few(len(todo), FEWEST_FOR_WORKERS).map(_Diagnosing(bundle).row, tasks, chunk=CHUNK)
     for part in _parts(rows):
         answers.write(part)
         for row in part:

@@ -19,6 +19,7 @@ from rca_api.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+DASK = sorted((DEPLOY / "kubernetes" / "dask").glob("*.yaml"))
 #: Of Prometheus itself, and the suffixes it adds.
 _SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
@@ -75,8 +76,8 @@ def test_every_probe_uses_an_existing_route() -> None:
 
 
 def test_pods_run_locked_down_and_with_limits() -> None:
-    pods = [pod for path in MANIFESTS for pod in every(documents(path), "template")]
-    assert len(pods) == 2
+    pods = [pod for path in (*MANIFESTS, *DASK) for pod in every(documents(path), "template")]
+    assert len(pods) == 4
     for pod in pods:
         assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
         for container in pod["spec"]["containers"]:
@@ -96,6 +97,33 @@ def test_a_pod_has_time_to_finish_what_it_has_begun() -> None:
 def test_every_manifest_is_in_the_kustomization() -> None:
     listed = set(documents(DEPLOY / "kubernetes" / "kustomization.yaml")[0]["resources"])
     assert listed == {path.name for path in MANIFESTS} - {"kustomization.yaml"}
+    listed = set(documents(DEPLOY / "kubernetes" / "dask" / "kustomization.yaml")[0]["resources"])
+    assert listed == {path.name for path in DASK} - {"kustomization.yaml"}
+
+
+def test_dask_is_started_with_options_that_it_has() -> None:
+    pytest.importorskip("distributed", reason="the extra [scale] is not installed")
+    from distributed.cli import dask_scheduler, dask_worker
+
+    composed = documents(DEPLOY / "compose.yaml")[0]["services"]
+    lines = [line for path in DASK for line in every(documents(path), "args")]
+    lines += [composed[name]["command"] for name in ("dask-scheduler", "dask-worker")]
+    assert len(lines) == 4
+    for program, command, *arguments in lines:
+        assert program == "dask"
+        known = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}[command]
+        options = {option for held in known.params for option in (*held.opts, *held.secondary_opts)}
+        assert {each for each in arguments if each.startswith("--")} <= options
+
+
+def test_all_parts_reach_the_scheduler_under_one_address() -> None:
+    scheduler = next(held for path in DASK for held in documents(path) if held["kind"] == "Service")
+    [port] = scheduler["spec"]["ports"]
+    address = f"tcp://{scheduler['metadata']['name']}:{port['port']}"
+    [arguments] = every(documents(DEPLOY / "kubernetes" / "dask" / "workers.yaml"), "args")
+    [patch] = documents(DEPLOY / "kubernetes" / "dask" / "kustomization.yaml")[0]["patches"]
+    assert address in arguments
+    assert yaml.safe_load(patch["patch"])[0]["value"] == address
 
 
 def test_it_scales_by_metrics_that_exist(exposed: set[str]) -> None:
