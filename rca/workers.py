@@ -150,7 +150,8 @@ class Workers:
 
     def _connected(self) -> Client:
         if self._client is None:
-            self._client = self._open.enter_context(_client(self.processes, self.scheduler))
+            # The cluster of this machine ends after its client.
+            self._client = self._open.enter_context(_client(self.processes, self.scheduler, self._open))
         return self._client
 
 
@@ -158,7 +159,7 @@ class Workers:
 HERE = Workers()
 
 
-def _client(processes: int, scheduler: str | None) -> Client:
+def _client(processes: int, scheduler: str | None, closing: ExitStack) -> Client:
     try:
         import dask
         from distributed import Client, LocalCluster
@@ -178,7 +179,7 @@ def _client(processes: int, scheduler: str | None) -> Client:
             preload=[_LEAVE_INTERRUPTS],
             silence_logs="CRITICAL",
         )
-        return Client(cluster, set_as_default=False)
+        return Client(closing.enter_context(cluster), set_as_default=False)
     try:
         # Not in this thread: a notebook's has a loop already.
         with ThreadPoolExecutor(1) as thread:
