@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from distributed import LocalCluster
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +25,7 @@ from rca.simulation.corpus import simulated_window
 from rca.sweep.archive import Archived
 from rca.sweep.run import CHUNK, _Diagnosing
 from rca.telemetry.window import Window
-from rca.workers import HERE, Workers
+from rca.workers import HERE, Workers, local_cluster
 
 _SEED, _MANY = 910_000_000, 1000
 _Task = tuple[Archived, Window | None]
@@ -58,12 +57,8 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def _cluster(n_workers: int) -> Iterator[Workers]:
-    # A scheduler of its own process would need a core of its own.
-    options: dict[str, Any] = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "memory_limit": 0}
-    with (
-        LocalCluster(n_workers=n_workers, silence_logs="CRITICAL", **options) as cluster,
-        Workers(1, cluster.scheduler_address) as workers,
-    ):
+    # By address, so that one worker is a process, too.
+    with local_cluster(n_workers) as cluster, Workers(1, cluster.scheduler_address) as workers:
         yield workers
 
 

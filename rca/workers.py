@@ -20,22 +20,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 from itertools import islice
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from rca.errors import InvalidInput, MissingExtra, SourceError
+from rca.source_digest import package_folder, source_digest
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client, Future, LocalCluster
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Tasks that are sent ahead: for each thread of the workers, and at least.
 AHEAD_OF_THREAD, LEAST_AHEAD = 2, 8
+#: Below this many windows, starting workers takes longer than the work.
+FEWEST = 32
 #: Time between two questions for the number of threads, seconds.
 ASK_SECONDS = 1.0
 #: Time in which a scheduler has to answer, and to have a worker, seconds.
@@ -103,9 +104,9 @@ class Workers:
         """Whether tasks can read the files of this machine."""
         return self.scheduler is None
 
-    def for_few(self, n: int, fewest: int) -> Workers:
-        """These workers; but this process for less than `fewest` tasks, if workers would have to start."""
-        return self if self.scheduler is not None or n >= fewest else HERE
+    def for_few(self, n: int) -> Workers:
+        """These workers; but this process for less than `FEWEST` windows, if workers would have to start."""
+        return self if self.scheduler is not None or n >= FEWEST else HERE
 
     def map(
         self, work: Callable[[Item], Result], items: Iterable[Item], *, chunk: int = 1
@@ -161,25 +162,15 @@ HERE = Workers()
 
 def _client(processes: int, scheduler: str | None, closing: ExitStack) -> Client:
     try:
-        import dask
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError as error:
         raise MissingExtra(
             "more than one worker process needs Dask",
             hint="pip install 'straggler-rca[scale]', or --processes 1",
         ) from error
-    dask.config.set(_CONFIGURATION)
     if scheduler is None:
-        cluster = LocalCluster(
-            n_workers=processes,
-            threads_per_worker=1,
-            # Any free port: an HTTP server cannot be left out.
-            dashboard_address="127.0.0.1:0",
-            memory_limit=0,
-            preload=[_LEAVE_INTERRUPTS],
-            silence_logs="CRITICAL",
-        )
-        return Client(closing.enter_context(cluster), set_as_default=False)
+        return Client(closing.enter_context(local_cluster(processes)), set_as_default=False)
+    _configure()
     try:
         # Not in this thread: a notebook's has a loop already.
         with ThreadPoolExecutor(1) as thread:
@@ -199,6 +190,28 @@ def _client(processes: int, scheduler: str | None, closing: ExitStack) -> Client
             hint=f"start one with `dask worker {scheduler}` where straggler-rca is installed",
         ) from error
     return client
+
+
+def _configure() -> None:
+    import dask
+
+    dask.config.set(_CONFIGURATION)
+
+
+def local_cluster(n_workers: int) -> LocalCluster:
+    """Dask's scheduler in this process, and worker processes of one thread."""
+    from distributed import LocalCluster
+
+    _configure()
+    return LocalCluster(
+        n_workers=n_workers,
+        threads_per_worker=1,
+        # Any free port: an HTTP server cannot be left out.
+        dashboard_address="127.0.0.1:0",
+        memory_limit=0,
+        preload=[_LEAVE_INTERRUPTS],
+        silence_logs="CRITICAL",
+    )
 
 
 async def _answered(scheduler: str) -> None:
@@ -267,8 +280,6 @@ def _results(work: Callable[[Any], Any], batch: bytes) -> bytes:
 @cache
 def code_digest() -> str:
     """SHA-256 of this package's code and of the versions of the libraries that compute."""
-    root = Path(str(files("rca")))
-    sha = hashlib.sha256(repr([(name, version(name)) for name in _LIBRARIES]).encode())
-    for file in sorted(root.rglob("*.py")):
-        sha.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
-    return sha.hexdigest()
+    libraries = [(name, version(name)) for name in _LIBRARIES]
+    source = source_digest(sorted(package_folder().rglob("*.py")))
+    return hashlib.sha256(f"{libraries}{source}".encode()).hexdigest()

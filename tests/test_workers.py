@@ -16,7 +16,7 @@ import pytest
 
 from rca import workers as module
 from rca.errors import InvalidInput, SourceError
-from rca.workers import HERE, Workers
+from rca.workers import FEWEST, HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
 
@@ -119,10 +119,10 @@ def test_a_task_that_ends_every_worker_is_refused() -> None:
 
 def test_few_tasks_stay_here_unless_a_cluster_is_given() -> None:
     several = Workers(4)
-    assert several.for_few(3, 4) is HERE
-    assert several.for_few(4, 4) is several
+    assert several.for_few(FEWEST - 1) is HERE
+    assert several.for_few(FEWEST) is several
     cluster = Workers(1, "tcp://127.0.0.1:1")
-    assert cluster.for_few(1, 4) is cluster
+    assert cluster.for_few(1) is cluster
     assert HERE.are_here
     assert not cluster.are_here
 

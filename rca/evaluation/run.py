@@ -35,8 +35,6 @@ RULES: dict[str, Method] = {
     "robust signal ranking": signal_ranking,
 }
 FOREST = "random forest"
-#: Below this many windows, starting workers takes longer than the work.
-FEWEST_FOR_WORKERS = 32
 #: Windows of one task.
 CHUNK = 4
 
@@ -236,7 +234,7 @@ def evaluate_entries(
 
 
 def _cases(judging: _Judging, entries: list[CollectionEntry], workers: Workers) -> Iterator[Case]:
-    few = workers.for_few(len(entries), FEWEST_FOR_WORKERS)
+    few = workers.for_few(len(entries))
     # A cluster gets the content of files.
     given: Iterable[CollectionEntry | _Read] = entries if workers.share_files else map(_Read.of, entries)
     yield from few.map(judging.case, given, chunk=CHUNK)

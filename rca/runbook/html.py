@@ -18,16 +18,21 @@ def html(page: Page, pictures: Sequence[Picture] = ()) -> str:
     return _template().render(page=page, pictures=pictures)
 
 
-@cache
-def _template() -> Template:
-    # PackageLoader rather than a path: it also works from a zipped or frozen installation.
-    environment = Environment(
-        loader=PackageLoader("rca.runbook", "templates"),
+def page_environment(package: str) -> Environment:
+    """Jinja2 for the pages in the folder ``templates`` of a package."""
+    return Environment(
+        # Rather than a path: it also works from a zipped or frozen installation.
+        loader=PackageLoader(package, "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = page_environment("rca.runbook")
     environment.filters["phrase"] = _phrase
     environment.filters["plain"] = plain
     return environment.get_template("page.html.j2")

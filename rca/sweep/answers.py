@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.diagnosis.result import Diagnosis
-from rca.errors import RcaError, SourceError
-from rca.sweep.archive import Archived, file_system, reading
+from rca.errors import RcaError
+from rca.sweep.archive import Archived, file_system, using
 from rca.telemetry.files import replace_file
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -133,16 +133,13 @@ class Answers:
             self._put(f"{self._root}/month={month}", f"part-{digest}.parquet", sink.getvalue().to_pybytes())
 
     def _put(self, folder: str, name: str, content: bytes) -> None:
-        try:
+        with using(self.url, "written"):
             self._files.makedirs(folder, exist_ok=True)
             if "://" in self.url:
                 # Buckets show an object once it is whole.
                 self._files.pipe_file(f"{folder}/{name}", content)
             else:
                 replace_file(Path(folder, name), content)
-        except Exception as error:  # Each storage has its own errors.
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise SourceError(f"{self.url}: cannot be written: {reason}") from error
 
     def known(self) -> set[tuple[str, str, str]]:
         """URL, version and model of every window that has a row."""
@@ -162,7 +159,7 @@ class Answers:
             If the data set cannot be read, or one of its files is no part of it.
         """
         wanted = list(columns)
-        with reading(self.url):
+        with using(self.url):
             paths = sorted(path for path in self._files.find(self._root) if path.endswith(".parquet"))
             parts = [self._part(path, [*wanted, "swept_at", "url"]) for path in paths]
         if not parts:

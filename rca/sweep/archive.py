@@ -64,7 +64,7 @@ class Archived:
         if self.is_local:
             return read_window(self.url, max_bytes=MAX_BYTES)
         files, path = file_system(self.url)
-        with reading(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
+        with using(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
             place = Path(folder) / PurePosixPath(path).name
             files.get(path, str(place), recursive=files.isdir(path))
             return read_window(place, max_bytes=MAX_BYTES)
@@ -95,7 +95,7 @@ def archived(urls: Iterable[str]) -> list[Archived]:
 
 def _under(url: str) -> Iterator[Archived]:
     files, root = file_system(url)
-    with reading(url):
+    with using(url):
         listed: dict[str, dict[str, Any]] = files.find(root, detail=True)
         if not listed and not files.exists(root):
             raise SourceError(
@@ -154,12 +154,12 @@ def file_system(url: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def reading(url: str) -> Iterator[None]:
-    """Turn whatever a file system raises into an error that names the URL."""
+def using(url: str, done: str = "read") -> Iterator[None]:
+    """Turn whatever a file system raises into an error that names the URL, and what cannot be done."""
     try:
         yield
     except RcaError:
         raise
     except Exception as error:  # Each storage has its own errors.
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise SourceError(f"{url}: cannot be read: {reason}") from error
+        raise SourceError(f"{url}: cannot be {done}: {reason}") from error

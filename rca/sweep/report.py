@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Template
 
+from rca.runbook.html import page_environment
 from rca.sweep.answers import Answers, Row
 from rca.telemetry.causes import UNKNOWN
 
@@ -224,11 +225,4 @@ def _text(time: datetime | None) -> str | None:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("rca.sweep", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")
+    return page_environment("rca.sweep").get_template("report.html.j2")

@@ -16,8 +16,6 @@ from rca.workers import HERE, Workers
 
 #: Rows of a part, and the longest time that a row waits for its part, seconds.
 PART_ROWS, PART_SECONDS = 512, 20.0
-#: Below this many windows, starting workers takes longer than the work.
-FEWEST_FOR_WORKERS = 32
 #: Windows of one task: the way of a task takes as long as a tenth of a diagnosis.
 CHUNK = 4
 
@@ -84,7 +82,7 @@ def sweep(
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
     tasks = ((each, None) if workers.share_files else _read(each) for each in todo)
-    rows = workers.for_few(len(todo), FEWEST_FOR_WORKERS).map(_Diagnosing(bundle).row, tasks, chunk=CHUNK)
+    rows = workers.for_few(len(todo)).map(_Diagnosing(bundle).row, tasks, chunk=CHUNK)
     for part in _parts(rows):
         answers.write(part)
         for row in part:

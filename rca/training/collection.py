@@ -28,8 +28,6 @@ from rca.workers import HERE, Workers
 
 #: Windows that a worker gets at once.
 CHUNK = 8
-#: Below this many new windows, starting workers takes longer than the work.
-FEWEST_FOR_WORKERS = 4 * CHUNK
 #: Time between two updates of the manifest during the writing.
 MANIFEST_SECONDS = 5.0
 
@@ -149,7 +147,7 @@ def simulate_collection(
 
 def _written(plan: Plan, numbers: list[int], workers: Workers) -> Iterator[dict[str, Any]]:
     """Manifest lines of windows as they are written, in order."""
-    windows = workers.for_few(len(numbers), FEWEST_FOR_WORKERS).map(plan.simulated, numbers, chunk=CHUNK)
+    windows = workers.for_few(len(numbers)).map(plan.simulated, numbers, chunk=CHUNK)
     for number, (window, label) in zip(numbers, windows, strict=True):
         write_labelled(window, label, plan.folder / plan.name(number))
         yield plan.entry(number, label)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from rca.errors import SourceError
 from rca.features import VERSION
+from rca.source_digest import package_folder, source_digest
 from rca.telemetry.labels import Part
 from rca.training.corpus import Example
 
@@ -36,6 +36,7 @@ COMPUTED_BY = (
     "features",
     "robust.py",
     "simulation",
+    "source_digest.py",
     "telemetry",
     "training/telemetry_dropout.py",
     "training/corpus.py",
@@ -66,11 +67,7 @@ def cache_key(kind: str, *facts: object) -> str:
 
 @cache
 def _code_digest() -> str:
-    root = Path(str(files("rca")))
-    sha = hashlib.sha256()
-    for file in computing_files(root):
-        sha.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
-    return sha.hexdigest()
+    return source_digest(computing_files(package_folder()))
 
 
 def computing_files(root: Path) -> list[Path]:

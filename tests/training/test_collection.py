@@ -14,10 +14,10 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.telemetry.labels import MANIFEST_FILE, read_collection
-from rca.training.collection import FEWEST_FOR_WORKERS, simulate_collection
-from rca.workers import Workers
+from rca.training.collection import simulate_collection
+from rca.workers import FEWEST, Workers
 
-N_WINDOWS = FEWEST_FOR_WORKERS + 8
+N_WINDOWS = FEWEST + 8
 SEED = 11
 
 

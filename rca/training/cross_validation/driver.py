@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from rca.errors import SourceError
+from rca.source_digest import package_folder, source_digest
 from rca.telemetry.files import replace_file
 from rca.training.cross_validation.folds import Fold
 from rca.training.cross_validation.pool import Pool
@@ -66,9 +66,10 @@ class Results:
         SourceError
             If the folder cannot be written.
         """
-        fresh = make([position for position, key in enumerate(keys) if self._kept(key) is None])
-        for key in keys:
-            yield self.remember(key, lambda: next(fresh))
+        held = [self._kept(key) for key in keys]
+        fresh = make([position for position, kept in enumerate(held) if kept is None])
+        for key, kept in zip(keys, held, strict=True):
+            yield self.remember(key, lambda: next(fresh)) if kept is None else kept
 
     def _kept(self, key: str) -> dict[str, Any] | None:
         try:
@@ -113,10 +114,8 @@ def key_of(pool: Pool, fold: Fold | None, depends_on: Sequence[object]) -> str:
 
 @cache
 def _code_digest() -> str:
-    root = Path(str(files("rca")))
-    sha = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
-        name = file.relative_to(root).as_posix()
-        if not name.startswith(_WITHOUT_INFLUENCE):
-            sha.update(name.encode() + b"\0" + file.read_bytes())
-    return sha.hexdigest()
+    root = package_folder()
+    every = sorted(root.rglob("*.py"))
+    return source_digest(
+        file for file in every if not file.relative_to(root).as_posix().startswith(_WITHOUT_INFLUENCE)
+    )

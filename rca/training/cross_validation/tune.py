@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -337,13 +338,13 @@ class Tuner:
         """The best settings of a search over all windows."""
         return self._search(self._folds("inner", self._class_of))
 
-    @property
+    @cached_property
     def _class_of(self) -> dict[str, str]:
         # A rare class has to be in every part of every fold.
         names, first = np.unique(self.target.group, return_index=True)
         return {str(name): self.target.labels[row] for name, row in zip(names, first, strict=True)}
 
-    @property
+    @cached_property
     def _outer(self) -> list[Fold]:
         return self._folds("outer", self._class_of)
 
