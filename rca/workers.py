@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import multiprocessing
 import os
 import pickle
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future as Started
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import version
@@ -46,6 +48,8 @@ CONNECT_SECONDS, WORKER_SECONDS = 10, 60
 _CONFIGURATION = {
     "distributed.admin.large-graph-warning-threshold": "1GB",
     "distributed.worker.profile.enabled": False,
+    # Processes are forked from one that has imported already.
+    "distributed.worker.multiprocessing-method": "forkserver",
     "distributed.nanny.pre-spawn-environ": {
         "MALLOC_MMAP_THRESHOLD_": 32 << 20,
         "MALLOC_TRIM_THRESHOLD_": 1 << 30,
@@ -64,7 +68,7 @@ class Workers:
     ----------
     processes : int
         Processes on this machine, which start with the first task; 1 works in this process. With more, a
-        script needs the guard ``if __name__ == "__main__"``, because processes are spawned.
+        script needs the guard ``if __name__ == "__main__"``, because processes import it.
     scheduler : str, optional
         Address of a Dask scheduler, such as ``tcp://10.0.0.1:8786``; its workers replace the processes.
 
@@ -79,19 +83,21 @@ class Workers:
     def __init__(self, processes: int = 1, scheduler: str | None = None) -> None:
         self.processes = processes
         self.scheduler = scheduler
-        self._client: Client | None = None
+        self._started: Started[Client] | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         # An address that does not answer is refused before the work.
         if self.scheduler is not None:
-            self._connected()
+            self._start().result()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client = None
+        started, self._started = self._started, None
+        if started is not None:
+            wait([started])
         self._open.close()
 
     @property
@@ -120,7 +126,8 @@ class Workers:
         items : iterable
             Read as workers need them, so they may be more than fit into memory.
         chunk : int
-            Items of one task.
+            Items of one task. More than one says that items are short: this process works on the first ones
+            until its workers have started.
 
         Raises
         ------
@@ -130,12 +137,17 @@ class Workers:
         if self.are_here:
             yield from map(work, items)
             return
-        client = self._connected()
+        batches = _batches(items, chunk)
+        started = self._start(getattr(work, "func", work).__module__)
+        if chunk > 1:
+            while not started.done() and (batch := next(batches, None)):
+                yield from map(work, batch)
+        client = started.result()
         waiting: deque[Future] = deque()
         ahead = _Ahead(client)
         held = client.submit(_unpickled, pickle.dumps(work), code_digest(), pure=False)
         try:
-            for batch in _batches(items, chunk):
+            for batch in batches:
                 # As bytes: Dask looks for tasks in whatever else it is given.
                 packed = pickle.dumps(batch, protocol=5)
                 waiting.append(client.submit(_results, held, packed, pure=False))
@@ -146,21 +158,26 @@ class Workers:
         finally:
             # Left early, after an error or an interrupt: the remaining tasks are not needed. If these workers
             # are left already, their tasks are, too.
-            if waiting and self._client is not None:
+            if waiting and self._started is not None:
                 client.cancel(list(waiting))
 
-    def _connected(self) -> Client:
-        if self._client is None:
-            # The cluster of this machine ends after its client.
-            self._client = self._open.enter_context(_client(self.processes, self.scheduler, self._open))
-        return self._client
+    def _start(self, module: str | None = None) -> Started[Client]:
+        """The client of the workers, once they have started with a module imported."""
+        if self._started is None:
+            thread = self._open.enter_context(ThreadPoolExecutor(1))
+            self._started = thread.submit(self._connected, module)
+        return self._started
+
+    def _connected(self, module: str | None) -> Client:
+        # The cluster of this machine ends after its client.
+        return self._open.enter_context(_client(self.processes, self.scheduler, module, self._open))
 
 
 #: Tasks run in this process.
 HERE = Workers()
 
 
-def _client(processes: int, scheduler: str | None, closing: ExitStack) -> Client:
+def _client(processes: int, scheduler: str | None, module: str | None, closing: ExitStack) -> Client:
     try:
         from distributed import Client
     except ImportError as error:
@@ -169,12 +186,10 @@ def _client(processes: int, scheduler: str | None, closing: ExitStack) -> Client
             hint="pip install 'straggler-rca[scale]', or --processes 1",
         ) from error
     if scheduler is None:
-        return Client(closing.enter_context(local_cluster(processes)), set_as_default=False)
+        return Client(closing.enter_context(local_cluster(processes, module)), set_as_default=False)
     _configure()
     try:
-        # Not in this thread: a notebook's has a loop already.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, _answered(scheduler)).result()
+        asyncio.run(_answered(scheduler))
         client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SourceError(
@@ -198,11 +213,16 @@ def _configure() -> None:
     dask.config.set(_CONFIGURATION)
 
 
-def local_cluster(n_workers: int) -> LocalCluster:
-    """Dask's scheduler in this process, and worker processes of one thread."""
+def local_cluster(n_workers: int, module: str | None = None) -> LocalCluster:
+    """Dask's scheduler in this process, and worker processes of one thread that have imported a module."""
     from distributed import LocalCluster
+    from distributed.utils import get_mp_context
 
     _configure()
+    # Dask sets its own list with the first context.
+    get_mp_context()
+    imported = ["distributed.nanny", "distributed.worker", module or "__main__"]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(imported)
     return LocalCluster(
         n_workers=n_workers,
         threads_per_worker=1,

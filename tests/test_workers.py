@@ -89,6 +89,18 @@ def test_results_come_in_the_order_of_the_items(two_workers: Workers) -> None:
     assert list(two_workers.map(squared, [])) == []
 
 
+def process_of(number: int) -> int:
+    return os.getpid()
+
+
+def test_short_items_are_worked_on_here_until_workers_have_started() -> None:
+    with Workers(2) as workers:
+        short = list(workers.map(process_of, range(2), chunk=2))
+        long = list(workers.map(process_of, range(2)))
+    assert short == [os.getpid()] * 2
+    assert os.getpid() not in long
+
+
 def test_items_are_read_as_they_are_needed(two_workers: Workers) -> None:
     numbers: list[int] = []
     results = two_workers.map(squared, taken(numbers), chunk=2)
