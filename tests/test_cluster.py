@@ -13,7 +13,7 @@ import pytest
 
 from rca.diagnosis.bundle import baseline
 from rca.evaluation.run import evaluate_collection
-from rca.sweep import Answers, sweep
+from rca.sweep import Answers, archived, sweep
 from rca.training.collection import simulate_collection
 from rca.training.corpus import stack
 from rca.training.simulated import simulated_examples
@@ -111,10 +111,10 @@ def test_a_sweep_has_the_answers_of_one_process(cluster: Cluster, alone: Path, t
             cluster.start_worker()
             killed = True
 
-    sweep([str(alone)], Answers(str(tmp_path / "here")), bundle=baseline())
+    sweep(archived([str(alone)]), Answers(str(tmp_path / "here")), bundle=baseline())
     with Workers(1, cluster.address) as workers:
         sweep(
-            [str(alone)],
+            archived([str(alone)]),
             Answers(str(tmp_path / "there")),
             bundle=baseline(),
             workers=workers,

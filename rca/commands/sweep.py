@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from rca.commands import prometheus_options
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
+from rca.commands.prometheus_options import PrometheusOptions
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from rca.sweep.archive import Found
     from rca.sweep.report import Report, Total
 
 #: Rows of a table on a terminal, and refused windows on stderr.
@@ -49,6 +55,8 @@ app = typer.Typer(
     epilog="\b\nExamples:\n"
     "  rca sweep data/windows                         answers in the folder sweep; repeat it to continue\n"
     "  rca sweep s3://bucket/windows --output s3://bucket/answers --scheduler tcp://10.0.0.1:8786\n"
+    "  sacct -X -P -o JobID,Start,End > jobs.txt      then read these jobs from Prometheus:\n"
+    "  rca sweep --prometheus http://prometheus:9090 --jobs jobs.txt\n"
     "  rca sweep report sweep                         incidents by cause and node, GPU-hours lost\n"
     "  rca sweep report sweep --output incidents.html",
 )
@@ -61,13 +69,13 @@ Answers = Annotated[
 @app.command("run")
 def run_command(
     urls: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="URL...",
+            metavar="[URL]...",
             help="Folders, files, or URLs such as s3://bucket/windows or gs://bucket/windows. A window is a "
             "directory with window.json, or a file that ends with .json, .json.gz, .json.zst or .arrow.",
         ),
-    ],
+    ] = None,
     output: Annotated[
         str,
         typer.Option(
@@ -79,13 +87,47 @@ def run_command(
     ] = None,
     processes: Processes = None,
     scheduler: Scheduler = None,
+    prometheus: prometheus_options.Url = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --prometheus: a table with the columns job, start and end, and a line per job, as "
+            "Slurm's sacct -X -P -o JobID,Start,End and kubectl's custom columns write it. Times without an "
+            "offset are UTC. Without an end the job runs.",
+        ),
+    ] = None,
+    every: Annotated[
+        str, typer.Option(metavar="SPAN", help="With --jobs: length of a window: 90s, 30m, 2h.")
+    ] = "30m",
+    labels: prometheus_options.Labels = None,
+    namespace: prometheus_options.Namespace = None,
+    match: prometheus_options.Match = None,
+    header: prometheus_options.Header = None,
+    token_file: prometheus_options.TokenFile = None,
+    ca_file: prometheus_options.CaFile = None,
+    timeout: prometheus_options.Timeout = 60.0,
+    allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Diagnose every window that has no answer yet.
 
-    You can stop the command at any time and repeat it: windows with an answer of the same bundle are left
-    out. Windows that cannot be read are listed, kept with their error, and tried again when they change.
-    Exit code 0 whatever the verdicts; 2 if a place cannot be read.
+    Windows are those under URLs, or with --prometheus and --jobs the spans of jobs. You can stop the command
+    at any time and repeat it: windows with an answer of the same bundle are left out. Bad windows are listed,
+    kept with their error, and tried again when they change. Exit code 0 whatever the verdicts; 2 if a place
+    cannot be read.
     """
+    asked = PrometheusOptions(
+        url=prometheus,
+        labels=labels,
+        namespace=namespace,
+        match=tuple(match or ()),
+        header=tuple(header or ()),
+        token_file=token_file,
+        ca_file=ca_file,
+        timeout=timeout,
+        allow_partial=allow_partial,
+    )
+    windows = _found(urls or [], jobs, every, asked)
     from rca.diagnosis.bundle import Bundle, baseline
     from rca.sweep import Answers as DataSet
     from rca.sweep import sweep
@@ -93,7 +135,7 @@ def run_command(
     held = baseline() if bundle is None else Bundle.load(bundle)
     with progress() as report, workers_of(processes, scheduler) as workers:
         done = sweep(
-            urls,
+            windows,
             DataSet(output),
             bundle=held,
             workers=workers,
@@ -108,6 +150,29 @@ def run_command(
         f"{done.found:,} windows, {done.kept:,} with an answer before: {counts or 'nothing to do'}\n"
         f"answers in {output}; next: rca sweep report {output}"
     )
+
+
+def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOptions) -> Sequence[Found]:
+    """What to diagnose: an archive, or jobs of Prometheus."""
+    import time
+
+    from rca.sweep import archived, job_windows, read_jobs
+    from rca.telemetry.instants import seconds_of
+
+    if urls:
+        asked.refuse_any()
+        if jobs is not None:
+            raise InvalidInput("--jobs is for --prometheus only", hint="leave out the URLs, or this option")
+        return archived(urls)
+    if asked.url is None or jobs is None:
+        raise InvalidInput("nothing to diagnose", hint="give a URL, or --prometheus URL and --jobs FILE")
+    found = job_windows(read_jobs(jobs), every=seconds_of(every), reading=asked.reading(), now=time.time())
+    if not found:
+        raise InvalidInput(
+            f"{jobs}: no job has a span of {every} that is over",
+            hint="check the times, or give a shorter --every",
+        )
+    return found
 
 
 @app.command("report")
@@ -127,7 +192,6 @@ def report_command(
     """
     import json
 
-    from rca.errors import InvalidInput
     from rca.sweep import Answers as DataSet
     from rca.sweep import report
 

@@ -1,8 +1,19 @@
-"""Diagnoses of all windows of an archive: found, answered on workers, kept as Parquet, and summed up."""
+"""Diagnoses of many windows: found, answered on workers, kept as Parquet, and summed up."""
 
 from rca.sweep.answers import Answers
 from rca.sweep.archive import Archived, archived
+from rca.sweep.prometheus_jobs import job_windows, read_jobs
 from rca.sweep.report import Report, report
 from rca.sweep.run import Swept, sweep
 
-__all__ = ["Answers", "Archived", "Report", "Swept", "archived", "report", "sweep"]
+__all__ = [
+    "Answers",
+    "Archived",
+    "Report",
+    "Swept",
+    "archived",
+    "job_windows",
+    "read_jobs",
+    "report",
+    "sweep",
+]

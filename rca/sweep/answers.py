@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.diagnosis.result import Diagnosis
-from rca.errors import RcaError
-from rca.sweep.archive import Archived, file_system, using
+from rca.errors import RcaError, SourceError
+from rca.sweep.archive import Found, file_system, using
 from rca.telemetry.files import replace_file
 
 _TIME = pa.timestamp("us", tz="UTC")
@@ -55,7 +55,7 @@ UNKNOWN_MONTH = "unknown"
 Row = dict[str, Any]
 
 
-def row_of(found: Archived, model_sha256: str, diagnosis: Diagnosis) -> Row:
+def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
     """The row of an answer."""
     first = next(iter(diagnosis.causes), None)
     place = first or next(iter(diagnosis.stragglers), None)
@@ -80,7 +80,7 @@ def row_of(found: Archived, model_sha256: str, diagnosis: Diagnosis) -> Row:
     }
 
 
-def row_of_error(found: Archived, model_sha256: str, error: RcaError) -> Row:
+def row_of_error(found: Found, model_sha256: str, error: RcaError) -> Row:
     """The row of a window that could not be diagnosed."""
     return _row(found, model_sha256) | {
         "error": error.code,
@@ -88,7 +88,7 @@ def row_of_error(found: Archived, model_sha256: str, error: RcaError) -> Row:
     }
 
 
-def _row(found: Archived, model_sha256: str) -> Row:
+def _row(found: Found, model_sha256: str) -> Row:
     empty: Row = dict.fromkeys(SCHEMA.names)
     return empty | {
         "url": found.url,
@@ -142,9 +142,13 @@ class Answers:
                 replace_file(Path(folder, name), content)
 
     def known(self) -> set[tuple[str, str, str]]:
-        """URL, version and model of every window that has a row."""
-        held = self.read(("url", "version", "model_sha256"))
-        return set(zip(*(held.column(name).to_pylist() for name in held.column_names), strict=True))
+        """URL, version and model of every window that has an answer, or an error that will come again."""
+        held = self.read(("url", "version", "model_sha256", "error")).to_pylist()
+        return {
+            (row["url"], row["version"], row["model_sha256"])
+            for row in held
+            if row["error"] != SourceError.code
+        }
 
     def read(self, columns: Iterable[str] = SCHEMA.names) -> pa.Table:
         """All rows; of several about one URL only the newest.

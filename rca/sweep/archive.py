@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE, OWN_FILES
@@ -22,6 +22,25 @@ WINDOW_SUFFIXES = (".json", ".json.gz", ".json.zst", ".arrow")
 MAX_BYTES = 1 << 30
 #: What identifies the content of a stored file, by the kind of storage.
 _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "created")
+
+
+class Found(Protocol):
+    """A window that was found and not yet read."""
+
+    @property
+    def url(self) -> str:
+        """What identifies the window."""
+
+    @property
+    def version(self) -> str:
+        """Another version of the same URL is another window, which replaces it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can read it."""
+
+    def read(self) -> Window:
+        """The window, validated."""
 
 
 @dataclass(frozen=True)

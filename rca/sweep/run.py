@@ -1,16 +1,16 @@
-"""The sweep: every window of an archive that has no answer yet is diagnosed on workers."""
+"""The sweep: every window that has no answer yet is diagnosed on workers."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rca.diagnosis import Bundle, diagnose
 from rca.errors import RcaError
 from rca.sweep.answers import Answers, Row, row_of, row_of_error
-from rca.sweep.archive import Archived, archived
+from rca.sweep.archive import Found
 from rca.telemetry.window import Window
 from rca.workers import HERE, Workers
 
@@ -20,8 +20,8 @@ PART_ROWS, PART_SECONDS = 512, 20.0
 CHUNK = 4
 
 Progress = Callable[[int, int], None]
-#: A window of the archive; and its content, or why it cannot be read, if it was read on this machine.
-_Task = tuple[Archived, Window | RcaError | None]
+#: A window that was found; and its content, or why it cannot be read, if it was read on this machine.
+_Task = tuple[Found, Window | RcaError | None]
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Swept:
     Attributes
     ----------
     found : int
-        Windows of the archive.
+        Windows in all.
     kept : int
         Those that had an answer of this model already.
     verdicts : Counter of str
@@ -53,22 +53,23 @@ class Swept:
 
 
 def sweep(
-    urls: Iterable[str],
+    windows: Sequence[Found],
     answers: Answers,
     *,
     bundle: Bundle,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
 ) -> Swept:
-    """Diagnose every window under the URLs that has no answer of this bundle, and keep the answers.
+    """Diagnose every window that has no answer of this bundle, and keep the answers.
 
     A sweep that was interrupted continues when it is repeated. Windows that cannot be read or diagnosed get a
-    row with the error; they are tried again when their files change.
+    row with the error. A bad window is tried again when its version changes, an unreadable one every time.
 
     Parameters
     ----------
-    urls : iterable of str
-        See `rca.sweep.archive.archived`. Workers read URLs themselves; a cluster gets the content of files.
+    windows : sequence of Found
+        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
+        themselves; a cluster gets the content of files.
     answers : Answers
     bundle : Bundle
     workers : Workers
@@ -76,10 +77,9 @@ def sweep(
     progress : callable
         ``(done, total)`` windows.
     """
-    every = archived(urls)
     known, model = answers.known(), bundle.model.sha256
-    todo = [each for each in every if (each.url, each.version, model) not in known]
-    done = Swept(len(every), len(every) - len(todo))
+    todo = [each for each in windows if (each.url, each.version, model) not in known]
+    done = Swept(len(windows), len(windows) - len(todo))
     progress(done.kept, done.found)
     tasks = ((each, None) if workers.share_files else _read(each) for each in todo)
     rows = workers.for_few(len(todo)).map(_Diagnosing(bundle).row, tasks, chunk=CHUNK)
@@ -109,7 +109,7 @@ def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
         yield held
 
 
-def _read(found: Archived) -> _Task:
+def _read(found: Found) -> _Task:
     """The content of a window that is on this machine alone."""
     if not found.is_local:
         return found, None

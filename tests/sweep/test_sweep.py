@@ -45,7 +45,7 @@ def gzipped(content: bytes) -> bytes:
 
 
 def swept(archive: Path | str, folder: Path | str, **options: Any) -> module.Swept:
-    return sweep([str(archive)], Answers(str(folder)), bundle=baseline(), **options)
+    return sweep(archived([str(archive)]), Answers(str(folder)), bundle=baseline(), **options)
 
 
 def rows(folder: Path | str) -> dict[str, Row]:
