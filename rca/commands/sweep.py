@@ -211,7 +211,8 @@ def report_command(
 def _text(found: Report) -> str:
     counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in found.verdicts.items())
     lines = [
-        f"{found.gpu_hours:,.2f} GPU-hours lost in {len(found.incidents):,} incidents",
+        f"{found.gpu_hours:,.2f} GPU-hours lost in {len(found.incidents):,} incidents, "
+        f"{found.unexplained:,.2f} of them without a named cause",
         f"{found.windows:,} windows of {found.jobs:,} jobs: {counts}",
     ]
     tables = [
@@ -219,6 +220,11 @@ def _text(found: Report) -> str:
         _table("by node", "node", "most frequent cause", found.nodes),
         _table("by job", "job", "most frequent cause", found.by_job),
     ]
+    if found.suspects:
+        tables.append(_table("named by undecided windows", "node", "most frequent cause", found.suspects))
+    if len(found.models) > 1:
+        models = ", ".join(f"{name[:12]} ({n:,} windows)" for name, n in found.models.items())
+        lines.append(f"answers of {len(found.models)} models: {models}; repeat the sweep for those of one")
     refused = [f"refused: {url}: {reason}" for url, reason in found.refused[:_SHOWN_REFUSED]]
     if len(found.refused) > _SHOWN_REFUSED:
         refused.append(f"and {len(found.refused) - _SHOWN_REFUSED:,} more; --format json has all")

@@ -16,12 +16,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rca.diagnosis.result import Diagnosis
+from rca.diagnosis.result import Cause, Diagnosis, Slowdown
 from rca.errors import RcaError, SourceError
 from rca.sweep.archive import Found, file_system, using
 from rca.telemetry.files import replace_file
 
 _TIME = pa.timestamp("us", tz="UTC")
+#: A cause of the window, and its part of the loss.
+_CAUSE = pa.struct(
+    [
+        ("cause", pa.string()),
+        ("probability", pa.float64()),
+        ("ranks", pa.list_(pa.int64())),
+        ("nodes", pa.list_(pa.string())),
+        ("seconds_per_step", pa.float64()),
+        ("gpu_hours_lost", pa.float64()),
+    ]
+)
 #: Columns of a row. Times are those of the window; costs are in seconds per step and in GPU-hours.
 SCHEMA = pa.schema(
     [
@@ -45,6 +56,7 @@ SCHEMA = pa.schema(
         ("since", _TIME),
         ("seconds_per_step", pa.float64()),
         ("gpu_hours_lost", pa.float64()),
+        ("causes", pa.list_(_CAUSE)),
         ("error", pa.string()),
         ("error_message", pa.string()),
         # The whole answer, as `rca diagnose --format json` prints it.
@@ -76,7 +88,29 @@ def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
         "since": diagnosis.since,
         "seconds_per_step": diagnosis.slowdown.seconds_per_step,
         "gpu_hours_lost": diagnosis.slowdown.gpu_hours_lost,
+        "causes": [_cause(each, diagnosis.slowdown) for each in diagnosis.causes],
         "document": diagnosis.to_json(),
+    }
+
+
+def _cause(cause: Cause, slowdown: Slowdown) -> dict[str, Any]:
+    idle = slowdown.gpu_hours_idle or 0.0
+    hours = idle if cause.stops_the_job else None
+    if (
+        cause.seconds_per_step is not None
+        and slowdown.seconds_per_step
+        and slowdown.gpu_hours_lost is not None
+    ):
+        hours = (slowdown.gpu_hours_lost - idle) * min(
+            1.0, cause.seconds_per_step / slowdown.seconds_per_step
+        )
+    return {
+        "cause": cause.cause,
+        "probability": cause.probability,
+        "ranks": cause.ranks,
+        "nodes": cause.nodes,
+        "seconds_per_step": cause.seconds_per_step,
+        "gpu_hours_lost": hours,
     }
 
 
@@ -97,6 +131,7 @@ def _row(found: Found, model_sha256: str) -> Row:
         "swept_at": datetime.now(UTC),
         "ranks": [],
         "nodes": [],
+        "causes": [],
     }
 
 

@@ -71,6 +71,10 @@ def test_each_window_gets_the_answer_of_diagnose(archive: Path, tmp_path: Path) 
         del document[name]
     assert alone.to_dict() | document == alone.to_dict()
     assert (slow["cause"], slow["nodes"], slow["ranks"]) == ("cpu_contention", ["node-1"], [2, 3])
+    (named,) = slow["causes"]
+    part = alone.causes[0].seconds_per_step / alone.slowdown.seconds_per_step
+    assert named["gpu_hours_lost"] == pytest.approx(alone.slowdown.gpu_hours_lost * part)
+    assert 0 < part < 1
     assert slow["gpu_hours_lost"] == alone.slowdown.gpu_hours_lost > 0
     assert slow["window_start"].tzinfo is not None
     assert found["bad.json"]["error"] == "invalid-window"
@@ -150,13 +154,17 @@ def test_places_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 T0 = datetime(2026, 11, 27, 3, tzinfo=UTC)
 
 
+def cause(name: str = "gpu_throttling", gpu_hours: float | None = 2.0, *nodes: str) -> dict[str, Any]:
+    return {"cause": name, "ranks": [8, 9], "nodes": list(nodes or ("node-1",)), "gpu_hours_lost": gpu_hours}
+
+
 def row(number: int, **changes: Any) -> Row:
     """A slow window of ten minutes, a quarter of an hour after the one before."""
     start = T0 + timedelta(minutes=15 * number)
     facts = {
         "url": f"w{number}", "version": "1", "model_sha256": "m", "swept_at": T0, "job_id": "job",
         "window_start": start, "window_end": start + timedelta(minutes=10), "verdict": "fail_slow",
-        "failure_mode": "fail_slow", "cause": "gpu_throttling", "ranks": [8, 9], "nodes": ["node-1"],
+        "failure_mode": "fail_slow", "causes": [cause()], "ranks": [8, 9], "nodes": ["node-1"],
         "gpu_hours_lost": 2.0,
     }  # fmt: skip
     return dict.fromkeys(SCHEMA.names) | facts | changes
@@ -170,19 +178,64 @@ def summed(tmp_path: Path, *held: Row) -> Any:
 
 def test_windows_of_one_fault_are_one_incident(tmp_path: Path) -> None:
     later = row(20)
-    found = summed(tmp_path, row(0), row(1), later, row(2, nodes=["node-2"]), row(3, job_id="other"))
+    found = summed(
+        tmp_path,
+        row(0),
+        row(1),
+        later,
+        row(2, causes=[cause("gpu_throttling", 2.0, "node-2")]),
+        row(3, job_id="other"),
+    )
     assert [(each.job_id, each.places, len(each.urls)) for each in found.incidents] == [
         ("job", ("node-1",), 2),
         ("job", ("node-1",), 1),
         ("job", ("node-2",), 1),
         ("other", ("node-1",), 1),
     ]
-    (cause,) = found.causes
-    assert (cause.name, cause.incidents, cause.jobs, cause.windows, cause.gpu_hours) == (
+    (only,) = found.causes
+    assert (only.name, only.incidents, only.jobs, only.windows, only.gpu_hours) == (
         "gpu_throttling", 4, 2, 5, 10.0,
     )  # fmt: skip
     assert [(each.name, each.gpu_hours) for each in found.nodes] == [("node-1", 8.0), ("node-2", 2.0)]
     assert found.gpu_hours == 10.0
+
+
+def test_each_cause_has_its_part_of_the_loss(tmp_path: Path) -> None:
+    held = [
+        cause("nic_degradation", 0.5),
+        cause("gpu_throttling", 1.0, "node-1", "node-2"),
+        cause("unknown", 0.2),
+    ]
+    found = summed(tmp_path, row(0, causes=held))
+    assert {each.name: each.gpu_hours for each in found.causes} == {
+        "nic_degradation": 0.5, "gpu_throttling": 1.0, "no cause named": 0.2,
+    }  # fmt: skip
+    assert {each.name: each.gpu_hours for each in found.nodes} == {
+        "node-1": pytest.approx(1.2),
+        "node-2": 0.5,
+    }
+    assert (found.gpu_hours, found.unexplained) == (2.0, 0.5)
+
+
+def test_time_that_several_windows_cover_counts_once(tmp_path: Path) -> None:
+    half = row(0, url="half", window_start=T0 + timedelta(minutes=5), window_end=T0 + timedelta(minutes=15))
+    found = summed(tmp_path, row(0), row(0, url="copy"), half, row(0, url="other", job_id="other"))
+    assert found.gpu_hours == pytest.approx(2.0 + 1.0 + 2.0)
+    assert [each.gpu_hours for each in found.by_job] == pytest.approx([3.0, 2.0])
+
+
+def test_nodes_of_undecided_windows_are_suspects_without_a_cost(tmp_path: Path) -> None:
+    found = summed(tmp_path, row(0, verdict="undecided"), row(1, verdict="undecided", failure_mode="healthy"))
+    assert [(each.name, each.windows, each.gpu_hours) for each in found.suspects] == [("node-1", 1, 0.0)]
+    assert "Nodes that undecided windows name" in found.to_html()
+
+
+def test_answers_of_two_models_are_named(tmp_path: Path, rca_command: Any) -> None:
+    summed(tmp_path, row(0), row(1, model_sha256="n"))
+    assert (
+        "answers of 2 models: m (1 windows), n (1 windows)"
+        in rca_command("sweep", "report", tmp_path / "answers").out
+    )
 
 
 def test_only_faults_are_incidents(tmp_path: Path) -> None:
@@ -191,8 +244,8 @@ def test_only_faults_are_incidents(tmp_path: Path) -> None:
         row(0, verdict="healthy", failure_mode="healthy"),
         row(1, verdict="undecided"),
         row(2, verdict=None, error="invalid-window", error_message="no rows", window_start=None),
-        row(3, cause="unknown"),
-        row(4, cause=None, nodes=[], window_start=None, window_end=None),
+        row(3, causes=[cause("unknown")]),
+        row(4, causes=[], nodes=[], window_start=None, window_end=None),
     )
     assert {each.cause for each in found.incidents} == {"no cause named"}
     assert len(found.incidents) == 2
@@ -203,7 +256,7 @@ def test_only_faults_are_incidents(tmp_path: Path) -> None:
 def test_the_newest_answer_about_a_window_counts(tmp_path: Path) -> None:
     answers = Answers(str(tmp_path / "answers"))
     answers.write([row(0)])
-    answers.write([row(0, version="2", swept_at=T0 + timedelta(days=1), cause="nic_degradation")])
+    answers.write([row(0, version="2", swept_at=T0 + timedelta(days=1), causes=[cause("nic_degradation")])])
     assert [each.cause for each in report(answers).incidents] == ["nic_degradation"]
 
 
