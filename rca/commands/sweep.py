@@ -103,7 +103,7 @@ def run_command(
         typer.echo(f"refused: {url}: {reason}", err=True)
     if len(done.refused) > _SHOWN_REFUSED:
         typer.echo(f"and {len(done.refused) - _SHOWN_REFUSED} more: rca sweep report {output}", err=True)
-    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.verdicts.items()))
+    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.outcomes.items()))
     write(
         f"{done.found:,} windows, {done.kept:,} with an answer before: {counts or 'nothing to do'}\n"
         f"answers in {output}; next: rca sweep report {output}"

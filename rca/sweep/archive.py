@@ -1,9 +1,9 @@
-"""The windows of an archive: under a folder, or under a URL that fsspec reaches."""
+"""What an archive holds: windows and traces under a folder, or under a URL that fsspec reaches."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,14 +26,14 @@ _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "cre
 
 @dataclass(frozen=True)
 class Archived:
-    """A window of an archive that was found and not yet read.
+    """A window or a trace of an archive that was found and not yet read.
 
     Attributes
     ----------
     url : str
         Of its directory or file.
     version : str
-        Digest of the sizes and versions of its files: another version is another window.
+        Digest of the sizes and versions of its files: another version is another window or trace.
     n_bytes : int
         As stored.
     """
@@ -44,8 +44,16 @@ class Archived:
 
     @property
     def is_local(self) -> bool:
-        """Whether the window is in a folder of this machine."""
+        """Whether it is in a folder of this machine; of a ``file://`` URL other machines read it, too."""
         return "://" not in self.url
+
+    def read(self) -> Any:
+        """Its content, for workers that cannot read its files."""
+        raise NotImplementedError
+
+
+class ArchivedWindow(Archived):
+    """A window of an archive."""
 
     def read(self) -> Window:
         """The window, validated.
@@ -70,15 +78,78 @@ class Archived:
             return read_window(place, max_bytes=MAX_BYTES)
 
 
-def archived(urls: Iterable[str]) -> list[Archived]:
-    """All windows under folders, files and URLs, sorted by URL, each once.
+@dataclass(frozen=True)
+class Folder:
+    """Files of one folder of an archive.
 
-    A window is a directory with ``window.json``, or a file whose name ends with one of `WINDOW_SUFFIXES`.
+    Attributes
+    ----------
+    files : fsspec.AbstractFileSystem
+    path : str
+    names : mapping of str to dict
+        What the storage says about each file.
+    is_local : bool
+        Whether the folder was named by a path, and not by a URL.
+    is_whole : bool
+        False if a single file of the folder was named: it may hold others.
+    """
+
+    files: Any
+    path: str
+    names: Mapping[str, dict[str, Any]]
+    is_local: bool
+    is_whole: bool = True
+
+    def url(self, name: str = "") -> str:
+        """URL of a file, or of the folder; a path if the folder was named by a path."""
+        path = f"{self.path}/{name}" if name else self.path
+        return path if self.is_local else str(self.files.unstrip_protocol(path))
+
+    def beside(self, names: Iterable[str]) -> str | None:
+        """The first of the names that the folder has."""
+        for name in names:
+            if name in self.names or (not self.is_whole and self.files.exists(f"{self.path}/{name}")):
+                return name
+        return None
+
+    def facts(self, names: Iterable[str]) -> tuple[str, int]:
+        """Version and size in bytes of some files together."""
+        held = [self.names.get(name) or self.files.info(f"{self.path}/{name}") for name in names]
+        sizes = [int(each.get("size") or 0) for each in held]
+        versions = [next((str(each[key]) for key in _VERSIONS if each.get(key)), "") for each in held]
+        digest = hashlib.sha256(repr([sizes, versions]).encode()).hexdigest()[:32]
+        return digest, sum(sizes)
+
+
+Find = Callable[[Folder], Iterator[Archived]]
+
+
+def windows_of(folder: Folder) -> Iterator[ArchivedWindow]:
+    """The windows of a folder: itself if it has ``window.json``, else files with one of `WINDOW_SUFFIXES`."""
+    if JOB_FILE in folder.names:
+        # What an exporter or a person has put beside it does not change the window.
+        own = sorted(OWN_FILES.intersection(folder.names))
+        yield ArchivedWindow(folder.url(), *folder.facts(own))
+        return
+    for name in folder.names:
+        if name.endswith(WINDOW_SUFFIXES) and name != MANIFEST_FILE and not name.startswith("."):
+            yield ArchivedWindow(folder.url(name), *folder.facts([name]))
+
+
+def archived(urls: Iterable[str], find: Find = windows_of) -> list[Archived]:
+    """All windows, or whatever else `find` finds, under folders, files and URLs.
 
     Parameters
     ----------
     urls : iterable of str
         Paths, or URLs such as ``s3://bucket/windows``.
+    find : callable
+        What one folder holds.
+
+    Returns
+    -------
+    list of Archived
+        Sorted by URL, each once.
 
     Raises
     ------
@@ -89,43 +160,30 @@ def archived(urls: Iterable[str]) -> list[Archived]:
     MissingExtra
         If a library for a protocol is not installed.
     """
-    found = {each.url: each for url in urls for each in _under(url)}
+    found = {each.url: each for url in urls for folder in _folders(url) for each in _found(url, folder, find)}
     return [found[url] for url in sorted(found)]
 
 
-def _under(url: str) -> Iterator[Archived]:
+def _found(url: str, folder: Folder, find: Find) -> list[Archived]:
+    with using(url):
+        return list(find(folder))
+
+
+def _folders(url: str) -> Iterator[Folder]:
     files, root = file_system(url)
     with using(url):
         listed: dict[str, dict[str, Any]] = files.find(root, detail=True)
         if not listed and not files.exists(root):
             raise SourceError(
-                f"{url}: no such file or directory", hint="give a folder, a file or a URL of windows"
+                f"{url}: no such file or directory",
+                hint="give a folder, a file or a URL of windows or traces",
             )
-    folders: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, dict[str, dict[str, Any]]] = {}
     for path, facts in listed.items():
-        folders.setdefault(path.rpartition("/")[0], []).append(facts)
-    for folder, held in folders.items():
-        names = {PurePosixPath(facts["name"]).name: facts for facts in held}
-        if JOB_FILE in names:
-            # What an exporter or a person has put beside it does not change the window.
-            own = [facts for name, facts in sorted(names.items()) if name in OWN_FILES]
-            yield _archived(files, folder, own)
-            continue
-        for name, facts in names.items():
-            if name.endswith(WINDOW_SUFFIXES) and name != MANIFEST_FILE and not name.startswith("."):
-                yield _archived(files, facts["name"], [facts])
-
-
-def _archived(files: Any, path: str, facts: list[dict[str, Any]]) -> Archived:
-    sizes = [int(each.get("size") or 0) for each in facts]
-    versions = [next((str(each[key]) for key in _VERSIONS if each.get(key)), "") for each in facts]
-    digest = hashlib.sha256(repr([sizes, versions]).encode()).hexdigest()[:32]
-    local = "file" in _protocols(files)
-    return Archived(path if local else files.unstrip_protocol(path), digest, sum(sizes))
-
-
-def _protocols(files: Any) -> tuple[str, ...]:
-    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, {})[name] = facts
+    for folder, names in folders.items():
+        yield Folder(files, folder, names, is_local="://" not in url, is_whole=list(listed) != [root])
 
 
 def file_system(url: str) -> tuple[Any, str]:

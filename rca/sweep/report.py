@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Template
 
 from rca.runbook.html import page_environment
-from rca.sweep.answers import Answers, Row
+from rca.sweep.answers import Answers
+from rca.sweep.data_set import REFUSED, Row
 from rca.telemetry.causes import UNKNOWN
 
 #: Two windows of a job with the same cause and place are one incident if so little time lies between them.
@@ -140,7 +141,7 @@ def report(answers: Answers) -> Report:
     return Report(
         windows=len(rows),
         jobs=len({row["job_id"] for row in answered}),
-        verdicts=dict(sorted(Counter(row["verdict"] or "refused" for row in rows).items())),
+        verdicts=dict(sorted(Counter(row["verdict"] or REFUSED for row in rows).items())),
         incidents=found,
         causes=_totals(found, lambda each: (each.cause,), lambda each: each.places),
         nodes=_totals(found, lambda each: each.nodes, lambda each: (each.cause,)),

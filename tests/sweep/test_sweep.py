@@ -15,9 +15,10 @@ import rca
 from rca.cli import run as rca_command
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
-from rca.sweep import Answers, archived, report, sweep
+from rca.sweep import Answers, Swept, archived, report, sweep
 from rca.sweep import run as module
-from rca.sweep.answers import SCHEMA, Row
+from rca.sweep.answers import SCHEMA
+from rca.sweep.data_set import Row
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
@@ -44,7 +45,7 @@ def gzipped(content: bytes) -> bytes:
     return gzip.compress(content)
 
 
-def swept(archive: Path | str, folder: Path | str, **options: Any) -> module.Swept:
+def swept(archive: Path | str, folder: Path | str, **options: Any) -> Swept:
     return sweep([str(archive)], Answers(str(folder)), bundle=baseline(), **options)
 
 
@@ -62,7 +63,7 @@ def test_windows_are_found_by_their_files(archive: Path) -> None:
 def test_each_window_gets_the_answer_of_diagnose(archive: Path, tmp_path: Path) -> None:
     done = swept(archive, tmp_path / "answers")
     assert (done.found, done.kept) == (4, 0)
-    assert done.verdicts == {"fail_slow": 1, "healthy": 1, "fail_stop": 1, "refused": 1}
+    assert done.outcomes == {"fail_slow": 1, "healthy": 1, "fail_stop": 1, "refused": 1}
     found = rows(tmp_path / "answers")
     slow = found["cpu-contention-node"]
     alone = rca.diagnose(rca.read_window(archive / "deep" / "cpu-contention-node"))
@@ -89,7 +90,7 @@ def test_a_repeated_sweep_only_looks_at_what_is_new(
     (archive / "bad.json").write_text("mended, but still no window")
     again = swept(archive, tmp_path / "answers")
     assert (again.found, again.kept) == (5, 3)
-    assert again.verdicts == {"fail_stop": 1, "refused": 1}
+    assert again.outcomes == {"fail_stop": 1, "refused": 1}
     after = rows(tmp_path / "answers")
     assert len(after) == 5
     assert after["healthy"] == before["healthy"]
@@ -129,7 +130,7 @@ def bucket() -> Iterator[str]:
 
 def test_buckets_are_read_and_written(bucket: str) -> None:
     done = swept(f"{bucket}windows", f"{bucket}answers")
-    assert done.verdicts == {"healthy": 1, "fail_stop": 1}
+    assert done.outcomes == {"healthy": 1, "fail_stop": 1}
     assert {row["url"] for row in Answers(f"{bucket}answers").read().to_pylist()} == {
         "memory:///windows/healthy",
         "memory:///windows/killed.json",
