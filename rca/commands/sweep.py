@@ -36,6 +36,9 @@ class Format(StrEnum):
     html = "html"
 
 
+_BY_SUFFIX = {".html": Format.html, ".htm": Format.html, ".json": Format.json}
+
+
 class _RunByDefault(TyperGroup):
     """A group whose first argument may be an argument of its command ``run``."""
 
@@ -51,7 +54,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Diagnose every window of an archive on all cores or on a Dask cluster, and sum up the answers. "
-    "`rca sweep URL...` is short for `rca sweep run URL...`.",
+    "`rca sweep URL...` is short for `rca sweep run URL...`; `rca sweep run --help` lists its options.",
     epilog="\b\nExamples:\n"
     "  rca sweep data/windows                         answers in the folder sweep; repeat it to continue\n"
     "  rca sweep s3://bucket/windows --output s3://bucket/answers --scheduler tcp://10.0.0.1:8786\n"
@@ -85,6 +88,9 @@ def run_command(
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try windows again that could not be diagnosed.")
+    ] = False,
     processes: Processes = None,
     scheduler: Scheduler = None,
     prometheus: prometheus_options.Url = None,
@@ -140,12 +146,13 @@ def run_command(
             bundle=held,
             workers=workers,
             progress=lambda finished, total: report("diagnosing", finished, total),
+            retry=retry,
         )
     for url, reason in done.refused[:_SHOWN_REFUSED]:
         typer.echo(f"refused: {url}: {reason}", err=True)
     if len(done.refused) > _SHOWN_REFUSED:
         typer.echo(f"and {len(done.refused) - _SHOWN_REFUSED} more: rca sweep report {output}", err=True)
-    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.verdicts.items()))
+    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.outcomes.items()))
     write(
         f"{done.found:,} windows, {done.kept:,} with an answer before: {counts or 'nothing to do'}\n"
         f"answers in {output}; next: rca sweep report {output}"
@@ -163,16 +170,23 @@ def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOpti
         asked.refuse_any()
         if jobs is not None:
             raise InvalidInput("--jobs is for --prometheus only", hint="leave out the URLs, or this option")
-        return archived(urls)
+        found = archived(urls)
+        if not found:
+            raise InvalidInput(
+                f"no windows under {', '.join(urls)}",
+                hint="a window is a directory with window.json, or a file that ends with .json, .json.gz, "
+                ".json.zst or .arrow",
+            )
+        return found
     if asked.url is None or jobs is None:
         raise InvalidInput("nothing to diagnose", hint="give a URL, or --prometheus URL and --jobs FILE")
-    found = job_windows(read_jobs(jobs), every=seconds_of(every), reading=asked.reading(), now=time.time())
-    if not found:
+    windows = job_windows(read_jobs(jobs), every=seconds_of(every), reading=asked.reading(), now=time.time())
+    if not windows:
         raise InvalidInput(
             f"{jobs}: no job has a span of {every} that is over",
             hint="check the times, or give a shorter --every",
         )
-    return found
+    return windows
 
 
 @app.command("report")
@@ -180,7 +194,7 @@ def report_command(
     answers: Answers = "sweep",
     format_: Annotated[
         Format | None,
-        typer.Option("--format", "-f", help="Default: table, or html with --output FILE.html."),
+        typer.Option("--format", "-f", help="Default: table, or by the suffix of --output: .html, .json."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
@@ -198,8 +212,7 @@ def report_command(
     found = report(DataSet(answers))
     if not found.windows:
         raise InvalidInput(f"{answers}: holds no answers", hint="rca sweep URL... writes some")
-    by_name = Format.html if output is not None and output.suffix in (".html", ".htm") else Format.table
-    chosen = format_ or by_name
+    chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
     if chosen is Format.json:
         write(json.dumps(found.as_dict(), indent=2), output)
     elif chosen is Format.html:

@@ -1,10 +1,14 @@
-"""Diagnoses of many windows: found, answered on workers, kept as Parquet, and summed up."""
+"""Diagnoses of many windows: found, answered on workers, kept as Parquet, and summed up.
+
+The what-if analysis of all traces of an archive is beside it: `rca.sweep.what_if`.
+"""
 
 from rca.sweep.answers import Answers
 from rca.sweep.archive import Archived, archived
+from rca.sweep.filling import Swept
 from rca.sweep.prometheus_jobs import job_windows, read_jobs
 from rca.sweep.report import Report, report
-from rca.sweep.run import Swept, sweep
+from rca.sweep.run import sweep
 
 __all__ = [
     "Answers",

@@ -1,9 +1,10 @@
-"""The windows of an archive: under a folder, or under a URL that fsspec reaches."""
+"""What an archive holds: windows and traces under a folder, or under a URL that fsspec reaches."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -45,14 +46,14 @@ class Found(Protocol):
 
 @dataclass(frozen=True)
 class Archived:
-    """A window of an archive that was found and not yet read.
+    """A window or a trace of an archive that was found and not yet read.
 
     Attributes
     ----------
     url : str
         Of its directory or file.
     version : str
-        Digest of the sizes and versions of its files: another version is another window.
+        Digest of the sizes and versions of its files: another version is another window or trace.
     n_bytes : int
         As stored.
     """
@@ -63,8 +64,16 @@ class Archived:
 
     @property
     def is_local(self) -> bool:
-        """Whether the window is in a folder of this machine."""
+        """Whether it is in a folder of this machine; of a ``file://`` URL other machines read it, too."""
         return "://" not in self.url
+
+    def read(self) -> Any:
+        """Its content, for workers that cannot read its files."""
+        raise NotImplementedError
+
+
+class ArchivedWindow(Archived):
+    """A window of an archive."""
 
     def read(self) -> Window:
         """The window, validated.
@@ -84,20 +93,118 @@ class Archived:
             return read_window(self.url, max_bytes=MAX_BYTES)
         files, path = file_system(self.url)
         with using(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
-            place = Path(folder) / PurePosixPath(path).name
-            files.get(path, str(place), recursive=files.isdir(path))
-            return read_window(place, max_bytes=MAX_BYTES)
+            place = Path(folder) / (PurePosixPath(path).name or "window")
+            _copy(files, path, place)
+            try:
+                return read_window(place, max_bytes=MAX_BYTES)
+            except RcaError as error:
+                error.message = error.message.replace(str(place), self.url)
+                raise
 
 
-def archived(urls: Iterable[str]) -> list[Archived]:
-    """All windows under folders, files and URLs, sorted by URL, each once.
+def _copy(files: Any, path: str, place: Path) -> None:
+    """Copy a window to this machine: a file, or those files of a directory that a window may have."""
+    if not files.isdir(path):
+        files.get_file(path, str(place))
+        return
+    place.mkdir()
+    for each in files.ls(path, detail=False):
+        name = PurePosixPath(each).name
+        if name in OWN_FILES:
+            files.get_file(each, str(place / name))
 
-    A window is a directory with ``window.json``, or a file whose name ends with one of `WINDOW_SUFFIXES`.
+
+@dataclass(frozen=True)
+class Unlisted(Archived):
+    """A folder of an archive that cannot be listed, in place of what it holds."""
+
+    reason: str = ""
+
+    def read(self) -> Any:
+        """Raise the error."""
+        raise SourceError(f"{self.url}: cannot be listed: {self.reason}")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Files of one folder of an archive.
+
+    Attributes
+    ----------
+    files : fsspec.AbstractFileSystem
+    path : str
+    names : mapping of str to dict
+        What the storage says about each file.
+    given : (str, str)
+        The URL that was given, and its path in `files`.
+    is_whole : bool
+        False if a single file of the folder was named: it may hold others.
+    """
+
+    files: Any
+    path: str
+    names: Mapping[str, dict[str, Any]]
+    given: tuple[str, str]
+    is_whole: bool = True
+
+    def url(self, name: str = "") -> str:
+        """URL of a file, or of the folder; a path if the folder was named by a path."""
+        path = "/".join(part for part in (self.path, name) if part)
+        url, root = self.given
+        if _is_path(url):
+            return path
+        # Without what fsspec leaves out of a path: a host, or the file that holds the files.
+        head, chain, rest = url.partition("::")
+        inner = path.removeprefix(root).strip("/")
+        base = head if head.endswith("://") else head.rstrip("/")
+        between = "" if not inner or base.endswith("/") else "/"
+        return f"{base}{between}{inner}{chain}{rest}"
+
+    def beside(self, names: Iterable[str]) -> str | None:
+        """The first of the names that the folder has."""
+        for name in names:
+            if name in self.names or (not self.is_whole and self.files.exists(f"{self.path}/{name}")):
+                return name
+        return None
+
+    def facts(self, names: Iterable[str]) -> tuple[str, int]:
+        """Version and size in bytes of some files together."""
+        held = [self.names.get(name) or self.files.info(f"{self.path}/{name}") for name in names]
+        sizes = [int(each.get("size") or 0) for each in held]
+        versions = [next((str(each[key]) for key in _VERSIONS if each.get(key)), "") for each in held]
+        digest = hashlib.sha256(repr([sizes, versions]).encode()).hexdigest()[:32]
+        return digest, sum(sizes)
+
+
+Find = Callable[[Folder], Iterator[Archived]]
+
+
+def windows_of(folder: Folder) -> Iterator[ArchivedWindow]:
+    """The windows of a folder: itself if it has ``window.json``, else files with one of `WINDOW_SUFFIXES`."""
+    if JOB_FILE in folder.names:
+        # What an exporter or a person has put beside it does not change the window.
+        own = sorted(OWN_FILES.intersection(folder.names))
+        yield ArchivedWindow(folder.url(), *folder.facts(own))
+        return
+    for name in folder.names:
+        if name.endswith(WINDOW_SUFFIXES) and name != MANIFEST_FILE and not name.startswith("."):
+            yield ArchivedWindow(folder.url(name), *folder.facts([name]))
+
+
+def archived(urls: Iterable[str], find: Find = windows_of) -> list[Archived]:
+    """All windows, or whatever else `find` finds, under folders, files and URLs.
 
     Parameters
     ----------
     urls : iterable of str
         Paths, or URLs such as ``s3://bucket/windows``.
+    find : callable
+        What one folder holds.
+
+    Returns
+    -------
+    list of Archived
+        Sorted by URL, each once.
 
     Raises
     ------
@@ -108,43 +215,61 @@ def archived(urls: Iterable[str]) -> list[Archived]:
     MissingExtra
         If a library for a protocol is not installed.
     """
-    found = {each.url: each for url in urls for each in _under(url)}
+    found: dict[str, Archived] = {}
+    for url in urls:
+        folders, unlisted = _folders(url)
+        with using(url):
+            found |= {each.url: each for folder in folders for each in find(folder)}
+        found |= {each.url: each for each in unlisted}
     return [found[url] for url in sorted(found)]
 
 
-def _under(url: str) -> Iterator[Archived]:
+def _folders(url: str) -> tuple[list[Folder], list[Unlisted]]:
     files, root = file_system(url)
+    failed: list[OSError] = []
     with using(url):
-        listed: dict[str, dict[str, Any]] = files.find(root, detail=True)
+        listed: dict[str, dict[str, Any]] = (
+            _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+        )
         if not listed and not files.exists(root):
             raise SourceError(
-                f"{url}: no such file or directory", hint="give a folder, a file or a URL of windows"
+                f"{url}: no such file or directory",
+                hint="give a folder, a file or a URL of windows or traces",
             )
-    folders: dict[str, list[dict[str, Any]]] = {}
+    folders: dict[str, dict[str, dict[str, Any]]] = {}
     for path, facts in listed.items():
-        folders.setdefault(path.rpartition("/")[0], []).append(facts)
-    for folder, held in folders.items():
-        names = {PurePosixPath(facts["name"]).name: facts for facts in held}
-        if JOB_FILE in names:
-            # What an exporter or a person has put beside it does not change the window.
-            own = [facts for name, facts in sorted(names.items()) if name in OWN_FILES]
-            yield _archived(files, folder, own)
+        folder, _, name = path.rpartition("/")
+        folders.setdefault(folder, {})[name] = facts
+    is_whole = list(listed) != [root]
+    unlisted = [Unlisted(str(error.filename), "", 0, error.strerror or str(error)) for error in failed]
+    return [Folder(files, path, names, (url, root), is_whole) for path, names in folders.items()], unlisted
+
+
+def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:
+    """Files of this machine: fsspec leaves out folders that it cannot list, and says nothing.
+
+    Pipes and sockets are left out, because a reader would wait for them. A folder that links lead to counts
+    once, so a loop of links ends.
+    """
+    if Path(root).is_file():
+        return {root: _facts(root)}
+    found: dict[str, dict[str, Any]] = {}
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(root, onerror=failed.append, followlinks=True):
+        here = Path(folder).stat()
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
             continue
-        for name, facts in names.items():
-            if name.endswith(WINDOW_SUFFIXES) and name != MANIFEST_FILE and not name.startswith("."):
-                yield _archived(files, facts["name"], [facts])
+        seen.add((here.st_dev, here.st_ino))
+        for path in (f"{folder}/{name}" for name in names):
+            if Path(path).is_file():
+                found[path] = _facts(path)
+    return found
 
 
-def _archived(files: Any, path: str, facts: list[dict[str, Any]]) -> Archived:
-    sizes = [int(each.get("size") or 0) for each in facts]
-    versions = [next((str(each[key]) for key in _VERSIONS if each.get(key)), "") for each in facts]
-    digest = hashlib.sha256(repr([sizes, versions]).encode()).hexdigest()[:32]
-    local = "file" in _protocols(files)
-    return Archived(path if local else files.unstrip_protocol(path), digest, sum(sizes))
-
-
-def _protocols(files: Any) -> tuple[str, ...]:
-    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
+def _facts(path: str) -> dict[str, Any]:
+    held = Path(path).stat()
+    return {"size": held.st_size, "mtime": held.st_mtime}
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -161,6 +286,8 @@ def file_system(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise MissingExtra("a sweep needs fsspec", hint="pip install 'straggler-rca[scale]'") from error
+    if _is_path(url):
+        return fsspec.filesystem("file"), os.path.abspath(url)  # noqa: PTH100 - keeps symbolic links
     try:
         files, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
@@ -169,7 +296,18 @@ def file_system(url: str) -> tuple[Any, str]:
         raise InvalidInput(
             f"{url}: {error}", hint="give a path, s3://..., gs://... or another URL of fsspec"
         ) from error
-    return files, str(path).rstrip("/") or "/"
+    except OSError as error:
+        raise SourceError(f"{url}: cannot be read: {error.strerror or error}") from error
+    return files, str(path).rstrip("/") or files.root_marker
+
+
+def _is_path(url: str) -> bool:
+    return "://" not in url
+
+
+def protocols(files: Any) -> tuple[str, ...]:
+    """Names of the protocol of a file system."""
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
 
 
 @contextmanager

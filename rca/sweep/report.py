@@ -12,7 +12,8 @@ from typing import Any
 from jinja2 import Template
 
 from rca.runbook.html import page_environment
-from rca.sweep.answers import Answers, Row
+from rca.sweep.answers import Answers
+from rca.sweep.data_set import REFUSED, Row
 from rca.telemetry.causes import UNKNOWN
 
 #: Two windows of a job with the same cause and place are one incident if so little time lies between them.
@@ -160,7 +161,7 @@ def report(answers: Answers) -> Report:
     return Report(
         windows=len(rows),
         jobs=len({row["job_id"] for row in answered}),
-        verdicts=dict(sorted(Counter(row["verdict"] or "refused" for row in rows).items())),
+        verdicts=dict(sorted(Counter(row["verdict"] or REFUSED for row in rows).items())),
         models=dict(sorted(Counter(row["model_sha256"] for row in rows).items())),
         gpu_hours=lost,
         incidents=found,

@@ -135,7 +135,7 @@ def test_a_server_that_is_down_is_asked_again(tmp_path: Path) -> None:
     windows = job_windows([JobSpan("a", T0, T0 + 60)], every=60, reading=reading, now=T0 + 1e4)
     for _ in range(2):
         done = sweep(windows, Answers(str(tmp_path / "answers")), bundle=baseline())
-        assert (done.kept, done.verdicts) == (0, {"refused": 1})
+        assert (done.kept, done.outcomes) == (0, {"refused": 1})
 
 
 def test_jobs_and_urls_exclude_each_other(tmp_path: Path, rca_command: Any) -> None:

@@ -15,9 +15,10 @@ import rca
 from rca.cli import run as rca_command
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
-from rca.sweep import Answers, archived, report, sweep
+from rca.sweep import Answers, Swept, archived, report, sweep
 from rca.sweep import run as module
-from rca.sweep.answers import SCHEMA, Row
+from rca.sweep.answers import SCHEMA
+from rca.sweep.data_set import Row
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
@@ -44,7 +45,7 @@ def gzipped(content: bytes) -> bytes:
     return gzip.compress(content)
 
 
-def swept(archive: Path | str, folder: Path | str, **options: Any) -> module.Swept:
+def swept(archive: Path | str, folder: Path | str, **options: Any) -> Swept:
     return sweep(archived([str(archive)]), Answers(str(folder)), bundle=baseline(), **options)
 
 
@@ -62,7 +63,7 @@ def test_windows_are_found_by_their_files(archive: Path) -> None:
 def test_each_window_gets_the_answer_of_diagnose(archive: Path, tmp_path: Path) -> None:
     done = swept(archive, tmp_path / "answers")
     assert (done.found, done.kept) == (4, 0)
-    assert done.verdicts == {"fail_slow": 1, "healthy": 1, "fail_stop": 1, "refused": 1}
+    assert done.outcomes == {"fail_slow": 1, "healthy": 1, "fail_stop": 1, "refused": 1}
     found = rows(tmp_path / "answers")
     slow = found["cpu-contention-node"]
     alone = rca.diagnose(rca.read_window(archive / "deep" / "cpu-contention-node"))
@@ -93,7 +94,7 @@ def test_a_repeated_sweep_only_looks_at_what_is_new(
     (archive / "bad.json").write_text("mended, but still no window")
     again = swept(archive, tmp_path / "answers")
     assert (again.found, again.kept) == (5, 3)
-    assert again.verdicts == {"fail_stop": 1, "refused": 1}
+    assert again.outcomes == {"fail_stop": 1, "refused": 1}
     after = rows(tmp_path / "answers")
     assert len(after) == 5
     assert after["healthy"] == before["healthy"]
@@ -133,10 +134,10 @@ def bucket() -> Iterator[str]:
 
 def test_buckets_are_read_and_written(bucket: str) -> None:
     done = swept(f"{bucket}windows", f"{bucket}answers")
-    assert done.verdicts == {"healthy": 1, "fail_stop": 1}
+    assert done.outcomes == {"healthy": 1, "fail_stop": 1}
     assert {row["url"] for row in Answers(f"{bucket}answers").read().to_pylist()} == {
-        "memory:///windows/healthy",
-        "memory:///windows/killed.json",
+        "memory://windows/healthy",
+        "memory://windows/killed.json",
     }
     assert swept(f"{bucket}windows", f"{bucket}answers").kept == 2
 
@@ -294,3 +295,115 @@ def command(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         rca_command(arguments)
     return int(ended.value.code or 0)
+
+
+def test_a_window_that_cannot_be_read_is_tried_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: object) -> Any:
+        raise SourceError(f"{self}: cannot be read: connection lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("rca.sweep.archive.ArchivedWindow.read", failing)
+        assert swept(archive, tmp_path / "answers").outcomes == {"refused": 4}
+    assert swept(archive, tmp_path / "answers").kept == 0
+    again = swept(archive, tmp_path / "answers")
+    assert (again.kept, again.outcomes) == (4, {})
+    assert swept(archive, tmp_path / "answers", retry=True).outcomes == {"refused": 1}
+
+
+def test_a_window_that_breaks_the_diagnosis_does_not_end_the_sweep(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(window: Any, **options: Any) -> Any:
+        if window.job.job_id == "killed-rank":
+            raise ZeroDivisionError("no steps")
+        return rca.diagnose(window, **options)
+
+    (archive / "killed.json.gz").rename(archive / "broken.json.gz")
+    monkeypatch.setattr(module, "diagnose", lambda *_, **__: 1 / 0)
+    done = swept(archive, tmp_path / "answers")
+    assert done.outcomes == {"refused": 4}
+    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "broken.json.gz")]
+
+
+def test_names_that_are_no_text_and_files_that_are_pipes_do_not_matter(archive: Path, tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(archive / "pipe.json")
+    shutil.copytree(WINDOWS / "healthy", os.fsdecode(os.fsencode(archive) + b"/odd\xff name"))
+    (archive / "loop").symlink_to(archive)
+    assert swept(archive, tmp_path / "answers").found == 5
+    assert swept(archive, tmp_path / "answers").kept == 5
+    assert "odd\\udcff name" in rows(tmp_path / "answers")
+
+
+def test_folders_that_cannot_be_listed_are_refused(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        # The tests may run as root, who may list everything.
+        if str(path).endswith("healthy"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    done = swept(archive, tmp_path / "answers")
+    assert (str(archive / "deep" / "healthy"), "cannot be listed: Permission denied") in done.refused
+
+
+def test_archives_in_files_and_odd_names_are_read(archive: Path, tmp_path: Path) -> None:
+    odd = shutil.copytree(archive / "deep", tmp_path / "a::b" / "job[1]")
+    assert swept(odd.parent, tmp_path / "local").outcomes == {"fail_slow": 1, "healthy": 1}
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", odd)
+    url = f"zip://::{tmp_path}/zipped.zip"
+    assert swept(url, tmp_path / "zip").outcomes == {"fail_slow": 1, "healthy": 1}
+    assert {row["url"] for row in Answers(str(tmp_path / "zip")).read().to_pylist()} == {
+        f"zip://cpu-contention-node::{tmp_path}/zipped.zip",
+        f"zip://healthy::{tmp_path}/zipped.zip",
+    }
+    assert swept(url, tmp_path / "zip").kept == 2
+    files = fsspec.filesystem("memory")
+    for path in (WINDOWS / "healthy").iterdir():
+        files.pipe_file(f"/odd/job[1]/{path.name}", path.read_bytes())
+    files.pipe_file("/odd/job[1]/checkpoints/a.json", b"no window")
+    try:
+        assert swept("memory://odd/job[1]", tmp_path / "bucket").outcomes == {"healthy": 1, "refused": 1}
+    finally:
+        files.rm("/odd", recursive=True)
+
+
+def test_damaged_and_foreign_files_are_named(archive: Path, tmp_path: Path) -> None:
+    swept(archive, tmp_path / "answers")
+    shutil.copy(next((WINDOWS / "healthy").glob("*.parquet")), tmp_path / "answers")
+    assert len(rows(tmp_path / "answers")) == 4
+    part = next((tmp_path / "answers" / "month=2026-11").iterdir())
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(SourceError, match=f"{part.name}: is damaged") as caught:
+        Answers(str(tmp_path / "answers")).read()
+    assert "delete this file" in str(caught.value.hint)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked: list[int] = []
+    with pytest.raises(SourceError, match="cannot be written"):
+        swept(archive, tmp_path / "file", progress=lambda done, total: asked.append(total))
+    assert asked == []
+
+
+def test_the_newest_of_two_bundles_counts_and_both_are_kept(archive: Path, tmp_path: Path) -> None:
+    answers = Answers(str(tmp_path / "answers"))
+    answers.write([row(0)])
+    answers.write([row(0, model_sha256="n", swept_at=T0 + timedelta(days=1))])
+    assert {model for _, _, model in answers.known()} == {"m", "n"}
+    assert report(answers).models == {"n": 1}
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path, rca_command: Any) -> None:
+    ran = rca_command("sweep", tmp_path, "--output", tmp_path / "answers")
+    assert (ran.code, "a window is a directory with window.json" in ran.err) == (2, True)

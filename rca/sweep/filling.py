@@ -1,0 +1,171 @@
+"""Fill a data set: everything of an archive that has no row yet gets one, made on workers."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rca.errors import RcaError, TooLarge
+from rca.sweep.archive import Found
+from rca.sweep.data_set import REFUSED, DataSet, Row, printable
+from rca.workers import Workers
+
+#: Rows of a part, and the longest time that a row waits for its part, seconds.
+PART_ROWS, PART_SECONDS = 512, 20.0
+
+Progress = Callable[[int, int], None]
+#: What was found; and its content, or why it cannot be read, if it was read on this machine.
+Task = tuple[Found, Any]
+
+
+class RowMaker(Protocol):
+    """Makes the row of what was found. It travels to workers as a pickle.
+
+    Attributes
+    ----------
+    maker : str
+        What the column `DataSet.maker` of its rows has.
+    """
+
+    @property
+    def maker(self) -> str: ...
+
+    def row(self, task: Task) -> Row:
+        """The row, which has an ``error`` if the content cannot be used."""
+
+
+@dataclass
+class Swept:
+    """What a sweep has done.
+
+    Attributes
+    ----------
+    found : int
+        Windows or traces of the archive.
+    kept : int
+        Those that had a row of the same maker already.
+    outcomes : Counter of str
+        New rows by outcome; ``refused`` are those that could not be used.
+    refused : list of (str, str)
+        URL and reason of each.
+    """
+
+    found: int
+    kept: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+    def count(self, row: Row, outcome: str) -> None:
+        """Count a new row."""
+        self.outcomes[outcome] += 1
+        if outcome == REFUSED:
+            self.refused.append((row["url"], row["error_message"]))
+
+
+def fill(
+    every: Sequence[Found],
+    data: DataSet,
+    making: RowMaker,
+    *,
+    workers: Callable[[int], Workers],
+    chunk: int,
+    progress: Progress,
+    retry: bool = False,
+) -> Swept:
+    """Make and keep the rows that a data set lacks.
+
+    A sweep that was interrupted continues when it is repeated. What cannot be used gets a row with the error.
+    It is tried again when its files change, and what could not be read every time.
+
+    Parameters
+    ----------
+    every : sequence of Found
+    data : DataSet
+    making : RowMaker
+    workers : callable
+        The workers for a number of rows.
+    chunk : int
+        Rows of one task.
+    progress : callable
+        ``(done, total)`` windows or traces.
+    retry : bool
+        Try everything again that has an error.
+    """
+    data.prepare()
+    known = data.known(refused=not retry)
+    todo = [each for each in every if (printable(each.url), each.version, making.maker) not in known]
+    done = Swept(len(every), len(every) - len(todo))
+    progress(done.kept, done.found)
+    chosen = workers(len(todo))
+    tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
+    guarded = _Guarded(making, type(data))
+    for part in _parts(chosen.map(guarded.row, tasks, chunk=chunk, lost=guarded.lost)):
+        data.write(part)
+        for row in part:
+            done.count(row, data.outcome_of(row))
+        progress(done.kept + sum(done.outcomes.values()), done.found)
+    return done
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """One bad window or trace does not end a sweep, whatever it does."""
+
+    making: RowMaker
+    kind: type[DataSet]
+
+    def row(self, task: Task) -> Row:
+        try:
+            return self.making.row(task)
+        except Exception as error:
+            defect = RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")
+            return self.kind.error_row(task[0], self.making.maker, defect)
+
+    def lost(self, task: Task) -> Row:
+        ended = TooLarge("several workers in a row ended with it; mostly they lack memory")
+        return self.kind.error_row(task[0], self.making.maker, ended)
+
+
+def content_of(task: Task) -> Any:
+    """What was read on the other machine, else what is read here.
+
+    Raises
+    ------
+    RcaError
+        If it could not be read there, or cannot be read here.
+    """
+    found, content = task
+    if isinstance(content, RcaError):
+        raise content
+    return found.read() if content is None else content
+
+
+def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
+    """Rows in parts: those that exist are given also if the next one raises, such as after an interrupt."""
+    held: list[Row] = []
+    began = time.monotonic()
+    try:
+        for row in rows:
+            held.append(row)
+            if len(held) >= PART_ROWS or time.monotonic() - began > PART_SECONDS:
+                part, held, began = held, [], time.monotonic()
+                yield part
+    except BaseException:
+        if held:
+            yield held
+        raise
+    if held:
+        yield held
+
+
+def _read(found: Found) -> Task:
+    """The content of what is on this machine alone."""
+    if not found.is_local:
+        return found, None
+    try:
+        return found, found.read()
+    except RcaError as error:
+        return found, error
