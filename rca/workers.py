@@ -9,9 +9,7 @@ same version of this package.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import multiprocessing
 import os
 import pickle
 import time
@@ -26,11 +24,12 @@ from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from rca.errors import InvalidInput, MissingExtra, SourceError
+from rca.dask_client import WORKER_SECONDS, connected
+from rca.errors import InvalidInput, SourceError
 from rca.source_digest import package_folder, source_digest
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client, Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,23 +42,6 @@ FEWEST = 64
 BYTES_AHEAD = 256 << 20
 #: Time between two questions for the number of threads, seconds.
 ASK_SECONDS = 1.0
-#: Time in which a scheduler has to answer, and to have a worker, seconds.
-CONNECT_SECONDS, WORKER_SECONDS = 10, 60
-#: A model bundle is larger than what Dask expects in a task, and is sent once. The rest is for processes of
-#: this machine: a diagnosis needs 1.6 times the CPU time with Dask's limits of malloc and its sampled stacks.
-_CONFIGURATION = {
-    "distributed.admin.large-graph-warning-threshold": "1GB",
-    "distributed.worker.profile.enabled": False,
-    # Processes are forked from one that has imported already.
-    "distributed.worker.multiprocessing-method": "forkserver",
-    "distributed.nanny.pre-spawn-environ": {
-        "MALLOC_MMAP_THRESHOLD_": 32 << 20,
-        "MALLOC_TRIM_THRESHOLD_": 1 << 30,
-        "OMP_NUM_THREADS": 1,
-    },
-}
-#: Run by each process of this machine: Ctrl-C in a terminal reaches all, and this one handles it.
-_LEAVE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 _LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
 
 
@@ -175,80 +157,11 @@ class Workers:
 
     def _connected(self, module: str | None) -> Client:
         # The cluster of this machine ends after its client.
-        return self._open.enter_context(_client(self.processes, self.scheduler, module, self._open))
+        return self._open.enter_context(connected(self.processes, self.scheduler, module, self._open))
 
 
 #: Tasks run in this process.
 HERE = Workers()
-
-
-def _client(processes: int, scheduler: str | None, module: str | None, closing: ExitStack) -> Client:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise MissingExtra(
-            "more than one worker process needs Dask",
-            hint="pip install 'straggler-rca[scale]', or --processes 1",
-        ) from error
-    if scheduler is None:
-        return Client(closing.enter_context(local_cluster(processes, module)), set_as_default=False)
-    _configure()
-    try:
-        asyncio.run(_answered(scheduler))
-        client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError, TypeError) as error:
-        # Dask raises a TypeError if the address asks for TLS, and no certificates are configured.
-        raise SourceError(
-            f"no Dask scheduler answers at {scheduler}: {error}",
-            hint="start one with `dask scheduler`; its first lines show the address",
-        ) from error
-    try:
-        client.wait_for_workers(1, timeout=WORKER_SECONDS)
-    except TimeoutError as error:
-        client.close()
-        raise SourceError(
-            f"the scheduler {scheduler} has no workers after {WORKER_SECONDS} s",
-            hint=f"start one with `dask worker {scheduler}` where straggler-rca is installed",
-        ) from error
-    return client
-
-
-def _configure() -> None:
-    import dask
-
-    dask.config.set(_CONFIGURATION)
-
-
-def local_cluster(n_workers: int, module: str | None = None) -> LocalCluster:
-    """Dask's scheduler in this process, and worker processes of one thread that have imported a module."""
-    from distributed import LocalCluster
-    from distributed.utils import get_mp_context
-
-    _configure()
-    # Dask sets its own list with the first context.
-    get_mp_context()
-    imported = ["distributed.nanny", "distributed.worker", module or "__main__"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload(imported)
-    return LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        # Any free port: an HTTP server cannot be left out.
-        dashboard_address="127.0.0.1:0",
-        memory_limit=0,
-        preload=[_LEAVE_INTERRUPTS],
-        silence_logs="CRITICAL",
-    )
-
-
-async def _answered(scheduler: str) -> None:
-    """Return when the scheduler has answered: a `Client` that gets no answer blocks the next one for ever."""
-    from distributed.comm import connect
-    from distributed.security import Security
-
-    # With Dask's certificates. Dask limits the connection, and not the wait for the first message.
-    async with asyncio.timeout(CONNECT_SECONDS):
-        comm = await connect(scheduler, **Security().get_connection_args("client"))
-    comm.abort()
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -307,12 +220,23 @@ class _Sent(Generic[Item, Result]):
     def _results(self, task: Future) -> list[Result]:
         from distributed.client import FutureCancelledError
 
+        try:
+            held: list[Result] = pickle.loads(self._result(task))  # noqa: S301 - by a worker with the same code
+        except (FutureCancelledError, OSError) as error:
+            raise SourceError(
+                f"the scheduler {self._scheduler or 'of this machine'} was lost during the work",
+                hint="run the command again; what is kept already is not computed again",
+            ) from error
+        return held
+
+    def _result(self, task: Future) -> bytes:
+        """The result of a task; it is waited for while there are workers."""
         last = time.monotonic() + WORKER_SECONDS
         while True:
             try:
-                held: list[Result] = pickle.loads(task.result(timeout=ASK_SECONDS))  # noqa: S301 - same code
+                found: bytes = task.result(timeout=ASK_SECONDS)
             except TimeoutError:
-                if task.done():
+                if task.status == "error":
                     raise
                 if self._client.nthreads():
                     last = time.monotonic() + WORKER_SECONDS
@@ -321,13 +245,8 @@ class _Sent(Generic[Item, Result]):
                         f"there are no workers for {WORKER_SECONDS} s",
                         hint="see their logs; straggler-rca has to be installed where they run",
                     ) from None
-            except (FutureCancelledError, OSError) as error:
-                raise SourceError(
-                    f"the scheduler {self._scheduler or 'of this machine'} was lost during the work",
-                    hint="run the command again; what is kept already is not computed again",
-                ) from error
             else:
-                return held
+                return found
 
     def cancel(self) -> None:
         if self.waiting:
