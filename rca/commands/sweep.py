@@ -61,7 +61,8 @@ app = typer.Typer(
     "  sacct -X -P -o JobID,Start,End > jobs.txt      then read these jobs from Prometheus:\n"
     "  rca sweep --prometheus http://prometheus:9090 --jobs jobs.txt\n"
     "  rca sweep report sweep                         incidents by cause and node, GPU-hours lost\n"
-    "  rca sweep report sweep --output incidents.html",
+    "  rca sweep report sweep --output incidents.html\n"
+    "  rca sweep export sweep my-incidents --truth incidents.csv    windows with true labels, for rca train",
 )
 
 Answers = Annotated[
@@ -219,6 +220,47 @@ def report_command(
         write(found.to_html(), output)
     else:
         write(_text(found), output)
+
+
+@app.command("export")
+def export_command(
+    answers: Answers,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, empty, or of an earlier export.")],
+    truth: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="What was found out: a table with the columns job, cause, start and end, and if known nodes "
+            "(node[1-4]) and ranks (8-15). The cause healthy says that the job ran as it should.",
+        ),
+    ],
+    hold_out: Annotated[
+        bool,
+        typer.Option(
+            "--hold-out",
+            help="Let a hash of the job choose the part. By default all windows are for training.",
+        ),
+    ] = False,
+) -> None:
+    """Write the windows of an archive with their true labels, for `rca train` and `rca evaluate`.
+
+    A window is faulty if a cause acts in a fifth of its time or more, or stops the job in it. It is healthy
+    if a finding says so for all of its time. Others are left out.
+    """
+    from rca.sweep import Answers as DataSet
+    from rca.sweep import read_findings, write_collection
+
+    with progress() as report:
+        written, left_out = write_collection(
+            DataSet(answers),
+            read_findings(truth),
+            folder,
+            hold_out=hold_out,
+            progress=lambda done, total: report("writing windows", done, total),
+        )
+    for reason, number in sorted(left_out.items()):
+        typer.echo(f"left out: {number:,} {reason}", err=True)
+    write(f"{written:,} windows in {folder}; next: rca train --collection {folder}, or rca evaluate {folder}")
 
 
 def _text(found: Report) -> str:

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from rca.errors import InvalidInput, SourceError, cut
-from rca.telemetry.instants import moment_of, text_of
+from rca.errors import InvalidInput, cut
+from rca.sweep.tables import END, JOB, START, read_table, span_of
+from rca.telemetry.instants import text_of
 from rca.telemetry.sources.prometheus.credentials import split_address
 from rca.telemetry.window import Window
 
-#: Names of the columns, in lower case: ours, Slurm's and Kubernetes'.
-JOB_COLUMNS = ("job", "job_id", "jobid", "jobname", "name")
-START_COLUMNS = ("start", "starttime", "started")
-END_COLUMNS = ("end", "endtime", "completiontime", "ended")
-#: What schedulers write for a time that is not known.
-_OPEN = frozenset({"", "unknown", "none", "<none>", "n/a", "null", "-"})
 #: A rest of a job that is shorter than this share of a span belongs to the span before it.
 SHORT_REST = 0.5
 #: A span is read this long after its end, so that all samples have arrived, seconds.
 SETTLED_SECONDS = 60.0
-_SEPARATORS = ("|", "\t", ";", ",")
 
 
 @dataclass(frozen=True)
@@ -81,13 +73,12 @@ class JobWindow:
 
 
 def read_jobs(path: str | os.PathLike[str]) -> list[JobSpan]:
-    """The jobs of a table: names, starts and ends.
+    """The jobs of a table with the columns job, start and end, as schedulers write it.
 
     Parameters
     ----------
     path : path
-        A line of column names, and a line per job; separated by ``|``, tabs, ``;``, commas or spaces. Columns
-        are `JOB_COLUMNS`, `START_COLUMNS` and `END_COLUMNS`. Times are RFC 3339 or Unix seconds.
+        See `rca.sweep.tables.read_table`. Times are RFC 3339 or Unix seconds.
 
     Raises
     ------
@@ -96,27 +87,17 @@ def read_jobs(path: str | os.PathLike[str]) -> list[JobSpan]:
     InvalidInput
         If a column or a job is missing, or a time is none.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
-        ) from error
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if len(lines) < 2:
-        raise InvalidInput(f"{path}: lists no jobs", hint="a first line job,start,end and a line per job")
-    separator = next((each for each in _SEPARATORS if each in lines[0][1]), None)
-    header = [name.lower() for name in _cells(lines[0][1], separator)]
-    places = [_column(path, header, names) for names in (JOB_COLUMNS, START_COLUMNS, END_COLUMNS)]
     found = []
-    for number, line in lines[1:]:
-        cells = _cells(line, separator)
-        if len(cells) != len(header):
-            raise InvalidInput(f"{path}: line {number}: {len(cells)} values for {len(header)} columns")
+    for place, values in read_table(path, {"job": JOB, "start": START, "end": END}):
         try:
-            found.append(_job(*(cells[place] for place in places)))
+            if not values["job"]:
+                raise InvalidInput("a job has no name")
+            start, end = span_of(values, f"the job {cut(values['job'])}")
+            if start == end:
+                raise InvalidInput(f"the job {cut(values['job'])} has no duration")
+            found.append(JobSpan(values["job"], start, end))
         except InvalidInput as error:
-            raise InvalidInput(f"{path}: line {number}: {error}", hint=error.hint) from None
+            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
     return found
 
 
@@ -163,30 +144,3 @@ def _spans(job: JobSpan, every: float, until: float) -> Sequence[tuple[float, fl
     if edges.size > 1 and job.end - edges[-1] < SHORT_REST * every:
         edges = edges[:-1]
     return list(pairwise([*edges.tolist(), job.end]))
-
-
-def _cells(line: str, separator: str | None) -> list[str]:
-    return [
-        cell.strip().strip('"')
-        for cell in (re.split(r"\s+", line.strip()) if separator is None else line.split(separator))
-    ]
-
-
-def _column(path: str | os.PathLike[str], header: Sequence[str], names: Sequence[str]) -> int:
-    for name in names:
-        if name in header:
-            return header.index(name)
-    raise InvalidInput(
-        f"{path}: no column {names[0]!r}: the first line has {', '.join(map(cut, header))}",
-        hint=f"name a column {', '.join(names[:-1])} or {names[-1]}",
-    )
-
-
-def _job(name: str, start: str, end: str) -> JobSpan:
-    if name.lower() in _OPEN:
-        raise InvalidInput("a job has no name")
-    first = moment_of(start)
-    last = None if end.lower() in _OPEN else moment_of(end)
-    if last is not None and last <= first:
-        raise InvalidInput(f"the job {cut(name)} ends at {cut(end)}, and starts at {cut(start)}")
-    return JobSpan(name, first, last)

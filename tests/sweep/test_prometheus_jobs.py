@@ -41,9 +41,9 @@ def test_lists_of_schedulers_are_read(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "lists no jobs"),
-        ("job,start,end\n", "lists no jobs"),
-        ("job,begin,end\na,1,2\n", "no column 'start': the first line has job, begin, end"),
+        ("", "has no lines"),
+        ("job,start,end\n", "has no lines"),
+        ("job,from,end\na,1,2\n", "no column 'start': the first line has job, from, end"),
         ("job,start,end\na,1\n", "line 2: 2 values for 3 columns"),
         ("job,start,end\na,1,2\nb,noon,2\n", "line 3: 'noon' is no time"),
         ("job,start,end\na,2,1\n", "line 2: the job a ends at 1, and starts at 2"),
