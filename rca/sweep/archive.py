@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError, TooLarge
+from rca.errors import InvalidInput, InvalidWindow, MissingExtra, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE, OWN_FILES
 from rca.telemetry.labels import MANIFEST_FILE
 from rca.telemetry.read import read_window
@@ -75,7 +75,12 @@ class ArchivedWindow(Archived):
         with using(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
             place = Path(folder) / PurePosixPath(path).name
             files.get(path, str(place), recursive=files.isdir(path))
-            return read_window(place, max_bytes=MAX_BYTES)
+            try:
+                return read_window(place, max_bytes=MAX_BYTES)
+            except InvalidWindow as error:
+                # The copy is gone when somebody reads the message.
+                error.path = self.url
+                raise
 
 
 @dataclass(frozen=True)

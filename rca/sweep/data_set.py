@@ -49,6 +49,7 @@ class DataSet:
     def __init__(self, url: str) -> None:
         self.url = url
         self._files, self._root = file_system(url)
+        self._is_local = "://" not in url
 
     @staticmethod
     def folder_of(row: Row) -> str:  # noqa: ARG004 - subclasses use it
@@ -99,16 +100,21 @@ class DataSet:
     def _put(self, folder: str, name: str, content: bytes) -> None:
         with using(self.url, "written"):
             self._files.makedirs(folder, exist_ok=True)
-            if "://" in self.url:
+            if self._is_local:
+                replace_file(Path(folder, name), content)
+            else:
                 # Buckets show an object once it is whole.
                 self._files.pipe_file(f"{folder}/{name}", content)
-            else:
-                replace_file(Path(folder, name), content)
 
     def known(self) -> set[tuple[str, str, str]]:
         """URL, version and maker of everything that has a row."""
         held = self.read(("url", "version", self.maker))
         return set(zip(*(held.column(name).to_pylist() for name in held.column_names), strict=True))
+
+    def has_part(self, found: Archived) -> bool:
+        """Whether a file of an archive is a part of this data set, which is in a folder of the archive."""
+        place = self._root if self._is_local else str(self._files.unstrip_protocol(self._root))
+        return found.url.removeprefix("file://").startswith(f"{place.removeprefix('file://')}/")
 
     def is_kept(self) -> bool:
         """Whether the folder has rows of this kind.

@@ -52,6 +52,9 @@ from rca.whatif.trace_replay import (
     usual_where_unknown,
 )
 
+STREAMED_FROM = 10_000_000
+"""Rows. A longer trace is read in blocks, because it would need more than 2.4 GB of memory."""
+
 MOST_IN_MEMORY = 400_000_000
 """Operations. Up to this number, their times (4 bytes each) are kept in memory."""
 
