@@ -174,6 +174,7 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from rca.commands.process import usable_cores
     from rca.whatif.long_trace import stream_replay
 
     columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -183,6 +184,7 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
             path,
             meta,
             correct_clocks=correct_clocks,
+            threads=usable_cores(),
             progress=lambda share: bar.update(task, completed=share),
         )
 
