@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.whatif_synthetic import write
 from rca.diagnosis.bundle import baseline
 from rca.evaluation.run import evaluate_collection
 from rca.sweep import Answers, archived, sweep
+from rca.sweep.losses import Losses
+from rca.sweep.what_if import sweep_what_if
 from rca.training.collection import simulate_collection
 from rca.training.corpus import stack
 from rca.training.simulated import simulated_examples
@@ -156,3 +159,18 @@ def test_an_evaluation_has_the_same_scores(cluster: Cluster) -> None:
     with Workers(1, cluster.address) as workers:
         there = evaluate_collection(WINDOWS, workers=workers).rows
     assert list(map(repr, there)) == list(map(repr, evaluate_collection(WINDOWS).rows))
+
+
+def test_a_sweep_of_traces_has_the_results_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    """A worker is killed during the sweep, and the traces have to be sent."""
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for seed in range(12):
+        write(traces / f"{seed}.parquet", dp=4, pp=2, microbatches=4, steps=3, seed=seed)
+    sweep_what_if([str(traces)], Losses(str(tmp_path / "here")))
+    cluster.start_worker()
+    with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
+        sweep_what_if([str(traces)], Losses(str(tmp_path / "there")), workers=workers)
+    here, there = (Losses(str(tmp_path / name)).read().drop_columns("swept_at") for name in ("here", "there"))
+    assert there.sort_by("url").equals(here.sort_by("url"))
+    assert here.column("outcome").to_pylist() == ["analysed"] * 12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,9 @@ from rca.commands import prometheus_options
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.sweep_output import SHOWN, refused_lines, say_done
+from rca.commands.sweep_what_if import command as what_if_command
+from rca.commands.sweep_what_if import text as what_if_text
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput
 
@@ -23,9 +27,7 @@ if TYPE_CHECKING:
 
     from rca.sweep.archive import Found
     from rca.sweep.report import Report, Total
-
-#: Rows of a table on a terminal, and refused windows on stderr.
-_SHOWN, _SHOWN_REFUSED = 10, 10
+    from rca.sweep.what_if_report import WhatIfReport
 
 
 class Format(StrEnum):
@@ -53,8 +55,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Diagnose every window of an archive on all cores or on a Dask cluster, and sum up the answers. "
-    "`rca sweep URL...` is short for `rca sweep run URL...`; `rca sweep run --help` lists its options.",
+    help="Diagnose every window of an archive, or replay every trace, on all cores or on a Dask cluster, and "
+    "sum up the answers. `rca sweep URL...` is short for `rca sweep run URL...`, whose --help lists the "
+    "options.",
     epilog="\b\nExamples:\n"
     "  rca sweep data/windows                         answers in the folder sweep; repeat it to continue\n"
     "  rca sweep s3://bucket/windows --output s3://bucket/answers --scheduler tcp://10.0.0.1:8786\n"
@@ -62,11 +65,16 @@ app = typer.Typer(
     "  rca sweep --prometheus http://prometheus:9090 --jobs jobs.txt\n"
     "  rca sweep report sweep                         incidents by cause and node, GPU-hours lost\n"
     "  rca sweep report sweep --output incidents.html\n"
-    "  rca sweep export sweep my-incidents --truth incidents.csv    windows with true labels, for rca train",
+    "  rca sweep export sweep my-incidents --truth incidents.csv    windows with true labels, for rca train\n"
+    "  rca sweep what-if traces                       what stragglers cost each job, in the folder what-if\n"
+    "  rca sweep report what-if                       jobs by share of time lost",
 )
 
 Answers = Annotated[
-    str, typer.Argument(metavar="ANSWERS", help="Folder or URL that `rca sweep` has written.")
+    str,
+    typer.Argument(
+        metavar="ANSWERS", help="Folder or URL that `rca sweep` or `rca sweep what-if` has written."
+    ),
 ]
 
 
@@ -149,15 +157,10 @@ def run_command(
             progress=lambda finished, total: report("diagnosing", finished, total),
             retry=retry,
         )
-    for url, reason in done.refused[:_SHOWN_REFUSED]:
-        typer.echo(f"refused: {url}: {reason}", err=True)
-    if len(done.refused) > _SHOWN_REFUSED:
-        typer.echo(f"and {len(done.refused) - _SHOWN_REFUSED} more: rca sweep report {output}", err=True)
-    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.outcomes.items()))
-    write(
-        f"{done.found:,} windows, {done.kept:,} with an answer before: {counts or 'nothing to do'}\n"
-        f"answers in {output}; next: rca sweep report {output}"
-    )
+    say_done(done, output, "windows", "answer")
+
+
+app.command("what-if")(what_if_command)
 
 
 def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOptions) -> Sequence[Found]:
@@ -201,25 +204,39 @@ def report_command(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
 ) -> None:
-    """Sum up answers: incidents by cause, node and job, GPU-hours lost, and refused windows.
+    """Sum up what a sweep has written.
 
-    Windows of one job with the same cause and place are one incident, unless an hour or more lies between.
+    Of `rca sweep`: incidents by cause, node and job, GPU-hours lost, and refused windows. Windows of one job
+    with the same cause and place are one incident, unless an hour or more lies between. Of `rca sweep
+    what-if`: jobs by share of time lost, patterns, types of operations, and refused traces.
     """
     import json
 
-    from rca.sweep import Answers as DataSet
-    from rca.sweep import report
-
-    found = report(DataSet(answers))
-    if not found.windows:
-        raise InvalidInput(f"{answers}: holds no answers", hint="rca sweep URL... writes some")
+    found, as_text = _report(answers)
     chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
     if chosen is Format.json:
         write(json.dumps(found.as_dict(), indent=2), output)
     elif chosen is Format.html:
         write(found.to_html(), output)
     else:
-        write(_text(found), output)
+        write(as_text(), output)
+
+
+def _report(url: str) -> tuple[Report | WhatIfReport, Callable[[], str]]:
+    """The report on a data set, and its text; the columns show what it holds."""
+    from rca.sweep import Answers as DataSet
+    from rca.sweep import report
+    from rca.sweep.losses import Losses
+    from rca.sweep.what_if_report import what_if_report
+
+    losses = Losses(url)
+    if losses.is_kept():
+        results = what_if_report(losses)
+        return results, lambda: what_if_text(results)
+    found = report(DataSet(url))
+    if not found.windows:
+        raise InvalidInput(f"{url}: holds no answers", hint="rca sweep URL... writes some")
+    return found, lambda: _text(found)
 
 
 @app.command("export")
@@ -280,23 +297,20 @@ def _text(found: Report) -> str:
     if len(found.models) > 1:
         models = ", ".join(f"{name[:12]} ({n:,} windows)" for name, n in found.models.items())
         lines.append(f"answers of {len(found.models)} models: {models}; repeat the sweep for those of one")
-    refused = [f"refused: {url}: {reason}" for url, reason in found.refused[:_SHOWN_REFUSED]]
-    if len(found.refused) > _SHOWN_REFUSED:
-        refused.append(f"and {len(found.refused) - _SHOWN_REFUSED:,} more; --format json has all")
-    return "\n".join([*lines, *map(rendered, tables), *refused])
+    return "\n".join([*lines, *map(rendered, tables), *refused_lines(found.refused)])
 
 
 def _table(title: str, name: str, main: str, totals: list[Total]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    shown = f", the first {_SHOWN} of {len(totals):,}" if len(totals) > _SHOWN else ""
+    shown = f", the first {SHOWN} of {len(totals):,}" if len(totals) > SHOWN else ""
     table = Table(title=f"{title}{shown}")
     table.add_column(name)
     for each in ("GPU-hours", "incidents", "jobs", "windows"):
         table.add_column(each, justify="right")
     table.add_column(main)
-    for row in totals[:_SHOWN]:
+    for row in totals[:SHOWN]:
         numbers = (f"{row.gpu_hours:,.3f}", f"{row.incidents:,}", f"{row.jobs:,}", f"{row.windows:,}")
         table.add_row(Text(row.name), *numbers, Text(row.main))
     return table

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.output import fail, write
-from rca.errors import InvalidInput, InvalidTrace, RcaError, SourceError
+from rca.errors import InvalidInput, RcaError, SourceError
 
 if TYPE_CHECKING:
     from rca.telemetry.window import Window
@@ -26,10 +26,6 @@ rca what-if trace.parquet --heatmap workers.png --timeline step.json
 rca what-if trace.parquet --scenarios scenarios.json --format json
 rca what-if data/windows/slow-dataset
 """
-
-
-STREAMED_FROM = 10_000_000
-"""Rows. A longer trace is read in blocks, because it would need more than 2.4 GB of memory."""
 
 
 class Format(StrEnum):
@@ -126,7 +122,10 @@ def _source(
     from rca.whatif.analysis import replay_of
 
     if path.is_file() and _is_parquet(path):
-        if _n_rows(path) > STREAMED_FROM:
+        from rca.whatif.long_trace import STREAMED_FROM
+        from rca.whatif.reader import count_rows
+
+        if count_rows(path) > STREAMED_FROM:
             return _streamed(path, meta, correct_clocks=correct_clocks), None
         replay = replay_of(path, meta, correct_clocks=correct_clocks)
         return replay, replay
@@ -170,22 +169,12 @@ def _read_scenarios(path: Path) -> object:
         raise InvalidInput(f"{path} is not JSON: {error}") from error
 
 
-def _n_rows(path: Path) -> int:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        rows: int = pq.read_metadata(path).num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
-    return rows
-
-
 def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceReplay:
     """Read in blocks, with a progress bar if stderr is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+    from rca.commands.process import usable_cores
     from rca.whatif.long_trace import stream_replay
 
     columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
@@ -195,6 +184,7 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
             path,
             meta,
             correct_clocks=correct_clocks,
+            threads=usable_cores(),
             progress=lambda share: bar.update(task, completed=share),
         )
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError, TooLarge
+from rca.errors import InvalidInput, InvalidWindow, MissingExtra, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE, OWN_FILES
 from rca.telemetry.labels import MANIFEST_FILE
 from rca.telemetry.read import read_window
@@ -26,7 +26,7 @@ _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "cre
 
 
 class Found(Protocol):
-    """A window that was found and not yet read."""
+    """A window or a trace that was found and not yet read."""
 
     @property
     def url(self) -> str:
@@ -40,8 +40,8 @@ class Found(Protocol):
     def is_local(self) -> bool:
         """Whether only this machine can read it."""
 
-    def read(self) -> Window:
-        """The window, validated."""
+    def read(self) -> Any:
+        """The window, validated; or its content, for workers that cannot read its files."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,10 @@ class ArchivedWindow(Archived):
             try:
                 return read_window(place, max_bytes=MAX_BYTES)
             except RcaError as error:
+                # The copy is gone when the message is read.
                 error.message = error.message.replace(str(place), self.url)
+                if isinstance(error, InvalidWindow):
+                    error.path = self.url
                 raise
 
 

@@ -59,6 +59,7 @@ class DataSet:
     def __init__(self, url: str) -> None:
         self.url = url
         self._files, self._root = file_system(url)
+        self._is_local = "file" in protocols(self._files)
 
     @staticmethod
     def folder_of(row: Row) -> str:  # noqa: ARG004 - subclasses use it
@@ -109,7 +110,7 @@ class DataSet:
     def _put(self, folder: str, name: str, content: bytes) -> None:
         with using(self.url, "written"):
             self._files.makedirs(folder, exist_ok=True)
-            if "file" in protocols(self._files):
+            if self._is_local:
                 replace_file(Path(folder, name), content)
             else:
                 # Buckets show an object once it is whole.
@@ -124,7 +125,7 @@ class DataSet:
         """
         with using(self.url, "written"):
             self._files.makedirs(self._root, exist_ok=True)
-            if "file" in protocols(self._files):
+            if self._is_local:
                 TemporaryFile(dir=self._root).close()
 
     def known(self, *, refused: bool = True) -> set[tuple[str, str, str]]:
@@ -141,6 +142,11 @@ class DataSet:
             for row in held
             if row["error"] is None or (refused and row["error"] not in PASSING)
         }
+
+    def has_part(self, found: Found) -> bool:
+        """Whether a file of an archive is a part of this data set, which is in a folder of the archive."""
+        place = self._root if self._is_local else str(self._files.unstrip_protocol(self._root))
+        return found.url.removeprefix("file://").startswith(f"{place.removeprefix('file://')}/")
 
     def is_kept(self) -> bool:
         """Whether the folder has rows of this kind.

@@ -35,7 +35,6 @@ from rca.whatif.long_trace_arrays import ArrayBuilder, Layout, layouts_of
 from rca.whatif.long_trace_blocks import BlockedTrace
 from rca.whatif.long_trace_contents import Progress, read_contents
 from rca.whatif.patterns import LARGEST_FOR_MICROBATCHES
-from rca.whatif.replay import COMPILED_FROM
 from rca.whatif.row_repair import contradictions
 from rca.whatif.schedules import Schedule, by_types
 from rca.whatif.step_shapes import StepShape
@@ -52,8 +51,14 @@ from rca.whatif.trace_replay import (
     usual_where_unknown,
 )
 
+STREAMED_FROM = 10_000_000
+"""Rows. A longer trace is read in blocks, because it would need more than 2.4 GB of memory."""
+
 MOST_IN_MEMORY = 400_000_000
 """Operations. Up to this number, their times (4 bytes each) are kept in memory."""
+
+COMPILED_FROM = 1e8
+"""Operations times stages. The kernels then win back the second that loading them takes."""
 
 CONTENTS_SHARE = 0.6
 """Share of the reading time that the first pass takes."""
@@ -134,7 +139,7 @@ def stream_replay(
         meta=meta,
         notes=(*found.notes, *contradicted, *notes),
         left_out=found.steps.size - steps.size,
-        # Each part alone may be too small for the compiler to pay off; all parts together are not.
+        # Each block alone may be too small for the compiler to pay off; all blocks together are not.
         engine="numba" if store.n_values * found.facts.rows.n_stages >= COMPILED_FROM else "auto",
         threads=threads,
     )

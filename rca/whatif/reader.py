@@ -72,6 +72,23 @@ def read_table(path: Path) -> pa.Table:
         raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
 
 
+def count_rows(path: Path) -> int:
+    """Rows of a Parquet file.
+
+    Raises
+    ------
+    InvalidTrace
+        If it is no Parquet file.
+    """
+    import pyarrow.parquet as pq
+
+    try:
+        rows: int = pq.read_metadata(path).num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
+    return rows
+
+
 def open_trace(source: Path | pa.NativeFile, *, pre_buffer: bool = True) -> tuple[pq.ParquetFile, list[str]]:
     """Open a Parquet trace, and give its trace columns; nothing that a few bytes make large is read later.
 

@@ -137,8 +137,8 @@ def test_an_archive_becomes_a_collection(tmp_path: Path, rca_command: Any) -> No
         f"job-{SLOW}", f"job-{HEALTHY}",
     }  # fmt: skip
     judged = evaluate_collection(tmp_path / "mine").rows
-    assert sorted((each.true_mode, each.mode) for each in judged) == [
-        ("fail_slow", "fail_slow"), ("healthy", "healthy"),
+    assert sorted((each.cause, each.first_cause) for each in judged) == [
+        ("cpu_contention", "cpu_contention"), ("healthy", "healthy"),
     ]  # fmt: skip
 
 

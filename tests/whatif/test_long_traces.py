@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from synthetic_jobs import Key, execute, make_job, rows_of, run, table_of
 
 from rca.errors import InvalidTrace
-from rca.whatif import clock_correction, long_trace, long_trace_blocks
+from rca.whatif import clock_correction, long_trace, long_trace_blocks, replay
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.derived_times import pooled_ideal_durations
 from rca.whatif.long_trace import stream_replay
@@ -331,3 +331,10 @@ def what_if_replay() -> Any:
         # Transfers of both signs: clocks a little apart make some negative.
         rows += rows_of(JOB, step, *run(JOB, held), skew={(0, 1): 0.0012, (2, 0): -0.0011})
     return replay_of(table_of(rows), JOB.meta)
+
+
+def test_results_do_not_depend_on_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "LONGEST_FOLD", 6)
+    path = write(tmp_path / "trace.parquet", ROWS)
+    answers = {what_if(stream_replay(path, JOB.meta, threads=n)).to_json() for n in (1, 2, 5)}
+    assert len(answers) == 1

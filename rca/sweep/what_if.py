@@ -1,0 +1,116 @@
+"""What-if analysis of an archive: every trace that has no result yet is replayed on workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+from rca.errors import InvalidWindow, RcaError
+from rca.sweep.archive import Archived, archived
+from rca.sweep.data_set import Row
+from rca.sweep.filling import Progress, Swept, Task, content_of, fill
+from rca.sweep.losses import Losses, row_of, row_of_error, row_without_operations
+from rca.sweep.traces import ArchivedTrace, operations_of, refuse_to_send
+from rca.whatif.analysis import analysed, replay_of, what_if
+from rca.whatif.long_trace import STREAMED_FROM, stream_replay
+from rca.whatif.reader import count_rows
+from rca.whatif.result import WhatIf
+from rca.workers import HERE, Workers
+
+#: Traces, and bytes of traces, that take as long as a diagnosis (0.15 s): for fewer, no workers start.
+SMALL_TRACES, TRACE_BYTES = 8, 1 << 20
+_JSON = (".json", ".json.gz", ".json.zst")
+
+
+def sweep_what_if(
+    urls: Iterable[str],
+    losses: Losses,
+    *,
+    workers: Workers = HERE,
+    progress: Progress = lambda done, total: None,
+) -> Swept:
+    """Analyse every trace under the URLs that has no result of this version, and keep the results.
+
+    Parameters
+    ----------
+    urls : iterable of str
+        Folders, files and URLs. Parquet files with a column ``optype`` are traces, see `rca.sweep.traces`;
+        windows are analysed if they have operations. Workers read URLs themselves, ``file://`` included.
+    losses : Losses
+    workers : Workers
+        Without influence on the results. Each takes one trace at a time; of a trace with more than
+        `STREAMED_FROM` rows it keeps 4 bytes per operation.
+    progress : callable
+        ``(done, total)`` files.
+
+    Returns
+    -------
+    Swept
+        Outcomes are ``analysed``, ``refused``, and ``left_out`` for files without operations.
+
+    Raises
+    ------
+    InvalidInput
+        If a trace is on this machine alone, and too large for a cluster to get as bytes.
+    """
+    every = [each for each in archived(urls, operations_of) if not losses.has_part(each)]
+    if not workers.share_files:
+        refuse_to_send(every)
+    return fill(
+        every, losses, _Analysing(), workers=partial(_chosen, workers, every), chunk=1, progress=progress
+    )
+
+
+def _chosen(workers: Workers, every: list[Archived], n: int) -> Workers:
+    n_bytes = sum(each.n_bytes for each in every) * n // max(len(every), 1)
+    return workers.for_few(n // SMALL_TRACES + n_bytes // TRACE_BYTES if n > 1 else 0)
+
+
+@dataclass(frozen=True)
+class _Analysing:
+    maker: str = version("straggler-rca")
+
+    def row(self, task: Task) -> Row:
+        found, _ = task
+        try:
+            return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
+        except RcaError as error:
+            return row_of_error(found, self.maker, error)
+
+    def _of_trace(self, found: ArchivedTrace, task: Task) -> Row:
+        sent = None if task[1] is None else content_of(task)
+        if "optype" not in found.columns(sent):
+            return row_without_operations(found, self.maker, "it has no column optype")
+        with found.files(sent) as (path, meta):
+            try:
+                return row_of(found, self.maker, found.name, _analysed(path, meta))
+            except RcaError as error:
+                row = row_of_error(found, self.maker, error)
+                # Without the folder, which may be that of a copy.
+                named = (
+                    str(row["error_message"]).replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
+                )
+                return row | {"error_message": named}
+
+    def _of_window(self, task: Task) -> Row:
+        found, _ = task
+        try:
+            window = content_of(task)
+        except InvalidWindow as error:
+            # Other programs write JSON, too. Directories and Arrow files are windows.
+            if found.url.endswith(_JSON):
+                reason = str(error).removeprefix(f"{found.url}: ")
+                return row_without_operations(found, self.maker, f"it is no window: {reason}")
+            raise
+        if not window.ops.num_rows:
+            return row_without_operations(found, self.maker, "the window has no operations")
+        return row_of(found, self.maker, window.job.job_id, what_if(window))
+
+
+def _analysed(path: Path, meta: Path | None) -> WhatIf:
+    if count_rows(path) > STREAMED_FROM:
+        return analysed(stream_replay(path, meta, threads=1))
+    return analysed(replay_of(path, meta))

@@ -1,0 +1,298 @@
+"""Each trace of an archive gets one result, whatever interrupts the sweep; bad traces do not end it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from synthetic_jobs import Key, execute, make_job, table_of
+
+from rca import workers as workers_module
+from rca.cli import run as rca_command
+from rca.errors import InvalidInput, SourceError
+from rca.sweep import Answers, Swept, archived
+from rca.sweep import what_if as module
+from rca.sweep.data_set import Row
+from rca.sweep.losses import Losses
+from rca.sweep.traces import ArchivedTrace, operations_of
+from rca.sweep.what_if import sweep_what_if
+from rca.sweep.what_if_report import what_if_report
+from rca.telemetry import Window
+from rca.whatif.analysis import what_if
+from rca.workers import HERE, Workers
+
+fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
+
+JOB = make_job(pp=2, dp=2, microbatches=3)
+META = {**JOB.meta, "tp_size": 4, "world_size": 16}
+
+
+def slow_rank(key: Key, d: int, step: int) -> float:
+    return 1.6 if (d, key[2]) == (1, 0) and key[0].endswith("compute") else 1.0
+
+
+def slow_stage(key: Key, d: int, step: int) -> float:
+    return 1.4 if key[2] == 1 and key[0].endswith("compute") else 1.0
+
+
+def trace_of(slow: Any, n_steps: int = 4, seed: int = 0) -> pa.Table:
+    return table_of(execute(JOB, n_steps=n_steps, slow=slow, seed=seed).rows)
+
+
+RANK, STAGE = trace_of(slow_rank), trace_of(slow_stage)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Traces in the three layouts, one that is damaged, and Parquet and JSON files of other programs."""
+    folder = tmp_path / "archive"
+    (folder / "own" / "run-7").mkdir(parents=True)
+    pq.write_table(RANK, folder / "trace-AR.parquet")
+    (folder / "meta-AR.yaml").write_text(yaml.safe_dump(META | {"trial_name": "AR", "run_id": 3}))
+    (folder / "result-AR.json").write_text('{"blocking_slowdown": 1.2}')
+    pq.write_table(STAGE, folder / "own" / "last.parquet")
+    (folder / "own" / "last.meta.yaml").write_text(yaml.safe_dump(META))
+    pq.write_table(trace_of(slow_stage, seed=1), folder / "own" / "run-7" / "trace.parquet")
+    (folder / "own" / "run-7" / "meta.yaml").write_text("tp_size: 2\n")
+    pq.write_table(STAGE.drop_columns(["duration"]), folder / "bad.parquet")
+    pq.write_table(pa.table({"rank": [1]}), folder / "other.parquet")
+    return folder
+
+
+def swept(archive: Path | str, folder: Path | str, **options: Any) -> Swept:
+    return sweep_what_if([str(archive)], Losses(str(folder)), **options)
+
+
+def rows(folder: Path | str) -> dict[str, Row]:
+    """Rows by URL, without the time at which they were made."""
+    found = Losses(str(folder)).read().to_pylist()
+    return {row["url"].rsplit("/", 1)[-1]: row | {"swept_at": None} for row in found}
+
+
+def test_the_sizes_are_in_a_file_beside_the_trace(archive: Path) -> None:
+    found = archived([str(archive)], operations_of)
+    metas = {
+        Path(each.url).name: each.meta and Path(each.meta).name
+        for each in found
+        if isinstance(each, ArchivedTrace)
+    }
+    assert metas == {
+        "trace-AR.parquet": "meta-AR.yaml",
+        "last.parquet": "last.meta.yaml",
+        "trace.parquet": "meta.yaml",
+        "bad.parquet": None,
+        "other.parquet": None,
+    }
+    (alone,) = archived([str(archive / "trace-AR.parquet")], operations_of)
+    assert alone in found
+
+
+def test_each_trace_gets_the_result_of_what_if(archive: Path, tmp_path: Path) -> None:
+    done = swept(archive, tmp_path / "results")
+    assert done.outcomes == {"analysed": 3, "refused": 1, "left_out": 2}
+    assert done.refused == [(str(archive / "bad.parquet"), "operation trace lacks column(s) duration")]
+    found = rows(tmp_path / "results")
+    alone = what_if(archive / "trace-AR.parquet", archive / "meta-AR.yaml")
+    row = found["trace-AR.parquet"]
+    assert row["document"] == alone.to_json(per_step=False)
+    assert (row["job_id"], row["run_id"], row["world_size"], row["steps"]) == ("AR", "3", 16, 4)
+    assert row["slowdown"] == alone.slowdown > 1.1
+    assert row["gpu_hours_lost"] == pytest.approx(row["gpu_hours"] * row["waste"])
+    assert row["worst_rank"] == alone.m_w.ranks[0]
+    assert row["types"][0] == {
+        "name": row["worst_type"],
+        "slowdown": max(alone.by_type.slowdown(alone.ideal).values()),
+        "seconds_per_step": pytest.approx((row["types"][0]["slowdown"] - 1) * alone.ideal.mean()),
+    }
+    assert [found[name]["job_id"] for name in ("last.parquet", "trace.parquet")] == ["last", "run-7"]
+    assert found["trace.parquet"]["world_size"] == 8
+    assert {name: row["outcome"] for name, row in found.items() if row["outcome"] != "analysed"} == {
+        "bad.parquet": "refused",
+        "other.parquet": "left_out",
+        "result-AR.json": "left_out",
+    }
+
+
+def test_a_repeated_sweep_only_looks_at_what_is_new(archive: Path, tmp_path: Path) -> None:
+    swept(archive, tmp_path / "results")
+    before = rows(tmp_path / "results")
+    pq.write_table(STAGE, archive / "bad.parquet")
+    (archive / "meta-AR.yaml").write_text(yaml.safe_dump(META | {"trial_name": "renamed"}))
+    shutil.copy(archive / "own" / "last.parquet", archive / "new.parquet")
+    again = swept(archive, tmp_path / "results")
+    assert (again.found, again.kept) == (7, 4)
+    assert again.outcomes == {"analysed": 3}
+    after = rows(tmp_path / "results")
+    assert after["last.parquet"] == before["last.parquet"]
+    assert after["trace-AR.parquet"]["job_id"] == "renamed"
+    assert after["bad.parquet"]["error"] is None
+    assert swept(archive, tmp_path / "results").outcomes == {}
+
+
+def test_results_in_a_folder_of_the_archive_are_no_traces(archive: Path) -> None:
+    for _ in range(2):
+        swept(archive, archive / "results")
+    assert swept(archive, archive / "results").found == 6
+    assert swept(f"file://{archive}", archive / "results").found == 6
+
+
+def test_an_interrupted_sweep_keeps_its_results(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: Any, **options: Any) -> Any:
+        if given[0].name == "trace.parquet":
+            raise KeyboardInterrupt
+        return replay_of(*given, **options)
+
+    replay_of = module.replay_of
+    monkeypatch.setattr(module, "replay_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        swept(archive, tmp_path / "results")
+    monkeypatch.undo()
+    again = swept(archive, tmp_path / "results")
+    assert (again.kept, again.outcomes) == (3, {"analysed": 2, "left_out": 1})
+
+
+def test_long_traces_are_read_in_blocks(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept(archive, tmp_path / "whole")
+    monkeypatch.setattr(module, "STREAMED_FROM", 100)
+    monkeypatch.setattr(module, "replay_of", None)
+    swept(archive, tmp_path / "streamed")
+    whole, streamed = rows(tmp_path / "whole"), rows(tmp_path / "streamed")
+    assert streamed["trace-AR.parquet"]["slowdown"] == pytest.approx(whole["trace-AR.parquet"]["slowdown"])
+    assert streamed["bad.parquet"] == whole["bad.parquet"]
+
+
+def test_windows_with_operations_are_analysed(make_window: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    plain = make_window(4, 6, parallelism={"data": 2, "pipeline": 2})
+    job = json.loads(plain.to_json())["job"]
+    traced = Window.from_tables(job, plain.steps, ops=RANK)
+    plain.to_directory(folder / "plain")
+    traced.to_directory(folder / "traced")
+    (folder / "plain.json").write_bytes(plain.to_json())
+    done = swept(folder, tmp_path / "results")
+    assert done.outcomes == {"analysed": 1, "left_out": 1}
+    row = rows(tmp_path / "results")["traced"]
+    assert row["job_id"] == "test"
+    assert row["document"] == what_if(traced).to_json(per_step=False)
+
+
+@pytest.fixture
+def bucket(archive: Path) -> Iterator[str]:
+    """A bucket in the memory of this process."""
+    files = fsspec.filesystem("memory")
+    files.put(str(archive), "/traces", recursive=True)
+    yield "memory://"
+    files.rm("/", recursive=True)
+
+
+def test_buckets_are_read_and_written(bucket: str, archive: Path, tmp_path: Path) -> None:
+    swept(f"{bucket}traces", f"{bucket}results")
+    swept(archive, tmp_path / "results")
+    assert without_places(rows(f"{bucket}results")) == without_places(rows(tmp_path / "results"))
+    assert swept(f"{bucket}traces", f"{bucket}results").outcomes == {}
+
+
+def without_places(found: dict[str, Row]) -> dict[str, Row]:
+    return {name: row | {"url": "", "version": ""} for name, row in found.items()}
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_workers(
+    archive: Path, tmp_path: Path, two_workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed", reason="the extra [scale] is not installed")
+    swept(archive, tmp_path / "one")
+    assert len(rows(tmp_path / "one")) == 6
+    monkeypatch.setattr(workers_module, "FEWEST", 0)
+    swept(archive, tmp_path / "two", workers=two_workers)
+    # Workers of a cluster get the content of files.
+    monkeypatch.setattr(Workers, "share_files", False)
+    swept(archive, tmp_path / "sent", workers=two_workers)
+    swept(f"file://{archive}", tmp_path / "shared", workers=two_workers)
+    assert rows(tmp_path / "two") == rows(tmp_path / "sent") == rows(tmp_path / "one")
+    assert without_places(rows(tmp_path / "shared")) == without_places(rows(tmp_path / "one"))
+
+
+def test_traces_that_are_too_large_to_send_are_refused_first(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rca.sweep.traces.MOST_SENT_BYTES", 100)
+    monkeypatch.setattr(Workers, "share_files", False)
+    with pytest.raises(
+        InvalidInput, match="too many to send to the workers of a cluster, and 4 more"
+    ) as raised:
+        swept(archive, tmp_path / "results")
+    assert "file:///FOLDER" in str(raised.value.hint)
+    swept(f"file://{archive}", tmp_path / "results", workers=HERE)
+    assert len(rows(tmp_path / "results")) == 6
+
+
+def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> None:
+    swept(archive, tmp_path / "results")
+    with pytest.raises(InvalidInput, match="holds no answers"):
+        Answers(str(tmp_path / "results")).known()
+    (archive / "bad.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(SourceError, match="cannot be read"):
+        Losses(str(archive)).known()
+
+
+def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path: Path) -> None:
+    shutil.copy(archive / "trace-AR.parquet", archive / "trace-again.parquet")
+    shutil.copy(archive / "meta-AR.yaml", archive / "meta-again.yaml")
+    swept(archive, tmp_path / "results")
+    found = what_if_report(Losses(str(tmp_path / "results")))
+    shares = [job.waste for job in found.jobs]
+    assert shares == sorted(shares, reverse=True)
+    jobs = {job.job_id: job for job in found.jobs}
+    assert set(jobs) == {"AR", "last", "run-7"}
+    alone = what_if(archive / "trace-AR.parquet", archive / "meta-AR.yaml")
+    assert len(jobs["AR"].urls) == 2
+    assert jobs["AR"].gpu_hours_lost == pytest.approx(2 * alone.gpu_hours_lost)
+    assert jobs["AR"].slowdown == pytest.approx(alone.slowdown)
+    assert jobs["AR"].seconds_per_step == pytest.approx(alone.seconds_lost_per_step)
+    assert (jobs["AR"].pattern, jobs["last"].pattern) == ("few slow workers", "slow last stage")
+    assert {part.name: part.main for part in found.patterns}["few slow workers"] == "AR"
+    assert found.waste == pytest.approx(found.gpu_hours_lost / found.gpu_hours)
+    assert found.traces == 4
+    assert [reason for _, reason in found.refused] == ["operation trace lacks column(s) duration"]
+    assert len(found.left_out) == 2
+
+
+def test_the_command_sweeps_and_reports(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (archive / "meta-AR.yaml").write_text(yaml.safe_dump(META | {"trial_name": "<b>AR</b>"}))
+    assert command("sweep", "what-if", str(archive), "--processes", "1") == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("6 files, 0 with a result before: 3 analysed, 2 left-out, 1 refused")
+    assert f"refused: {archive / 'bad.parquet'}: operation trace lacks" in said.err
+    assert command("sweep", "report", "what-if") == 0
+    text = capsys.readouterr().out
+    assert "3 traces of 3 jobs" in text
+    assert "few slow workers" in text
+    assert command("sweep", "report", "what-if", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {job["job_id"] for job in found["jobs"]} == {"<b>AR</b>", "last", "run-7"}
+    assert command("sweep", "report", "what-if", "--output", "page.html") == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;AR&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert "<h2>Patterns</h2>" in page
+
+
+def command(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        rca_command(arguments)
+    return int(ended.value.code or 0)
