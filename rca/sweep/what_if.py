@@ -20,8 +20,10 @@ from rca.whatif.reader import count_rows
 from rca.whatif.result import WhatIf
 from rca.workers import HERE, Workers
 
-#: Traces, and bytes of traces, that take as long as a diagnosis (0.15 s): for fewer, no workers start.
-SMALL_TRACES, TRACE_BYTES = 8, 1 << 20
+#: Traces, and bytes of traces, that count as one window when it is decided whether workers start.
+SMALL_TRACES, TRACE_BYTES = 8, 2 << 20
+#: Traces of one task. More than one, so that this process works until its workers have started.
+CHUNK = 2
 _JSON = (".json", ".json.gz", ".json.zst")
 
 
@@ -41,7 +43,7 @@ def sweep_what_if(
         windows are analysed if they have operations. Workers read URLs themselves, ``file://`` included.
     losses : Losses
     workers : Workers
-        Without influence on the results. Each takes one trace at a time; of a trace with more than
+        Without influence on the results. Each replays one trace at a time; of a trace with more than
         `STREAMED_FROM` rows it keeps 4 bytes per operation.
     progress : callable
         ``(done, total)`` files.
@@ -60,7 +62,7 @@ def sweep_what_if(
     if not workers.share_files:
         refuse_to_send(every)
     return fill(
-        every, losses, _Analysing(), workers=partial(_chosen, workers, every), chunk=1, progress=progress
+        every, losses, _Analysing(), workers=partial(_chosen, workers, every), chunk=CHUNK, progress=progress
     )
 
 
