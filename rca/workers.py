@@ -94,6 +94,16 @@ class Workers:
         """Whether tasks can read the files of this machine."""
         return self.scheduler is None
 
+    def client(self) -> Client:
+        """Dask's own client, for a library that uses Dask itself; it ends with these workers.
+
+        Raises
+        ------
+        MissingExtra, SourceError
+            As on entering.
+        """
+        return self._start().result()
+
     def for_few(self, n: int) -> Workers:
         """These workers; but this process for less than `FEWEST` windows, if workers would have to start."""
         return self if self.scheduler is not None or n >= FEWEST else HERE

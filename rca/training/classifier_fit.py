@@ -16,6 +16,7 @@ from rca.training.healthy_augmentation import halves
 from rca.training.settings import Settings
 from rca.training.thresholds import choose_thresholds
 from rca.training.uncertainty import fit_doubt
+from rca.workers import HERE, Workers
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,15 @@ def learn(
     settings: Settings | None = None,
     more_healthy: FloatArray | None = None,
     earlier: EarlierTrees | None = None,
+    workers: Workers = HERE,
 ) -> Learned:
     """Fit and calibrate the heads, and choose thresholds and limits on the validation part.
 
     One half of the healthy windows `more_healthy` (`rca.training.healthy_augmentation`) is fitted on, the
-    other half chooses the alarm thresholds. `earlier` has the trees to start from.
+    other half chooses the alarm thresholds. `earlier` has the trees to start from. `workers` fit large heads.
     """
     fitted_on, judging = (None, None) if more_healthy is None else halves(more_healthy)
-    heads = fit_heads(corpus, seed, progress, settings, fitted_on, earlier)
+    heads = fit_heads(corpus, seed, progress, settings, fitted_on, earlier, workers)
     loaded = {name: Head.load(name, head.entry(), head.text, HEADS[name]) for name, head in heads.items()}
     thresholds = choose_thresholds(corpus, loaded, judging)
     return Learned(heads, thresholds, fit_doubt(corpus, loaded, thresholds))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,20 @@ from rca.classify.head import Calibration
 from rca.simulation.faults import FIRST_CAUSES
 from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
 from rca.training.corpus import Corpus, straggler_type
+from rca.training.distributed_heads import (
+    SAMPLE_ROWS,
+    Distribution,
+    grow,
+    is_distributed,
+    refuse_earlier,
+    sample_of,
+)
 from rca.training.earlier_trees import EarlierTrees
 from rca.training.settings import Settings
+from rca.workers import HERE, Workers
+
+if TYPE_CHECKING:
+    from lightgbm import Booster
 
 #: Shared by all heads. Trees are small and regularised, because real jobs differ from simulated ones.
 PARAMETERS: dict[str, Any] = {
@@ -66,7 +78,7 @@ class Target:
 
 @dataclass(frozen=True)
 class FittedHead:
-    """The part of a bundle for one head."""
+    """The part of a bundle for one head; `distribution` if its trees grew on a cluster."""
 
     name: str
     features: tuple[str, ...]
@@ -75,6 +87,7 @@ class FittedHead:
     calibration: Calibration
     rounds: int
     priors: dict[str, float]
+    distribution: Distribution | None = None
 
     def entry(self) -> dict[str, Any]:
         """The head's part of ``heads.json``."""
@@ -182,19 +195,23 @@ def fit_heads(
     settings: Settings | None = None,
     healthy: FloatArray | None = None,
     earlier: EarlierTrees | None = None,
+    workers: Workers = HERE,
 ) -> dict[str, FittedHead]:
     """Fit every head of the bundle, each with its own settings where some are given.
 
     `healthy` are more healthy windows for head ``mode``, of shape (n, n_window_features). New trees are added
-    to those of the bundle `earlier`.
+    to those of the bundle `earlier`. A head that is too large for this machine is fitted on the cluster of
+    `workers`, see `rca.training.distributed_heads`.
     """
     fitted = {}
     wanted = targets(corpus, earlier)
     if healthy is not None:
         wanted["mode"] = with_healthy(wanted["mode"], healthy)
     for name, target in wanted.items():
-        fitted[name] = fit_head(name, target, seed, (settings or {}).get(name), earlier)
-        progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds")
+        fitted[name] = fit_head(name, target, seed, (settings or {}).get(name), earlier, workers)
+        shared = fitted[name].distribution
+        where = "" if shared is None else f", on {shared.workers} workers"
+        progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds{where}")
     return fitted
 
 
@@ -204,6 +221,7 @@ def fit_head(
     seed: int,
     settings: Mapping[str, float] | None = None,
     earlier: EarlierTrees | None = None,
+    workers: Workers = HERE,
 ) -> FittedHead:
     """Fit one head on the part ``train``; stop early and calibrate on the part ``calibration``.
 
@@ -217,6 +235,13 @@ def fit_head(
         Replace those of `PARAMETERS`.
     earlier : EarlierTrees, optional
         Trees to start from; by default there are none.
+    workers : Workers
+        Fit a head whose rows are too many for this machine, if they are of a cluster.
+
+    Raises
+    ------
+    InvalidInput
+        If such a head has earlier trees.
     """
     import lightgbm
 
@@ -226,25 +251,63 @@ def fit_head(
     objective = (
         {"objective": "binary"} if binary else {"objective": "multiclass", "num_class": len(target.classes)}
     )
+    parameters = PARAMETERS | dict(settings or {}) | objective | {"seed": seed}
     features = list(HEADS[name])
-    booster = lightgbm.train(
-        PARAMETERS | dict(settings or {}) | objective | {"seed": seed},
-        lightgbm.Dataset(target.rows[train], codes[train], weight=_scaled(target.weight[train])),
-        MAX_ROUNDS,
-        valid_sets=[lightgbm.Dataset(target.rows[held], codes[held], weight=_scaled(target.weight[held]))],
-        init_model=None if earlier is None else earlier.booster(name, len(features), target.classes),
-        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
+    shared = is_distributed(int(train.sum()) * target.rows[:1].nbytes, workers)
+    if shared and earlier is not None:
+        refuse_earlier(name)
+    learned = train.copy()
+    if shared:
+        learned[train] = sample_of(target.group[train], SAMPLE_ROWS, seed)
+    booster = _grown_here(
+        parameters,
+        target,
+        codes,
+        (learned, held),
+        None if earlier is None else earlier.booster(name, len(features), target.classes),
     )
-    raw = np.asarray(booster.predict(target.rows[held], raw_score=True, num_iteration=booster.best_iteration))
+    rounds, distribution = booster.best_iteration, None
+    text = booster.model_to_string(num_iteration=rounds)
+    if shared:
+        rows, weight = target.rows[train], _scaled(target.weight[train])
+        text, n_workers = grow(parameters, rounds, rows, codes[train], weight, workers)
+        booster = lightgbm.Booster(model_str=text)
+        distribution = Distribution(n_workers, int(train.sum()), int(learned.sum()), rounds)
+    raw = np.asarray(booster.predict(target.rows[held], raw_score=True, num_iteration=rounds))
     raw = raw.reshape(codes[held].size, -1)
     return FittedHead(
         name=name,
         features=tuple(features),
         classes=target.classes,
-        text=booster.model_to_string(num_iteration=booster.best_iteration),
+        text=text,
         calibration=calibrate(raw, codes[held], len(target.classes), _scaled(target.weight[held])),
-        rounds=booster.best_iteration,
+        rounds=rounds,
         priors=_shares(target, held),
+        distribution=distribution,
+    )
+
+
+def _grown_here(
+    parameters: dict[str, Any],
+    target: Target,
+    codes: IntArray,
+    parts: tuple[BoolArray, BoolArray],
+    start: Booster | None,
+) -> Booster:
+    """Trees of the rows of the first part; the second one ends them early."""
+    import lightgbm
+
+    learned, held = (
+        lightgbm.Dataset(target.rows[part], codes[part], weight=_scaled(target.weight[part]))
+        for part in parts
+    )
+    return lightgbm.train(
+        parameters,
+        learned,
+        MAX_ROUNDS,
+        valid_sets=[held],
+        init_model=start,
+        callbacks=[lightgbm.early_stopping(PATIENCE, verbose=False)],
     )
 
 

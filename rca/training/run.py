@@ -185,8 +185,9 @@ def fit(
         cache=cache,
         progress=lambda done, total: progress("simulating more healthy jobs", done, total),
     )
-    fitted = _fit(corpus, seed, settings, more_healthy, earlier, progress)
+    fitted = _fit(corpus, seed, settings, more_healthy, earlier, workers, progress)
     provenance = _provenance(n_windows, seed, collections, corpus, settings, earlier)
+    provenance |= _distributed(fitted.learned)
     # A bundle without interval margins is not published: an interrupted run leaves the old bundle in place.
     with TemporaryDirectory(dir=output.parent, prefix=f".{output.name}-") as folder:
         unmeasured = Path(folder) / "bundle"
@@ -231,12 +232,13 @@ def _fit(
     settings: Settings | None,
     more_healthy: FloatArray,
     earlier: EarlierTrees | None,
+    workers: Workers,
     progress: Progress,
 ) -> _Fitted:
     """The classifier, and the causal mechanisms with their refutation."""
     from rca.causal.fit import fit_mechanisms
 
-    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy, earlier)
+    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy, earlier, workers)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
     return _Fitted(
         learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, healthy_rank_rows(corpus, seed))
@@ -289,6 +291,13 @@ def _provenance(
             "versions": {name: version(name) for name in libraries} | {"python": platform.python_version()},
         }
     )
+
+
+def _distributed(learned: Learned) -> dict[str, Any]:
+    """Heads that were fitted on a cluster: their trees depend on its number of workers."""
+    found = {name: head.distribution for name, head in learned.heads.items()}
+    held = {name: each.as_dict() for name, each in found.items() if each is not None}
+    return {"distributed_heads": held} if held else {}
 
 
 def _named(collections: Sequence[Path]) -> list[str]:
