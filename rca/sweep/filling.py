@@ -70,7 +70,7 @@ def fill(
     data: DataSet,
     making: RowMaker,
     *,
-    workers: Callable[[int], Workers],
+    workers: Callable[[Sequence[Archived]], Workers],
     chunk: int,
     progress: Progress,
 ) -> Swept:
@@ -85,7 +85,7 @@ def fill(
     data : DataSet
     making : RowMaker
     workers : callable
-        The workers for a number of rows.
+        The workers for what has no row yet.
     chunk : int
         Rows of one task.
     progress : callable
@@ -95,7 +95,7 @@ def fill(
     todo = [each for each in every if (each.url, each.version, making.maker) not in known]
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
-    chosen = workers(len(todo))
+    chosen = workers(todo)
     tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
     for part in _parts(chosen.map(making.row, tasks, chunk=chunk)):
         data.write(part)

@@ -44,7 +44,12 @@ def sweep(
         Outcomes are verdicts.
     """
     return fill(
-        archived(urls), answers, _Diagnosing(bundle), workers=workers.for_few, chunk=CHUNK, progress=progress
+        archived(urls),
+        answers,
+        _Diagnosing(bundle),
+        workers=lambda todo: workers.for_few(len(todo)),
+        chunk=CHUNK,
+        progress=progress,
     )
 
 

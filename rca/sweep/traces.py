@@ -7,7 +7,7 @@ those that the rows show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -134,7 +134,7 @@ def operations_of(folder: Folder) -> Iterator[Archived]:
             )
 
 
-def refuse_to_send(found: list[Archived]) -> None:
+def refuse_to_send(found: Sequence[Archived]) -> None:
     """Refuse traces that only this machine can read if they are too large for a cluster to get as bytes.
 
     Raises

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -59,16 +59,16 @@ def sweep_what_if(
         If a trace is on this machine alone, and too large for a cluster to get as bytes.
     """
     every = [each for each in archived(urls, operations_of) if not losses.has_part(each)]
-    if not workers.share_files:
-        refuse_to_send(every)
     return fill(
-        every, losses, _Analysing(), workers=partial(_chosen, workers, every), chunk=CHUNK, progress=progress
+        every, losses, _Analysing(), workers=partial(_chosen, workers), chunk=CHUNK, progress=progress
     )
 
 
-def _chosen(workers: Workers, every: list[Archived], n: int) -> Workers:
-    n_bytes = sum(each.n_bytes for each in every) * n // max(len(every), 1)
-    return workers.for_few(n // SMALL_TRACES + n_bytes // TRACE_BYTES if n > 1 else 0)
+def _chosen(workers: Workers, todo: Sequence[Archived]) -> Workers:
+    if not workers.share_files:
+        refuse_to_send(todo)
+    n_bytes = sum(each.n_bytes for each in todo)
+    return workers.for_few(len(todo) // SMALL_TRACES + n_bytes // TRACE_BYTES if len(todo) > 1 else 0)
 
 
 @dataclass(frozen=True)

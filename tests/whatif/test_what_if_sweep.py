@@ -26,7 +26,7 @@ from rca.sweep.what_if import sweep_what_if
 from rca.sweep.what_if_report import what_if_report
 from rca.telemetry import Window
 from rca.whatif.analysis import what_if
-from rca.workers import HERE, Workers
+from rca.workers import Workers
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
@@ -234,8 +234,12 @@ def test_traces_that_are_too_large_to_send_are_refused_first(
     ) as raised:
         swept(archive, tmp_path / "results")
     assert "file:///FOLDER" in str(raised.value.hint)
-    swept(f"file://{archive}", tmp_path / "results", workers=HERE)
+    swept(f"file://{archive}", tmp_path / "results")
     assert len(rows(tmp_path / "results")) == 6
+    monkeypatch.undo()
+    swept(archive, tmp_path / "results")
+    monkeypatch.setattr(Workers, "share_files", False)
+    assert swept(archive, tmp_path / "results").kept == 6
 
 
 def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> None:
