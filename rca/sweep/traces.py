@@ -84,7 +84,7 @@ class ArchivedTrace(Archived):
         with using(self.url), files.open(path, "rb") if sent is None else BytesIO(sent.trace) as file:
             try:
                 return list(pq.read_schema(file).names)
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
                 raise InvalidTrace(f"not a readable Parquet trace: {error}") from error
 
     @contextmanager

@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from rca.errors import InvalidWindow, RcaError
+from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Archived, archived
 from rca.sweep.data_set import Row
 from rca.sweep.filling import Progress, Swept, Task, content_of, fill
@@ -101,9 +101,9 @@ class _Analysing:
         found, _ = task
         try:
             window = content_of(task)
-        except InvalidWindow as error:
+        except InvalidInput as error:
             # Other programs write JSON, too. Directories and Arrow files are windows.
-            if found.url.endswith(_JSON):
+            if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
                 reason = str(error).removeprefix(f"{found.url}: ")
                 return row_without_operations(found, self.maker, f"it is no window: {reason}")
             raise

@@ -187,6 +187,25 @@ def test_windows_with_operations_are_analysed(make_window: Any, tmp_path: Path) 
     assert row["document"] == what_if(traced).to_json(per_step=False)
 
 
+def test_damaged_files_do_not_end_the_sweep(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    pq.write_table(RANK, folder / "whole.parquet")
+    whole = (folder / "whole.parquet").read_bytes()
+    (folder / "empty.parquet").write_bytes(b"")
+    (folder / "cut.parquet").write_bytes(whole[:-100])
+    (folder / "sizes.parquet").write_bytes(whole)
+    (folder / "sizes.meta.yaml").write_text("dp_size: [")
+    (folder / "window.arrow").write_bytes(b"no window")
+    (folder / "log.json").write_text("started\n")
+    done = swept(folder, tmp_path / "results")
+    assert done.outcomes == {"analysed": 1, "refused": 4, "left_out": 1}
+    reasons = {url.rsplit("/", 1)[1]: reason for url, reason in done.refused}
+    assert reasons["sizes.parquet"].startswith("job metadata sizes.meta.yaml: line 1 is no YAML")
+    assert reasons["cut.parquet"].startswith("not a readable Parquet trace")
+    assert not any("\n" in reason or str(tmp_path) in reason for reason in reasons.values())
+
+
 @pytest.fixture
 def bucket(archive: Path) -> Iterator[str]:
     """A bucket in the memory of this process."""
