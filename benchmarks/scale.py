@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import machine
+from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.simulation.corpus import simulated_window
 from rca.sweep.archive import Archived
 from rca.sweep.run import CHUNK, _Diagnosing
 from rca.telemetry.window import Window
-from rca.workers import HERE, Workers, local_cluster
+from rca.workers import HERE, Workers
 
 _SEED, _MANY = 910_000_000, 1000
 _Task = tuple[Archived, Window | None]

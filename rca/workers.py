@@ -9,9 +9,7 @@ same version of this package.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import multiprocessing
 import os
 import pickle
 import time
@@ -24,13 +22,14 @@ from functools import cache
 from importlib.metadata import version
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from rca.errors import InvalidInput, MissingExtra, SourceError
+from rca.dask_client import WORKER_SECONDS, connected
+from rca.errors import InvalidInput, SourceError
 from rca.source_digest import package_folder, source_digest
 
 if TYPE_CHECKING:
-    from distributed import Client, Future, LocalCluster
+    from distributed import Client, Future
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -38,26 +37,11 @@ Result = TypeVar("Result")
 #: Tasks that are sent ahead: for each thread of the workers, and at least.
 AHEAD_OF_THREAD, LEAST_AHEAD = 2, 8
 #: Below this many windows, starting workers takes longer than the work.
-FEWEST = 32
+FEWEST = 64
+#: Bytes of items that are sent before their results have come, and not further ones.
+BYTES_AHEAD = 256 << 20
 #: Time between two questions for the number of threads, seconds.
 ASK_SECONDS = 1.0
-#: Time in which a scheduler has to answer, and to have a worker, seconds.
-CONNECT_SECONDS, WORKER_SECONDS = 10, 60
-#: A model bundle is larger than what Dask expects in a task, and is sent once. The rest is for processes of
-#: this machine: a diagnosis needs 1.6 times the CPU time with Dask's limits of malloc and its sampled stacks.
-_CONFIGURATION = {
-    "distributed.admin.large-graph-warning-threshold": "1GB",
-    "distributed.worker.profile.enabled": False,
-    # Processes are forked from one that has imported already.
-    "distributed.worker.multiprocessing-method": "forkserver",
-    "distributed.nanny.pre-spawn-environ": {
-        "MALLOC_MMAP_THRESHOLD_": 32 << 20,
-        "MALLOC_TRIM_THRESHOLD_": 1 << 30,
-        "OMP_NUM_THREADS": 1,
-    },
-}
-#: Run by each process of this machine: Ctrl-C in a terminal reaches all, and this one handles it.
-_LEAVE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 _LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
 
 
@@ -115,7 +99,12 @@ class Workers:
         return self if self.scheduler is not None or n >= FEWEST else HERE
 
     def map(
-        self, work: Callable[[Item], Result], items: Iterable[Item], *, chunk: int = 1
+        self,
+        work: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        chunk: int = 1,
+        lost: Callable[[Item], Result] | None = None,
     ) -> Iterator[Result]:
         """`work` of every item, in order.
 
@@ -128,11 +117,14 @@ class Workers:
         chunk : int
             Items of one task. More than one says that items are short: this process works on the first ones
             until its workers have started.
+        lost : callable, optional
+            Result of an item with which several workers in a row ended; an error without it.
 
         Raises
         ------
         SourceError
-            If the scheduler is lost, or several workers in a row ended during the same task.
+            If the scheduler is lost, has no workers for `WORKER_SECONDS`, or several workers in a row ended
+            with the same item.
         """
         if self.are_here:
             yield from map(work, items)
@@ -142,24 +134,19 @@ class Workers:
         if chunk > 1:
             while not started.done() and (batch := next(batches, None)):
                 yield from map(work, batch)
-        client = started.result()
-        waiting: deque[Future] = deque()
-        ahead = _Ahead(client)
-        held = client.submit(_unpickled, pickle.dumps(work), code_digest(), pure=False)
+        sent = _Sent(started.result(), work, self.scheduler)
         try:
             for batch in batches:
-                # As bytes: Dask looks for tasks in whatever else it is given.
-                packed = pickle.dumps(batch, protocol=5)
-                waiting.append(client.submit(_results, held, packed, pure=False))
-                if len(waiting) >= ahead():
-                    yield from _result(waiting.popleft(), self.scheduler)
-            while waiting:
-                yield from _result(waiting.popleft(), self.scheduler)
+                sent.add(batch)
+                while sent.is_full():
+                    yield from sent.first(lost)
+            while sent.waiting:
+                yield from sent.first(lost)
         finally:
             # Left early, after an error or an interrupt: the remaining tasks are not needed. If these workers
             # are left already, their tasks are, too.
-            if waiting and self._started is not None:
-                client.cancel(list(waiting))
+            if self._started is not None:
+                sent.cancel()
 
     def _start(self, module: str | None = None) -> Started[Client]:
         """The client of the workers, once they have started with a module imported."""
@@ -170,78 +157,11 @@ class Workers:
 
     def _connected(self, module: str | None) -> Client:
         # The cluster of this machine ends after its client.
-        return self._open.enter_context(_client(self.processes, self.scheduler, module, self._open))
+        return self._open.enter_context(connected(self.processes, self.scheduler, module, self._open))
 
 
 #: Tasks run in this process.
 HERE = Workers()
-
-
-def _client(processes: int, scheduler: str | None, module: str | None, closing: ExitStack) -> Client:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise MissingExtra(
-            "more than one worker process needs Dask",
-            hint="pip install 'straggler-rca[scale]', or --processes 1",
-        ) from error
-    if scheduler is None:
-        return Client(closing.enter_context(local_cluster(processes, module)), set_as_default=False)
-    _configure()
-    try:
-        asyncio.run(_answered(scheduler))
-        client = Client(scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise SourceError(
-            f"no Dask scheduler answers at {scheduler}",
-            hint="start one with `dask scheduler`; its first lines show the address",
-        ) from error
-    try:
-        client.wait_for_workers(1, timeout=WORKER_SECONDS)
-    except TimeoutError as error:
-        client.close()
-        raise SourceError(
-            f"the scheduler {scheduler} has no workers after {WORKER_SECONDS} s",
-            hint=f"start one with `dask worker {scheduler}` where straggler-rca is installed",
-        ) from error
-    return client
-
-
-def _configure() -> None:
-    import dask
-
-    dask.config.set(_CONFIGURATION)
-
-
-def local_cluster(n_workers: int, module: str | None = None) -> LocalCluster:
-    """Dask's scheduler in this process, and worker processes of one thread that have imported a module."""
-    from distributed import LocalCluster
-    from distributed.utils import get_mp_context
-
-    _configure()
-    # Dask sets its own list with the first context.
-    get_mp_context()
-    imported = ["distributed.nanny", "distributed.worker", module or "__main__"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload(imported)
-    return LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=1,
-        # Any free port: an HTTP server cannot be left out.
-        dashboard_address="127.0.0.1:0",
-        memory_limit=0,
-        preload=[_LEAVE_INTERRUPTS],
-        silence_logs="CRITICAL",
-    )
-
-
-async def _answered(scheduler: str) -> None:
-    """Return when the scheduler has answered: a `Client` that gets no answer blocks the next one for ever."""
-    from distributed.comm import connect
-
-    # Dask limits the connection, and not the wait for the first message.
-    async with asyncio.timeout(CONNECT_SECONDS):
-        comm = await connect(scheduler)
-    comm.abort()
 
 
 def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
@@ -250,49 +170,100 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
-class _Ahead:
-    """Number of tasks to send before the first result is read; workers may join and leave at any time."""
+class _Sent(Generic[Item, Result]):
+    """Tasks that were sent to workers, which may join and leave at any time."""
 
-    def __init__(self, client: Client) -> None:
-        self._client, self._number, self._asked = client, LEAST_AHEAD, float("-inf")
+    def __init__(self, client: Client, work: Callable[[Item], Result], scheduler: str | None) -> None:
+        self._client, self._scheduler = client, scheduler
+        self._work = client.submit(_unpickled, pickle.dumps(work), pure=False)
+        self._ahead, self._asked = LEAST_AHEAD, float("-inf")
+        self.waiting: deque[tuple[list[Item], int, Future]] = deque()
 
-    def __call__(self) -> int:
+    def add(self, batch: list[Item]) -> None:
+        # As bytes: Dask looks for tasks in whatever else it is given.
+        packed = pickle.dumps(batch, protocol=5)
+        task = self._client.submit(_results, self._work, code_digest(), packed, pure=False)
+        self.waiting.append((batch, len(packed), task))
+
+    def is_full(self) -> bool:
+        """Whether results should be read before more is sent."""
         # A question to the scheduler takes longer than a task's way.
         if time.monotonic() - self._asked > ASK_SECONDS:
             threads = sum(self._client.nthreads().values())
-            self._number, self._asked = max(LEAST_AHEAD, AHEAD_OF_THREAD * threads), time.monotonic()
-        return self._number
+            self._ahead, self._asked = max(LEAST_AHEAD, AHEAD_OF_THREAD * threads), time.monotonic()
+        n_bytes = sum(size for _, size, _ in self.waiting)
+        return bool(self.waiting) and (len(self.waiting) >= self._ahead or n_bytes > BYTES_AHEAD)
+
+    def first(self, lost: Callable[[Item], Result] | None) -> list[Result]:
+        """Results of the first task that waits."""
+        from distributed import KilledWorker
+
+        batch, _, task = self.waiting.popleft()
+        try:
+            return self._results(task)
+        except KilledWorker as error:
+            if lost is None:
+                raise SourceError(
+                    "several workers in a row ended during the same task",
+                    hint="mostly they lack memory: give each worker more, or start fewer per machine",
+                ) from error
+            if len(batch) == 1:
+                return [lost(batch[0])]
+        # One of them is at fault.
+        found = []
+        for item in batch:
+            self.add([item])
+            self.waiting.rotate(1)
+            found += self.first(lost)
+        return found
+
+    def _results(self, task: Future) -> list[Result]:
+        from distributed.client import FutureCancelledError
+
+        try:
+            held: list[Result] = pickle.loads(self._result(task))  # noqa: S301 - by a worker with the same code
+        except (FutureCancelledError, OSError) as error:
+            raise SourceError(
+                f"the scheduler {self._scheduler or 'of this machine'} was lost during the work",
+                hint="run the command again; what is kept already is not computed again",
+            ) from error
+        return held
+
+    def _result(self, task: Future) -> bytes:
+        """The result of a task; it is waited for while there are workers."""
+        last = time.monotonic() + WORKER_SECONDS
+        while True:
+            try:
+                found: bytes = task.result(timeout=ASK_SECONDS)
+            except TimeoutError:
+                if task.status == "error":
+                    raise
+                if self._client.nthreads():
+                    last = time.monotonic() + WORKER_SECONDS
+                elif time.monotonic() > last:
+                    raise SourceError(
+                        f"there are no workers for {WORKER_SECONDS} s",
+                        hint="see their logs; straggler-rca has to be installed where they run",
+                    ) from None
+            else:
+                return found
+
+    def cancel(self) -> None:
+        if self.waiting:
+            self._client.cancel([task for _, _, task in self.waiting])
 
 
-def _result(task: Future, scheduler: str | None) -> Any:
-    from distributed import KilledWorker
-    from distributed.client import FutureCancelledError
-
-    try:
-        return pickle.loads(task.result())  # noqa: S301 - by a worker with the same code
-    except KilledWorker as error:
-        raise SourceError(
-            "several workers in a row ended during the same task",
-            hint="mostly they lack memory: give each worker more, or start fewer per machine",
-        ) from error
-    except (FutureCancelledError, OSError) as error:
-        raise SourceError(
-            f"the scheduler {scheduler or 'of this machine'} was lost during the work",
-            hint="run the command again; what is kept already is not computed again",
-        ) from error
+def _unpickled(work: bytes) -> Any:
+    """The function of all tasks: the first worker that needs it gives it to the others."""
+    return pickle.loads(work)  # noqa: S301 - sent by the client of the same scheduler
 
 
-def _unpickled(work: bytes, code: str) -> Any:
-    """The function of all tasks, once per worker."""
+def _results(work: Callable[[Any], Any], code: str, batch: bytes) -> bytes:
     if code != code_digest():
         raise InvalidInput(
             f"the worker on {os.uname().nodename} has another version of straggler-rca or of its libraries",
             hint="install the same versions there",
         )
-    return pickle.loads(work)  # noqa: S301 - sent by the client of the same scheduler
-
-
-def _results(work: Callable[[Any], Any], batch: bytes) -> bytes:
     items = pickle.loads(batch)  # noqa: S301 - as above
     return pickle.dumps([work(each) for each in items], protocol=5)
 

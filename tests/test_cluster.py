@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +18,7 @@ import pytest
 from benchmarks.whatif_synthetic import write
 from rca.diagnosis.bundle import baseline
 from rca.evaluation.run import evaluate_collection
-from rca.sweep import Answers, sweep
+from rca.sweep import Answers, archived, sweep
 from rca.sweep.losses import Losses
 from rca.sweep.what_if import sweep_what_if
 from rca.training.collection import simulate_collection
@@ -41,10 +45,28 @@ class Cluster:
         options = ("--nthreads", "1", "--no-nanny", "--no-dashboard")
         self.workers.append(dask("worker", self.address, *options))
 
-    def kill_worker(self) -> None:
-        worker = self.workers.pop()
-        worker.kill()
-        worker.wait()
+    @contextmanager
+    def losing_a_worker(self) -> Iterator[None]:
+        """A worker hangs during the block; it is killed once it has had tasks for a second."""
+        from distributed import Client
+
+        with Client(self.address, set_as_default=False) as client:
+            address, process = next(iter(client.run(os.getpid).items()))
+            hung = next(each for each in self.workers if each.pid == process)
+            hung.send_signal(signal.SIGSTOP)
+
+            def kill() -> None:
+                while not client.processing()[address]:
+                    time.sleep(0.1)
+                time.sleep(1)
+                hung.kill()
+                hung.wait()
+                self.workers.remove(hung)
+
+            with ThreadPoolExecutor(1) as thread:
+                killed = thread.submit(kill)
+                yield
+                killed.result(0)
 
 
 def dask(*arguments: str) -> subprocess.Popen[bytes]:
@@ -93,36 +115,25 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_worker_that_is_killed_costs_no_window(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
-    def killing(done: int, total: int) -> None:
-        if done == 1:
-            cluster.kill_worker()
-
-    with Workers(1, cluster.address) as workers:
-        simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, workers=workers, progress=killing)
+def test_a_worker_that_is_killed_costs_no_window(
+    cluster: Cluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rca.training.collection.CHUNK", 1)
+    with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
+        simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, workers=workers)
     assert content(tmp_path / "corpus") == content(alone)
-    assert len(cluster.workers) == 1
 
 
-def test_a_sweep_has_the_answers_of_one_process(cluster: Cluster, alone: Path, tmp_path: Path) -> None:
-    """A worker joins during the sweep and another one is killed."""
-    killed = False
-
-    def killing(done: int, total: int) -> None:
-        nonlocal killed
-        if not killed:
-            cluster.start_worker()
-            killed = True
-
-    sweep([str(alone)], Answers(str(tmp_path / "here")), bundle=baseline())
-    with Workers(1, cluster.address) as workers:
-        sweep(
-            [str(alone)],
-            Answers(str(tmp_path / "there")),
-            bundle=baseline(),
-            workers=workers,
-            progress=killing,
-        )
+def test_a_sweep_has_the_answers_of_one_process(
+    cluster: Cluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker joins during the sweep, and another one is killed."""
+    monkeypatch.setattr("rca.sweep.run.CHUNK", 1)
+    found = archived([str(alone)])
+    sweep(found, Answers(str(tmp_path / "here")), bundle=baseline())
+    with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
+        cluster.start_worker()
+        sweep(found, Answers(str(tmp_path / "there")), bundle=baseline(), workers=workers)
     assert documents(tmp_path / "there") == documents(tmp_path / "here")
 
 
@@ -150,26 +161,16 @@ def test_an_evaluation_has_the_same_scores(cluster: Cluster) -> None:
     assert list(map(repr, there)) == list(map(repr, evaluate_collection(WINDOWS).rows))
 
 
-def test_a_sweep_of_traces_has_the_results_of_one_process(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker is killed between two traces, and the traces have to be sent."""
+def test_a_sweep_of_traces_has_the_results_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+    """A worker is killed during the sweep, and the traces have to be sent."""
     traces = tmp_path / "traces"
     traces.mkdir()
     for seed in range(12):
         write(traces / f"{seed}.parquet", dp=4, pp=2, microbatches=4, steps=3, seed=seed)
     sweep_what_if([str(traces)], Losses(str(tmp_path / "here")))
     cluster.start_worker()
-    n_workers = len(cluster.workers)
-
-    def killing(done: int, total: int) -> None:
-        if done == 1:
-            cluster.kill_worker()
-
-    monkeypatch.setattr("rca.sweep.filling.PART_ROWS", 1)
-    with Workers(1, cluster.address) as workers:
-        sweep_what_if([str(traces)], Losses(str(tmp_path / "there")), workers=workers, progress=killing)
-    assert len(cluster.workers) == n_workers - 1
+    with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
+        sweep_what_if([str(traces)], Losses(str(tmp_path / "there")), workers=workers)
     here, there = (Losses(str(tmp_path / name)).read().drop_columns("swept_at") for name in ("here", "there"))
     assert there.sort_by("url").equals(here.sort_by("url"))
     assert here.column("outcome").to_pylist() == ["analysed"] * 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rca import workers as module
+from rca.dask_client import local_cluster
 from rca.errors import InvalidInput, SourceError
 from rca.workers import FEWEST, HERE, Workers
 
@@ -51,6 +54,12 @@ def ends_once(folder: Path, number: int) -> int:
 def ends_always(number: int) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def ends_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return squared(number)
 
 
 def refuses(number: int) -> int:
@@ -124,6 +133,50 @@ def test_tasks_of_a_worker_that_ends_are_computed_again(two_workers: Workers, tm
 
 
 @pytest.mark.long
+def test_an_item_that_ends_every_worker_has_a_result_of_its_own() -> None:
+    with Workers(2) as workers:
+        # Workers have started.
+        list(workers.map(squared, [1]))
+        found = list(workers.map(ends_at_three, range(6), chunk=3, lost=lambda number: -number))
+    assert found == [0, 1, 4, -3, 16, 25]
+
+
+@pytest.mark.long
+def test_a_scheduler_whose_workers_all_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORKER_SECONDS", 2)
+    with local_cluster(1) as cluster, Workers(1, cluster.scheduler_address) as workers:
+        assert list(workers.map(squared, [2])) == [4]
+        cluster.scale(0)
+        with pytest.raises(SourceError, match="there are no workers for 2 s"):
+            list(workers.map(squared, [3]))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="not installed: openssl")
+def test_a_scheduler_with_certificates_is_used(tmp_path: Path) -> None:
+    import dask
+    from distributed import LocalCluster, Security
+
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made += ["-subj", "/CN=127.0.0.1", "-days", "1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(made, cwd=tmp_path, check=True, capture_output=True)
+    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    own = {role: {"key": key, "cert": certificate} for role in ("client", "worker", "scheduler")}
+    held: dict[str, Any] = {f"distributed.comm.tls.{role}": files for role, files in own.items()}
+    held["distributed.comm.tls.ca-file"] = certificate
+    with dask.config.set(held):
+        started = LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=Security(),
+            dashboard_address=None,
+        )  # fmt: skip
+        with started as cluster, Workers(1, cluster.scheduler_address) as workers:
+            assert cluster.scheduler_address.startswith("tls://")
+            assert list(workers.map(squared, [3])) == [9]
+            without = dask.config.set({"distributed.comm.tls.ca-file": None})
+            with without, pytest.raises(SourceError, match="no Dask scheduler answers"):
+                Workers(1, cluster.scheduler_address).__enter__()
+
+
+@pytest.mark.long
 def test_a_task_that_ends_every_worker_is_refused() -> None:
     with Workers(2) as workers, pytest.raises(SourceError, match="ended during the same task"):
         list(workers.map(ends_always, [1]))
@@ -139,16 +192,20 @@ def test_few_tasks_stay_here_unless_a_cluster_is_given() -> None:
     assert not cluster.are_here
 
 
-def test_workers_of_another_version_are_refused(
+def test_every_worker_of_another_version_refuses_its_tasks(
     two_workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Both workers have unpickled the work already.
+    work = partial(pow, 2)
+    assert list(two_workers.map(work, range(8))) == [2**number for number in range(8)]
     monkeypatch.setattr(module, "code_digest", lambda: "another")
-    with pytest.raises(InvalidInput, match="another version of straggler-rca"):
-        list(two_workers.map(squared, [1]))
+    for _ in range(4):
+        with pytest.raises(InvalidInput, match="another version of straggler-rca"):
+            list(two_workers.map(work, [1]))
 
 
 def test_a_scheduler_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 1)
+    monkeypatch.setattr("rca.dask_client.CONNECT_SECONDS", 1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(SourceError, match="no Dask scheduler answers at"), Workers(1, address):

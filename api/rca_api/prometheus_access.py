@@ -7,8 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
-from rca.commands.prometheus_options import seconds_of
 from rca.errors import InvalidInput
+from rca.telemetry.instants import seconds_of
 from rca.telemetry.sources.prometheus.credentials import checked_headers, read_token
 from rca.telemetry.sources.prometheus.window import read_prometheus
 from rca.telemetry.window import Window

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rca.commands import prometheus_options
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import forgo_pandas
 from rca.commands.prometheus_options import PrometheusOptions
@@ -106,14 +107,7 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print names of signals and features, and log-odds.")
     ] = False,
-    prometheus: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            envvar="RCA_PROMETHEUS_URL",
-            help="Read the job's exporters from this Prometheus, if there is no PATH.",
-        ),
-    ] = None,
+    prometheus: prometheus_options.Url = None,
     job: Annotated[
         str | None,
         typer.Option(
@@ -129,36 +123,14 @@ def command(
     end: Annotated[
         str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="YAML with the site's names of labels and the places of ranks."),
-    ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Namespace of the job's pods.")
-    ] = None,
-    match: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MATCHER", help="Only series with this label, such as 'cluster=\"eu-1\"'."),
-    ] = None,
-    header: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME:VALUE", help="Header for Prometheus, such as X-Scope-OrgID:team-a; repeatable."
-        ),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with a bearer token. [default: RCA_PROMETHEUS_TOKEN]"),
-    ] = None,
-    ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PEM certificates to trust for --prometheus.")
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus; one day at most.")
-    ] = 60.0,
-    allow_partial: Annotated[
-        bool, typer.Option("--allow-partial", help="Use partial data of Prometheus, and note it.")
-    ] = False,
+    labels: prometheus_options.Labels = None,
+    namespace: prometheus_options.Namespace = None,
+    match: prometheus_options.Match = None,
+    header: prometheus_options.Header = None,
+    token_file: prometheus_options.TokenFile = None,
+    ca_file: prometheus_options.CaFile = None,
+    timeout: prometheus_options.Timeout = 60.0,
+    allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Diagnose one telemetry window.
 

@@ -1,22 +1,58 @@
-"""Options of `rca diagnose` that read a window from Prometheus."""
+"""Options of the commands that read windows from Prometheus."""
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from rca.commands.progress import progress
-from rca.errors import InvalidInput, cut
+from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rca.telemetry.window import Window
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?)([smhd]?)")
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--prometheus",
+        metavar="URL",
+        envvar="RCA_PROMETHEUS_URL",
+        help="Read the jobs' exporters from this Prometheus, if there is no path.",
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="YAML with the site's names of labels and the places of ranks."),
+]
+Namespace = Annotated[str | None, typer.Option(metavar="NAME", help="Namespace of the job's pods.")]
+Match = Annotated[
+    list[str] | None,
+    typer.Option(metavar="MATCHER", help="Only series with this label, such as 'cluster=\"eu-1\"'."),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:VALUE", help="Header for Prometheus, such as X-Scope-OrgID:team-a; repeatable."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="File with a bearer token. [default: RCA_PROMETHEUS_TOKEN]"),
+]
+CaFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="PEM certificates to trust for --prometheus.")
+]
+Timeout = Annotated[
+    float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus; one day at most.")
+]
+AllowPartial = Annotated[
+    bool, typer.Option("--allow-partial", help="Use partial data of Prometheus, and note it.")
+]
 #: Options that also have an environment variable or a default: they do not contradict a path.
 _HARMLESS = frozenset({"url", "timeout"})
 
@@ -57,60 +93,42 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.sources.prometheus.credentials import headers_of, read_token
-        from rca.telemetry.sources.prometheus.window import USUAL_SECONDS, read_prometheus
+        from rca.telemetry.instants import moment_of, seconds_of
+        from rca.telemetry.sources.prometheus.window import USUAL_SECONDS
 
         if self.url is None or not self.job:
             raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
         if self.since is not None and self.start is not None:
             raise InvalidInput("--since and --start contradict each other", hint="leave out one of them")
         with progress() if not quiet else nullcontext() as report:
-            return read_prometheus(
-                self.url,
+            return self.reading()(
                 self.job,
                 since=USUAL_SECONDS if self.since is None else seconds_of(self.since),
                 start=None if self.start is None else moment_of(self.start),
                 end=None if self.end is None else moment_of(self.end),
-                labels=self.labels,
-                namespace=self.namespace,
-                matchers=self.match,
-                token=None if self.token_file is None else read_token(self.token_file),
-                ca_file=self.ca_file,
-                timeout=self.timeout,
-                allow_partial=self.allow_partial,
-                headers=headers_of(self.header),
                 report=report,
             )
 
+    def reading(self) -> partial[Window]:
+        """`read_prometheus` with what is the same for all jobs; files are read now.
 
-def seconds_of(text: str) -> float:
-    """Seconds of a span such as ``90s``, ``30m``, ``2h`` or ``1d``.
+        Raises
+        ------
+        InvalidInput, SourceError
+        """
+        from rca.telemetry.sources.prometheus.credentials import headers_of, read_token
+        from rca.telemetry.sources.prometheus.label_map import read_label_map
+        from rca.telemetry.sources.prometheus.window import read_prometheus
 
-    Raises
-    ------
-    InvalidInput
-        If it is no span.
-    """
-    found = _SPAN.fullmatch(text.strip())
-    if found is None:
-        raise InvalidInput(f"{cut(text)!r} is no span of time", hint="write it like 90s, 30m, 2h or 1d")
-    return float(found[1]) * _UNITS.get(found[2], 1.0)
-
-
-def moment_of(text: str) -> float:
-    """Unix seconds of a time in RFC 3339 or Unix seconds; without an offset it is UTC.
-
-    Raises
-    ------
-    InvalidInput
-        If it is no time.
-    """
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"{cut(text)!r} is no time", hint="write it like 2026-11-26T09:30:00Z") from None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        return partial(
+            read_prometheus,
+            self.url or "",
+            labels=None if self.labels is None else read_label_map(self.labels),
+            namespace=self.namespace,
+            matchers=self.match,
+            token=None if self.token_file is None else read_token(self.token_file),
+            ca_file=self.ca_file,
+            timeout=self.timeout,
+            allow_partial=self.allow_partial,
+            headers=headers_of(self.header),
+        )

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from rca.commands import prometheus_options
 from rca.commands.output import rendered, write
 from rca.commands.progress import progress
+from rca.commands.prometheus_options import PrometheusOptions
 from rca.commands.sweep_output import SHOWN, refused_lines, say_done
 from rca.commands.sweep_what_if import command as what_if_command
 from rca.commands.sweep_what_if import text as what_if_text
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from rca.sweep.archive import Found
     from rca.sweep.report import Report, Total
     from rca.sweep.what_if_report import WhatIfReport
 
@@ -30,6 +36,9 @@ class Format(StrEnum):
     table = "table"
     json = "json"
     html = "html"
+
+
+_BY_SUFFIX = {".html": Format.html, ".htm": Format.html, ".json": Format.json}
 
 
 class _RunByDefault(TyperGroup):
@@ -47,12 +56,16 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Diagnose every window of an archive, or replay every trace, on all cores or on a Dask cluster, and "
-    "sum up the answers. `rca sweep URL...` is short for `rca sweep run URL...`.",
+    "sum up the answers. `rca sweep URL...` is short for `rca sweep run URL...`, whose --help lists the "
+    "options.",
     epilog="\b\nExamples:\n"
     "  rca sweep data/windows                         answers in the folder sweep; repeat it to continue\n"
     "  rca sweep s3://bucket/windows --output s3://bucket/answers --scheduler tcp://10.0.0.1:8786\n"
+    "  sacct -X -P -o JobID,Start,End > jobs.txt      then read these jobs from Prometheus:\n"
+    "  rca sweep --prometheus http://prometheus:9090 --jobs jobs.txt\n"
     "  rca sweep report sweep                         incidents by cause and node, GPU-hours lost\n"
     "  rca sweep report sweep --output incidents.html\n"
+    "  rca sweep export sweep my-incidents --truth incidents.csv    windows with true labels, for rca train\n"
     "  rca sweep what-if traces                       what stragglers cost each job, in the folder what-if\n"
     "  rca sweep report what-if                       jobs by share of time lost",
 )
@@ -68,13 +81,13 @@ Answers = Annotated[
 @app.command("run")
 def run_command(
     urls: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="URL...",
+            metavar="[URL]...",
             help="Folders, files, or URLs such as s3://bucket/windows or gs://bucket/windows. A window is a "
             "directory with window.json, or a file that ends with .json, .json.gz, .json.zst or .arrow.",
         ),
-    ],
+    ] = None,
     output: Annotated[
         str,
         typer.Option(
@@ -84,15 +97,52 @@ def run_command(
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try windows again that could not be diagnosed.")
+    ] = False,
     processes: Processes = None,
     scheduler: Scheduler = None,
+    prometheus: prometheus_options.Url = None,
+    jobs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --prometheus: a table with the columns job, start and end, and a line per job, as "
+            "Slurm's sacct -X -P -o JobID,Start,End and kubectl's custom columns write it. Times without an "
+            "offset are UTC. Without an end the job runs.",
+        ),
+    ] = None,
+    every: Annotated[
+        str, typer.Option(metavar="SPAN", help="With --jobs: length of a window: 90s, 30m, 2h.")
+    ] = "30m",
+    labels: prometheus_options.Labels = None,
+    namespace: prometheus_options.Namespace = None,
+    match: prometheus_options.Match = None,
+    header: prometheus_options.Header = None,
+    token_file: prometheus_options.TokenFile = None,
+    ca_file: prometheus_options.CaFile = None,
+    timeout: prometheus_options.Timeout = 60.0,
+    allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Diagnose every window that has no answer yet.
 
-    You can stop the command at any time and repeat it: windows with an answer of the same bundle are left
-    out. Windows that cannot be read are listed, kept with their error, and tried again when they change.
-    Exit code 0 whatever the verdicts; 2 if a place cannot be read.
+    Windows are those under URLs, or with --prometheus and --jobs the spans of jobs. You can stop the command
+    at any time and repeat it: windows with an answer of the same bundle are left out. Bad windows are listed,
+    kept with their error, and tried again when they change. Exit code 0 whatever the verdicts; 2 if a place
+    cannot be read.
     """
+    asked = PrometheusOptions(
+        url=prometheus,
+        labels=labels,
+        namespace=namespace,
+        match=tuple(match or ()),
+        header=tuple(header or ()),
+        token_file=token_file,
+        ca_file=ca_file,
+        timeout=timeout,
+        allow_partial=allow_partial,
+    )
+    windows = _found(urls or [], jobs, every, asked)
     from rca.diagnosis.bundle import Bundle, baseline
     from rca.sweep import Answers as DataSet
     from rca.sweep import sweep
@@ -100,11 +150,12 @@ def run_command(
     held = baseline() if bundle is None else Bundle.load(bundle)
     with progress() as report, workers_of(processes, scheduler) as workers:
         done = sweep(
-            urls,
+            windows,
             DataSet(output),
             bundle=held,
             workers=workers,
             progress=lambda finished, total: report("diagnosing", finished, total),
+            retry=retry,
         )
     say_done(done, output, "windows", "answer")
 
@@ -112,12 +163,42 @@ def run_command(
 app.command("what-if")(what_if_command)
 
 
+def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOptions) -> Sequence[Found]:
+    """What to diagnose: an archive, or jobs of Prometheus."""
+    import time
+
+    from rca.sweep import archived, job_windows, read_jobs
+    from rca.telemetry.instants import seconds_of
+
+    if urls:
+        asked.refuse_any()
+        if jobs is not None:
+            raise InvalidInput("--jobs is for --prometheus only", hint="leave out the URLs, or this option")
+        found = archived(urls)
+        if not found:
+            raise InvalidInput(
+                f"no windows under {', '.join(urls)}",
+                hint="a window is a directory with window.json, or a file that ends with .json, .json.gz, "
+                ".json.zst or .arrow",
+            )
+        return found
+    if asked.url is None or jobs is None:
+        raise InvalidInput("nothing to diagnose", hint="give a URL, or --prometheus URL and --jobs FILE")
+    windows = job_windows(read_jobs(jobs), every=seconds_of(every), reading=asked.reading(), now=time.time())
+    if not windows:
+        raise InvalidInput(
+            f"{jobs}: no job has a span of {every} that is over",
+            hint="check the times, or give a shorter --every",
+        )
+    return windows
+
+
 @app.command("report")
 def report_command(
     answers: Answers = "sweep",
     format_: Annotated[
         Format | None,
-        typer.Option("--format", "-f", help="Default: table, or html with --output FILE.html."),
+        typer.Option("--format", "-f", help="Default: table, or by the suffix of --output: .html, .json."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
@@ -132,8 +213,7 @@ def report_command(
     import json
 
     found, as_text = _report(answers)
-    by_name = Format.html if output is not None and output.suffix in (".html", ".htm") else Format.table
-    chosen = format_ or by_name
+    chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
     if chosen is Format.json:
         write(json.dumps(found.as_dict(), indent=2), output)
     elif chosen is Format.html:
@@ -144,7 +224,6 @@ def report_command(
 
 def _report(url: str) -> tuple[Report | WhatIfReport, Callable[[], str]]:
     """The report on a data set, and its text; the columns show what it holds."""
-    from rca.errors import InvalidInput
     from rca.sweep import Answers as DataSet
     from rca.sweep import report
     from rca.sweep.losses import Losses
@@ -160,10 +239,52 @@ def _report(url: str) -> tuple[Report | WhatIfReport, Callable[[], str]]:
     return found, lambda: _text(found)
 
 
+@app.command("export")
+def export_command(
+    answers: Answers,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, empty, or of an earlier export.")],
+    truth: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="What was found out: a table with the columns job, cause, start and end, and if known nodes "
+            "(node[1-4]) and ranks (8-15). The cause healthy says that the job ran as it should.",
+        ),
+    ],
+    hold_out: Annotated[
+        bool,
+        typer.Option(
+            "--hold-out",
+            help="Let a hash of the job choose the part. By default all windows are for training.",
+        ),
+    ] = False,
+) -> None:
+    """Write the windows of an archive with their true labels, for `rca train` and `rca evaluate`.
+
+    A window is faulty if a cause acts in a fifth of its time or more, or stops the job in it. It is healthy
+    if a finding says so for all of its time. Others are left out.
+    """
+    from rca.sweep import Answers as DataSet
+    from rca.sweep import read_findings, write_collection
+
+    with progress() as report:
+        written, left_out = write_collection(
+            DataSet(answers),
+            read_findings(truth),
+            folder,
+            hold_out=hold_out,
+            progress=lambda done, total: report("writing windows", done, total),
+        )
+    for reason, number in sorted(left_out.items()):
+        typer.echo(f"left out: {number:,} {reason}", err=True)
+    write(f"{written:,} windows in {folder}; next: rca train --collection {folder}, or rca evaluate {folder}")
+
+
 def _text(found: Report) -> str:
     counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in found.verdicts.items())
     lines = [
-        f"{found.gpu_hours:,.2f} GPU-hours lost in {len(found.incidents):,} incidents",
+        f"{found.gpu_hours:,.2f} GPU-hours lost in {len(found.incidents):,} incidents, "
+        f"{found.unexplained:,.2f} of them without a named cause",
         f"{found.windows:,} windows of {found.jobs:,} jobs: {counts}",
     ]
     tables = [
@@ -171,6 +292,11 @@ def _text(found: Report) -> str:
         _table("by node", "node", "most frequent cause", found.nodes),
         _table("by job", "job", "most frequent cause", found.by_job),
     ]
+    if found.suspects:
+        tables.append(_table("named by undecided windows", "node", "most frequent cause", found.suspects))
+    if len(found.models) > 1:
+        models = ", ".join(f"{name[:12]} ({n:,} windows)" for name, n in found.models.items())
+        lines.append(f"answers of {len(found.models)} models: {models}; repeat the sweep for those of one")
     return "\n".join([*lines, *map(rendered, tables), *refused_lines(found.refused)])
 
 

@@ -7,13 +7,25 @@ Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that coul
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
-from rca.diagnosis.result import Diagnosis
-from rca.sweep.archive import Archived
+from rca.diagnosis.result import Cause, Diagnosis, Slowdown
+from rca.sweep.archive import Found
 from rca.sweep.data_set import REFUSED, TIME, DataSet, Row
 
+#: A cause of the window, and its part of the loss.
+_CAUSE = pa.struct(
+    [
+        ("cause", pa.string()),
+        ("probability", pa.float64()),
+        ("ranks", pa.list_(pa.int64())),
+        ("nodes", pa.list_(pa.string())),
+        ("seconds_per_step", pa.float64()),
+        ("gpu_hours_lost", pa.float64()),
+    ]
+)
 #: Columns of a row. Times are those of the window; costs are in seconds per step and in GPU-hours.
 SCHEMA = pa.schema(
     [
@@ -37,6 +49,7 @@ SCHEMA = pa.schema(
         ("since", TIME),
         ("seconds_per_step", pa.float64()),
         ("gpu_hours_lost", pa.float64()),
+        ("causes", pa.list_(_CAUSE)),
         ("error", pa.string()),
         ("error_message", pa.string()),
         # The whole answer, as `rca diagnose --format json` prints it.
@@ -65,7 +78,7 @@ class Answers(DataSet):
         return str(row["verdict"] or REFUSED)
 
 
-def row_of(found: Archived, model_sha256: str, diagnosis: Diagnosis) -> Row:
+def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
     """The row of an answer."""
     first = next(iter(diagnosis.causes), None)
     place = first or next(iter(diagnosis.stragglers), None)
@@ -86,5 +99,22 @@ def row_of(found: Archived, model_sha256: str, diagnosis: Diagnosis) -> Row:
         "since": diagnosis.since,
         "seconds_per_step": diagnosis.slowdown.seconds_per_step,
         "gpu_hours_lost": diagnosis.slowdown.gpu_hours_lost,
+        "causes": [_cause(each, diagnosis.slowdown) for each in diagnosis.causes],
         "document": diagnosis.to_json(),
+    }
+
+
+def _cause(cause: Cause, slowdown: Slowdown) -> dict[str, Any]:
+    idle = slowdown.gpu_hours_idle or 0.0
+    hours = idle if cause.stops_the_job else None
+    if cause.seconds_per_step is not None and slowdown.seconds_per_step:
+        share = min(1.0, cause.seconds_per_step / slowdown.seconds_per_step)
+        hours = share * ((slowdown.gpu_hours_lost or 0.0) - idle)
+    return {
+        "cause": cause.cause,
+        "probability": cause.probability,
+        "ranks": cause.ranks,
+        "nodes": cause.nodes,
+        "seconds_per_step": cause.seconds_per_step,
+        "gpu_hours_lost": hours,
     }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 from rca.errors import InvalidInput, InvalidWindow, MissingExtra, RcaError, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE, OWN_FILES
@@ -22,6 +23,25 @@ WINDOW_SUFFIXES = (".json", ".json.gz", ".json.zst", ".arrow")
 MAX_BYTES = 1 << 30
 #: What identifies the content of a stored file, by the kind of storage.
 _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "created")
+
+
+class Found(Protocol):
+    """A window or a trace that was found and not yet read."""
+
+    @property
+    def url(self) -> str:
+        """What identifies the window."""
+
+    @property
+    def version(self) -> str:
+        """Another version of the same URL is another window, which replaces it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can read it."""
+
+    def read(self) -> Any:
+        """The window, validated; or its content, for workers that cannot read its files."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +93,39 @@ class ArchivedWindow(Archived):
             return read_window(self.url, max_bytes=MAX_BYTES)
         files, path = file_system(self.url)
         with using(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
-            place = Path(folder) / PurePosixPath(path).name
-            files.get(path, str(place), recursive=files.isdir(path))
+            place = Path(folder) / (PurePosixPath(path).name or "window")
+            _copy(files, path, place)
             try:
                 return read_window(place, max_bytes=MAX_BYTES)
-            except InvalidWindow as error:
-                # The copy is gone when somebody reads the message.
-                error.path = self.url
+            except RcaError as error:
+                # The copy is gone when the message is read.
+                error.message = error.message.replace(str(place), self.url)
+                if isinstance(error, InvalidWindow):
+                    error.path = self.url
                 raise
+
+
+def _copy(files: Any, path: str, place: Path) -> None:
+    """Copy a window to this machine: a file, or those files of a directory that a window may have."""
+    if not files.isdir(path):
+        files.get_file(path, str(place))
+        return
+    place.mkdir()
+    for each in files.ls(path, detail=False):
+        name = PurePosixPath(each).name
+        if name in OWN_FILES:
+            files.get_file(each, str(place / name))
+
+
+@dataclass(frozen=True)
+class Unlisted(Archived):
+    """A folder of an archive that cannot be listed, in place of what it holds."""
+
+    reason: str = ""
+
+    def read(self) -> Any:
+        """Raise the error."""
+        raise SourceError(f"{self.url}: cannot be listed: {self.reason}")
 
 
 @dataclass(frozen=True)
@@ -93,8 +138,8 @@ class Folder:
     path : str
     names : mapping of str to dict
         What the storage says about each file.
-    is_local : bool
-        Whether the folder was named by a path, and not by a URL.
+    given : (str, str)
+        The URL that was given, and its path in `files`.
     is_whole : bool
         False if a single file of the folder was named: it may hold others.
     """
@@ -102,13 +147,21 @@ class Folder:
     files: Any
     path: str
     names: Mapping[str, dict[str, Any]]
-    is_local: bool
+    given: tuple[str, str]
     is_whole: bool = True
 
     def url(self, name: str = "") -> str:
         """URL of a file, or of the folder; a path if the folder was named by a path."""
-        path = f"{self.path}/{name}" if name else self.path
-        return path if self.is_local else str(self.files.unstrip_protocol(path))
+        path = "/".join(part for part in (self.path, name) if part)
+        url, root = self.given
+        if _is_path(url):
+            return path
+        # Without what fsspec leaves out of a path: a host, or the file that holds the files.
+        head, chain, rest = url.partition("::")
+        inner = path.removeprefix(root).strip("/")
+        base = head if head.endswith("://") else head.rstrip("/")
+        between = "" if not inner or base.endswith("/") else "/"
+        return f"{base}{between}{inner}{chain}{rest}"
 
     def beside(self, names: Iterable[str]) -> str | None:
         """The first of the names that the folder has."""
@@ -165,19 +218,22 @@ def archived(urls: Iterable[str], find: Find = windows_of) -> list[Archived]:
     MissingExtra
         If a library for a protocol is not installed.
     """
-    found = {each.url: each for url in urls for folder in _folders(url) for each in _found(url, folder, find)}
+    found: dict[str, Archived] = {}
+    for url in urls:
+        folders, unlisted = _folders(url)
+        with using(url):
+            found |= {each.url: each for folder in folders for each in find(folder)}
+        found |= {each.url: each for each in unlisted}
     return [found[url] for url in sorted(found)]
 
 
-def _found(url: str, folder: Folder, find: Find) -> list[Archived]:
-    with using(url):
-        return list(find(folder))
-
-
-def _folders(url: str) -> Iterator[Folder]:
+def _folders(url: str) -> tuple[list[Folder], list[Unlisted]]:
     files, root = file_system(url)
+    failed: list[OSError] = []
     with using(url):
-        listed: dict[str, dict[str, Any]] = files.find(root, detail=True)
+        listed: dict[str, dict[str, Any]] = (
+            _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+        )
         if not listed and not files.exists(root):
             raise SourceError(
                 f"{url}: no such file or directory",
@@ -187,8 +243,36 @@ def _folders(url: str) -> Iterator[Folder]:
     for path, facts in listed.items():
         folder, _, name = path.rpartition("/")
         folders.setdefault(folder, {})[name] = facts
-    for folder, names in folders.items():
-        yield Folder(files, folder, names, is_local="://" not in url, is_whole=list(listed) != [root])
+    is_whole = list(listed) != [root]
+    unlisted = [Unlisted(str(error.filename), "", 0, error.strerror or str(error)) for error in failed]
+    return [Folder(files, path, names, (url, root), is_whole) for path, names in folders.items()], unlisted
+
+
+def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:
+    """Files of this machine: fsspec leaves out folders that it cannot list, and says nothing.
+
+    Pipes and sockets are left out, because a reader would wait for them. A folder that links lead to counts
+    once, so a loop of links ends.
+    """
+    if Path(root).is_file():
+        return {root: _facts(root)}
+    found: dict[str, dict[str, Any]] = {}
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(root, onerror=failed.append, followlinks=True):
+        here = Path(folder).stat()
+        if (here.st_dev, here.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((here.st_dev, here.st_ino))
+        for path in (f"{folder}/{name}" for name in names):
+            if Path(path).is_file():
+                found[path] = _facts(path)
+    return found
+
+
+def _facts(path: str) -> dict[str, Any]:
+    held = Path(path).stat()
+    return {"size": held.st_size, "mtime": held.st_mtime}
 
 
 def file_system(url: str) -> tuple[Any, str]:
@@ -205,6 +289,8 @@ def file_system(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise MissingExtra("a sweep needs fsspec", hint="pip install 'straggler-rca[scale]'") from error
+    if _is_path(url):
+        return fsspec.filesystem("file"), os.path.abspath(url)  # noqa: PTH100 - keeps symbolic links
     try:
         files, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as error:
@@ -213,7 +299,18 @@ def file_system(url: str) -> tuple[Any, str]:
         raise InvalidInput(
             f"{url}: {error}", hint="give a path, s3://..., gs://... or another URL of fsspec"
         ) from error
-    return files, str(path).rstrip("/") or "/"
+    except OSError as error:
+        raise SourceError(f"{url}: cannot be read: {error.strerror or error}") from error
+    return files, str(path).rstrip("/") or files.root_marker
+
+
+def _is_path(url: str) -> bool:
+    return "://" not in url
+
+
+def protocols(files: Any) -> tuple[str, ...]:
+    """Names of the protocol of a file system."""
+    return (files.protocol,) if isinstance(files.protocol, str) else tuple(files.protocol)
 
 
 @contextmanager

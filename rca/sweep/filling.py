@@ -6,19 +6,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from rca.errors import RcaError
-from rca.sweep.archive import Archived
-from rca.sweep.data_set import REFUSED, DataSet, Row
+from rca.errors import RcaError, TooLarge
+from rca.sweep.archive import Found
+from rca.sweep.data_set import REFUSED, DataSet, Row, printable
 from rca.workers import Workers
 
 #: Rows of a part, and the longest time that a row waits for its part, seconds.
 PART_ROWS, PART_SECONDS = 512, 20.0
 
+_Place = TypeVar("_Place", bound=Found)
 Progress = Callable[[int, int], None]
 #: What was found; and its content, or why it cannot be read, if it was read on this machine.
-Task = tuple[Archived, Any]
+Task = tuple[Found, Any]
 
 
 class RowMaker(Protocol):
@@ -66,22 +67,23 @@ class Swept:
 
 
 def fill(
-    every: Sequence[Archived],
+    every: Sequence[_Place],
     data: DataSet,
     making: RowMaker,
     *,
-    workers: Callable[[Sequence[Archived]], Workers],
+    workers: Callable[[Sequence[_Place]], Workers],
     chunk: int,
     progress: Progress,
+    retry: bool = False,
 ) -> Swept:
     """Make and keep the rows that a data set lacks.
 
-    A sweep that was interrupted continues when it is repeated. What cannot be used gets a row with the error;
-    it is tried again when its files change.
+    A sweep that was interrupted continues when it is repeated. What cannot be used gets a row with the error.
+    It is tried again when its files change, and what could not be read every time.
 
     Parameters
     ----------
-    every : sequence of Archived
+    every : sequence of Found
     data : DataSet
     making : RowMaker
     workers : callable
@@ -90,19 +92,42 @@ def fill(
         Rows of one task.
     progress : callable
         ``(done, total)`` windows or traces.
+    retry : bool
+        Try everything again that has an error.
     """
-    known = data.known()
-    todo = [each for each in every if (each.url, each.version, making.maker) not in known]
+    data.prepare()
+    known = data.known(refused=not retry)
+    todo = [each for each in every if (printable(each.url), each.version, making.maker) not in known]
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
     chosen = workers(todo)
     tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
-    for part in _parts(chosen.map(making.row, tasks, chunk=chunk)):
+    guarded = _Guarded(making, type(data))
+    for part in _parts(chosen.map(guarded.row, tasks, chunk=chunk, lost=guarded.lost)):
         data.write(part)
         for row in part:
             done.count(row, data.outcome_of(row))
         progress(done.kept + sum(done.outcomes.values()), done.found)
     return done
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """One bad window or trace does not end a sweep, whatever it does."""
+
+    making: RowMaker
+    kind: type[DataSet]
+
+    def row(self, task: Task) -> Row:
+        try:
+            return self.making.row(task)
+        except Exception as error:
+            defect = RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")
+            return self.kind.error_row(task[0], self.making.maker, defect)
+
+    def lost(self, task: Task) -> Row:
+        ended = TooLarge("several workers in a row ended with it; mostly they lack memory")
+        return self.kind.error_row(task[0], self.making.maker, ended)
 
 
 def content_of(task: Task) -> Any:
@@ -137,7 +162,7 @@ def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
         yield held
 
 
-def _read(found: Archived) -> Task:
+def _read(found: Found) -> Task:
     """The content of what is on this machine alone."""
     if not found.is_local:
         return found, None

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import RcaError
-from rca.sweep.archive import Archived
+from rca.sweep.archive import Found
 from rca.sweep.data_set import REFUSED, TIME, DataSet, Row
 from rca.whatif.attribution import Decomposition
 from rca.whatif.result import WhatIf
@@ -79,8 +79,13 @@ class Losses(DataSet):
         """Whether the trace was analysed, refused or left out."""
         return str(row["outcome"])
 
+    @classmethod
+    def error_row(cls, found: Found, made_by: str, error: RcaError) -> Row:
+        """The row of a trace that cannot be replayed."""
+        return super().error_row(found, made_by, error) | {"outcome": REFUSED}
 
-def row_of(found: Archived, analysis: str, job_id: str, result: WhatIf) -> Row:
+
+def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
     """The row of a result.
 
     Parameters
@@ -134,12 +139,7 @@ def row_of(found: Archived, analysis: str, job_id: str, result: WhatIf) -> Row:
     }
 
 
-def row_of_error(found: Archived, analysis: str, error: RcaError) -> Row:
-    """The row of a trace that cannot be replayed."""
-    return Losses.error_row(found, analysis, error) | {"outcome": REFUSED}
-
-
-def row_without_operations(found: Archived, analysis: str, reason: str) -> Row:
+def row_without_operations(found: Found, analysis: str, reason: str) -> Row:
     """The row of a file that is no trace, or of a window without operations."""
     return Losses.empty_row(found, analysis) | {"outcome": LEFT_OUT, "error_message": reason}
 

@@ -1,14 +1,14 @@
-"""The sweep: every window of an archive that has no answer yet is diagnosed on workers."""
+"""The sweep: every window that has no answer yet is diagnosed on workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rca.diagnosis import Bundle, diagnose
 from rca.errors import RcaError
 from rca.sweep.answers import Answers, row_of
-from rca.sweep.archive import archived
+from rca.sweep.archive import Found
 from rca.sweep.data_set import Row
 from rca.sweep.filling import Progress, Swept, Task, content_of, fill
 from rca.workers import HERE, Workers
@@ -18,25 +18,29 @@ CHUNK = 4
 
 
 def sweep(
-    urls: Iterable[str],
+    windows: Sequence[Found],
     answers: Answers,
     *,
     bundle: Bundle,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
+    retry: bool = False,
 ) -> Swept:
-    """Diagnose every window under the URLs that has no answer of this bundle, and keep the answers.
+    """Diagnose every window that has no answer of this bundle, and keep the answers.
 
     Parameters
     ----------
-    urls : iterable of str
-        See `rca.sweep.archive.archived`. Workers read URLs themselves; a cluster gets the content of files.
+    windows : sequence of Found
+        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
+        themselves; a cluster gets the content of files.
     answers : Answers
     bundle : Bundle
     workers : Workers
         Without influence on the answers.
     progress : callable
         ``(done, total)`` windows.
+    retry : bool
+        Try windows again that could not be diagnosed.
 
     Returns
     -------
@@ -44,12 +48,13 @@ def sweep(
         Outcomes are verdicts.
     """
     return fill(
-        archived(urls),
+        windows,
         answers,
         _Diagnosing(bundle),
         workers=lambda todo: workers.for_few(len(todo)),
         chunk=CHUNK,
         progress=progress,
+        retry=retry,
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.errors import InvalidInput, InvalidTrace
-from rca.sweep.archive import Archived, Folder, file_system, using, windows_of
+from rca.sweep.archive import Archived, Folder, file_system, protocols, using, windows_of
 from rca.telemetry.encodings.directory import JOB_FILE
 
 TRACE_SUFFIX = ".parquet"
@@ -84,7 +84,10 @@ class ArchivedTrace(Archived):
         with using(self.url), files.open(path, "rb") if sent is None else BytesIO(sent.trace) as file:
             try:
                 return list(pq.read_schema(file).names)
-            except pa.ArrowException as error:
+            except (OSError, pa.ArrowException) as error:
+                # A file of this machine that was opened is damaged. A bucket may be read the next time.
+                if isinstance(error, OSError) and (error.errno or "file" not in protocols(files)):
+                    raise
                 raise InvalidTrace(f"not a readable Parquet trace: {error}") from error
 
     @contextmanager
@@ -103,7 +106,7 @@ class ArchivedTrace(Archived):
         """
         urls = [self.url] if self.meta is None else [self.url, self.meta]
         places = [file_system(url) for url in urls]
-        if sent is None and all("file" in _protocols(files) for files, _ in places):
+        if sent is None and all("file" in protocols(files) for files, _ in places):
             yield _pair([Path(path) for _, path in places])
             return
         contents = [None, None] if sent is None else [sent.trace, sent.meta]
@@ -170,8 +173,3 @@ def _bytes(url: str) -> bytes:
     with using(url):
         content: bytes = files.cat_file(path)
     return content
-
-
-def _protocols(files: object) -> tuple[str, ...]:
-    protocol: str | tuple[str, ...] = files.protocol  # type: ignore[attr-defined]
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)

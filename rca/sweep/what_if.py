@@ -12,7 +12,7 @@ from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Archived, archived
 from rca.sweep.data_set import Row
 from rca.sweep.filling import Progress, Swept, Task, content_of, fill
-from rca.sweep.losses import Losses, row_of, row_of_error, row_without_operations
+from rca.sweep.losses import Losses, row_of, row_without_operations
 from rca.sweep.traces import ArchivedTrace, operations_of, refuse_to_send
 from rca.whatif.analysis import analysed, replay_of, what_if
 from rca.whatif.long_trace import STREAMED_FROM, stream_replay
@@ -33,6 +33,7 @@ def sweep_what_if(
     *,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
+    retry: bool = False,
 ) -> Swept:
     """Analyse every trace under the URLs that has no result of this version, and keep the results.
 
@@ -47,6 +48,8 @@ def sweep_what_if(
         `STREAMED_FROM` rows it keeps 4 bytes per operation.
     progress : callable
         ``(done, total)`` files.
+    retry : bool
+        Try traces again that could not be replayed.
 
     Returns
     -------
@@ -60,7 +63,13 @@ def sweep_what_if(
     """
     every = [each for each in archived(urls, operations_of) if not losses.has_part(each)]
     return fill(
-        every, losses, _Analysing(), workers=partial(_chosen, workers), chunk=CHUNK, progress=progress
+        every,
+        losses,
+        _Analysing(),
+        workers=partial(_chosen, workers),
+        chunk=CHUNK,
+        progress=progress,
+        retry=retry,
     )
 
 
@@ -80,7 +89,7 @@ class _Analysing:
         try:
             return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
         except RcaError as error:
-            return row_of_error(found, self.maker, error)
+            return Losses.error_row(found, self.maker, error)
 
     def _of_trace(self, found: ArchivedTrace, task: Task) -> Row:
         sent = None if task[1] is None else content_of(task)
@@ -90,7 +99,7 @@ class _Analysing:
             try:
                 return row_of(found, self.maker, found.name, _analysed(path, meta))
             except RcaError as error:
-                row = row_of_error(found, self.maker, error)
+                row = Losses.error_row(found, self.maker, error)
                 # Without the folder, which may be that of a copy.
                 named = (
                     str(row["error_message"]).replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from os import PathLike
@@ -17,6 +17,7 @@ from rca.errors import InvalidInput, RcaError, SourceError, cut
 from rca.telemetry.causes import FailureMode, Pattern, StragglerType
 from rca.telemetry.encodings import directory
 from rca.telemetry.files import replace_file
+from rca.telemetry.job import Job
 from rca.telemetry.read import read_window
 from rca.telemetry.window import Window
 
@@ -163,6 +164,18 @@ class Collection:
         return iter(self.entries)
 
 
+def located(label: Label, job: Job) -> Label:
+    """Complete each cause: ranks if only nodes are given, nodes if only ranks are given."""
+    topology = job.topology
+    causes: list[LabelledCause] = []
+    for each in label.causes:
+        ranks_of_nodes = [rank for rank in range(job.world_size) if _on(topology, rank, each.nodes)]
+        ranks = each.ranks or tuple(ranks_of_nodes)
+        nodes = each.nodes or tuple(topology.nodes_of(list(ranks)) if ranks else ())
+        causes.append(each.model_copy(update={"ranks": ranks, "nodes": nodes}))
+    return label.model_copy(update={"causes": tuple(causes)})
+
+
 def read_label(path: str | PathLike[str]) -> Label:
     """Read a label, from its file or from the labelled window's directory.
 
@@ -250,6 +263,11 @@ def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> N
     """Write a window's directory and its label atomically."""
     content = orjson.dumps(label.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
     directory.write(window.job, window.tables, path, attachments={LABEL_FILE: content})
+
+
+def _on(topology: Any, rank: int, nodes: Iterable[str]) -> bool:
+    index = int(topology.node[rank])
+    return index >= 0 and topology.node_names[index] in nodes
 
 
 def _inside(folder: Path, relative: str) -> Path:

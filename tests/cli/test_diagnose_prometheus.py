@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rca.commands.prometheus_options import moment_of, seconds_of
 from rca.errors import InvalidInput
+from rca.telemetry.instants import moment_of, seconds_of
 from tests.telemetry.prometheus_servers import (
     END,
     INTERVAL,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from child_processes import RESULT, command
@@ -23,7 +24,7 @@ from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import FILE, Task
 from rca_api.training_runs.wakeup import WakeupQueue
-from rca_api.training_runs.work import WAITING, retry_while_away
+from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import Worker
 
 
@@ -83,6 +84,17 @@ def test_a_worker_is_woken_works_and_stops(installation: Installation) -> None:
         working.result(10)
     assert installation.row(run).result == RESULT
     assert not installation.folder(run).exists()
+
+
+def test_a_run_uses_the_scheduler_of_the_settings(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rca.dask_client.CONNECT_SECONDS", 1)
+    installation.settings = installation.settings.model_copy(update={"dask_scheduler": "tcp://127.0.0.1:1"})
+    row = installation.row(installation.order())
+    task = installation.worker("succeed")._task(row, installation.folder(row.id))
+    with pytest.raises(SourceError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1"):
+        work(task, Mock())
 
 
 def test_without_orders_there_is_no_work(installation: Installation) -> None:

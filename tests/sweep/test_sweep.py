@@ -46,7 +46,7 @@ def gzipped(content: bytes) -> bytes:
 
 
 def swept(archive: Path | str, folder: Path | str, **options: Any) -> Swept:
-    return sweep([str(archive)], Answers(str(folder)), bundle=baseline(), **options)
+    return sweep(archived([str(archive)]), Answers(str(folder)), bundle=baseline(), **options)
 
 
 def rows(folder: Path | str) -> dict[str, Row]:
@@ -72,6 +72,10 @@ def test_each_window_gets_the_answer_of_diagnose(archive: Path, tmp_path: Path) 
         del document[name]
     assert alone.to_dict() | document == alone.to_dict()
     assert (slow["cause"], slow["nodes"], slow["ranks"]) == ("cpu_contention", ["node-1"], [2, 3])
+    (named,) = slow["causes"]
+    part = alone.causes[0].seconds_per_step / alone.slowdown.seconds_per_step
+    assert named["gpu_hours_lost"] == pytest.approx(alone.slowdown.gpu_hours_lost * part)
+    assert 0 < part < 1
     assert slow["gpu_hours_lost"] == alone.slowdown.gpu_hours_lost > 0
     assert slow["window_start"].tzinfo is not None
     assert found["bad.json"]["error"] == "invalid-window"
@@ -132,8 +136,8 @@ def test_buckets_are_read_and_written(bucket: str) -> None:
     done = swept(f"{bucket}windows", f"{bucket}answers")
     assert done.outcomes == {"healthy": 1, "fail_stop": 1}
     assert {row["url"] for row in Answers(f"{bucket}answers").read().to_pylist()} == {
-        "memory:///windows/healthy",
-        "memory:///windows/killed.json",
+        "memory://windows/healthy",
+        "memory://windows/killed.json",
     }
     assert swept(f"{bucket}windows", f"{bucket}answers").kept == 2
 
@@ -151,13 +155,17 @@ def test_places_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 T0 = datetime(2026, 11, 27, 3, tzinfo=UTC)
 
 
+def cause(name: str = "gpu_throttling", gpu_hours: float | None = 2.0, *nodes: str) -> dict[str, Any]:
+    return {"cause": name, "ranks": [8, 9], "nodes": list(nodes or ("node-1",)), "gpu_hours_lost": gpu_hours}
+
+
 def row(number: int, **changes: Any) -> Row:
     """A slow window of ten minutes, a quarter of an hour after the one before."""
     start = T0 + timedelta(minutes=15 * number)
     facts = {
         "url": f"w{number}", "version": "1", "model_sha256": "m", "swept_at": T0, "job_id": "job",
         "window_start": start, "window_end": start + timedelta(minutes=10), "verdict": "fail_slow",
-        "failure_mode": "fail_slow", "cause": "gpu_throttling", "ranks": [8, 9], "nodes": ["node-1"],
+        "failure_mode": "fail_slow", "causes": [cause()], "ranks": [8, 9], "nodes": ["node-1"],
         "gpu_hours_lost": 2.0,
     }  # fmt: skip
     return dict.fromkeys(SCHEMA.names) | facts | changes
@@ -171,19 +179,64 @@ def summed(tmp_path: Path, *held: Row) -> Any:
 
 def test_windows_of_one_fault_are_one_incident(tmp_path: Path) -> None:
     later = row(20)
-    found = summed(tmp_path, row(0), row(1), later, row(2, nodes=["node-2"]), row(3, job_id="other"))
+    found = summed(
+        tmp_path,
+        row(0),
+        row(1),
+        later,
+        row(2, causes=[cause("gpu_throttling", 2.0, "node-2")]),
+        row(3, job_id="other"),
+    )
     assert [(each.job_id, each.places, len(each.urls)) for each in found.incidents] == [
         ("job", ("node-1",), 2),
         ("job", ("node-1",), 1),
         ("job", ("node-2",), 1),
         ("other", ("node-1",), 1),
     ]
-    (cause,) = found.causes
-    assert (cause.name, cause.incidents, cause.jobs, cause.windows, cause.gpu_hours) == (
+    (only,) = found.causes
+    assert (only.name, only.incidents, only.jobs, only.windows, only.gpu_hours) == (
         "gpu_throttling", 4, 2, 5, 10.0,
     )  # fmt: skip
     assert [(each.name, each.gpu_hours) for each in found.nodes] == [("node-1", 8.0), ("node-2", 2.0)]
     assert found.gpu_hours == 10.0
+
+
+def test_each_cause_has_its_part_of_the_loss(tmp_path: Path) -> None:
+    held = [
+        cause("nic_degradation", 0.5),
+        cause("gpu_throttling", 1.0, "node-1", "node-2"),
+        cause("unknown", 0.2),
+    ]
+    found = summed(tmp_path, row(0, causes=held))
+    assert {each.name: each.gpu_hours for each in found.causes} == {
+        "nic_degradation": 0.5, "gpu_throttling": 1.0, "no cause named": 0.2,
+    }  # fmt: skip
+    assert {each.name: each.gpu_hours for each in found.nodes} == {
+        "node-1": pytest.approx(1.2),
+        "node-2": 0.5,
+    }
+    assert (found.gpu_hours, found.unexplained) == (2.0, 0.5)
+
+
+def test_time_that_several_windows_cover_counts_once(tmp_path: Path) -> None:
+    half = row(0, url="half", window_start=T0 + timedelta(minutes=5), window_end=T0 + timedelta(minutes=15))
+    found = summed(tmp_path, row(0), row(0, url="copy"), half, row(0, url="other", job_id="other"))
+    assert found.gpu_hours == pytest.approx(2.0 + 1.0 + 2.0)
+    assert [each.gpu_hours for each in found.by_job] == pytest.approx([3.0, 2.0])
+
+
+def test_nodes_of_undecided_windows_are_suspects_without_a_cost(tmp_path: Path) -> None:
+    found = summed(tmp_path, row(0, verdict="undecided"), row(1, verdict="undecided", failure_mode="healthy"))
+    assert [(each.name, each.windows, each.gpu_hours) for each in found.suspects] == [("node-1", 1, 0.0)]
+    assert "Nodes that undecided windows name" in found.to_html()
+
+
+def test_answers_of_two_models_are_named(tmp_path: Path, rca_command: Any) -> None:
+    summed(tmp_path, row(0), row(1, model_sha256="n"))
+    assert (
+        "answers of 2 models: m (1 windows), n (1 windows)"
+        in rca_command("sweep", "report", tmp_path / "answers").out
+    )
 
 
 def test_only_faults_are_incidents(tmp_path: Path) -> None:
@@ -192,8 +245,8 @@ def test_only_faults_are_incidents(tmp_path: Path) -> None:
         row(0, verdict="healthy", failure_mode="healthy"),
         row(1, verdict="undecided"),
         row(2, verdict=None, error="invalid-window", error_message="no rows", window_start=None),
-        row(3, cause="unknown"),
-        row(4, cause=None, nodes=[], window_start=None, window_end=None),
+        row(3, causes=[cause("unknown")]),
+        row(4, causes=[], nodes=[], window_start=None, window_end=None),
     )
     assert {each.cause for each in found.incidents} == {"no cause named"}
     assert len(found.incidents) == 2
@@ -204,7 +257,7 @@ def test_only_faults_are_incidents(tmp_path: Path) -> None:
 def test_the_newest_answer_about_a_window_counts(tmp_path: Path) -> None:
     answers = Answers(str(tmp_path / "answers"))
     answers.write([row(0)])
-    answers.write([row(0, version="2", swept_at=T0 + timedelta(days=1), cause="nic_degradation")])
+    answers.write([row(0, version="2", swept_at=T0 + timedelta(days=1), causes=[cause("nic_degradation")])])
     assert [each.cause for each in report(answers).incidents] == ["nic_degradation"]
 
 
@@ -242,3 +295,115 @@ def command(*arguments: str) -> int:
     with pytest.raises(SystemExit) as ended:
         rca_command(arguments)
     return int(ended.value.code or 0)
+
+
+def test_a_window_that_cannot_be_read_is_tried_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: object) -> Any:
+        raise SourceError(f"{self}: cannot be read: connection lost")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("rca.sweep.archive.ArchivedWindow.read", failing)
+        assert swept(archive, tmp_path / "answers").outcomes == {"refused": 4}
+    assert swept(archive, tmp_path / "answers").kept == 0
+    again = swept(archive, tmp_path / "answers")
+    assert (again.kept, again.outcomes) == (4, {})
+    assert swept(archive, tmp_path / "answers", retry=True).outcomes == {"refused": 1}
+
+
+def test_a_window_that_breaks_the_diagnosis_does_not_end_the_sweep(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(window: Any, **options: Any) -> Any:
+        if window.job.job_id == "killed-rank":
+            raise ZeroDivisionError("no steps")
+        return rca.diagnose(window, **options)
+
+    (archive / "killed.json.gz").rename(archive / "broken.json.gz")
+    monkeypatch.setattr(module, "diagnose", lambda *_, **__: 1 / 0)
+    done = swept(archive, tmp_path / "answers")
+    assert done.outcomes == {"refused": 4}
+    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "broken.json.gz")]
+
+
+def test_names_that_are_no_text_and_files_that_are_pipes_do_not_matter(archive: Path, tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(archive / "pipe.json")
+    shutil.copytree(WINDOWS / "healthy", os.fsdecode(os.fsencode(archive) + b"/odd\xff name"))
+    (archive / "loop").symlink_to(archive)
+    assert swept(archive, tmp_path / "answers").found == 5
+    assert swept(archive, tmp_path / "answers").kept == 5
+    assert "odd\\udcff name" in rows(tmp_path / "answers")
+
+
+def test_folders_that_cannot_be_listed_are_refused(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    real = os.scandir
+
+    def scandir(path: Any = ".") -> Any:
+        # The tests may run as root, who may list everything.
+        if str(path).endswith("healthy"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    done = swept(archive, tmp_path / "answers")
+    assert (str(archive / "deep" / "healthy"), "cannot be listed: Permission denied") in done.refused
+
+
+def test_archives_in_files_and_odd_names_are_read(archive: Path, tmp_path: Path) -> None:
+    odd = shutil.copytree(archive / "deep", tmp_path / "a::b" / "job[1]")
+    assert swept(odd.parent, tmp_path / "local").outcomes == {"fail_slow": 1, "healthy": 1}
+    shutil.make_archive(str(tmp_path / "zipped"), "zip", odd)
+    url = f"zip://::{tmp_path}/zipped.zip"
+    assert swept(url, tmp_path / "zip").outcomes == {"fail_slow": 1, "healthy": 1}
+    assert {row["url"] for row in Answers(str(tmp_path / "zip")).read().to_pylist()} == {
+        f"zip://cpu-contention-node::{tmp_path}/zipped.zip",
+        f"zip://healthy::{tmp_path}/zipped.zip",
+    }
+    assert swept(url, tmp_path / "zip").kept == 2
+    files = fsspec.filesystem("memory")
+    for path in (WINDOWS / "healthy").iterdir():
+        files.pipe_file(f"/odd/job[1]/{path.name}", path.read_bytes())
+    files.pipe_file("/odd/job[1]/checkpoints/a.json", b"no window")
+    try:
+        assert swept("memory://odd/job[1]", tmp_path / "bucket").outcomes == {"healthy": 1, "refused": 1}
+    finally:
+        files.rm("/odd", recursive=True)
+
+
+def test_damaged_and_foreign_files_are_named(archive: Path, tmp_path: Path) -> None:
+    swept(archive, tmp_path / "answers")
+    shutil.copy(next((WINDOWS / "healthy").glob("*.parquet")), tmp_path / "answers")
+    assert len(rows(tmp_path / "answers")) == 4
+    part = next((tmp_path / "answers" / "month=2026-11").iterdir())
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(SourceError, match=f"{part.name}: is damaged") as caught:
+        Answers(str(tmp_path / "answers")).read()
+    assert "delete this file" in str(caught.value.hint)
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked: list[int] = []
+    with pytest.raises(SourceError, match="cannot be written"):
+        swept(archive, tmp_path / "file", progress=lambda done, total: asked.append(total))
+    assert asked == []
+
+
+def test_the_newest_of_two_bundles_counts_and_both_are_kept(archive: Path, tmp_path: Path) -> None:
+    answers = Answers(str(tmp_path / "answers"))
+    answers.write([row(0)])
+    answers.write([row(0, model_sha256="n", swept_at=T0 + timedelta(days=1))])
+    assert {model for _, _, model in answers.known()} == {"m", "n"}
+    assert report(answers).models == {"n": 1}
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path, rca_command: Any) -> None:
+    ran = rca_command("sweep", tmp_path, "--output", tmp_path / "answers")
+    assert (ran.code, "a window is a directory with window.json" in ran.err) == (2, True)

@@ -160,6 +160,18 @@ def test_an_interrupted_sweep_keeps_its_results(
     assert (again.kept, again.outcomes) == (3, {"analysed": 2, "left_out": 1})
 
 
+def test_a_defect_in_one_trace_is_listed_and_tried_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "replay_of", lambda path, meta: {}[path.name])
+    done = swept(archive, tmp_path / "results")
+    assert done.outcomes == {"refused": 4, "left_out": 2}
+    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "trace-AR.parquet")]
+    monkeypatch.undo()
+    again = swept(archive, tmp_path / "results", retry=True)
+    assert again.outcomes == {"analysed": 3, "refused": 1}
+
+
 def test_long_traces_are_read_in_blocks(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,15 +206,17 @@ def test_damaged_files_do_not_end_the_sweep(tmp_path: Path) -> None:
     whole = (folder / "whole.parquet").read_bytes()
     (folder / "empty.parquet").write_bytes(b"")
     (folder / "cut.parquet").write_bytes(whole[:-100])
+    (folder / "footer.parquet").write_bytes(whole[:-20] + b"\xff" * 12 + whole[-8:])
     (folder / "sizes.parquet").write_bytes(whole)
     (folder / "sizes.meta.yaml").write_text("dp_size: [")
     (folder / "window.arrow").write_bytes(b"no window")
     (folder / "log.json").write_text("started\n")
     done = swept(folder, tmp_path / "results")
-    assert done.outcomes == {"analysed": 1, "refused": 4, "left_out": 1}
+    assert done.outcomes == {"analysed": 1, "refused": 5, "left_out": 1}
     reasons = {url.rsplit("/", 1)[1]: reason for url, reason in done.refused}
     assert reasons["sizes.parquet"].startswith("job metadata sizes.meta.yaml: line 1 is no YAML")
     assert reasons["cut.parquet"].startswith("not a readable Parquet trace")
+    assert swept(folder, tmp_path / "results").kept == 7
     assert not any("\n" in reason or str(tmp_path) in reason for reason in reasons.values())
 
 
@@ -265,9 +279,10 @@ def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> Non
     swept(archive, tmp_path / "results")
     with pytest.raises(InvalidInput, match="holds no answers"):
         Answers(str(tmp_path / "results")).known()
-    (archive / "bad.parquet").write_bytes(b"no Parquet")
-    with pytest.raises(SourceError, match="cannot be read"):
-        Losses(str(archive)).known()
+    (part,) = (tmp_path / "results").glob("part-*.parquet")
+    part.write_bytes(b"no Parquet")
+    with pytest.raises(SourceError, match="is damaged"):
+        Losses(str(tmp_path / "results")).known()
 
 
 def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca.errors import RcaError
-from rca.telemetry.labels import Label, write_labelled, write_manifest
+from rca.telemetry.labels import Label, located, write_labelled, write_manifest
 from rca.telemetry.window import Window
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
@@ -132,7 +132,7 @@ def _exported(
         return "without_steps", None
     # The latest of several equal labels, which may have more details on steps and severity.
     latest = judged.opinions[-1][0]
-    label = labels.located(labels.read(latest.label), window.job)
+    label = located(labels.read(latest.label), window.job)
     is_complete = bool(label.causes) and all(cause.ranks for cause in label.causes)
     if label.failure_mode != "healthy" and not is_complete:
         return "incomplete", None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
-from rca.telemetry.job import Job
 from rca.telemetry.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.parameters import Name
@@ -129,18 +127,6 @@ def meaning(label: Label) -> str:
     return orjson.dumps([label.failure_mode, causes]).decode()
 
 
-def located(label: Label, job: Job) -> Label:
-    """Complete each cause: ranks if only nodes are given, nodes if only ranks are given."""
-    topology = job.topology
-    causes: list[LabelledCause] = []
-    for each in label.causes:
-        ranks_of_nodes = [rank for rank in range(job.world_size) if _on(topology, rank, each.nodes)]
-        ranks = each.ranks or tuple(ranks_of_nodes)
-        nodes = each.nodes or tuple(topology.nodes_of(list(ranks)) if ranks else ())
-        causes.append(each.model_copy(update={"ranks": ranks, "nodes": nodes}))
-    return label.model_copy(update={"causes": tuple(causes)})
-
-
 def nodes_of(cause: LabelledCause, diagnosis: dict[str, Any]) -> set[str]:
     """Nodes of a cause of a label, as far as the label or the diagnosis has them.
 
@@ -163,11 +149,6 @@ def nodes_of(cause: LabelledCause, diagnosis: dict[str, Any]) -> set[str]:
 def read(document: dict[str, Any]) -> Label:
     """Read a stored label."""
     return Label.model_validate(document)
-
-
-def _on(topology: Any, rank: int, nodes: Iterable[str]) -> bool:
-    index = int(topology.node[rank])
-    return index >= 0 and topology.node_names[index] in nodes
 
 
 def _check_cause(place: str, cause: GivenCause, mode: str, row: DiagnosisRow) -> None:

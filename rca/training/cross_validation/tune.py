@@ -14,26 +14,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rca.arrays import BoolArray, FloatArray
-from rca.classify.classifier import HEADS
-from rca.classify.head import Head
-from rca.errors import MissingExtra
-from rca.evaluation.intervals import UNKNOWN, Estimate, bootstrap
+from rca.arrays import BoolArray
+from rca.evaluation.intervals import UNKNOWN, Estimate
 from rca.evaluation.tables import TextTable
 from rca.telemetry.labels import Part
 from rca.training.cross_validation.driver import Results, key_of
 from rca.training.cross_validation.folds import Fold, group_folds
+from rca.training.cross_validation.held_out_loss import Losses, held_out_losses, loss_change
 from rca.training.cross_validation.pool import Pool, build_pool
+from rca.training.cross_validation.search import PRESENT, Values, import_optuna, search
 from rca.training.feature_cache import FeatureCache
-from rca.training.heads import PARAMETERS, FittedHead, Target, fit_head, targets
+from rca.training.heads import Target, fit_head, targets
 from rca.training.held_out import named
-from rca.training.settings import TUNABLE, Bounds
 from rca.training.weighting import REAL_SHARE, balanced
 from rca.whatif.result import finite
 from rca.workers import HERE, Workers
 
 Progress = Callable[[str, int, int], None]
-Values = dict[str, float]
 
 DEFAULT_WINDOWS = 3000
 #: Variants of each capture, see `rca.training.incidents.varied`.
@@ -42,59 +39,6 @@ DEFAULT_TRIALS = 20
 DEFAULT_FOLDS = 3
 #: Smallest share of the present loss that tuning must remove before its settings replace the present ones.
 LEAST_GAIN = 0.02
-#: The first trial of every search, so that a search ends no worse on its own folds.
-PRESENT: Values = {name: PARAMETERS[name] for name in TUNABLE}
-#: Random trials before the sampler uses the results.
-STARTUP_TRIALS = 5
-
-
-class Losses(NamedTuple):
-    """Log loss of one head on rows that it has not learned, per group; arrays of shape (n_groups,)."""
-
-    summed: FloatArray
-    weight: FloatArray
-
-    @property
-    def mean(self) -> float:
-        """Weighted mean over rows."""
-        return float(self.summed.sum() / self.weight.sum())
-
-    @classmethod
-    def of(cls, parts: Sequence[Losses]) -> Losses:
-        """Losses of disjoint sets of groups together."""
-        summed, weight = zip(*parts, strict=True)
-        return cls(np.concatenate(summed), np.concatenate(weight))
-
-    def to_lists(self) -> list[list[float]]:
-        """For JSON."""
-        return [self.summed.tolist(), self.weight.tolist()]
-
-    @classmethod
-    def read(cls, lists: list[list[float]]) -> Losses:
-        """From what `to_lists` gives."""
-        return cls(*map(np.array, lists))
-
-
-def held_out_losses(head: FittedHead, target: Target, held: BoolArray) -> Losses:
-    """Log loss of a fitted head on some of its target's rows.
-
-    Parameters
-    ----------
-    head : FittedHead
-    target : Target
-    held : ndarray of shape (n_rows,), bool
-    """
-    loaded = Head.load(head.name, head.entry(), head.text, HEADS[head.name])
-    codes = [target.classes.index(label) for label, kept in zip(target.labels, held, strict=True) if kept]
-    chance = loaded.probabilities(target.rows[held])[np.arange(len(codes)), codes]
-    loss = -np.log(np.maximum(chance, 1e-12)) * target.weight[held]
-    _, group = np.unique(target.group[held], return_inverse=True)
-    return Losses(*(np.bincount(group, each).astype(float) for each in (loss, target.weight[held])))
-
-
-def loss_change(base: Losses, other: Losses, seed: int = 0) -> Estimate:
-    """Mean rise of the log loss with its 95 % interval from drawing whole groups."""
-    return bootstrap((other.summed - base.summed) / base.weight.mean(), np.random.default_rng(seed))
 
 
 @dataclass(frozen=True)
@@ -254,16 +198,19 @@ def tuned(
     lacking = {each.name: each.lacking() for each in tuners}
     able = [each for each in tuners if not lacking[each.name]]
     judged: dict[str, list[dict[str, Any]]] = {each.name: [] for each in able}
-    todo = [(each, number) for each in able for number in range(each.n_folds)]
-    keys = [each.key(number) for each, number in todo]
-    found = results.each(keys, lambda lack: workers.map(_judged, (todo[place] for place in lack)))
-    for done, ((each, _), result) in enumerate(zip(todo, found, strict=True), start=1):
-        judged[each.name].append(result)
+    # Sent once, with the pool that all share; a task is a place in it.
+    heads = _Heads(tuple(able))
+    todo = [(place, number) for place, each in enumerate(able) for number in range(each.n_folds)]
+    keys = [able[place].key(number) for place, number in todo]
+    found = results.each(keys, lambda lack: workers.map(heads.judged, (todo[place] for place in lack)))
+    for done, ((place, _), result) in enumerate(zip(todo, found, strict=True), start=1):
+        judged[able[place].name].append(result)
         progress("searching within each fold", done, len(todo))
     gains = {name: _Gain.of(held) for name, held in judged.items()}
     winners = [each for each in able if gains[each.name].wins]
+    heads = _Heads(tuple(winners))
     keys = [each.key(None) for each in winners]
-    chosen = results.each(keys, lambda lack: workers.map(_chosen, (winners[place] for place in lack)))
+    chosen = results.each(keys, lambda lack: workers.map(heads.chosen, lack))
     settings = {}
     for done, (each, values) in enumerate(zip(winners, chosen, strict=True), start=1):
         settings[each.name] = values
@@ -293,15 +240,6 @@ class _Gain(NamedTuple):
 
     def of_head(self, name: str, chosen: Values | None) -> TunedHead:
         return TunedHead(name, self.gain.n, self.present, self.gain, chosen)
-
-
-def _judged(task: tuple[Tuner, int]) -> dict[str, Any]:
-    tuner, number = task
-    return tuner.judged(number)
-
-
-def _chosen(tuner: Tuner) -> Values:
-    return tuner.chosen()
 
 
 @dataclass(frozen=True)
@@ -387,37 +325,15 @@ class Tuner:
         return f"fewer than two classes among the {few[0]} rows of a fold" if few else ""
 
 
-def search(loss: Callable[[Values], float], n_trials: int, seed: int) -> Values:
-    """The best settings of `n_trials`; the present settings are the first trial."""
-    optuna = import_optuna()
-    space = {name: _distribution(optuna, bounds) for name, bounds in TUNABLE.items()}
-    sampler = optuna.samplers.TPESampler(seed=seed % 2**31, n_startup_trials=STARTUP_TRIALS)
-    study = optuna.create_study(sampler=sampler)
-    study.add_trial(optuna.trial.create_trial(params=PRESENT, distributions=space, value=loss(PRESENT)))
-    for _ in range(n_trials - 1):
-        trial = study.ask(space)
-        study.tell(trial, loss(trial.params))
-    best: Values = study.best_trial.params
-    return best
+@dataclass(frozen=True)
+class _Heads:
+    """Searches of several heads over one pool, by their places."""
 
+    tuners: tuple[Tuner, ...]
 
-def import_optuna() -> Any:
-    """Optuna, without its log messages.
+    def judged(self, task: tuple[int, int]) -> dict[str, Any]:
+        place, number = task
+        return self.tuners[place].judged(number)
 
-    Raises
-    ------
-    MissingExtra
-        If it is not installed.
-    """
-    try:
-        import optuna
-    except ImportError as error:
-        raise MissingExtra("tuning needs Optuna", hint="pip install 'straggler-rca[train]'") from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def _distribution(optuna: Any, bounds: Bounds) -> Any:
-    if bounds.whole:
-        return optuna.distributions.IntDistribution(int(bounds.low), int(bounds.high), log=bounds.decades)
-    return optuna.distributions.FloatDistribution(bounds.low, bounds.high, log=bounds.decades)
+    def chosen(self, place: int) -> Values:
+        return self.tuners[place].chosen()

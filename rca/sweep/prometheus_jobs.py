@@ -1,0 +1,146 @@
+"""Windows from Prometheus of the jobs in a list, which a scheduler writes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import urllib.parse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from rca.errors import InvalidInput, cut
+from rca.sweep.tables import END, JOB, START, read_table, span_of
+from rca.telemetry.instants import text_of
+from rca.telemetry.sources.prometheus.credentials import split_address
+from rca.telemetry.window import Window
+
+#: A rest of a job that is shorter than this share of a span belongs to the span before it.
+SHORT_REST = 0.5
+#: A span is read this long after its end, so that all samples have arrived, seconds.
+SETTLED_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class JobSpan:
+    """A job of a list.
+
+    Attributes
+    ----------
+    job : str
+    start, end : float, Unix seconds
+        `end` is None while the job runs.
+    """
+
+    job: str
+    start: float
+    end: float | None
+
+
+@dataclass(frozen=True)
+class JobWindow:
+    """A span of a job that was not yet read from Prometheus.
+
+    Attributes
+    ----------
+    url : str
+        Address, job and start. A later answer with another end replaces the earlier one.
+    version : str
+        Digest of the end and of what selects the samples.
+    start, end : float, Unix seconds
+    reading : callable
+        `rca.telemetry.sources.prometheus.window.read_prometheus` with everything but the job and the times.
+    """
+
+    url: str
+    version: str
+    job: str
+    start: float
+    end: float
+    reading: partial[Window] = field(repr=False)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can read it; workers reach the server themselves."""
+        return False
+
+    def read(self) -> Window:
+        """The window; errors as of `read_prometheus`."""
+        return self.reading(self.job, start=self.start, end=self.end)
+
+
+def read_jobs(path: str | os.PathLike[str]) -> list[JobSpan]:
+    """The jobs of a table with the columns job, start and end, as schedulers write it.
+
+    Parameters
+    ----------
+    path : path
+        See `rca.sweep.tables.read_table`. Times are RFC 3339 or Unix seconds.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read.
+    InvalidInput
+        If a column or a job is missing, or a time is none.
+    """
+    found = []
+    for place, values in read_table(path, {"job": JOB, "start": START, "end": END}):
+        try:
+            if not values["job"]:
+                raise InvalidInput("a job has no name")
+            start, end = span_of(values, f"the job {cut(values['job'])}")
+            if start == end:
+                raise InvalidInput(f"the job {cut(values['job'])} has no duration")
+            found.append(JobSpan(values["job"], start, end))
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
+    return found
+
+
+def job_windows(
+    jobs: Iterable[JobSpan], *, every: float, reading: partial[Window], now: float
+) -> list[JobWindow]:
+    """Spans of jobs that are over, each once, sorted by job and time.
+
+    Parameters
+    ----------
+    jobs : iterable of JobSpan
+    every : float, seconds
+        Length of a span, counted from the start of the job. A short rest belongs to the last one.
+    reading : callable
+        See `JobWindow`; its first argument is the address of the server.
+    now : float, Unix seconds
+        Spans that end later are left out, and so is the last one of a job that runs.
+
+    Raises
+    ------
+    InvalidInput
+        If the address is none, or `every` is not above 0.
+    """
+    if not every > 0.0:
+        raise InvalidInput(f"spans of {every:g} s cannot be read", hint="give --every 30m")
+    address, _, _ = split_address(str(reading.args[0]))
+    chosen = {name: reading.keywords.get(name) for name in ("labels", "namespace", "matchers")}
+    found = {}
+    for job in jobs:
+        for start, end in _spans(job, every, now - SETTLED_SECONDS):
+            url = f"{address}/?{urllib.parse.urlencode({'job': job.job, 'start': text_of(start)})}"
+            version = hashlib.sha256(repr((end, sorted(chosen.items()))).encode()).hexdigest()[:32]
+            found[url] = JobWindow(url, version, job.job, start, end, reading)
+    return [found[url] for url in sorted(found)]
+
+
+def _spans(job: JobSpan, every: float, until: float) -> Sequence[tuple[float, float]]:
+    if job.end is None:
+        edges = np.arange(job.start, until, every)
+        return list(pairwise(edges.tolist()))
+    if job.end > until:
+        return []
+    edges = np.arange(job.start, job.end, every)
+    if edges.size > 1 and job.end - edges[-1] < SHORT_REST * every:
+        edges = edges[:-1]
+    return list(pairwise([*edges.tolist(), job.end]))

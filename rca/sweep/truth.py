@@ -1,0 +1,166 @@
+"""What was found out about jobs: which cause acted where and when, or that nothing was wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rca.errors import InvalidInput, cut
+from rca.sweep.tables import END, JOB, START, read_table, span_of
+from rca.telemetry.causes import CAUSES, SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN
+from rca.telemetry.labels import Label, LabelledCause, located
+from rca.telemetry.topology.hostlist import expanded
+from rca.telemetry.window import Window
+
+#: In place of a cause: the job ran as it should.
+HEALTHY = "healthy"
+#: A window in a smaller share of which a slow cause acts is neither faulty nor healthy.
+LEAST_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: a cause of a job, or that it was healthy.
+
+    Attributes
+    ----------
+    place : str
+        File and line, for notes and messages.
+    job : str
+    cause : str
+        Id of the catalogue, ``unknown``, or `HEALTHY`.
+    start, end : float, Unix seconds
+        Of a stop only the start counts.
+    ranks : tuple of int
+    nodes : tuple of str
+        Without ranks and nodes the cause acted on all ranks.
+    """
+
+    place: str
+    job: str
+    cause: str
+    start: float
+    end: float
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def stops(self) -> bool:
+        """Whether the cause stopped the job."""
+        return self.cause in STOP_CAUSES
+
+    def share(self, start: float, end: float) -> float:
+        """Share of a time in which it holds; of a stop 1 or 0."""
+        if self.stops:
+            return float(start <= self.start <= end)
+        return max(0.0, min(end, self.end) - max(start, self.start)) / max(end - start, 1e-9)
+
+
+def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
+    """Read a table with the columns job, cause, start and end, and if known nodes and ranks.
+
+    Parameters
+    ----------
+    path : path
+        See `rca.sweep.tables.read_table`. Nodes are names or a hostlist such as ``node[1-4]``; ranks are
+        numbers or ranges such as ``8-15``.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read.
+    InvalidInput
+        If a line has no job, an unknown cause, or something that is no time, node or rank.
+    """
+    needed = {"job": JOB, "cause": ("cause",), "start": START, "end": END}
+    found = []
+    for place, values in read_table(path, needed, ("nodes", "ranks")):
+        try:
+            found.append(_finding(place, values))
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
+    return found
+
+
+def _finding(place: str, values: dict[str, str]) -> Finding:
+    # `read_table` takes "unknown" for a value that is not known; so it is.
+    cause = values["cause"] or UNKNOWN
+    if cause != HEALTHY and cause not in SPECS:
+        raise InvalidInput(
+            f"{cut(cause)!r} is no cause of the catalogue",
+            hint=f"one of {', '.join(CAUSES)}; {UNKNOWN} for another one; or {HEALTHY}",
+        )
+    start, end = span_of(values, f"the cause {cause}")
+    if end is None and cause not in STOP_CAUSES:
+        raise InvalidInput(f"{cause} has no end", hint="only a stop needs none")
+    ranks = expanded(f"[{values['ranks'].replace(' ', ',')}]") if values["ranks"] else []
+    return Finding(
+        place=place,
+        job=values["job"],
+        cause=cause,
+        start=start,
+        end=start if end is None else end,
+        ranks=tuple(int(rank) for rank in ranks),
+        nodes=tuple(expanded(values["nodes"].replace(" ", ","))),
+    )
+
+
+def label_of(findings: Sequence[Finding], start: float, end: float, window: Window) -> Label | None:
+    """The label of a window of a job; None if the findings do not say enough.
+
+    Parameters
+    ----------
+    findings : sequence of Finding
+        About the window's job.
+    start, end : float, Unix seconds
+        Of the window.
+    window : Window
+
+    Raises
+    ------
+    InvalidInput
+        If a finding names a rank or node that the job does not have.
+    """
+    faults = [each for each in findings if each.cause != HEALTHY and each.share(start, end) > 0.0]
+    if not faults:
+        covered = any(each.cause == HEALTHY and each.share(start, end) >= 1.0 for each in findings)
+        return Label(failure_mode="healthy", source="incident") if covered else None
+    if any(each.share(start, end) < LEAST_SHARE for each in faults):
+        return None
+    stopped = any(each.stops for each in faults)
+    known = STOP_CAUSES if stopped else (*SLOW_CAUSES, UNKNOWN)
+    causes = tuple(_labelled(each, window) for each in faults if each.cause in known)
+    notes = "\n".join(each.place for each in faults)
+    label = Label(
+        failure_mode="fail_stop" if stopped else "fail_slow", causes=causes, source="incident", notes=notes
+    )
+    return located(label, window.job)
+
+
+def _labelled(finding: Finding, window: Window) -> LabelledCause:
+    job = window.job
+    beyond = [rank for rank in finding.ranks if rank >= job.world_size]
+    if beyond:
+        raise InvalidInput(
+            f"{finding.place}: rank {beyond[0]} is not one of the job's {job.world_size} ranks"
+        )
+    strange = sorted(set(finding.nodes).difference(job.topology.node_names))
+    if strange:
+        raise InvalidInput(f"{finding.place}: {cut(strange[0])!r} is not one of the job's nodes")
+    everywhere = () if finding.ranks or finding.nodes else tuple(range(job.world_size))
+    first, last = (None, None) if finding.stops else _steps(finding, window)
+    return LabelledCause(
+        cause=finding.cause,
+        ranks=finding.ranks or everywhere,
+        nodes=finding.nodes,
+        first_step=first,
+        last_step=last,
+    )
+
+
+def _steps(finding: Finding, window: Window) -> tuple[int | None, int | None]:
+    """First and last step that began while the cause acted; None without times of steps."""
+    began = window.steps.column("start_time").to_numpy()
+    held = window.steps.column("step").to_numpy()[(began >= finding.start) & (began <= finding.end)]
+    return (int(held.min()), int(held.max())) if held.size else (None, None)
