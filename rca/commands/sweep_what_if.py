@@ -30,6 +30,9 @@ def command(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="RESULTS", help="Folder or URL of the results: Parquet.")
     ] = "what-if",
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try traces again that could not be replayed.")
+    ] = False,
     processes: Processes = None,
     scheduler: Scheduler = None,
 ) -> None:
@@ -50,6 +53,7 @@ def command(
             Losses(output),
             workers=workers,
             progress=lambda finished, total: report("replaying", finished, total),
+            retry=retry,
         )
     say_done(done, output, "files", "result")
 

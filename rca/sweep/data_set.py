@@ -82,10 +82,9 @@ class DataSet:
     @classmethod
     def error_row(cls, found: Found, made_by: str, error: RcaError) -> Row:
         """The row of what could not be used."""
-        return cls.empty_row(found, made_by) | {
-            "error": error.code,
-            "error_message": printable(str(error).removeprefix(f"{found.url}: ")),
-        }
+        # Messages of libraries have line breaks.
+        message = " ".join(str(error).split()).removeprefix(f"{found.url}: ")
+        return cls.empty_row(found, made_by) | {"error": error.code, "error_message": printable(message)}
 
     def write(self, rows: Sequence[Row]) -> None:
         """Keep rows, one part per folder.

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from rca.errors import RcaError, TooLarge
 from rca.sweep.archive import Found
@@ -16,6 +16,7 @@ from rca.workers import Workers
 #: Rows of a part, and the longest time that a row waits for its part, seconds.
 PART_ROWS, PART_SECONDS = 512, 20.0
 
+_Place = TypeVar("_Place", bound=Found)
 Progress = Callable[[int, int], None]
 #: What was found; and its content, or why it cannot be read, if it was read on this machine.
 Task = tuple[Found, Any]
@@ -66,11 +67,11 @@ class Swept:
 
 
 def fill(
-    every: Sequence[Found],
+    every: Sequence[_Place],
     data: DataSet,
     making: RowMaker,
     *,
-    workers: Callable[[int], Workers],
+    workers: Callable[[Sequence[_Place]], Workers],
     chunk: int,
     progress: Progress,
     retry: bool = False,
@@ -86,7 +87,7 @@ def fill(
     data : DataSet
     making : RowMaker
     workers : callable
-        The workers for a number of rows.
+        The workers for what has no row yet.
     chunk : int
         Rows of one task.
     progress : callable
@@ -99,7 +100,7 @@ def fill(
     todo = [each for each in every if (printable(each.url), each.version, making.maker) not in known]
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
-    chosen = workers(len(todo))
+    chosen = workers(todo)
     tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
     guarded = _Guarded(making, type(data))
     for part in _parts(chosen.map(guarded.row, tasks, chunk=chunk, lost=guarded.lost)):

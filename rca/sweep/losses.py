@@ -79,6 +79,11 @@ class Losses(DataSet):
         """Whether the trace was analysed, refused or left out."""
         return str(row["outcome"])
 
+    @classmethod
+    def error_row(cls, found: Found, made_by: str, error: RcaError) -> Row:
+        """The row of a trace that cannot be replayed."""
+        return super().error_row(found, made_by, error) | {"outcome": REFUSED}
+
 
 def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
     """The row of a result.
@@ -132,11 +137,6 @@ def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
         "warnings": list(result.warnings),
         "document": result.to_json(per_step=False),
     }
-
-
-def row_of_error(found: Found, analysis: str, error: RcaError) -> Row:
-    """The row of a trace that cannot be replayed."""
-    return Losses.error_row(found, analysis, error) | {"outcome": REFUSED}
 
 
 def row_without_operations(found: Found, analysis: str, reason: str) -> Row:

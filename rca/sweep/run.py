@@ -51,7 +51,7 @@ def sweep(
         windows,
         answers,
         _Diagnosing(bundle),
-        workers=workers.for_few,
+        workers=lambda todo: workers.for_few(len(todo)),
         chunk=CHUNK,
         progress=progress,
         retry=retry,

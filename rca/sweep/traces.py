@@ -7,7 +7,7 @@ those that the rows show.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -84,7 +84,10 @@ class ArchivedTrace(Archived):
         with using(self.url), files.open(path, "rb") if sent is None else BytesIO(sent.trace) as file:
             try:
                 return list(pq.read_schema(file).names)
-            except pa.ArrowInvalid as error:
+            except (OSError, pa.ArrowException) as error:
+                # A file of this machine that was opened is damaged. A bucket may be read the next time.
+                if isinstance(error, OSError) and (error.errno or "file" not in protocols(files)):
+                    raise
                 raise InvalidTrace(f"not a readable Parquet trace: {error}") from error
 
     @contextmanager
@@ -134,7 +137,7 @@ def operations_of(folder: Folder) -> Iterator[Archived]:
             )
 
 
-def refuse_to_send(found: list[Archived]) -> None:
+def refuse_to_send(found: Sequence[Archived]) -> None:
     """Refuse traces that only this machine can read if they are too large for a cluster to get as bytes.
 
     Raises

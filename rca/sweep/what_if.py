@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from rca.errors import InvalidWindow, RcaError
+from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Archived, archived
 from rca.sweep.data_set import Row
 from rca.sweep.filling import Progress, Swept, Task, content_of, fill
-from rca.sweep.losses import Losses, row_of, row_of_error, row_without_operations
+from rca.sweep.losses import Losses, row_of, row_without_operations
 from rca.sweep.traces import ArchivedTrace, operations_of, refuse_to_send
 from rca.whatif.analysis import analysed, replay_of, what_if
 from rca.whatif.long_trace import STREAMED_FROM, stream_replay
@@ -33,6 +33,7 @@ def sweep_what_if(
     *,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
+    retry: bool = False,
 ) -> Swept:
     """Analyse every trace under the URLs that has no result of this version, and keep the results.
 
@@ -47,6 +48,8 @@ def sweep_what_if(
         `STREAMED_FROM` rows it keeps 4 bytes per operation.
     progress : callable
         ``(done, total)`` files.
+    retry : bool
+        Try traces again that could not be replayed.
 
     Returns
     -------
@@ -59,16 +62,22 @@ def sweep_what_if(
         If a trace is on this machine alone, and too large for a cluster to get as bytes.
     """
     every = [each for each in archived(urls, operations_of) if not losses.has_part(each)]
-    if not workers.share_files:
-        refuse_to_send(every)
     return fill(
-        every, losses, _Analysing(), workers=partial(_chosen, workers, every), chunk=CHUNK, progress=progress
+        every,
+        losses,
+        _Analysing(),
+        workers=partial(_chosen, workers),
+        chunk=CHUNK,
+        progress=progress,
+        retry=retry,
     )
 
 
-def _chosen(workers: Workers, every: list[Archived], n: int) -> Workers:
-    n_bytes = sum(each.n_bytes for each in every) * n // max(len(every), 1)
-    return workers.for_few(n // SMALL_TRACES + n_bytes // TRACE_BYTES if n > 1 else 0)
+def _chosen(workers: Workers, todo: Sequence[Archived]) -> Workers:
+    if not workers.share_files:
+        refuse_to_send(todo)
+    n_bytes = sum(each.n_bytes for each in todo)
+    return workers.for_few(len(todo) // SMALL_TRACES + n_bytes // TRACE_BYTES if len(todo) > 1 else 0)
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,7 @@ class _Analysing:
         try:
             return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
         except RcaError as error:
-            return row_of_error(found, self.maker, error)
+            return Losses.error_row(found, self.maker, error)
 
     def _of_trace(self, found: ArchivedTrace, task: Task) -> Row:
         sent = None if task[1] is None else content_of(task)
@@ -90,7 +99,7 @@ class _Analysing:
             try:
                 return row_of(found, self.maker, found.name, _analysed(path, meta))
             except RcaError as error:
-                row = row_of_error(found, self.maker, error)
+                row = Losses.error_row(found, self.maker, error)
                 # Without the folder, which may be that of a copy.
                 named = (
                     str(row["error_message"]).replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
@@ -101,9 +110,9 @@ class _Analysing:
         found, _ = task
         try:
             window = content_of(task)
-        except InvalidWindow as error:
+        except InvalidInput as error:
             # Other programs write JSON, too. Directories and Arrow files are windows.
-            if found.url.endswith(_JSON):
+            if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
                 reason = str(error).removeprefix(f"{found.url}: ")
                 return row_without_operations(found, self.maker, f"it is no window: {reason}")
             raise

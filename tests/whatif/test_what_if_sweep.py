@@ -26,7 +26,7 @@ from rca.sweep.what_if import sweep_what_if
 from rca.sweep.what_if_report import what_if_report
 from rca.telemetry import Window
 from rca.whatif.analysis import what_if
-from rca.workers import HERE, Workers
+from rca.workers import Workers
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
@@ -160,6 +160,18 @@ def test_an_interrupted_sweep_keeps_its_results(
     assert (again.kept, again.outcomes) == (3, {"analysed": 2, "left_out": 1})
 
 
+def test_a_defect_in_one_trace_is_listed_and_tried_again(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "replay_of", lambda path, meta: {}[path.name])
+    done = swept(archive, tmp_path / "results")
+    assert done.outcomes == {"refused": 4, "left_out": 2}
+    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "trace-AR.parquet")]
+    monkeypatch.undo()
+    again = swept(archive, tmp_path / "results", retry=True)
+    assert again.outcomes == {"analysed": 3, "refused": 1}
+
+
 def test_long_traces_are_read_in_blocks(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +197,27 @@ def test_windows_with_operations_are_analysed(make_window: Any, tmp_path: Path) 
     row = rows(tmp_path / "results")["traced"]
     assert row["job_id"] == "test"
     assert row["document"] == what_if(traced).to_json(per_step=False)
+
+
+def test_damaged_files_do_not_end_the_sweep(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    pq.write_table(RANK, folder / "whole.parquet")
+    whole = (folder / "whole.parquet").read_bytes()
+    (folder / "empty.parquet").write_bytes(b"")
+    (folder / "cut.parquet").write_bytes(whole[:-100])
+    (folder / "footer.parquet").write_bytes(whole[:-20] + b"\xff" * 12 + whole[-8:])
+    (folder / "sizes.parquet").write_bytes(whole)
+    (folder / "sizes.meta.yaml").write_text("dp_size: [")
+    (folder / "window.arrow").write_bytes(b"no window")
+    (folder / "log.json").write_text("started\n")
+    done = swept(folder, tmp_path / "results")
+    assert done.outcomes == {"analysed": 1, "refused": 5, "left_out": 1}
+    reasons = {url.rsplit("/", 1)[1]: reason for url, reason in done.refused}
+    assert reasons["sizes.parquet"].startswith("job metadata sizes.meta.yaml: line 1 is no YAML")
+    assert reasons["cut.parquet"].startswith("not a readable Parquet trace")
+    assert swept(folder, tmp_path / "results").kept == 7
+    assert not any("\n" in reason or str(tmp_path) in reason for reason in reasons.values())
 
 
 @pytest.fixture
@@ -234,17 +267,22 @@ def test_traces_that_are_too_large_to_send_are_refused_first(
     ) as raised:
         swept(archive, tmp_path / "results")
     assert "file:///FOLDER" in str(raised.value.hint)
-    swept(f"file://{archive}", tmp_path / "results", workers=HERE)
+    swept(f"file://{archive}", tmp_path / "results")
     assert len(rows(tmp_path / "results")) == 6
+    monkeypatch.undo()
+    swept(archive, tmp_path / "results")
+    monkeypatch.setattr(Workers, "share_files", False)
+    assert swept(archive, tmp_path / "results").kept == 6
 
 
 def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> None:
     swept(archive, tmp_path / "results")
     with pytest.raises(InvalidInput, match="holds no answers"):
         Answers(str(tmp_path / "results")).known()
-    (archive / "bad.parquet").write_bytes(b"no Parquet")
-    with pytest.raises(SourceError, match="cannot be read"):
-        Losses(str(archive)).known()
+    (part,) = (tmp_path / "results").glob("part-*.parquet")
+    part.write_bytes(b"no Parquet")
+    with pytest.raises(SourceError, match="is damaged"):
+        Losses(str(tmp_path / "results")).known()
 
 
 def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path: Path) -> None:
