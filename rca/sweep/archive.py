@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -254,25 +255,30 @@ def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:
     Pipes and sockets are left out, because a reader would wait for them. A folder that links lead to counts
     once, so a loop of links ends.
     """
-    if Path(root).is_file():
-        return {root: _facts(root)}
-    found: dict[str, dict[str, Any]] = {}
-    seen: set[tuple[int, int]] = set()
+    if found := _facts_here([root]):
+        return found
+    seen: set[str] = set()
     for folder, folders, names in os.walk(root, onerror=failed.append, followlinks=True):
-        here = Path(folder).stat()
-        if (here.st_dev, here.st_ino) in seen:
+        place = os.path.realpath(folder)
+        if place in seen:
             folders.clear()
             continue
-        seen.add((here.st_dev, here.st_ino))
-        for path in (f"{folder}/{name}" for name in names):
-            if Path(path).is_file():
-                found[path] = _facts(path)
+        seen.add(place)
+        found |= _facts_here(f"{folder}/{name}" for name in names)
     return found
 
 
-def _facts(path: str) -> dict[str, Any]:
-    held = Path(path).stat()
-    return {"size": held.st_size, "mtime": held.st_mtime}
+def _facts_here(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Size and time of those that are files; others may be removed at the same time."""
+    found = {}
+    for path in paths:
+        try:
+            held = Path(path).stat()
+        except OSError:
+            continue
+        if stat.S_ISREG(held.st_mode):
+            found[path] = {"size": held.st_size, "mtime": held.st_mtime}
+    return found
 
 
 def file_system(url: str) -> tuple[Any, str]:

@@ -122,8 +122,7 @@ class _Guarded:
         try:
             return self.making.row(task)
         except Exception as error:
-            defect = RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")
-            return self.kind.error_row(task[0], self.making.maker, defect)
+            return self.kind.error_row(task[0], self.making.maker, _defect(error))
 
     def lost(self, task: Task) -> Row:
         ended = TooLarge("several workers in a row ended with it; mostly they lack memory")
@@ -170,3 +169,9 @@ def _read(found: Found) -> Task:
         return found, found.read()
     except RcaError as error:
         return found, error
+    except Exception as error:
+        return found, _defect(error)
+
+
+def _defect(error: Exception) -> RcaError:
+    return RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")
