@@ -41,14 +41,18 @@ def decompose(replay: TraceReplay) -> Decompositions:
     present = sorted(frozenset().union(*(part.graph.active_types for part in replay.parts)))
     merged = sorted({OP_TYPES[code].merged for code in present})
     codes = [[code for code in present if OP_TYPES[code].merged == name] for name in merged]
+    place_of = np.full(len(OP_TYPES) + 1, -1)
+    for place, held in enumerate(codes):
+        place_of[held] = place
     n_stages = replay.n_stages
 
     def job_masks(part: ShapeReplay) -> list[BoolArray]:
         everything = np.ones(part.shape.n_ops, dtype=bool)
+        places = place_of[part.shape.optype]
         return [
             everything,
             ~everything,
-            *(np.isin(part.shape.optype, held) for held in codes),
+            *(places == place for place in range(len(codes))),
             *(part.shape.stage == stage for stage in range(n_stages)),
         ]
 
