@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
+import signal
 from contextlib import ExitStack
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING
 
 from rca.errors import MissingExtra, SourceError
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Time in which a scheduler has to answer, and to have a worker, seconds.
 CONNECT_SECONDS, WORKER_SECONDS = 10, 60
+_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": 32 << 20, "MALLOC_TRIM_THRESHOLD_": 1 << 30, "OMP_NUM_THREADS": 1}
 #: A model bundle is larger than what Dask expects in a task, and is sent once. The rest is for processes of
 #: this machine: a diagnosis needs 1.6 times the CPU time with Dask's limits of malloc and its sampled stacks.
 _CONFIGURATION = {
@@ -21,11 +25,7 @@ _CONFIGURATION = {
     "distributed.worker.profile.enabled": False,
     # Processes are forked from one that has imported already.
     "distributed.worker.multiprocessing-method": "forkserver",
-    "distributed.nanny.pre-spawn-environ": {
-        "MALLOC_MMAP_THRESHOLD_": 32 << 20,
-        "MALLOC_TRIM_THRESHOLD_": 1 << 30,
-        "OMP_NUM_THREADS": 1,
-    },
+    "distributed.nanny.pre-spawn-environ": _ENVIRONMENT,
 }
 #: Run by each process of this machine: Ctrl-C in a terminal reaches all, and this one handles it.
 _LEAVE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
@@ -87,6 +87,7 @@ def local_cluster(n_workers: int, module: str | None = None) -> LocalCluster:
     get_mp_context()
     imported = ["distributed.nanny", "distributed.worker", module or "__main__"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(imported)
+    _start_forkserver()
     return LocalCluster(
         n_workers=n_workers,
         threads_per_worker=1,
@@ -96,6 +97,20 @@ def local_cluster(n_workers: int, module: str | None = None) -> LocalCluster:
         preload=[_LEAVE_INTERRUPTS],
         silence_logs="CRITICAL",
     )
+
+
+def _start_forkserver() -> None:
+    """Start the process that workers are forked from, without the interrupts of a terminal."""
+    before = os.environ.copy()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        os.environ.update({name: str(value) for name, value in _ENVIRONMENT.items()})
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for name in _ENVIRONMENT:
+            os.environ.pop(name)
+        os.environ.update({name: before[name] for name in _ENVIRONMENT if name in before})
 
 
 async def _answered(scheduler: str) -> None:

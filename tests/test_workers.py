@@ -166,7 +166,7 @@ def test_a_scheduler_with_certificates_is_used(tmp_path: Path) -> None:
     with dask.config.set(held):
         started = LocalCluster(
             n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=Security(),
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         )  # fmt: skip
         with started as cluster, Workers(1, cluster.scheduler_address) as workers:
             assert cluster.scheduler_address.startswith("tls://")

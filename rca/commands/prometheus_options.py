@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -116,19 +116,30 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.sources.prometheus.credentials import headers_of, read_token
+        from rca.telemetry.sources.prometheus.client import Prometheus
+        from rca.telemetry.sources.prometheus.credentials import headers_of, of_environment, read_token
         from rca.telemetry.sources.prometheus.label_map import read_label_map
-        from rca.telemetry.sources.prometheus.window import read_prometheus
+        from rca.telemetry.sources.prometheus.window import check_matchers, read_prometheus
 
+        # Workers of a cluster do not have the variables of this process.
+        url, token = of_environment(
+            self.url or "", None if self.token_file is None else read_token(self.token_file)
+        )
+        server: dict[str, Any] = {
+            "token": token,
+            "ca_file": None if self.ca_file is None else self.ca_file.absolute(),
+            "timeout": self.timeout,
+            "allow_partial": self.allow_partial,
+            "headers": headers_of(self.header),
+        }
+        # Refused here, and not once per window.
+        Prometheus(url, **server)
+        check_matchers(self.match)
         return partial(
             read_prometheus,
-            self.url or "",
+            url,
             labels=None if self.labels is None else read_label_map(self.labels),
             namespace=self.namespace,
             matchers=self.match,
-            token=None if self.token_file is None else read_token(self.token_file),
-            ca_file=self.ca_file,
-            timeout=self.timeout,
-            allow_partial=self.allow_partial,
-            headers=headers_of(self.header),
+            **server,
         )

@@ -38,6 +38,7 @@ class Format(StrEnum):
     html = "html"
 
 
+USUAL_SPAN = "30m"
 _BY_SUFFIX = {".html": Format.html, ".htm": Format.html, ".json": Format.json}
 
 
@@ -113,8 +114,9 @@ def run_command(
         ),
     ] = None,
     every: Annotated[
-        str, typer.Option(metavar="SPAN", help="With --jobs: length of a window: 90s, 30m, 2h.")
-    ] = "30m",
+        str | None,
+        typer.Option(metavar="SPAN", help="With --jobs: length of a window: 90s, 30m, 2h. [default: 30m]"),
+    ] = None,
     labels: prometheus_options.Labels = None,
     namespace: prometheus_options.Namespace = None,
     match: prometheus_options.Match = None,
@@ -163,7 +165,9 @@ def run_command(
 app.command("what-if")(what_if_command)
 
 
-def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOptions) -> Sequence[Found]:
+def _found(
+    urls: list[str], jobs: Path | None, every: str | None, asked: PrometheusOptions
+) -> Sequence[Found]:
     """What to diagnose: an archive, or jobs of Prometheus."""
     import time
 
@@ -172,8 +176,11 @@ def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOpti
 
     if urls:
         asked.refuse_any()
-        if jobs is not None:
-            raise InvalidInput("--jobs is for --prometheus only", hint="leave out the URLs, or this option")
+        for name, given in (("jobs", jobs), ("every", every)):
+            if given is not None:
+                raise InvalidInput(
+                    f"--{name} is for --prometheus only", hint="leave out the URLs, or this option"
+                )
         found = archived(urls)
         if not found:
             raise InvalidInput(
@@ -184,7 +191,11 @@ def _found(urls: list[str], jobs: Path | None, every: str, asked: PrometheusOpti
         return found
     if asked.url is None or jobs is None:
         raise InvalidInput("nothing to diagnose", hint="give a URL, or --prometheus URL and --jobs FILE")
-    windows = job_windows(read_jobs(jobs), every=seconds_of(every), reading=asked.reading(), now=time.time())
+    held, left_out = read_jobs(jobs)
+    if left_out:
+        typer.echo(f"left out: {left_out:,} lines of jobs that have not run, or of job steps", err=True)
+    every = every or USUAL_SPAN
+    windows = job_windows(held, every=seconds_of(every), reading=asked.reading(), now=time.time())
     if not windows:
         raise InvalidInput(
             f"{jobs}: no job has a span of {every} that is over",

@@ -6,6 +6,7 @@ Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that coul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -99,22 +100,31 @@ def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
         "since": diagnosis.since,
         "seconds_per_step": diagnosis.slowdown.seconds_per_step,
         "gpu_hours_lost": diagnosis.slowdown.gpu_hours_lost,
-        "causes": [_cause(each, diagnosis.slowdown) for each in diagnosis.causes],
+        "causes": _causes(diagnosis.causes, diagnosis.slowdown),
         "document": diagnosis.to_json(),
     }
 
 
-def _cause(cause: Cause, slowdown: Slowdown) -> dict[str, Any]:
+def _causes(causes: Sequence[Cause], slowdown: Slowdown) -> list[dict[str, Any]]:
+    """Causes with their parts of the loss, whose sum is not above it. The first stop has all idle time."""
     idle = slowdown.gpu_hours_idle or 0.0
-    hours = idle if cause.stops_the_job else None
-    if cause.seconds_per_step is not None and slowdown.seconds_per_step:
-        share = min(1.0, cause.seconds_per_step / slowdown.seconds_per_step)
-        hours = share * ((slowdown.gpu_hours_lost or 0.0) - idle)
-    return {
-        "cause": cause.cause,
-        "probability": cause.probability,
-        "ranks": cause.ranks,
-        "nodes": cause.nodes,
-        "seconds_per_step": cause.seconds_per_step,
-        "gpu_hours_lost": hours,
-    }
+    priced = sum(each.seconds_per_step or 0.0 for each in causes)
+    whole = max(priced, slowdown.seconds_per_step or 0.0)
+    lost_per_second = ((slowdown.gpu_hours_lost or 0.0) - idle) / whole if whole else 0.0
+    first_stop = next((each for each in causes if each.stops_the_job), None)
+    found = []
+    for each in causes:
+        hours = idle if each is first_stop else None
+        if each.seconds_per_step is not None:
+            hours = each.seconds_per_step * lost_per_second
+        found.append(
+            {
+                "cause": each.cause,
+                "probability": each.probability,
+                "ranks": each.ranks,
+                "nodes": each.nodes,
+                "seconds_per_step": each.seconds_per_step,
+                "gpu_hours_lost": hours,
+            }
+        )
+    return found

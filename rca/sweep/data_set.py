@@ -128,14 +128,14 @@ class DataSet:
                 TemporaryFile(dir=self._root).close()
 
     def known(self, *, refused: bool = True) -> set[tuple[str, str, str]]:
-        """URL, version and maker of everything that has a result, or an error that will come again.
+        """URL, version and maker of every newest row with a result, or an error that will come again.
 
         Parameters
         ----------
         refused : bool
             Whether what has an error belongs to it.
         """
-        held = self._rows(("url", "version", self.maker, "error")).to_pylist()
+        held = self.read(("url", "version", self.maker, "error")).to_pylist()
         return {
             (row["url"], row["version"], row[self.maker])
             for row in held

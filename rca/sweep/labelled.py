@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rca.errors import InvalidInput, RcaError
+from rca.errors import InvalidInput, RcaError, SourceError
 from rca.sweep.answers import Answers
 from rca.sweep.archive import archived, using
 from rca.sweep.data_set import Row
 from rca.sweep.truth import Finding, label_of
-from rca.telemetry.labels import write_labelled, write_manifest
+from rca.telemetry.labels import read_collection, write_labelled, write_manifest
 
 #: Why a window of a job with findings is left out.
-UNCLEAR, GONE, WITHOUT_STEPS = (
-    "neither faulty nor healthy by the findings",
-    "no longer there",
-    "without steps",
-)
+UNCLEAR, WITHOUT_STEPS = "neither faulty nor healthy by the findings", "without steps"
+GONE, UNREADABLE = "no longer there", "that cannot be read"
+SOURCE = "incident"
+#: URLs of `rca.sweep.prometheus_jobs`. Such windows have no steps.
+_OF_PROMETHEUS = re.compile(r"https?://[^?]*/\?job=")
 _COLUMNS = ("url", "version", "job_id", "window_start", "window_end", "error", "verdict", "cause")
 
 
@@ -60,7 +61,8 @@ def write_collection(
     SourceError
         If the answers cannot be read, or the folder cannot be written.
     InvalidInput
-        If no window is of a job with findings, or a finding does not fit its job.
+        If no window is of a job with findings or gets a label, a finding does not fit its job, or the folder
+        holds something else.
     """
     by_job: dict[str, list[Finding]] = {}
     for each in findings:
@@ -72,6 +74,7 @@ def write_collection(
             f"{answers.url}: holds no window of the jobs {', '.join(sorted(by_job)[:3])}",
             hint="`rca sweep report ANSWERS --format json` lists the jobs",
         )
+    _refuse_other(folder)
     with using(str(folder), "written"):
         folder.mkdir(parents=True, exist_ok=True)
     entries: list[dict[str, Any]] = []
@@ -83,15 +86,39 @@ def write_collection(
         else:
             entries.append(outcome if hold_out else {**outcome, "split": "train"})
         progress(done, len(about))
-    write_manifest(folder, entries, {"source": "incident", "left_out": dict(left_out)})
+    if not entries:
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
+        raise InvalidInput(
+            f"none of {len(about):,} windows gets a label: {reasons}",
+            hint="compare the times of the findings with window_start and window_end in the answers",
+        )
+    write_manifest(folder, entries, {"source": SOURCE, "left_out": dict(left_out)})
     return len(entries), left_out
 
 
-def _written(row: Row, findings: Sequence[Finding], folder: Path) -> dict[str, Any] | str:
+def _refuse_other(folder: Path) -> None:
+    """Refuse a folder that holds something else than an earlier export."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
     try:
-        window = next(iter(archived([row["url"]]))).read()
-    except (RcaError, StopIteration):
+        is_ours = read_collection(folder).properties.get("source") == SOURCE
+    except RcaError:
+        is_ours = False
+    if not is_ours:
+        raise InvalidInput(f"{folder}: holds something else than an export", hint="name a new folder")
+
+
+def _written(row: Row, findings: Sequence[Finding], folder: Path) -> dict[str, Any] | str:
+    if _OF_PROMETHEUS.match(row["url"]):
+        return WITHOUT_STEPS
+    try:
+        found = archived([row["url"]])
+    except SourceError:
         return GONE
+    try:
+        window = found[0].read()
+    except (RcaError, IndexError):
+        return UNREADABLE if found else GONE
     label = label_of(findings, row["window_start"].timestamp(), row["window_end"].timestamp(), window)
     if label is None:
         return UNCLEAR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,13 @@ from itertools import pairwise
 import numpy as np
 
 from rca.errors import InvalidInput, cut
-from rca.sweep.tables import END, JOB, START, read_table, span_of
+from rca.sweep.tables import END, JOB, START, known, read_table, span_of
 from rca.telemetry.instants import text_of
 from rca.telemetry.sources.prometheus.credentials import split_address
 from rca.telemetry.window import Window
 
+#: Names of the steps of Slurm's jobs, such as ``4711.batch``: they are parts of the job.
+_STEP = re.compile(r"\d+(?:[_+]\d+)?\.(?:batch|extern|interactive|\d+)")
 #: A rest of a job that is shorter than this share of a span belongs to the span before it.
 SHORT_REST = 0.5
 #: A span is read this long after its end, so that all samples have arrived, seconds.
@@ -72,13 +75,19 @@ class JobWindow:
         return self.reading(self.job, start=self.start, end=self.end)
 
 
-def read_jobs(path: str | os.PathLike[str]) -> list[JobSpan]:
+def read_jobs(path: str | os.PathLike[str]) -> tuple[list[JobSpan], int]:
     """The jobs of a table with the columns job, start and end, as schedulers write it.
 
     Parameters
     ----------
     path : path
         See `rca.sweep.tables.read_table`. Times are RFC 3339 or Unix seconds.
+
+    Returns
+    -------
+    list of JobSpan
+    int
+        Lines left out: jobs that have not run, and steps of Slurm's jobs.
 
     Raises
     ------
@@ -87,18 +96,20 @@ def read_jobs(path: str | os.PathLike[str]) -> list[JobSpan]:
     InvalidInput
         If a column or a job is missing, or a time is none.
     """
-    found = []
-    for place, values in read_table(path, {"job": JOB, "start": START, "end": END}):
+    found: list[JobSpan] = []
+    lines = list(read_table(path, {"job": JOB, "start": START, "end": END}))
+    for place, values in lines:
         try:
-            if not values["job"]:
+            if not known(values["job"]):
                 raise InvalidInput("a job has no name")
+            if _STEP.fullmatch(values["job"]) or not known(values["start"]):
+                continue
             start, end = span_of(values, f"the job {cut(values['job'])}")
-            if start == end:
-                raise InvalidInput(f"the job {cut(values['job'])} has no duration")
-            found.append(JobSpan(values["job"], start, end))
         except InvalidInput as error:
             raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
-    return found
+        if start != end:
+            found.append(JobSpan(values["job"], start, end))
+    return found, len(lines) - len(found)
 
 
 def job_windows(
@@ -125,21 +136,36 @@ def job_windows(
         raise InvalidInput(f"spans of {every:g} s cannot be read", hint="give --every 30m")
     address, _, _ = split_address(str(reading.args[0]))
     chosen = {name: reading.keywords.get(name) for name in ("labels", "namespace", "matchers")}
+    chosen["headers"] = {
+        name.lower(): value
+        for name, value in (reading.keywords.get("headers") or {}).items()
+        if name.lower() != "authorization"
+    }
+    namespace = reading.keywords.get("namespace")
+    place = {"namespace": namespace} if namespace else {}
     found = {}
-    for job in jobs:
+    for job in _once(jobs):
         for start, end in _spans(job, every, now - SETTLED_SECONDS):
-            url = f"{address}/?{urllib.parse.urlencode({'job': job.job, 'start': text_of(start)})}"
+            query = urllib.parse.urlencode({"job": job.job, **place, "start": text_of(start)})
+            url = f"{address}/?{query}"
             version = hashlib.sha256(repr((end, sorted(chosen.items()))).encode()).hexdigest()[:32]
             found[url] = JobWindow(url, version, job.job, start, end, reading)
     return [found[url] for url in sorted(found)]
 
 
+def _once(jobs: Iterable[JobSpan]) -> list[JobSpan]:
+    """Jobs of the same name and start as one, up to the latest end that is known."""
+    ends: dict[tuple[str, float], list[float]] = {}
+    for job in jobs:
+        held = ends.setdefault((job.job, job.start), [])
+        held += [] if job.end is None else [job.end]
+    return [JobSpan(name, start, max(held, default=None)) for (name, start), held in ends.items()]
+
+
 def _spans(job: JobSpan, every: float, until: float) -> Sequence[tuple[float, float]]:
-    if job.end is None:
+    if job.end is None or job.end > until:
         edges = np.arange(job.start, until, every)
         return list(pairwise(edges.tolist()))
-    if job.end > until:
-        return []
     edges = np.arange(job.start, job.end, every)
     if edges.size > 1 and job.end - edges[-1] < SHORT_REST * every:
         edges = edges[:-1]

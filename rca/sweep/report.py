@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -21,6 +21,8 @@ SAME_INCIDENT = timedelta(hours=1)
 #: Verdicts about a fault.
 FAULTY = ("fail_slow", "fail_stop")
 UNDECIDED = "undecided"
+#: A further cause of a window counts from this probability; the first one always.
+NAMED = 0.5
 NO_CAUSE = "no cause named"
 _COLUMNS = (
     "url", "model_sha256", "job_id", "window_start", "window_end", "verdict", "failure_mode", "causes",
@@ -167,12 +169,22 @@ def report(answers: Answers) -> Report:
         incidents=found,
         causes=_totals(found, lambda each: (each.cause,), lambda each: each.places),
         nodes=_totals(found, lambda each: each.nodes, lambda each: (each.cause,)),
-        by_job=_totals(found, lambda each: (each.job_id,), lambda each: (each.cause,)),
+        by_job=_by_job(found, faulty, shares),
         suspects=_totals(_incidents(doubted, {}), lambda each: each.nodes, lambda each: (each.cause,)),
         refused=[(row["url"], row["error_message"]) for row in rows if row["error"] is not None],
         start=min(times, default=None),
         end=max(ends, default=None),
     )
+
+
+def _by_job(incidents: Sequence[Incident], rows: Iterable[Row], shares: Mapping[str, float]) -> list[Total]:
+    """Totals of jobs, with what no cause explains."""
+    lost: Counter[str] = Counter()
+    for row in rows:
+        lost[row["job_id"]] += shares[row["url"]] * (row["gpu_hours_lost"] or 0.0)  # type: ignore[assignment]
+    named = _totals(incidents, lambda each: (each.job_id,), lambda each: (each.cause,))
+    whole = [replace(each, gpu_hours=float(lost[each.name])) for each in named]
+    return sorted(whole, key=lambda total: (-total.gpu_hours, -total.incidents, total.name))
 
 
 def _in_time(rows: Iterable[Row]) -> list[Row]:
@@ -213,7 +225,10 @@ def _faults(row: Row, share: float) -> Iterator[_Fault]:
         "ranks": row["ranks"],
         "gpu_hours_lost": row["gpu_hours_lost"],
     }
-    for each in row["causes"] or [nameless]:
+    likely = [
+        each for number, each in enumerate(row["causes"]) if number == 0 or each["probability"] >= NAMED
+    ]
+    for each in likely or [nameless]:
         nodes = tuple(sorted(each["nodes"]))
         places = nodes or tuple(f"rank {rank}" for rank in sorted(each["ranks"])[:8])
         cause = NO_CAUSE if each["cause"] == UNKNOWN else str(each["cause"])

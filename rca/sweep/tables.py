@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError, cut
 from rca.telemetry.instants import moment_of
 
+#: Empty lines, lines under a header, and what Excel writes for itself.
+_NO_DATA = re.compile(r"[\s|+=-]*|sep=.", re.IGNORECASE)
 _SEPARATORS = ("|", "\t", ";", ",")
 #: What schedulers write for a value that is not known.
 _UNKNOWN = frozenset({"", "unknown", "none", "<none>", "n/a", "null", "-"})
 #: Names of columns, in lower case: ours, Slurm's and Kubernetes'.
-JOB = ("job", "job_id", "jobid", "jobname", "name")
+JOB = ("job", "job_id", "jobidraw", "jobid", "jobname", "name")
 START = ("start", "starttime", "started", "begin")
 END = ("end", "endtime", "completiontime", "ended")
 
 
 def read_table(
-    path: str | os.PathLike[str], needed: Mapping[str, Sequence[str]], other: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    needed: Mapping[str, Sequence[str]],
+    other: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    """The place of each line, for messages, and its values by column; unknown values are "".
+    """The place of each line, for messages, and its values by column.
 
     Parameters
     ----------
@@ -30,8 +35,8 @@ def read_table(
         Values are separated by ``|``, tabs, ``;``, commas or spaces, and may be quoted.
     needed : mapping of str to sequence of str
         Columns, and all the names that each may have.
-    other : sequence of str
-        Columns that may be missing.
+    other : mapping of str to sequence of str, optional
+        The same for columns that may be missing; their values are then "".
 
     Raises
     ------
@@ -44,9 +49,12 @@ def read_table(
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(
-            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
+            f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text in UTF-8'}",
+            hint="save it as text or CSV in UTF-8",
         ) from error
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    lines = [
+        (number, line) for number, line in enumerate(text.splitlines(), 1) if not _NO_DATA.fullmatch(line)
+    ]
     if len(lines) < 2:
         raise InvalidInput(
             f"{path}: has no lines", hint=f"a first line {','.join(needed)}, then one per item"
@@ -54,14 +62,19 @@ def read_table(
     separator = next((each for each in _SEPARATORS if each in lines[0][1]), None)
     header = [name.lower() for name in _cells(lines[0][1], separator)]
     places = {column: _place(path, header, names) for column, names in needed.items()}
-    places |= {column: header.index(column) for column in other if column in header}
+    optional = {column: set(names).intersection(header) for column, names in (other or {}).items()}
+    places |= {column: header.index(min(names)) for column, names in optional.items() if names}
     for number, line in lines[1:]:
         cells = _cells(line, separator)
         if len(cells) != len(header):
             raise InvalidInput(f"{path}: line {number}: {len(cells)} values for {len(header)} columns")
         held = {column: cells[place] for column, place in places.items()}
-        known = {column: "" if cell.lower() in _UNKNOWN else cell for column, cell in held.items()}
-        yield f"{path}: line {number}", dict.fromkeys(other, "") | known
+        yield f"{path}: line {number}", dict.fromkeys(other or {}, "") | held
+
+
+def known(value: str) -> str:
+    """A value, or "" for what schedulers write in its place."""
+    return "" if value.lower() in _UNKNOWN else value
 
 
 def span_of(values: Mapping[str, str], what: str) -> tuple[float, float | None]:
@@ -73,7 +86,7 @@ def span_of(values: Mapping[str, str], what: str) -> tuple[float, float | None]:
         If a time is none, or the end lies before the start.
     """
     start = moment_of(values["start"])
-    end = moment_of(values["end"]) if values["end"] else None
+    end = moment_of(values["end"]) if known(values["end"]) else None
     if end is not None and end < start:
         raise InvalidInput(f"{what} ends at {cut(values['end'])}, and starts at {cut(values['start'])}")
     return start, end

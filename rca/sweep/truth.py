@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rca.errors import InvalidInput, cut
-from rca.sweep.tables import END, JOB, START, read_table, span_of
+from rca.sweep.tables import END, JOB, START, known, read_table, span_of
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN
 from rca.telemetry.labels import Label, LabelledCause, located
 from rca.telemetry.topology.hostlist import expanded
@@ -74,8 +75,9 @@ def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
         If a line has no job, an unknown cause, or something that is no time, node or rank.
     """
     needed = {"job": JOB, "cause": ("cause",), "start": START, "end": END}
+    other = {"nodes": ("nodes", "node", "nodelist"), "ranks": ("ranks", "rank")}
     found = []
-    for place, values in read_table(path, needed, ("nodes", "ranks")):
+    for place, values in read_table(path, needed, other):
         try:
             found.append(_finding(place, values))
         except InvalidInput as error:
@@ -84,8 +86,9 @@ def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
 
 
 def _finding(place: str, values: dict[str, str]) -> Finding:
-    # `read_table` takes "unknown" for a value that is not known; so it is.
-    cause = values["cause"] or UNKNOWN
+    cause = values["cause"].lower()
+    if not known(values["job"]):
+        raise InvalidInput("it has no job")
     if cause != HEALTHY and cause not in SPECS:
         raise InvalidInput(
             f"{cut(cause)!r} is no cause of the catalogue",
@@ -94,7 +97,7 @@ def _finding(place: str, values: dict[str, str]) -> Finding:
     start, end = span_of(values, f"the cause {cause}")
     if end is None and cause not in STOP_CAUSES:
         raise InvalidInput(f"{cause} has no end", hint="only a stop needs none")
-    ranks = expanded(f"[{values['ranks'].replace(' ', ',')}]") if values["ranks"] else []
+    ranks = expanded(f"[{known(values['ranks']).replace(' ', ',')}]") if known(values["ranks"]) else []
     return Finding(
         place=place,
         job=values["job"],
@@ -102,7 +105,7 @@ def _finding(place: str, values: dict[str, str]) -> Finding:
         start=start,
         end=start if end is None else end,
         ranks=tuple(int(rank) for rank in ranks),
-        nodes=tuple(expanded(values["nodes"].replace(" ", ","))),
+        nodes=tuple(expanded(known(values["nodes"]).replace(" ", ","))),
     )
 
 
@@ -124,13 +127,17 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     """
     faults = [each for each in findings if each.cause != HEALTHY and each.share(start, end) > 0.0]
     if not faults:
-        covered = any(each.cause == HEALTHY and each.share(start, end) >= 1.0 for each in findings)
+        healthy = [each for each in findings if each.cause == HEALTHY]
+        covered = _share(healthy, start, end) > 1.0 - 1e-9
         return Label(failure_mode="healthy", source="incident") if covered else None
-    if any(each.share(start, end) < LEAST_SHARE for each in faults):
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for each in faults:
+        groups.setdefault((each.cause, each.ranks, each.nodes), []).append(each)
+    if any(_share(group, start, end) < LEAST_SHARE for group in groups.values()):
         return None
     stopped = any(each.stops for each in faults)
-    known = STOP_CAUSES if stopped else (*SLOW_CAUSES, UNKNOWN)
-    causes = tuple(_labelled(each, window) for each in faults if each.cause in known)
+    known_causes = STOP_CAUSES if stopped else (*SLOW_CAUSES, UNKNOWN)
+    causes = tuple(_labelled(group, window) for group in groups.values() if group[0].cause in known_causes)
     notes = "\n".join(each.place for each in faults)
     label = Label(
         failure_mode="fail_stop" if stopped else "fail_slow", causes=causes, source="incident", notes=notes
@@ -138,8 +145,20 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     return located(label, window.job)
 
 
-def _labelled(finding: Finding, window: Window) -> LabelledCause:
-    job = window.job
+def _share(findings: Sequence[Finding], start: float, end: float) -> float:
+    """Share of a time in which one of several findings holds."""
+    if any(each.stops for each in findings):
+        return max(each.share(start, end) for each in findings)
+    covered, until = 0.0, start
+    for each in sorted(findings, key=lambda each: each.start):
+        covered += max(0.0, min(end, each.end) - max(until, each.start))
+        until = max(until, each.end)
+    return covered / max(end - start, 1e-9)
+
+
+def _labelled(group: Sequence[Finding], window: Window) -> LabelledCause:
+    """One cause of a window, which several findings may state."""
+    job, finding = window.job, group[0]
     beyond = [rank for rank in finding.ranks if rank >= job.world_size]
     if beyond:
         raise InvalidInput(
@@ -149,7 +168,7 @@ def _labelled(finding: Finding, window: Window) -> LabelledCause:
     if strange:
         raise InvalidInput(f"{finding.place}: {cut(strange[0])!r} is not one of the job's nodes")
     everywhere = () if finding.ranks or finding.nodes else tuple(range(job.world_size))
-    first, last = (None, None) if finding.stops else _steps(finding, window)
+    first, last = (None, None) if finding.stops else _steps(group, window)
     return LabelledCause(
         cause=finding.cause,
         ranks=finding.ranks or everywhere,
@@ -159,8 +178,9 @@ def _labelled(finding: Finding, window: Window) -> LabelledCause:
     )
 
 
-def _steps(finding: Finding, window: Window) -> tuple[int | None, int | None]:
+def _steps(group: Sequence[Finding], window: Window) -> tuple[int | None, int | None]:
     """First and last step that began while the cause acted; None without times of steps."""
     began = window.steps.column("start_time").to_numpy()
-    held = window.steps.column("step").to_numpy()[(began >= finding.start) & (began <= finding.end)]
+    start, end = min(each.start for each in group), max(each.end for each in group)
+    held = window.steps.column("step").to_numpy()[(began >= start) & (began <= end)]
     return (int(held.min()), int(held.max())) if held.size else (None, None)

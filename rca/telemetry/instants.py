@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from rca.errors import InvalidInput, cut
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+#: Begin of the years 2000 and 2100, Unix seconds: what lies outside is milliseconds, a date, or a mistake.
+EARLIEST, LATEST = 946_684_800.0, 4_102_444_800.0
+_FORM = "write it like 2026-11-26T09:30:00Z, or in Unix seconds"
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d+)?)([smhd]?)")
 
 
@@ -34,14 +37,16 @@ def moment_of(text: str) -> float:
         If it is no time.
     """
     try:
-        return float(text)
+        seconds = float(text)
     except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidInput(f"{cut(text)!r} is no time", hint="write it like 2026-11-26T09:30:00Z") from None
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidInput(f"{cut(text)!r} is no time", hint=_FORM) from None
+        seconds = (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    if not EARLIEST <= seconds <= LATEST:
+        raise InvalidInput(f"{cut(text)!r} is no time from 2000 to 2100", hint=_FORM)
+    return seconds
 
 
 def text_of(moment: float) -> str:

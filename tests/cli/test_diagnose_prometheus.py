@@ -91,7 +91,7 @@ def test_a_refused_token_is_bad_input_and_not_shown(rca_command: Run, tmp_path: 
         (("--prometheus", "http://p", "--job", "a", "--since", "0s"), "the window has 0 s"),
         (("--prometheus", "http://p", "--job", "a", "--since", "30d"), "at most 7 days"),
         (
-            ("--prometheus", "http://p", "--job", "a", "--start", "20", "--end", "10"),
+            ("--prometheus", "http://p", "--job", "a", "--start", "1795770020", "--end", "1795770010"),
             "the end of the window lies 10 s before its start",
         ),
         (("--prometheus", "http://127.0.0.1:1", "--job", "a", "--timeout", "99999999999"), "(1 day)"),

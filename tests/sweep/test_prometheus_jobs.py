@@ -35,7 +35,17 @@ NINE = 1_795_770_000.0  # 2026-11-27T09:00:00Z
 )
 def test_lists_of_schedulers_are_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "jobs").write_text(text)
-    assert read_jobs(tmp_path / "jobs") == [JobSpan("4711", NINE, NINE + 3600), JobSpan("4712", NINE, None)]
+    found = [JobSpan("4711", NINE, NINE + 3600), JobSpan("4712", NINE, None)]
+    assert read_jobs(tmp_path / "jobs") == (found, 0)
+
+
+def test_jobs_that_have_not_run_and_steps_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text(
+        "JobIDRaw  Start  End\n--------- ------ ------\n4711 1795770000 1795773600\n"
+        "4711.batch 1795770000 1795773600\n4711.0 1795770000 1795773600\n"
+        "4712 Unknown Unknown\n4713 None 1795770000\n4714 1795770000 1795770000\n"
+    )
+    assert read_jobs(tmp_path / "jobs") == ([JobSpan("4711", NINE, NINE + 3600)], 5)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +53,15 @@ def test_lists_of_schedulers_are_read(tmp_path: Path, text: str) -> None:
     [
         ("", "has no lines"),
         ("job,start,end\n", "has no lines"),
+        ("job,start,end\na,1795770000000,\n", "is no time from 2000 to 2100"),
+        ("job,start,end\na,nan,\n", "'nan' is no time from 2000 to 2100"),
         ("job,from,end\na,1,2\n", "no column 'start': the first line has job, from, end"),
         ("job,start,end\na,1\n", "line 2: 2 values for 3 columns"),
-        ("job,start,end\na,1,2\nb,noon,2\n", "line 3: 'noon' is no time"),
-        ("job,start,end\na,2,1\n", "line 2: the job a ends at 1, and starts at 2"),
+        ("job,start,end\na,1795770000,\nb,noon,2\n", "line 3: 'noon' is no time"),
+        (
+            "job,start,end\na,1795770001,1795770000\n",
+            "line 2: the job a ends at 1795770000, and starts at 1795770001",
+        ),
         ("job,start,end\n,1,2\n", "line 2: a job has no name"),
     ],
 )
@@ -77,7 +92,12 @@ def test_a_job_that_is_over_is_cut_without_a_short_rest() -> None:
 def test_a_job_that_runs_has_whole_spans_only() -> None:
     settled = T0 + 70 * MINUTE + SETTLED_SECONDS
     assert spans(JobSpan("a", T0, None), now=settled) == [(0, 30), (30, 60)]
-    assert spans(JobSpan("a", T0, T0 + 71 * MINUTE), now=settled) == []
+    assert spans(JobSpan("a", T0, T0 + 71 * MINUTE), now=settled) == [(0, 30), (30, 60)]
+
+
+def test_lines_of_one_job_are_one() -> None:
+    lines = [JobSpan("a", T0, T0 + end * MINUTE) for end in (70, 50)]
+    assert spans(*lines, JobSpan("a", T0, None), now=T0 + 1e6) == [(0, 30), (30, 70)]
 
 
 def test_a_longer_last_span_replaces_the_one_before() -> None:
@@ -99,9 +119,11 @@ def test_what_selects_the_samples_is_part_of_the_version() -> None:
             reading=partial(read_prometheus, "http://host", **more),
             now=T0 + 1e4,
         )[0].version
-        for more in ({}, {"namespace": "a"}, {"matchers": ('cluster="eu"',)}, {"token": "x"})
-    }
-    assert len(versions) == 3
+        for more in ({}, {"namespace": "a"}, {"matchers": ('cluster="eu"',)}, {"token": "x"},
+            {"headers": {"X-Scope-OrgID": "a"}}, {"headers": {"X-Scope-OrgID": "b"}},
+            {"headers": {"Authorization": "Bearer x"}})
+    }  # fmt: skip
+    assert len(versions) == 5
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
@@ -138,8 +160,33 @@ def test_a_server_that_is_down_is_asked_again(tmp_path: Path) -> None:
         assert (done.kept, done.outcomes) == (0, {"refused": 1})
 
 
+def test_options_that_cannot_be_used_are_refused_before_the_work(tmp_path: Path, rca_command: Any) -> None:
+    (tmp_path / "jobs").write_text("job,start,end\na,1795770000,1795773600\n")
+    (tmp_path / "ca.pem").write_text("no certificate")
+    asked = ("sweep", "--prometheus", "http://127.0.0.1:1", "--jobs", tmp_path / "jobs")
+    for options, reason in (
+        (("--ca-file", tmp_path / "ca.pem"), "holds no readable certificates"),
+        (("--match", "cluster=eu"), "is no label matcher"),
+    ):
+        ran = rca_command(*asked, *options, "--output", tmp_path / "answers")
+        assert (ran.code, reason in ran.err) == (2, True)
+    assert not (tmp_path / "answers").exists()
+
+
+def test_credentials_of_the_environment_travel_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rca.commands.prometheus_options import PrometheusOptions
+
+    monkeypatch.setenv("RCA_PROMETHEUS_TOKEN", "t0ken")
+    asked = PrometheusOptions(url="http://host:9090")
+    assert asked.reading().keywords["token"] == "t0ken"  # noqa: S105
+    monkeypatch.setenv("RCA_PROMETHEUS_USER", "me")
+    monkeypatch.setenv("RCA_PROMETHEUS_PASSWORD", "p@ss")
+    assert asked.reading().args == ("http://me:p%40ss@host:9090",)
+    assert asked.reading().keywords["token"] is None
+
+
 def test_jobs_and_urls_exclude_each_other(tmp_path: Path, rca_command: Any) -> None:
-    (tmp_path / "jobs").write_text("job,start,end\na,1,2\n")
+    (tmp_path / "jobs").write_text("job,start,end\na,1795770000,1795773600\n")
     assert (
         "--jobs is for --prometheus only" in rca_command("sweep", tmp_path, "--jobs", tmp_path / "jobs").err
     )

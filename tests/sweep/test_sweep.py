@@ -156,7 +156,8 @@ T0 = datetime(2026, 11, 27, 3, tzinfo=UTC)
 
 
 def cause(name: str = "gpu_throttling", gpu_hours: float | None = 2.0, *nodes: str) -> dict[str, Any]:
-    return {"cause": name, "ranks": [8, 9], "nodes": list(nodes or ("node-1",)), "gpu_hours_lost": gpu_hours}
+    place = {"ranks": [8, 9], "nodes": list(nodes or ("node-1",))}
+    return {"cause": name, "probability": 0.9, "gpu_hours_lost": gpu_hours, **place}
 
 
 def row(number: int, **changes: Any) -> Row:
@@ -216,6 +217,32 @@ def test_each_cause_has_its_part_of_the_loss(tmp_path: Path) -> None:
         "node-2": 0.5,
     }
     assert (found.gpu_hours, found.unexplained) == (2.0, 0.5)
+
+
+def test_rival_guesses_are_no_incidents_and_jobs_have_all_of_their_loss(tmp_path: Path) -> None:
+    guess = cause("process_crash", 0.3, "node-2") | {"probability": 0.05}
+    found = summed(tmp_path, row(0, causes=[cause("hang", 1.5), guess]))
+    assert [each.cause for each in found.incidents] == ["hang"]
+    assert (found.unexplained, [each.gpu_hours for each in found.by_job]) == (0.5, [2.0])
+
+
+def test_parts_of_the_causes_are_not_above_the_loss() -> None:
+    from rca.diagnosis.result import Slowdown
+    from rca.sweep.answers import _causes
+
+    slowdown = Slowdown(
+        ratio=2.0,
+        seconds_per_step=1.0,
+        versus_own_past=None,
+        interval=None,
+        gpu_hours_lost=5.0,
+        gpu_hours_idle=3.0,
+    )
+    named = rca.diagnose(rca.read_window(WINDOWS / "cpu-contention-node")).causes[0]
+    stop = named.model_copy(update={"cause": "hang", "seconds_per_step": None})
+    slow = named.model_copy(update={"seconds_per_step": 0.8})
+    parts = [each["gpu_hours_lost"] for each in _causes([stop, stop.model_copy(), slow, slow], slowdown)]
+    assert parts == [3.0, None, pytest.approx(1.0), pytest.approx(1.0)]
 
 
 def test_time_that_several_windows_cover_counts_once(tmp_path: Path) -> None:
@@ -316,15 +343,14 @@ def test_a_window_that_breaks_the_diagnosis_does_not_end_the_sweep(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(window: Any, **options: Any) -> Any:
-        if window.job.job_id == "killed-rank":
+        if window.job.job_id == "capture-killed-rank":
             raise ZeroDivisionError("no steps")
         return rca.diagnose(window, **options)
 
-    (archive / "killed.json.gz").rename(archive / "broken.json.gz")
-    monkeypatch.setattr(module, "diagnose", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(module, "diagnose", broken)
     done = swept(archive, tmp_path / "answers")
-    assert done.outcomes == {"refused": 4}
-    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "broken.json.gz")]
+    assert done.outcomes == {"refused": 2, "fail_slow": 1, "healthy": 1}
+    assert "a defect of straggler-rca" in dict(done.refused)[str(archive / "killed.json.gz")]
 
 
 def test_names_that_are_no_text_and_files_that_are_pipes_do_not_matter(archive: Path, tmp_path: Path) -> None:
@@ -396,11 +422,11 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(archive: Pa
     assert asked == []
 
 
-def test_the_newest_of_two_bundles_counts_and_both_are_kept(archive: Path, tmp_path: Path) -> None:
+def test_the_newest_answer_of_two_bundles_is_the_known_one(tmp_path: Path) -> None:
     answers = Answers(str(tmp_path / "answers"))
     answers.write([row(0)])
     answers.write([row(0, model_sha256="n", swept_at=T0 + timedelta(days=1))])
-    assert {model for _, _, model in answers.known()} == {"m", "n"}
+    assert {model for _, _, model in answers.known()} == {"n"}
     assert report(answers).models == {"n": 1}
 
 

@@ -15,7 +15,6 @@ from rca.errors import InvalidInput
 from rca.evaluation.run import evaluate_collection
 from rca.sweep import Answers, archived, read_findings, sweep, write_collection
 from rca.sweep.truth import Finding, label_of
-from rca.telemetry.labels import read_collection
 from rca.telemetry.window import Window
 from rca.training.incidents import learned_incidents
 
@@ -44,10 +43,10 @@ def finding(cause: str, start: float, end: float, **more: Any) -> Finding:
 def test_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "truth.csv").write_text(
         "job,cause,start,end,nodes,ranks\n"
-        'a,nic_degradation,10,20,"node[1-2],node7",\n'
+        'a,nic_degradation,1795770000,1795770020,"node[1-2],node7",\n'
         "b,process_crash,2026-11-27T09:00:00Z,,,3\n"
-        "c,healthy,10,20,,\n"
-        "d,unknown,10,20,node-1 node-2,8-9 11\n"
+        "c,healthy,1795770000,1795770020,,\n"
+        "d,unknown,1795770000,1795770020,node-1 node-2,8-9 11\n"
     )
     found = read_findings(tmp_path / "truth.csv")
     assert [each.cause for each in found] == ["nic_degradation", "process_crash", "healthy", "unknown"]
@@ -61,9 +60,12 @@ def test_lines_are_read(tmp_path: Path) -> None:
     ("line", "reason"),
     [
         ("a,broken_cable,1,2,", "'broken_cable' is no cause of the catalogue"),
-        ("a,nic_degradation,1,,", "nic_degradation has no end"),
-        ("a,nic_degradation,2,1,", "the cause nic_degradation ends at 1, and starts at 2"),
-        ("a,nic_degradation,1,2,node[1", "its brackets do not match"),
+        ("a,nic_degradation,1795770000,,", "nic_degradation has no end"),
+        ("a,nic_degradation,1795770001,1795770000,", "the cause nic_degradation ends at 1795770000"),
+        ("a,nic_degradation,1795770000,1795770001,node[1", "its brackets do not match"),
+        ("a,none,1795770000,1795770001,", "'none' is no cause of the catalogue"),
+        ("a,,1795770000,1795770001,", "'' is no cause of the catalogue"),
+        (",healthy,1795770000,1795770001,", "it has no job"),
     ],
 )
 def test_bad_lines_are_refused_with_the_place(tmp_path: Path, line: str, reason: str) -> None:
@@ -95,6 +97,18 @@ def test_a_window_that_a_cause_hardly_touches_is_left_out(window: Window, span: 
     well = label_of([finding("healthy", start - 1, end + 1)], start, end, window)
     assert well is not None
     assert (well.failure_mode, well.causes) == ("healthy", ())
+
+
+def test_several_lines_about_one_cause_are_one(window: Window, span: tuple[float, float]) -> None:
+    start, end = span
+    part = (end - start) / 10
+    lines = [finding("cpu_contention", start + at * part, start + (at + 1.5) * part) for at in (0, 1, 5)]
+    label = label_of(lines, start, end, window)
+    assert label is not None
+    assert len(label.causes) == 1
+    assert label_of(lines[:1], start, end, window) is None
+    halves = [finding("healthy", start - 1, start + 5 * part), finding("healthy", start + 5 * part, end)]
+    assert label_of(halves, start, end, window) is not None
 
 
 def test_a_stop_is_the_label_beside_slowness(window: Window, span: tuple[float, float]) -> None:
@@ -151,9 +165,16 @@ def test_windows_without_steps_or_files_are_left_out(tmp_path: Path, window: Win
     sweep(archived([str(archive)]), answers, bundle=baseline())
     shutil.rmtree(archive / "slow")
     found = [finding("cpu_contention", 1.7e9, 1.8e9, nodes=("node-1",))]
+    with pytest.raises(InvalidInput, match="2 windows gets a label: 1 no longer there, 1 without steps"):
+        write_collection(answers, found, tmp_path / "mine")
+    shutil.copytree(WINDOWS / "cpu-contention-node", archive / "slow")
     written, left_out = write_collection(answers, found, tmp_path / "mine")
-    assert (written, left_out) == (0, {"no longer there": 1, "without steps": 1})
-    assert len(read_collection(tmp_path / "mine")) == 0
+    assert (written, left_out) == (1, {"without steps": 1})
+    assert write_collection(answers, found, tmp_path / "mine")[0] == 1
+    with pytest.raises(InvalidInput, match="holds something else than an export"):
+        write_collection(answers, found, archive)
+    with pytest.raises(InvalidInput, match="holds something else than an export"):
+        write_collection(answers, found, WINDOWS)
 
 
 def test_findings_about_other_jobs_are_refused(tmp_path: Path) -> None:

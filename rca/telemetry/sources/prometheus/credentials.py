@@ -62,6 +62,19 @@ def split_address(url: str) -> tuple[str, str | None, str | None]:
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{path}", user, password
 
 
+def of_environment(url: str, token: str | None) -> tuple[str, str | None]:
+    """Address and token with the credentials of the environment, where none are given."""
+    _, user, _ = split_address(url)
+    if token or user is not None:
+        return url, token
+    name = os.environ.get(USER)
+    if name is None:
+        return url, os.environ.get(TOKEN)
+    parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    held = (urllib.parse.quote(each, safe="") for each in (name, os.environ.get(PASSWORD, "")))
+    return urllib.parse.urlunsplit(parts._replace(netloc=f"{':'.join(held)}@{parts.netloc}")), None
+
+
 def is_local(address: str) -> bool:
     return urllib.parse.urlsplit(address).hostname in LOOPBACK
 

@@ -116,9 +116,7 @@ def read_prometheus(
         If the job has more than `max_samples` samples in this time.
     """
     span = _span(since, start, end)
-    for each in matchers:
-        if not _MATCHER.fullmatch(each):
-            raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')
+    check_matchers(matchers)
     label_map = (
         labels if isinstance(labels, LabelMap) else LabelMap() if labels is None else read_label_map(labels)
     )
@@ -129,6 +127,18 @@ def read_prometheus(
         server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples
     )
     return reading.window()
+
+
+def check_matchers(matchers: Sequence[str]) -> None:
+    """Refuse what is no label matcher.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    for each in matchers:
+        if not _MATCHER.fullmatch(each):
+            raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')
 
 
 def _silent(phase: str, done: int, total: int) -> None:
