@@ -2,6 +2,7 @@
 
 Every size runs in fresh processes on one core: one for the stages in process, one for the service over
 loopback. Nothing is asserted; the ratio to the floor is what to watch, because it survives a busy machine.
+`--growth FILE` measures instead how the time grows with ranks, steps and metrics, and draws it into the file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cold_start
+from benchmarks import cold_start, growth
 from benchmarks.measure import machine, pin_to_one_core
 from benchmarks.receiver import ROOT
 from benchmarks.report import render
@@ -41,13 +42,16 @@ def main(arguments: list[str]) -> int:
         "shape": asdict(_shape(0, given)),
         "sizes": [],
     }
+    # Tables keep their width in a log file, too.
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    if given.growth:
+        _growth(given, console)
+        return 0
     for ranks in given.ranks:
         found["sizes"] += _size(_shape(ranks, given), given)
     if given.cold_start:
         _progress("cold start")
         found["cold_start"] = cold_start.measured(bundle=given.bundle)
-    # Tables keep their width in a log file, too.
-    console = Console(width=None if sys.stdout.isatty() else 180)
     render(found, console)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
@@ -70,6 +74,10 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--least", type=int, default=5)
     parser.add_argument("--bundle", type=Path, help="model bundle; the shipped one if absent")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    parser.add_argument("--growth", type=Path, metavar="FILE", help="draw the growth, as .png or .svg")
+    parser.add_argument(
+        "--largest", type=int, nargs=3, default=[4096, 1600, 20], help="ranks, steps and metrics of it"
+    )
     parser.add_argument("--http", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--cold-start", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args(arguments)
@@ -96,6 +104,22 @@ def _size(shape: Shape, given: argparse.Namespace) -> list[dict[str, Any]]:
                 result["http"] = _child("benchmarks.over_http", body, given)
             found.append(result)
     return found
+
+
+def _growth(given: argparse.Namespace, console: Console) -> None:
+    def seconds_of(shape: Shape) -> float:
+        _progress(f"{shape.ranks:,} ranks, {shape.steps:,} steps, {shape.metrics} metrics")
+        with TemporaryDirectory() as folder:
+            body = Path(folder) / "body"
+            body.write_bytes(make_window(shape).to_arrow())
+            return float(_child("benchmarks.stages", body, given)["stages"]["total"]["least"])
+
+    found = growth.measured(seconds_of, dict(zip(growth.SIZES, given.largest, strict=True)))
+    growth.render(found, console)
+    console.print(machine(), style="dim", highlight=False)
+    growth.draw(found, given.growth)
+    if given.json:
+        given.json.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n")
 
 
 def _child(module: str, body: Path, given: argparse.Namespace) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from rca.arrays import FloatArray, IntArray
 REFERENCE_QUANTILE = 0.35
 #: Median absolute deviation times this is the standard deviation of normal values.
 MAD_TO_SIGMA = 1.4826
-#: From this many values on, selecting two is faster than sorting all.
+#: From this many values on, selecting one is faster than sorting all.
 PARTITION_FROM = 256
 #: In smaller groups a rank is compared with the others only: its own fault would move its reference.
 SMALL_GROUP = 8
@@ -49,11 +50,15 @@ def _complete_quantile(values: npt.NDArray[np.floating[Any]], q: float) -> Float
     last = values.shape[0] - 1
     low = int(last * q)
     high = min(low + 1, last)
-    if values.shape[0] >= PARTITION_FROM:
-        ordered = np.partition(values, (low, high), axis=0)
-    else:
+    if values.shape[0] < PARTITION_FROM or low == last:
         ordered = np.sort(values, axis=0)
-    result: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (last * q - low)
+        below, above = ordered[low], ordered[high]
+    else:
+        # One position of contiguous values takes a third of the time of two positions of strided ones.
+        columns = np.array(np.moveaxis(values, 0, -1), order="C")
+        columns.partition(low, axis=-1)
+        below, above = columns[..., low], columns[..., high:].min(axis=-1)
+    result: FloatArray = below + (above - below) * (last * q - low)
     return result
 
 
@@ -65,6 +70,9 @@ def nan_median(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArr
 def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
     """Mean along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
     finite = np.isfinite(values)
+    if finite.all() and values.shape[axis]:
+        complete: FloatArray = values.sum(axis=axis) / values.shape[axis]
+        return complete
     count = finite.sum(axis=axis)
     total = np.where(finite, values, 0.0).sum(axis=axis)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -72,11 +80,19 @@ def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
     return result
 
 
+def zero_if_nan(values: FloatArray) -> FloatArray:
+    """The values, 0 where nothing was measured; faster than `numpy.nan_to_num`, which looks for infinities, too."""
+    return np.where(np.isnan(values), 0.0, values)
+
+
 def nan_max(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArray:
     """Maximum along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
     if values.shape[axis] == 0:
         return np.full(np.delete(values.shape, axis), np.nan)
-    filled = np.where(np.isfinite(values), values, -np.inf).max(axis=axis)
+    finite = np.isfinite(values)
+    if finite.all():
+        return np.asarray(values.max(axis=axis))
+    filled = np.where(finite, values, -np.inf).max(axis=axis)
     return np.where(np.isfinite(filled), filled, np.nan)
 
 
@@ -116,8 +132,9 @@ def peer_reference(values: FloatArray, group: IntArray) -> FloatArray:
 def group_members(group: IntArray) -> list[IntArray]:
     """Rank numbers of each group, groups in ascending order; negative groups are left out."""
     order = np.argsort(group, kind="stable")
-    bounds = np.flatnonzero(np.diff(group[order])) + 1
-    return [part for part in np.split(order, bounds) if part.size and group[part[0]] >= 0]
+    order = order[np.searchsorted(group[order], 0) :]
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1)).tolist()
+    return [order[start:end] for start, end in pairwise([*starts, order.size])]
 
 
 def leader_and_runner_up(values: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:

@@ -42,8 +42,7 @@ class Booster:
     """
 
     def __init__(self, text: str, *, threads: int = 1) -> None:
-        _tree_spans(text)
-        self._text = text
+        self._text, self._spans = text, _tree_spans(text)
         self._of_class: dict[int, Booster] = {}
         self._library = _library()
         self._handle = ctypes.c_void_p()
@@ -103,7 +102,7 @@ class Booster:
         if self.n_classes == 1:
             return self
         if number not in self._of_class:
-            self._of_class[number] = Booster(_one_class(self._text, number, self.n_classes))
+            self._of_class[number] = Booster(_one_class(self._text, self._spans[number :: self.n_classes]))
         return self._of_class[number]
 
     def _predict(self, rows: FloatArray, kind: int, shape: tuple[int, ...]) -> FloatArray:
@@ -163,11 +162,14 @@ def _tree_spans(text: str) -> list[slice]:
     return spans
 
 
-def _one_class(text: str, number: int, n_classes: int) -> str:
-    """A model with the score of one class only. The text lists one tree per class and boosting round."""
+def _one_class(text: str, spans: Sequence[slice]) -> str:
+    """A model with the score of one class only, given the spans of its trees.
+
+    The text lists one tree per class and boosting round.
+    """
     chosen = [
         f"Tree={position}" + text[text.index("\n", span.start) : span.stop]
-        for position, span in enumerate(_tree_spans(text)[number::n_classes])
+        for position, span in enumerate(spans)
     ]
     only = {
         "num_class=": "1",

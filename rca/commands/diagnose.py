@@ -11,7 +11,7 @@ import typer
 
 from rca.commands import prometheus_options
 from rca.commands.output import fail, rendered, write
-from rca.commands.process import forgo_pandas
+from rca.commands.process import start_quickly
 from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError, TooLarge
 
@@ -172,7 +172,7 @@ def verdict_code(diagnosis: Diagnosis) -> int:
 
 def read(path: str) -> Window:
     """Read a window from a path, or from standard input for ``-``."""
-    forgo_pandas()
+    start_quickly()
     import rca
 
     if path != "-":
@@ -186,7 +186,7 @@ def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Windo
         return read(path)
     if asked.url is None:
         raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
-    forgo_pandas()
+    start_quickly()
     return asked.read(quiet=quiet)
 
 
@@ -229,7 +229,7 @@ def _diagnose(
     node_odds: Path | None,
 ) -> Diagnosis:
     # Before anything that imports Arrow: it must not import pandas as well.
-    forgo_pandas()
+    start_quickly()
     import rca
     from rca.classify.operator_inputs import read_node_odds, read_priors
 

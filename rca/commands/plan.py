@@ -11,7 +11,7 @@ import typer
 
 from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
 from rca.commands.output import fail, rendered, write
-from rca.commands.process import forgo_pandas
+from rca.commands.process import start_quickly
 from rca.errors import InvalidInput, RcaError, SourceError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tu
                 hint="give the window itself, or neither --bundle nor --topology",
             )
         return known, None
-    forgo_pandas()
+    start_quickly()
     import rca
 
     window = read(path) if piped is None else rca.read_window(piped, max_bytes=MAX_BYTES)

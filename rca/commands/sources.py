@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rca.commands.output import rendered, write
-from rca.commands.process import forgo_pandas
+from rca.commands.process import start_quickly
 
 EXAMPLES = """
 rca sources
@@ -31,7 +31,7 @@ def command(
 
     Give such a file, or a folder of them, in place of a window. The content decides what it is.
     """
-    forgo_pandas()
+    start_quickly()
     from rca.telemetry.sources.registry import SOURCES
 
     if format_ is Format.json:

@@ -134,15 +134,15 @@ def diagnose(
         return within_limits(with_devices(completed(diagnosis, window), window))
     loaded = bundle
 
-    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float]:
-        features, classification, pricing = analyse(part, loaded, priors, odds, since=since)
+    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float, PhaseReplay]:
+        features, classification, pricing, replay = analyse(part, loaded, priors, odds, since=since)
         diagnosis = _assemble(part, loaded, features, classification, pricing, since)
-        return diagnosis, features, pricing.measured
+        return diagnosis, features, pricing.measured, replay
 
-    diagnosis, features, measured = once(window)
+    diagnosis, features, measured, replay = once(window)
     outline = Outline.of(features)
-    diagnosis = with_replayed_actions(diagnosis, features, window.job, site)
-    del features
+    diagnosis = with_replayed_actions(diagnosis, replay, window.job, site)
+    del features, replay
     diagnosis = with_segment_diagnoses(diagnosis, window, outline, measured, lambda part: once(part)[0])
     if earlier is not None:
         diagnosis = with_earlier(
@@ -167,8 +167,8 @@ def analyse(
     node_odds: Mapping[str, float] | None = None,
     *,
     since: int | None = None,
-) -> tuple[FeatureSet, Classification, Pricing]:
-    """The parts of a diagnosis; training measures its intervals on them.
+) -> tuple[FeatureSet, Classification, Pricing, PhaseReplay]:
+    """The parts of a diagnosis, and the replay of the window; training measures its intervals on them.
 
     `node_odds` are from `rca.classify.operator_inputs.checked_node_odds`; `since` is as in `price`,
     the first step after an earlier window.
@@ -186,9 +186,9 @@ def analyse(
         classification = replace(classification, suspects=suspects)
         classification = with_hidden_faults(classification, window, features, bundle, shares)
     suspects = classification.suspects if slow else []
-    timed, replay = priced_by_step_time(features, suspects, replay)
-    pricing = price(timed, suspects, busy, bundle.mechanisms, replay, since=since)
-    return features, classification, pricing
+    timed, priced = priced_by_step_time(features, suspects, replay)
+    pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
+    return features, classification, pricing, replay
 
 
 def _assemble(

@@ -6,7 +6,7 @@ from typing import Any
 
 from rca.diagnosis.advice import signals_for
 from rca.diagnosis.result import Action, Cause, Diagnosis, Recommendation, RecoveryFacts
-from rca.features.extract import FeatureSet, step_phases
+from rca.features.extract import step_phases
 from rca.recovery.option import Option
 from rca.recovery.planner import REPLAYED, Plan
 from rca.recovery.planner import plan as plan_for
@@ -88,11 +88,10 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
     return diagnosis.model_copy(update={"actions": actions, "recommended": recommended})
 
 
-def with_replayed_actions(diagnosis: Diagnosis, features: FeatureSet, job: Job, site: Site) -> Diagnosis:
+def with_replayed_actions(diagnosis: Diagnosis, replay: PhaseReplay, job: Job, site: Site) -> Diagnosis:
     """The diagnosis with further options, which a replay of its window priced."""
     if diagnosis.failure_mode != "fail_slow" or diagnosis.recovery is None:
         return diagnosis
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), job)
     facts = diagnosis.recovery.model_copy(update=_from_job(job, diagnosis))
     diagnosis = diagnosis.model_copy(update={"recovery": facts})
     situation = _situation(diagnosis, site, job.topology, replay)

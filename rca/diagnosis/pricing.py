@@ -20,7 +20,7 @@ from rca.classify.decision_table import LIKELIER_THAN_NOT, MOST_OF_EXCESS
 from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
 from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
-from rca.robust import nan_mean, nan_median
+from rca.robust import nan_mean, nan_median, zero_if_nan
 from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
 from rca.telemetry.own_work import SERIAL_PHASES, UNTIMED
 from rca.whatif.phase_replay import PhaseReplay
@@ -295,15 +295,13 @@ def _computes_untimed(features: FeatureSet) -> bool:
     untimed = features.phases.seconds.get(UNTIMED)
     if untimed is None and not np.isfinite(work.wait).any():
         return False
-    exchanged = np.nan_to_num(work.transfer) + work.wait
+    exchanged = zero_if_nan(work.transfer) + work.wait
     if untimed is not None:
         # Waiting for other ranks was already removed from the phases.
         own = untimed[:, work.warmup :]
-        exchanged = np.where(np.isfinite(own), np.nan_to_num(own).max(axis=0), np.nan)
+        exchanged = np.where(np.isfinite(own), zero_if_nan(own).max(axis=0), np.nan)
     # Ranks without timers do not count.
-    phases_timed = sum(
-        (np.nan_to_num(seconds) for seconds in work.phases.values()), np.zeros(work.step.shape)
-    )
+    phases_timed = sum((zero_if_nan(seconds) for seconds in work.phases.values()), np.zeros(work.step.shape))
     left = work.step - np.where(phases_timed > 0, phases_timed, np.nan) - exchanged
     known = left[np.isfinite(left)]
     return known.size > 0 and float(np.median(known)) >= UNTIMED_STEP * work.step_reference

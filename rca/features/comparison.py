@@ -219,13 +219,16 @@ def _gain(lateness: FloatArray, unit: IntArray, n_units: int) -> FloatArray:
         per_unit = lateness
     else:
         per_unit = np.full((n_units, lateness.shape[1]), -np.inf)
-        np.maximum.at(per_unit, unit, np.where(np.isfinite(lateness), lateness, -np.inf))
+        order = np.argsort(unit, kind="stable")
+        found, starts = np.unique(unit[order], return_index=True)
+        known = np.where(np.isfinite(lateness), lateness, -np.inf)
+        per_unit[found] = np.maximum.reduceat(known[order], starts, axis=0)
     first, leader, second = leader_and_runner_up(per_unit)
     floor = np.maximum(np.where(np.isfinite(second), second, 0.0), 0.0)
     saved = np.maximum(np.where(np.isfinite(first), first, 0.0) - floor, 0.0)
     out = np.zeros(per_unit.shape)
-    known = leader >= 0
-    out[leader[known], np.flatnonzero(known)] = saved[known]
+    led = leader >= 0
+    out[leader[led], np.flatnonzero(led)] = saved[led]
     return out
 
 

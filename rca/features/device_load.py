@@ -12,6 +12,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.features.work import Work
+from rca.robust import zero_if_nan
 
 #: Phases in which a rank's device has nothing to do.
 HOST_PHASES = ("data_loading_seconds", "checkpoint_seconds", "gc_seconds")
@@ -43,9 +44,9 @@ class DeviceLoad:
         """Of the steps in `inside`, ndarray of shape (n_steps,), bool."""
         spent = [work.wait, *(work.phases[name] for name in HOST_PHASES if name in work.phases)]
         weight = inside.astype(float)
-        seconds = np.sum([np.nan_to_num(each) @ weight for each in spent], axis=0)
+        seconds = np.sum([zero_if_nan(each) @ weight for each in spent], axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return cls(np.clip(seconds / (np.nan_to_num(work.step) @ weight), 0.0, 1.0))
+            return cls(np.clip(seconds / (zero_if_nan(work.step) @ weight), 0.0, 1.0))
 
 
 def link_maximum(

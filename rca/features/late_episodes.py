@@ -7,6 +7,7 @@ A single long step counts little, because the lateness of one step is capped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -137,27 +138,34 @@ class LateEpisodes:
         """Marked steps of each row within its episode, shape (n_ranks,)."""
         return self._per_rank(marked[self._cells].astype(float))
 
-    def smallest_of_peers(self, values: FloatArray, members: IntArray) -> FloatArray:
-        """Smallest mean of another member's values over each member's episode, shape (n_members,).
+    def smallest_of_peers(self, values: FloatArray, groups: Iterable[IntArray]) -> FloatArray:
+        """Smallest mean of another member's values over each member's episode, shape (n_ranks,).
 
-        NaN without an episode, or if no other member's values are known in it.
+        NaN without a group or an episode, or if no other member's values are known in it.
+
+        Parameters
+        ----------
+        values : ndarray of shape (n_ranks, n_steps)
+        groups : iterable of ndarray of int
+            Ranks of each group; every rank is in one group at most.
         """
-        known = np.isfinite(values[members])
-        summed = _cumulated(np.where(known, values[members], 0.0))
+        known = np.isfinite(values)
+        summed = _cumulated(np.where(known, values, 0.0))
         count = _cumulated(known.astype(float))
-        first, past = self.first[members], self.past[members]
-        least = np.empty(members.size)
-        # In blocks of episodes: all at once would take the square of a large node's ranks.
-        together = max(MAX_COMPARED // members.size, 1)
-        for begin in range(0, members.size, together):
-            block = slice(begin, begin + together)
-            with np.errstate(invalid="ignore", divide="ignore"):
-                means: FloatArray = (summed[:, past[block]] - summed[:, first[block]]) / (
-                    count[:, past[block]] - count[:, first[block]]
-                )
-            own = np.arange(members.size)[block]
-            means[own, own - begin] = np.nan
-            least[block] = nan_min(means)
+        least = np.full(values.shape[0], np.nan)
+        for size, alike in _by_size(groups).items():
+            # In blocks of episodes: all at once would take the square of a large node's ranks.
+            together = max(MAX_COMPARED // size, 1)
+            for begin in range(0, alike.size, together):
+                episode = np.arange(begin, min(begin + together, alike.size))
+                own, peers = alike.ravel()[episode], alike[episode // size]
+                first, past = self.first[own, None], self.past[own, None]
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    means: FloatArray = (summed[peers, past] - summed[peers, first]) / (
+                        count[peers, past] - count[peers, first]
+                    )
+                means[peers == own[:, None]] = np.nan
+                least[own] = nan_min(means, axis=1)
         return least
 
     @cached_property
@@ -172,6 +180,14 @@ class LateEpisodes:
         """Sums over each rank's part of `_cells`, shape (n_ranks,)."""
         summed = np.bincount(self._cells[0], weights=cells, minlength=self.first.size)
         return summed.astype(np.float64)
+
+
+def _by_size(groups: Iterable[IntArray]) -> dict[int, IntArray]:
+    """Groups of one size as rows of an array of shape (n_groups, size)."""
+    found: dict[int, list[IntArray]] = {}
+    for members in groups:
+        found.setdefault(members.size, []).append(members)
+    return {size: np.array(alike) for size, alike in found.items()}
 
 
 def _cumulated(values: FloatArray) -> FloatArray:

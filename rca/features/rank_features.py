@@ -203,16 +203,20 @@ def _peer_lateness(
 
 def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatArray, FloatArray]:
     """Smallest excess and share of late ranks among the others of a rank's group; NaN if there are none."""
-    smallest = np.full(mean.size, np.nan)
-    share = np.full(mean.size, np.nan)
-    for members in group_members(group):
-        if members.size < 2:
-            continue
-        values = np.where(np.isfinite(mean[members]), mean[members], np.inf)
-        ordered = np.sort(values)
-        least = np.where(values == ordered[0], ordered[1], ordered[0])
-        smallest[members] = np.where(np.isfinite(least), least, np.nan)
-        share[members] = (late[members].sum() - late[members]) / (members.size - 1)
+    smallest, share = np.full(mean.size, np.nan), np.full(mean.size, np.nan)
+    values = np.where(np.isfinite(mean), mean, np.inf)
+    known = np.flatnonzero(group >= 0)
+    order = known[np.lexsort((values[known], group[known]))]
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.diff(np.append(starts, order.size))
+    place = np.repeat(np.arange(sizes.size), sizes)
+    n_late = np.bincount(place, weights=late[order], minlength=sizes.size)
+    several = sizes[place] > 1
+    rows, place = order[several], place[several]
+    first, second = values[order[starts[place]]], values[order[starts[place] + 1]]
+    least = np.where(values[rows] == first, second, first)
+    smallest[rows] = np.where(np.isfinite(least), least, np.nan)
+    share[rows] = (n_late[place] - late[rows]) / (sizes[place] - 1)
     return smallest, share
 
 
@@ -285,9 +289,5 @@ def _smallest_peer_excess(episodes: LateEpisodes, excess: FloatArray, group: Int
 
     NaN if there are none, or more than any machine has: all pairs are compared.
     """
-    least = np.full(excess.shape[0], np.nan)
-    for members in group_members(group):
-        if not 2 <= members.size <= MOST_MATES:
-            continue
-        least[members] = episodes.smallest_of_peers(excess, members)
-    return least
+    groups = [members for members in group_members(group) if 2 <= members.size <= MOST_MATES]
+    return episodes.smallest_of_peers(excess, groups)

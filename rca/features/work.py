@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.robust import group_members, nan_median, nan_min, nan_quantile
+from rca.robust import group_members, nan_median, nan_min, nan_quantile, zero_if_nan
 from rca.telemetry.job import Topology
 from rca.telemetry.own_work import own_work
 from rca.telemetry.phases import PhaseArrays
@@ -147,7 +147,7 @@ class Work:
     def _timed_phases(self) -> list[FloatArray]:
         """Seconds of every own phase, each of shape (n_ranks, n_steps); an occasional one is 0 if absent."""
         return [
-            np.nan_to_num(seconds) if name in OCCASIONAL_PHASES else seconds
+            zero_if_nan(seconds) if name in OCCASIONAL_PHASES else seconds
             for name, seconds in self.phases.items()
         ]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.errors import InvalidInput, SourceError
@@ -102,6 +101,9 @@ class Site(BaseModel):
         InvalidInput
             If a value is wrong.
         """
+        # Few diagnoses have such a file, and all would wait for this import.
+        import yaml
+
         hint = f"fields: {', '.join(cls.model_fields)}"
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))

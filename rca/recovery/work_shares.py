@@ -93,12 +93,15 @@ def batch_shares(
     """
     shares = np.ones(own.shape)
     place = np.unique(workers, return_inverse=True)[1]
-    for first in range(0, own.shape[1], SHORT_WINDOW):
-        before = slice(max(first - SHORT_WINDOW, 0), max(first, SHORT_WINDOW))
-        grows = nan_median(compute[:, before], axis=1)
-        stays = nan_median(own[:, before] - compute[:, before], axis=1)
-        # A worker is as slow as its slowest rank.
-        share = equal_finish(slowest_of_each(stays, workers), slowest_of_each(grows, workers), samples)
+    firsts = range(0, own.shape[1], SHORT_WINDOW)
+    before = [slice(max(first - SHORT_WINDOW, 0), max(first, SHORT_WINDOW)) for first in firsts]
+    # A worker is as slow as its slowest rank.
+    stays, grows = (
+        slowest_of_each(np.array([nan_median(part[:, steps], axis=1) for steps in before]).T, workers)
+        for part in (own - compute, compute)
+    )
+    for block, first in enumerate(firsts):
+        share = equal_finish(stays[:, block], grows[:, block], samples)
         shares[:, first : first + SHORT_WINDOW] = share[place][:, None]
     return shares
 

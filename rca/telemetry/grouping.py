@@ -41,9 +41,13 @@ def series_numbers(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.
     number : ndarray of shape (n_samples,), int32
     n_series : int
     """
-    key = columns[0].astype(np.int64) + 1
+    # Runs first: exporters and the JSON encoding write many samples of one series in a row.
+    starts = run_starts(*columns)
+    lengths = np.diff(np.append(starts, columns[0].size))
+    first, *others = (column[starts] for column in columns)
+    key = first.astype(np.int64) + 1
     size = int(key.max(initial=0)) + 1
-    for column in columns[1:]:
+    for column in others:
         width = int(column.max(initial=-1)) + 2
         if size * width >= 2**62:
             number, size = _compressed(key)
@@ -52,22 +56,21 @@ def series_numbers(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.
         key += column
         key += 1
         size *= width
-    return _compressed(key)
+    number, n_series = _compressed(key)
+    return np.repeat(number, lengths), n_series
 
 
 def _compressed(key: IntArray) -> tuple[npt.NDArray[np.int32], int]:
-    # Runs first: exporters and the JSON encoding write many samples of one series in a row.
-    starts = run_starts(key)
-    encoded = pa.array(key[starts]).dictionary_encode()
-    number = np.repeat(encoded.indices.to_numpy(), np.diff(np.append(starts, key.size)))
-    return number, len(encoded.dictionary)
+    encoded = pa.array(key).dictionary_encode()
+    return encoded.indices.to_numpy(), len(encoded.dictionary)
 
 
-def run_starts(key: npt.NDArray[Any]) -> IntArray:
-    """Positions where a new run of equal values begins."""
-    if key.size == 0:
+def run_starts(*keys: npt.NDArray[Any]) -> IntArray:
+    """Positions where a new run of rows with equal keys begins."""
+    if keys[0].size == 0:
         return np.empty(0, dtype=np.int64)
-    return np.concatenate([[0], np.flatnonzero(key[1:] != key[:-1]) + 1])
+    changed = np.logical_or.reduce([key[1:] != key[:-1] for key in keys])
+    return np.concatenate([[0], np.flatnonzero(changed) + 1])
 
 
 def contiguous_order(number: npt.NDArray[np.int32], n_series: int) -> IntArray | None:

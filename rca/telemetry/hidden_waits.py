@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import nan_median
+from rca.robust import nan_median, zero_if_nan
 from rca.telemetry.job import Topology
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.untimed_work import with_untimed_work
@@ -188,7 +188,7 @@ def _bubbles(phases: PhaseArrays, unit: float) -> FloatArray:
         return nothing
     timed = nothing.copy()
     for name in (*BEFORE_EXCHANGE, *_measured_exchange(phases), *AFTER_EXCHANGE):
-        timed += np.nan_to_num(phases.phase(name))
+        timed += zero_if_nan(phases.phase(name))
     untimed = phases.phase("step_seconds") - timed
     known = np.isfinite(untimed) & np.isfinite(phases.phase("backward_seconds"))
     if not known.any() or float(np.median(untimed[known])) < UNTIMED_BUBBLES * unit:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import group_members, nan_median, nan_min
+from rca.robust import group_members, nan_median, nan_min, zero_if_nan
 from rca.telemetry.phases import PhaseArrays
 from rca.telemetry.schema import OCCASIONAL_PHASES
 
@@ -76,7 +76,7 @@ def own_work(phases: PhaseArrays, stage: IntArray) -> OwnWork:
     both = phases.phase("communication_seconds")
     transferred = np.where(np.isnan(transferred), both - wait, transferred)
     split = np.isfinite(wait)
-    communication = np.where(split, wait + np.nan_to_num(transferred), both)
+    communication = np.where(split, wait + zero_if_nan(transferred), both)
     own = step - communication
     summed, serial = _sums(phases, stage)
     if np.isfinite(step).any():
@@ -103,7 +103,7 @@ def _sums(phases: PhaseArrays, stage: IntArray) -> tuple[FloatArray, FloatArray]
         known |= np.isfinite(values)
         if name in WORK_PHASES and name not in OCCASIONAL_PHASES:
             values = _as_others(name, values, phases.present, stage)
-        values = np.nan_to_num(values)
+        values = zero_if_nan(values)
         total += values
         if name in SERIAL_PHASES:
             serial += values
@@ -147,7 +147,7 @@ def _transfer(split: BoolArray, transferred: FloatArray, both: FloatArray) -> Fl
     all transfer.
     """
     if split.any():
-        return np.nan_to_num(nan_median(np.where(split, transferred, np.nan)))
+        return zero_if_nan(nan_median(np.where(split, transferred, np.nan)))
     if np.isfinite(both).any():
-        return np.nan_to_num(nan_min(both))
+        return zero_if_nan(nan_min(both))
     return None

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from rca.errors import InvalidWindow, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE
-from rca.telemetry.sources.registry import read_files
 from rca.telemetry.window import Window
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -59,6 +58,9 @@ def _from_path(path: Path, max_bytes: int | None) -> Window:
         raise SourceError(f"{path}: no such file or directory", hint=_MISSING)
     # A pipe can be read only once, so a source is looked for in folders and regular files.
     if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
+        # A window has no source; the imports of all of them take a tenth of a cold start.
+        from rca.telemetry.sources.registry import read_files
+
         window = read_files(path)
         if window is not None:
             return window

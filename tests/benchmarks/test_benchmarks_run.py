@@ -12,6 +12,7 @@ import pytest
 
 import rca
 from benchmarks.__main__ import BENCHMARKS, main
+from benchmarks.growth import Growth, draw
 from benchmarks.stages import STAGES
 from benchmarks.windows import Shape, make_window
 
@@ -73,6 +74,18 @@ def test_diagnosis_benchmark_reports_every_stage_beside_its_floor(tmp_path: Path
         assert size["http"]["memory_peak_bytes"] > size["memory_before_bytes"] / 2
     for stage in STAGES:
         assert stage in done.stdout
+
+
+def test_growth_is_fitted_and_drawn(tmp_path: Path) -> None:
+    seconds = {256: 0.2, 512: 0.3, 1024: 0.5}
+    found = Growth.of("ranks", seconds, seconds.values())
+    assert found.fixed == pytest.approx(0.1)
+    assert found.each * 256 == pytest.approx(0.1)
+    assert found.off_line < 1e-9
+    assert 0.5 < found.exponent < 1.0
+    assert Growth.of("steps", [1, 2, 4], [1.0, 4.0, 16.0]).exponent == pytest.approx(2.0)
+    draw([found, found], tmp_path / "growth.svg")
+    assert "straight line" in (tmp_path / "growth.svg").read_text()
 
 
 def test_unknown_benchmark_is_refused_with_the_known_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def stalled(make_window) -> rca.Window:
 
 
 def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
-    _, _, pricing = analyse(stalled, baseline())
+    _, _, pricing, _ = analyse(stalled, baseline())
     diagnosis = rca.diagnose(stalled)
     assert pricing.causes[0].coverage > 0.8
     assert objection(diagnosis.causes, pricing, 0.4) is None
@@ -28,7 +28,7 @@ def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
 
 def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -> None:
     """The same answer, if most of the time had been lost in phases that no likely cause lengthens."""
-    _, _, pricing = analyse(stalled, baseline())
+    _, _, pricing, _ = analyse(stalled, baseline())
     found = rca.diagnose(stalled).causes
     thin = replace(pricing, causes=[replace(each, coverage=0.3) for each in pricing.causes])
     assert objection(found, thin, 0.0) is not None
@@ -36,7 +36,7 @@ def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -
 
 
 def test_nobody_named_is_not_named(stalled) -> None:
-    _, _, pricing = analyse(stalled, baseline())
+    _, _, pricing, _ = analyse(stalled, baseline())
     assert objection([], pricing, 0.0) is not None
 
 

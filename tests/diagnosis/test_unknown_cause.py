@@ -126,7 +126,7 @@ def test_a_part_is_named_before_it_and_no_unlikely_cause_is(diagnosis) -> None:
 
 
 def test_a_less_likely_one_leaves_the_cause_open(slowed) -> None:
-    _, _, pricing = analyse(slowed.window, baseline())
+    _, _, pricing, _ = analyse(slowed.window, baseline())
     reason = objection([a_cause(UNKNOWN, 0.5, 0.45)], pricing, 0.4)
     assert reason == "no known cause explains the delay of rank 1 (0.45)"
 

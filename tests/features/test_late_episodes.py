@@ -62,7 +62,7 @@ def test_smallest_mean_of_the_peers_during_each_members_episode(
     monkeypatch.setattr(late_episodes, "MAX_COMPARED", pairs_at_once)
     excess = np.array([[0, 0.2, 0.2, 0], [0.1, 0.1, 0.3, np.nan], [0, 0, 0.1, 0.2], [0, -0.1, 0, 0]])
     episodes = LateEpisodes.of(excess, UNIT, 0.0)
-    least = episodes.smallest_of_peers(excess, np.arange(4))
+    least = episodes.smallest_of_peers(excess, [np.arange(4)])
     for member in range(3):
         inside = slice(episodes.first[member], episodes.past[member])
         means = np.nanmean(np.delete(excess, member, axis=0)[:, inside], axis=1)

@@ -22,8 +22,10 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
 
-#: Rounds of the bisection for the step time; a double has 53 bits.
+#: Most rounds of the bisection for the step time; a double has 53 bits.
 _ROUNDS = 60
+#: Samples that are added one by one faster than by further rounds.
+_ONE_BY_ONE = 16
 #: The bisection stops this share below its bound, so that rounding adds no sample too many.
 _MARGIN = 1e-9
 
@@ -66,13 +68,15 @@ def balanced(
     speed, fixed = _checked(speed, fixed)
     low, high = _limits(speed.size, total, least, most)
     sizes = _at_once(speed, fixed, low, high, total)
-    waiting = [
-        (float(fixed[worker] + (sizes[worker] + 1) / speed[worker]), worker)
-        for worker in range(speed.size)
-        if sizes[worker] < high[worker]
-    ]
-    heapq.heapify(waiting)
-    for _ in range(total - int(sizes.sum())):
+    left = total - int(sizes.sum())
+    if left == 0:
+        return sizes
+    growing = np.flatnonzero(sizes < high)
+    after_next = fixed[growing] + (sizes[growing] + 1) / speed[growing]
+    # At most one worker for each sample that is left gets one. A sorted list is a heap.
+    soonest = np.argsort(after_next, kind="stable")[:left]
+    waiting = list(zip(after_next[soonest].tolist(), growing[soonest].tolist(), strict=True))
+    for _ in range(left):
         _, worker = waiting[0]
         sizes[worker] += 1
         if sizes[worker] < high[worker]:
@@ -154,15 +158,17 @@ def _limits(
 def _at_once(speed: FloatArray, fixed: FloatArray, low: IntArray, high: IntArray, total: int) -> IntArray:
     """Sizes of all samples that surely belong to an optimum: at most `total`."""
 
-    def within(seconds: float) -> IntArray:
-        fitting = np.floor(np.clip((seconds - fixed) * speed, 0, total)).astype(np.int64)
-        return np.clip(fitting, low, high)
+    def within(seconds: float) -> FloatArray:
+        return np.minimum(np.maximum(np.floor((seconds - fixed) * speed), low), high)
 
     short, long = 0.0, float((fixed + high / speed).max())
     for _ in range(_ROUNDS):
         middle = (short + long) / 2
-        if within(middle).sum() <= total:
+        added = within(middle).sum()
+        if added <= total:
             short = middle
         else:
             long = middle
-    return within(short * (1 - _MARGIN))
+        if 0 <= total - added <= _ONE_BY_ONE:
+            break
+    return within(short * (1 - _MARGIN)).astype(np.int64)
