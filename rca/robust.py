@@ -81,7 +81,7 @@ def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
 
 
 def zero_if_nan(values: FloatArray) -> FloatArray:
-    """The values, 0 where nothing was measured; faster than `numpy.nan_to_num`, which looks for infinities, too."""
+    """The values, 0 where nothing was measured; `numpy.nan_to_num` looks for infinities, too."""
     return np.where(np.isnan(values), 0.0, values)
 
 
