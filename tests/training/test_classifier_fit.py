@@ -22,7 +22,7 @@ def test_one_half_teaches_and_the_other_chooses(monkeypatch: pytest.MonkeyPatch)
     seen: dict[str, Any] = {}
 
     def fitted(
-        _corpus: Any, _seed: int, _progress: Any, _settings: Any, healthy: Any, _earlier: Any
+        _corpus: Any, _seed: int, _progress: Any, _settings: Any, healthy: Any, *_more: Any
     ) -> dict[str, Any]:
         seen["taught"] = healthy
         return {}
