@@ -23,13 +23,13 @@ from benchmarks.measure import machine
 from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.simulation.corpus import simulated_window
-from rca.sweep.archive import Archived
+from rca.sweep.archive import ArchivedWindow
 from rca.sweep.run import CHUNK, _Diagnosing
 from rca.telemetry.window import Window
 from rca.workers import HERE, Workers
 
 _SEED, _MANY = 910_000_000, 1000
-_Task = tuple[Archived, Window | None]
+_Task = tuple[ArchivedWindow, Window | None]
 
 
 def main(arguments: list[str]) -> int:
@@ -63,8 +63,8 @@ def _cluster(n_workers: int) -> Iterator[Workers]:
         yield workers
 
 
-def _named(number: int) -> Archived:
-    return Archived(f"s3://bucket/windows/{number:09d}", "0" * 32, 0)
+def _named(number: int) -> ArchivedWindow:
+    return ArchivedWindow(f"s3://bucket/windows/{number:09d}", "0" * 32, 0)
 
 
 def _swept(workers: Workers, windows: list[Window]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Found(Protocol):
 
 
 @dataclass(frozen=True)
-class Archived:
+class Archived(ABC):
     """A window or a trace of an archive that was found and not yet read.
 
     Attributes
@@ -68,9 +69,9 @@ class Archived:
         """Whether it is in a folder of this machine; of a ``file://`` URL other machines read it, too."""
         return "://" not in self.url
 
+    @abstractmethod
     def read(self) -> Any:
         """Its content, for workers that cannot read its files."""
-        raise NotImplementedError
 
 
 class ArchivedWindow(Archived):

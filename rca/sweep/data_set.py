@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class DataSet:
+class DataSet(ABC):
     """A data set in a folder, or under a URL that fsspec reaches. Subclasses name the columns.
 
     Parameters
@@ -67,9 +68,9 @@ class DataSet:
         return ""
 
     @staticmethod
+    @abstractmethod
     def outcome_of(row: Row) -> str:
         """What a row says, in one word, for counts."""
-        raise NotImplementedError
 
     @classmethod
     def empty_row(cls, found: Found, made_by: str) -> Row:

@@ -35,7 +35,7 @@ class RowMaker(Protocol):
     def maker(self) -> str: ...
 
     def row(self, task: Task) -> Row:
-        """The row, which has an ``error`` if the content cannot be used."""
+        """The row; an error that it raises becomes a row, too."""
 
 
 @dataclass
@@ -121,8 +121,11 @@ class _Guarded:
     def row(self, task: Task) -> Row:
         try:
             return self.making.row(task)
+        except RcaError as error:
+            known = error
         except Exception as error:
-            return self.kind.error_row(task[0], self.making.maker, _defect(error))
+            known = _defect(error)
+        return self.kind.error_row(task[0], self.making.maker, known)
 
     def lost(self, task: Task) -> Row:
         ended = TooLarge("several workers in a row ended with it; mostly they lack memory")

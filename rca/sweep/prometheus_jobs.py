@@ -141,14 +141,15 @@ def job_windows(
         for name, value in (reading.keywords.get("headers") or {}).items()
         if name.lower() != "authorization"
     }
-    namespace = reading.keywords.get("namespace")
+    selection = sorted(chosen.items())
+    namespace = chosen["namespace"]
     place = {"namespace": namespace} if namespace else {}
     found = {}
     for job in _once(jobs):
         for start, end in _spans(job, every, now - SETTLED_SECONDS):
             query = urllib.parse.urlencode({"job": job.job, **place, "start": text_of(start)})
             url = f"{address}/?{query}"
-            version = hashlib.sha256(repr((end, sorted(chosen.items()))).encode()).hexdigest()[:32]
+            version = hashlib.sha256(repr((end, selection)).encode()).hexdigest()[:32]
             found[url] = JobWindow(url, version, job.job, start, end, reading)
     return [found[url] for url in sorted(found)]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rca.diagnosis import Bundle, diagnose
-from rca.errors import RcaError
 from rca.sweep.answers import Answers, row_of
 from rca.sweep.archive import Found
 from rca.sweep.data_set import Row
@@ -67,8 +66,4 @@ class _Diagnosing:
         return self.bundle.model.sha256
 
     def row(self, task: Task) -> Row:
-        found, _ = task
-        try:
-            return row_of(found, self.maker, diagnose(content_of(task), bundle=self.bundle))
-        except RcaError as error:
-            return Answers.error_row(found, self.maker, error)
+        return row_of(task[0], self.maker, diagnose(content_of(task), bundle=self.bundle))

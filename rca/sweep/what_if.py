@@ -86,10 +86,7 @@ class _Analysing:
 
     def row(self, task: Task) -> Row:
         found, _ = task
-        try:
-            return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
-        except RcaError as error:
-            return Losses.error_row(found, self.maker, error)
+        return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
 
     def _of_trace(self, found: ArchivedTrace, task: Task) -> Row:
         sent = None if task[1] is None else content_of(task)
