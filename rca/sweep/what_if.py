@@ -96,12 +96,9 @@ class _Analysing:
             try:
                 return row_of(found, self.maker, found.name, _analysed(path, meta))
             except RcaError as error:
-                row = Losses.error_row(found, self.maker, error)
                 # Without the folder, which may be that of a copy.
-                named = (
-                    str(row["error_message"]).replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
-                )
-                return row | {"error_message": named}
+                error.message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
+                raise
 
     def _of_window(self, task: Task) -> Row:
         found, _ = task
