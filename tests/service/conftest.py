@@ -59,7 +59,7 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres: Server) -> str:
-    """Name of a PostgreSQL database with the newest schema, to be copied."""
+    """Name of a PostgreSQL database with the newest schema, as the tests have it."""
     url = postgres.new_database()
     _migrate(url)
     return database_name(url)
@@ -82,7 +82,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         yield f"sqlite:///{tmp_path / 'rca.db'}"
         return
     server: Server = request.getfixturevalue("postgres")
-    with server.temporary_database(request.getfixturevalue("migrated_template")) as url:
+    with server.emptied_database(request.getfixturevalue("migrated_template")) as url:
         yield url
 
 
