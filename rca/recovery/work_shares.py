@@ -91,19 +91,23 @@ def batch_shares(
     ndarray of shape (n_ranks, n_steps)
         In the first block of `SHORT_WINDOW` steps those of this block: the one before it is not known.
     """
-    shares = np.ones(own.shape)
     place = np.unique(workers, return_inverse=True)[1]
-    firsts = range(0, own.shape[1], SHORT_WINDOW)
-    before = [slice(max(first - SHORT_WINDOW, 0), max(first, SHORT_WINDOW)) for first in firsts]
+    # The block before each block; of the first one, itself.
+    before = np.maximum(np.arange(-1, math.ceil(own.shape[1] / SHORT_WINDOW) - 1), 0)
+    n_known = int(before[-1]) + 1
     # A worker is as slow as its slowest rank.
     stays, grows = (
-        slowest_of_each(np.array([nan_median(part[:, steps], axis=1) for steps in before]).T, workers)
-        for part in (own - compute, compute)
+        slowest_of_each(_block_medians(part, n_known), workers) for part in (own - compute, compute)
     )
-    for block, first in enumerate(firsts):
-        share = equal_finish(stays[:, block], grows[:, block], samples)
-        shares[:, first : first + SHORT_WINDOW] = share[place][:, None]
-    return shares
+    known = [equal_finish(stays[:, block], grows[:, block], samples)[place] for block in range(n_known)]
+    shares = np.stack(known, axis=1)[:, before]
+    return np.repeat(shares, SHORT_WINDOW, axis=1)[:, : own.shape[1]]
+
+
+def _block_medians(values: FloatArray, n_blocks: int) -> FloatArray:
+    """Medians of the first blocks of steps, shape (n_ranks, n_blocks); of all steps if they fill no block."""
+    length = min(SHORT_WINDOW, values.shape[1])
+    return nan_median(values[:, : n_blocks * length].reshape(-1, n_blocks, length), axis=2)
 
 
 def equal_finish(fixed: FloatArray, scales: FloatArray, samples: int | None = None) -> FloatArray:

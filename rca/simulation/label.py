@@ -1,4 +1,4 @@
-"""The label of a simulated window, and the cost of its faults.
+"""The label of a simulated window.
 
 A fault that costs less than `VISIBLE_SLOWDOWN` of a step is *invisible*: users would see no slowdown. A
 window with invisible faults only is labelled healthy, and its notes name the faults.
@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
-import numpy as np
-
-from rca.arrays import FloatArray
-from rca.simulation.faults import FAULTS, apply_faults
+from rca.simulation.faults import FAULTS
 from rca.simulation.faults.host import OWN_PROCESSES
 from rca.simulation.faults.job import UNEXPLAINED_TYPES
 from rca.simulation.faults.kind import variant_of
-from rca.simulation.noise import Noise, draw_noise
+from rca.simulation.impact import VISIBLE_SLOWDOWN, Runs, impacts, stop_step_of, total_impact
+from rca.simulation.noise import Noise
 from rca.simulation.phase_accounting import columns_not_timed
 from rca.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
-from rca.simulation.timing import Timing, run_steps
+from rca.simulation.timing import Timing
 from rca.telemetry.causes import UNKNOWN, pattern_of
 
-VISIBLE_SLOWDOWN = 0.05
 Label = dict[str, Any]
 
 # Exporters that show the end of a process: its memory becomes free, its series end.
@@ -49,68 +46,11 @@ INDISTINGUISHABLE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 }
 
 
-def impacts(scenario: Scenario, noise: Noise, timing: Timing) -> list[dict[str, float]]:
-    """Cost of each slow fault: the job runs again without it, and with it alone.
-
-    Returns
-    -------
-    list of dict
-        Per fault: ``seconds_per_step``, ``alone_seconds_per_step`` and ``ratio``. The first is the mean step
-        with all faults minus that without this one, after the warm-up. The second compares this fault alone
-        with none. The ratio is the larger of the two step-time ratios over the steps in which the fault acts.
-        The two costs differ where ranks wait for both faults at once.
-    """
-    everything = tuple(range(len(scenario.faults)))
-    actual = timing.step_seconds
-    steps = slice(*_counted(scenario))
-    calm = _steps(scenario, noise, ())
-    results = []
-    for index, fault in enumerate(scenario.faults):
-        if FAULTS[fault.cause].straggler_type is None:
-            results.append({"seconds_per_step": 0.0, "alone_seconds_per_step": 0.0, "ratio": 1.0})
-            continue
-        rest = tuple(other for other in everything if other != index)
-        single = len(everything) == 1
-        without = calm if single else _steps(scenario, noise, rest)
-        alone = actual if single else _steps(scenario, noise, (index,))
-        acting = _acting(fault, scenario)
-        ratio = max(_ratio(actual, without, acting), _ratio(alone, calm, acting))
-        results.append(
-            {
-                "seconds_per_step": float((actual - without)[steps].mean()),
-                "alone_seconds_per_step": float((alone - calm)[steps].mean()),
-                "ratio": ratio,
-            }
-        )
-    return results
-
-
-def total_impact(scenario: Scenario, noise: Noise, timing: Timing) -> dict[str, Any] | None:
-    """Step time with and without all slow faults, over the steps in which any of them acts."""
-    slow = [fault for fault in scenario.faults if FAULTS[fault.cause].straggler_type is not None]
-    if not slow:
-        return None
-    acting = np.unique(np.concatenate([_acting(fault, scenario) for fault in slow]))
-    calm = _steps(scenario, noise, ())
-    before, during = float(calm[acting].mean()), float(timing.step_seconds[acting].mean())
-    visible = during / before - 1 >= VISIBLE_SLOWDOWN
-    return {"step_before_s": before, "step_during_s": during, "ratio": during / before, "visible": visible}
-
-
-def slowdown(scenario: Scenario, noise: Noise | None = None) -> float:
-    """Ratio of the mean step time with the scenario's faults to that without, in the steps where they act.
-
-    Pass `noise` if it is drawn already: it does not depend on the faults.
-    """
-    noise = draw_noise(scenario) if noise is None else noise
-    impact = total_impact(scenario, noise, run_steps(scenario, apply_faults(scenario), noise))
-    return 1.0 if impact is None else float(impact["ratio"])
-
-
 def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Sequence[str] | None) -> Label:
     """Label of a simulated window; `node_names` is None where the window names no nodes."""
-    costs = impacts(scenario, noise, timing)
-    stop_step = _stop_step(scenario)
+    runs = Runs(scenario, noise, actual=timing.step_seconds)
+    costs = impacts(runs)
+    stop_step = stop_step_of(scenario)
     causes, hidden = [], []
     for fault, cost in zip(scenario.faults, costs, strict=True):
         fail_stop = FAULTS[fault.cause].straggler_type is None
@@ -118,7 +58,7 @@ def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Seque
             causes.append((fault, cost))
         else:
             hidden.append(fault)
-    impact = total_impact(scenario, noise, timing)
+    impact = total_impact(runs)
     slow = [pair for pair in causes if FAULTS[pair[0].cause].straggler_type is not None]
     stopped = len(slow) < len(causes)
     main = max(slow, key=lambda pair: (pair[1]["seconds_per_step"], pair[1]["ratio"]))[0] if slow else None
@@ -231,35 +171,8 @@ def _alike_by_variant(fault: Fault, scenario: Scenario, seen: Set[str]) -> tuple
 def _pattern(fault: Fault, scenario: Scenario) -> str:
     if fault.variant == "older":
         return "deterministic"
-    _, end = scenario.steps_with_rows(_stop_step(scenario))
+    _, end = scenario.steps_with_rows(stop_step_of(scenario))
     return pattern_of(fault.cause, ends_inside=fault.last_step is not None and fault.last_step < end - 1)
-
-
-def _stop_step(scenario: Scenario) -> int | None:
-    stops = [fault.first_step for fault in scenario.faults if FAULTS[fault.cause].straggler_type is None]
-    return min(stops, default=None)
-
-
-def _counted(scenario: Scenario) -> tuple[int, int]:
-    """First and past-the-last step of the averages of costs."""
-    first, end = scenario.steps_with_rows(_stop_step(scenario))
-    end = max(end, 1)
-    return min(max(first, scenario.benign.warmup_steps), end - 1), end
-
-
-def _acting(fault: Fault, scenario: Scenario) -> Any:
-    first, end = _counted(scenario)
-    last = scenario.n_steps - 1 if fault.last_step is None else fault.last_step
-    steps = np.arange(max(first, fault.first_step), min(end, last + 1))
-    return steps if steps.size else np.arange(first, end)
-
-
-def _steps(scenario: Scenario, noise: Noise, faults: tuple[int, ...]) -> FloatArray:
-    return run_steps(scenario, apply_faults(scenario, faults), noise).step_seconds
-
-
-def _ratio(slow: FloatArray, calm: FloatArray, steps: Any) -> float:
-    return float(slow[steps].mean() / calm[steps].mean())
 
 
 def _notes(scenario: Scenario, hidden: Sequence[Fault]) -> str:

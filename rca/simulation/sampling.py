@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.simulation.faults import FAULTS, FIRST_CAUSES
 from rca.simulation.faults.kind import Reach
-from rca.simulation.label import VISIBLE_SLOWDOWN, slowdown
+from rca.simulation.impact import VISIBLE_SLOWDOWN, Runs, slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.sampling_benign import sample_benign
 from rca.simulation.sampling_job import log_uniform, sample_job
@@ -216,10 +216,11 @@ def sample_scenario(
         return base
     near_miss = rng.random() < NEAR_MISS_SHARE
     scenario, noise = base, draw_noise(base)
+    healthy = Runs(base, noise)
     for _ in range(ATTEMPTS):
         scenario = _revalidated(base, faults=_faults(rng, base, cause))
         fail_stop = FAULTS[scenario.faults[0].cause].straggler_type is None
-        if near_miss or fail_stop or slowdown(scenario, noise) - 1 >= VISIBLE_SLOWDOWN:
+        if near_miss or fail_stop or slowdown(scenario, noise, calm=healthy.calm) - 1 >= VISIBLE_SLOWDOWN:
             break
     return scenario
 

@@ -10,7 +10,7 @@ from simulated import TESTBED, change, cluster_workload, fault, phase, scenario
 from rca.simulation import Benign, Telemetry, Workload, simulate
 from rca.simulation.faults import apply_faults
 from rca.simulation.healthy_job import Burst, HarmlessSignal
-from rca.simulation.label import slowdown
+from rca.simulation.impact import slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
 

@@ -10,7 +10,7 @@ from rca.simulation import Benign, Telemetry, sample_scenario, simulate
 from rca.simulation.exporters import EXPORTERS
 from rca.simulation.faults import apply_faults
 from rca.simulation.healthy_job import GcPauses
-from rca.simulation.label import VISIBLE_SLOWDOWN
+from rca.simulation.impact import VISIBLE_SLOWDOWN
 from rca.simulation.machine_differences import BACKGROUND_RATES
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps

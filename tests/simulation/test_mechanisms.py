@@ -13,7 +13,7 @@ from rca.simulation import Fault, LabelledWindow, Scenario, Telemetry, corpus, s
 from rca.simulation.corpus import corpus_window, sampled
 from rca.simulation.exporters import EXPORTERS
 from rca.simulation.faults import FIRST_CAUSES, apply_faults
-from rca.simulation.label import VISIBLE_SLOWDOWN
+from rca.simulation.impact import VISIBLE_SLOWDOWN
 from rca.simulation.mechanisms import HARMLESS, MECHANISMS, sample_second
 from rca.simulation.mechanisms.parts import changed, with_timers
 from rca.simulation.resources import FACTORS

@@ -10,7 +10,7 @@ from rca.simulation import Benign, Fleet, Scenario, simulate
 from rca.simulation.compute_work import spread_for, stage_work
 from rca.simulation.faults import apply_faults
 from rca.simulation.gpu_clock import SPAN_DEGREES, THROTTLE_DEGREES, WORKING_DEGREES, cooling_for
-from rca.simulation.label import slowdown
+from rca.simulation.impact import slowdown
 from rca.simulation.noise import draw_noise
 from rca.simulation.timing import run_steps
 from rca.telemetry.job import Parallelism

@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.evaluation.realism.capture_plan import CapturePlan, InjectedFault
 from rca.simulation import FAULTS, Benign, Fault, HarmlessSignal, Scenario, Telemetry, sample_scenario
-from rca.simulation.label import slowdown
+from rca.simulation.impact import slowdown
 from rca.simulation.sampling import sample_fault, sample_strength
 from rca.simulation.sampling_benign import sample_benign, sample_bursts, sample_late_batches
 from rca.simulation.sampling_telemetry import TESTBED_EXPORTERS

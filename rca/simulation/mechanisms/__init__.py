@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.simulation.faults import FAULTS, FIRST_CAUSES
-from rca.simulation.label import VISIBLE_SLOWDOWN, slowdown
+from rca.simulation.impact import VISIBLE_SLOWDOWN, slowdown
 from rca.simulation.mechanisms import harmless, slow, stops
 from rca.simulation.mechanisms.parts import ON_GPUS, Mechanism, changed
 from rca.simulation.noise import draw_noise
