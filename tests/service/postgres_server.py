@@ -18,9 +18,14 @@ from rca_api.store.base import new_id
 #: The server refuses to run as root.
 SERVER_USER = "postgres" if os.geteuid() == 0 else None
 
-_COLUMNS = """
-    SELECT table_name, column_name, data_type, is_nullable, column_default FROM information_schema.columns
-    WHERE table_schema = 'public' ORDER BY 1, 2
+#: Tables with their columns, indexes and constraints.
+_TABLES = """
+    SELECT table_name::text, concat_ws(' ', column_name, data_type, is_nullable, column_default)
+    FROM information_schema.columns WHERE table_schema = 'public'
+    UNION ALL SELECT tablename::text, indexdef FROM pg_indexes WHERE schemaname = 'public'
+    UNION ALL SELECT conrelid::regclass::text, pg_get_constraintdef(oid)
+    FROM pg_constraint WHERE connamespace = 'public'::regnamespace
+    ORDER BY 1, 2
 """
 _END_OTHERS = """
     SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
@@ -120,14 +125,14 @@ class Server:
     def _empty(self, url: str, template: str) -> bool:
         """Take all rows out of a database; False if its tables are no longer those of the template."""
         with psycopg.connect(self._url(template)) as connection:
-            columns = connection.execute(_COLUMNS).fetchall()
+            tables = connection.execute(_TABLES).fetchall()
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(_END_OTHERS)
-            if connection.execute(_COLUMNS).fetchall() != columns:
+            if connection.execute(_TABLES).fetchall() != tables:
                 return False
             # Without checks of foreign keys, tables can be emptied in any order.
             connection.execute("SET session_replication_role = replica")
-            for table in sorted({table for table, *_ in columns} - {"alembic_version"}):
+            for table in sorted({table for table, _ in tables} - {"alembic_version"}):
                 connection.execute(f"DELETE FROM {table}".encode())  # noqa: S608  (names of our own tables)
             connection.execute(_NUMBERS_FROM_ONE)
         return True

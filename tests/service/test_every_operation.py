@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -40,6 +41,7 @@ Seen = dict[str, Counter[int]]
 Send = Callable[[schemathesis.Case], Any]
 
 
+@cache
 def document() -> dict[str, Any]:
     """The document, without the bodies that cannot be made up."""
     found: dict[str, Any] = create_app().openapi()
