@@ -20,6 +20,8 @@ from hypothesis import HealthCheck, settings
 from rca.telemetry import Window
 from rca.workers import Workers
 
+# At Python's own threshold, collections of garbage take 5 to 10 % of the time of imports and tests.
+gc.set_threshold(50_000, 20, 100)
 # Hypothesis measures wall time, which a busy machine stretches.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -52,13 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Collections of garbage and forked processes spend no time on modules and collected tests.
-
-    At Python's own threshold, collections take 5 to 10 % of the time of all tests.
-    """
+    """Collections of garbage and forked processes spend no time on modules and collected tests."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 _MODEL_STORE = ("MLFLOW_TRACKING_URI", "MLFLOW_REGISTRY_URI")
