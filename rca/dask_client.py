@@ -57,7 +57,7 @@ def connected(processes: int, scheduler: str | None, module: str | None, closing
     except (OSError, ValueError, TypeError) as error:
         # Dask raises a TypeError if the address asks for TLS, and no certificates are configured.
         raise SourceError(
-            f"no Dask scheduler answers at {scheduler}: {error}",
+            f"no Dask scheduler answers at {scheduler}" + (f": {error}" if str(error) else ""),
             hint="start one with `dask scheduler`; its first lines show the address",
         ) from error
     try:

@@ -293,8 +293,9 @@ def export_command(
 
 def _text(found: Report) -> str:
     counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in found.verdicts.items())
+    incidents = f"{len(found.incidents):,} incident{'s' if len(found.incidents) != 1 else ''}"
     lines = [
-        f"{found.gpu_hours:,.2f} GPU-hours lost in {len(found.incidents):,} incidents, "
+        f"{found.gpu_hours:,.2f} GPU-hours lost in {incidents}, "
         f"{found.unexplained:,.2f} of them without a named cause",
         f"{found.windows:,} windows of {found.jobs:,} jobs: {counts}",
     ]

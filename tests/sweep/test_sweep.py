@@ -292,7 +292,7 @@ def test_the_page_shows_names_as_text(tmp_path: Path) -> None:
     page = summed(tmp_path, row(0, job_id="<script>alert(1)</script>")).to_html()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
-    assert "2.0 GPU-hours lost in 1 incidents" in page
+    assert "2.0 GPU-hours lost in 1 incident<" in page
 
 
 def test_the_command_sweeps_and_reports(
