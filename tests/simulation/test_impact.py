@@ -49,12 +49,11 @@ def test_costs_compare_the_job_with_itself_without_the_fault():
         saved = (both - seconds(drawn, without))[counted].mean()
         assert cost["seconds_per_step"] == pytest.approx(saved)
         assert cost["alone_seconds_per_step"] == pytest.approx((seconds(drawn, alone) - calm)[counted].mean())
-    assert first["seconds_per_step"] > 0
-    throttled = simulate(drawn).label["causes"][0]
-    assert (throttled["cause"], throttled["seconds_per_step"]) == (
-        "gpu_throttling",
-        first["seconds_per_step"],
-    )
+    # All ranks wait longer for the stall than for the throttled one.
+    assert (first["seconds_per_step"], first["alone_seconds_per_step"] > 0) == (0.0, True)
+    assert second["seconds_per_step"] > 0
+    labelled = [each["seconds_per_step"] for each in simulate(drawn).label["causes"]]
+    assert labelled == [first["seconds_per_step"], second["seconds_per_step"]]
 
 
 def test_known_step_times_change_no_slowdown():
