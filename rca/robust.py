@@ -137,6 +137,25 @@ def group_members(group: IntArray) -> list[IntArray]:
     return [order[start:end] for start, end in pairwise([*starts, order.size])]
 
 
+def largest_of_each(values: FloatArray, groups: IntArray) -> FloatArray:
+    """Largest value of each group of ranks, in the order of the groups' numbers.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_ranks, ...)
+        NaN counts only where a whole group has nothing else.
+    groups : ndarray of shape (n_ranks,), int
+
+    Returns
+    -------
+    ndarray of shape (n_groups, ...)
+    """
+    order = np.argsort(groups, kind="stable")
+    _, starts = np.unique(groups[order], return_index=True)
+    largest: FloatArray = np.fmax.reduceat(values[order], starts, axis=0)
+    return largest
+
+
 def leader_and_runner_up(values: FloatArray) -> tuple[FloatArray, IntArray, FloatArray]:
     """Largest and second largest per column, and which row is the largest.
 

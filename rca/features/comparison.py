@@ -15,7 +15,14 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.late_episodes import LateEpisodes, healthy_spread
 from rca.features.slow_segment import Segment, find_slow_segment
 from rca.features.work import Work
-from rca.robust import group_members, leader_and_runner_up, nan_median, nan_quantile, peer_reference
+from rca.robust import (
+    group_members,
+    largest_of_each,
+    leader_and_runner_up,
+    nan_median,
+    nan_quantile,
+    peer_reference,
+)
 from rca.telemetry.job import Topology
 
 #: Quantile of its own work that is the reference of a rank without peers.
@@ -219,10 +226,8 @@ def _gain(lateness: FloatArray, unit: IntArray, n_units: int) -> FloatArray:
         per_unit = lateness
     else:
         per_unit = np.full((n_units, lateness.shape[1]), -np.inf)
-        order = np.argsort(unit, kind="stable")
-        found, starts = np.unique(unit[order], return_index=True)
         known = np.where(np.isfinite(lateness), lateness, -np.inf)
-        per_unit[found] = np.maximum.reduceat(known[order], starts, axis=0)
+        per_unit[np.unique(unit)] = largest_of_each(known, unit)
     first, leader, second = leader_and_runner_up(per_unit)
     floor = np.maximum(np.where(np.isfinite(second), second, 0.0), 0.0)
     saved = np.maximum(np.where(np.isfinite(first), first, 0.0) - floor, 0.0)

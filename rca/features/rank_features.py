@@ -26,6 +26,7 @@ from rca.robust import (
     peer_reference,
     row_correlation,
 )
+from rca.telemetry.grouping import run_starts
 from rca.telemetry.job import Topology
 
 #: Late steps that a rank needs for `late_start` and `late_end`.
@@ -207,7 +208,7 @@ def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatA
     values = np.where(np.isfinite(mean), mean, np.inf)
     known = np.flatnonzero(group >= 0)
     order = known[np.lexsort((values[known], group[known]))]
-    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    starts = run_starts(group[order])
     sizes = np.diff(np.append(starts, order.size))
     place = np.repeat(np.arange(sizes.size), sizes)
     n_late = np.bincount(place, weights=late[order], minlength=sizes.size)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import FloatArray
 from rca.causal.attribution import COST_LEVEL, resampled_means
 from rca.recovery.site import Site
 from rca.telemetry.causes import CAUSES, CauseOwner, FailureMode
@@ -132,25 +132,6 @@ class Situation:
         low, high = np.quantile(rounds, [(1 - COST_LEVEL) / 2, (1 + COST_LEVEL) / 2])
         mean = float(gained.mean())
         return mean, (min(float(low), mean), max(float(high), mean))
-
-
-def slowest_of_each(values: FloatArray, groups: IntArray) -> FloatArray:
-    """Largest value of each group of ranks, in the order of the groups' numbers.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_ranks, ...)
-        NaN counts only where a whole group has nothing else.
-    groups : ndarray of shape (n_ranks,), int
-
-    Returns
-    -------
-    ndarray of shape (n_groups, ...)
-    """
-    order = np.argsort(groups, kind="stable")
-    _, starts = np.unique(groups[order], return_index=True)
-    largest: FloatArray = np.fmax.reduceat(values[order], starts, axis=0)
-    return largest
 
 
 def together(faults: Sequence[Fault], most: float) -> tuple[float | None, Interval | None]:

@@ -6,8 +6,9 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.recovery.option import UNKNOWN_GAIN, Gain
-from rca.recovery.situation import Situation, slowest_of_each
+from rca.recovery.situation import Situation
 from rca.recovery.work_shares import scaling_seconds
+from rca.robust import largest_of_each
 from rca.telemetry.job import Topology
 
 
@@ -45,7 +46,7 @@ def balanced(compute: FloatArray, topology: Topology) -> FloatArray:
     n = topology.n_stages
     cell = topology.data_rank * n + topology.stage
     cells, place = np.unique(cell, return_inverse=True)
-    seconds = slowest_of_each(compute, cell)
+    seconds = largest_of_each(compute, cell)
     mean = np.empty_like(seconds)
     for data_rank in np.unique(cells // n):
         mine = cells // n == data_rank

@@ -12,10 +12,10 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
-from rca.recovery.situation import Situation, slowest_of_each
+from rca.recovery.situation import Situation
 from rca.recovery.star.price import grouped_step_seconds, partial_updates
 from rca.recovery.star.selector import GROUPED, MOST_WORKERS, Selector
-from rca.robust import group_members, nan_mean, nan_median
+from rca.robust import group_members, largest_of_each, nan_mean, nan_median
 
 #: Backup workers drop the gradients of at most this share of the workers, but of one at least.
 MOST_DROPPED = 0.1
@@ -98,7 +98,7 @@ class Workers:
         if len(groups) < LEAST_WORKERS:
             return f"needs {LEAST_WORKERS} or more workers"
         # Groups are in the order of the workers' numbers.
-        return cls(slowest_of_each(replay.own, topology.worker), replay.transfer, groups)
+        return cls(largest_of_each(replay.own, topology.worker), replay.transfer, groups)
 
 
 class BackupWorkers(SingleAction):

@@ -9,8 +9,8 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.antdt.batch_sizes import balanced
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
-from rca.recovery.situation import Situation, slowest_of_each
-from rca.robust import nan_median
+from rca.recovery.situation import Situation
+from rca.robust import largest_of_each, nan_median
 from rca.whatif.phase_replay import PhaseReplay
 
 #: Steps from which batch sizes are set and for which they hold: the short window of AntDT's monitor.
@@ -97,7 +97,7 @@ def batch_shares(
     n_known = int(before[-1]) + 1
     # A worker is as slow as its slowest rank.
     stays, grows = (
-        slowest_of_each(_block_medians(part, n_known), workers) for part in (own - compute, compute)
+        largest_of_each(_block_medians(part, n_known), workers) for part in (own - compute, compute)
     )
     known = [equal_finish(stays[:, block], grows[:, block], samples)[place] for block in range(n_known)]
     shares = np.stack(known, axis=1)[:, before]
