@@ -64,15 +64,23 @@ def split_address(url: str) -> tuple[str, str | None, str | None]:
 
 def of_environment(url: str, token: str | None) -> tuple[str, str | None]:
     """Address and token with the credentials of the environment, where none are given."""
-    _, user, _ = split_address(url)
-    if token or user is not None:
+    _, given, password = split_address(url)
+    token, user, password = _with_environment(token, given, password)
+    if user is None or given is not None:
         return url, token
-    name = os.environ.get(USER)
-    if name is None:
-        return url, os.environ.get(TOKEN)
     parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
-    held = (urllib.parse.quote(each, safe="") for each in (name, os.environ.get(PASSWORD, "")))
-    return urllib.parse.urlunsplit(parts._replace(netloc=f"{':'.join(held)}@{parts.netloc}")), None
+    held = (urllib.parse.quote(each, safe="") for each in (user, password or ""))
+    return urllib.parse.urlunsplit(parts._replace(netloc=f"{':'.join(held)}@{parts.netloc}")), token
+
+
+def _with_environment(
+    token: str | None, user: str | None, password: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Token, user and password; those of the environment where neither a token nor a user is given."""
+    if token or user is not None:
+        return token, user, password
+    user = os.environ.get(USER)
+    return (os.environ.get(TOKEN), None, None) if user is None else (None, user, os.environ.get(PASSWORD))
 
 
 def is_local(address: str) -> bool:
@@ -80,9 +88,7 @@ def is_local(address: str) -> bool:
 
 
 def authorization(token: str | None, user: str | None, password: str | None) -> dict[str, str]:
-    if user is None:
-        user, password = os.environ.get(USER), os.environ.get(PASSWORD)
-    token = token or (os.environ.get(TOKEN) if user is None else None)
+    token, user, password = _with_environment(token, user, password)
     if token:
         if not token.isascii() or not token.isprintable():
             raise InvalidInput("the token has characters that no HTTP header may have")
