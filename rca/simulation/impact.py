@@ -38,7 +38,7 @@ class Runs:
     ) -> None:
         self.scenario = scenario
         self.everything = tuple(range(len(scenario.faults)))
-        self._noise = noise
+        self.noise = noise
         given = (((), calm), (self.everything, actual))
         self._known = {faults: seconds for faults, seconds in given if seconds is not None}
 
@@ -61,7 +61,7 @@ class Runs:
             Positions in the scenario, ascending.
         """
         if faults not in self._known:
-            timing = run_steps(self.scenario, apply_faults(self.scenario, faults), self._noise)
+            timing = run_steps(self.scenario, apply_faults(self.scenario, faults), self.noise)
             self._known[faults] = timing.step_seconds
         return self._known[faults]
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from rca.evaluation.realism.capture_plan import CapturePlan, InjectedFault
 from rca.simulation import FAULTS, Benign, Fault, HarmlessSignal, Scenario, Telemetry, sample_scenario
-from rca.simulation.impact import slowdown
+from rca.simulation.impact import Runs, slowdown
+from rca.simulation.noise import draw_noise
 from rca.simulation.sampling import sample_fault, sample_strength
 from rca.simulation.sampling_benign import sample_benign, sample_bursts, sample_late_batches
 from rca.simulation.sampling_telemetry import TESTBED_EXPORTERS
@@ -38,9 +39,11 @@ def twin(plan: CapturePlan, seed: int) -> Scenario:
     return _as_slow(drawn, max(plan.ratio, LEAST_RATIO))
 
 
-def ratio_at(scenario: Scenario, severity: float) -> float:
-    """Slowdown of a twin whose faults have this severity."""
-    return slowdown(_with_severity(scenario, scenario.faults, float(np.clip(severity, *SEVERITIES))))
+def ratio_at(scenario: Scenario, severity: float, healthy: Runs | None = None) -> float:
+    """Slowdown of a twin whose faults have this severity; `healthy` are runs of it that are known."""
+    healthy = healthy or Runs(scenario, draw_noise(scenario))
+    twin = _with_severity(scenario, scenario.faults, float(np.clip(severity, *SEVERITIES)))
+    return slowdown(twin, healthy.noise, calm=healthy.calm)
 
 
 def _reshaped(scenario: Scenario, **changes: object) -> Scenario:
@@ -122,8 +125,9 @@ def _with_severity(base: Scenario, faults: tuple[Fault, ...], severity: float) -
 def _as_slow(scenario: Scenario, ratio: float) -> Scenario:
     """Set the severity that gives this slowdown, or the nearest end of the range."""
     low, high = SEVERITIES
+    healthy = Runs(scenario, draw_noise(scenario))
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        below = ratio_at(scenario, middle) < ratio
+        below = ratio_at(scenario, middle, healthy) < ratio
         low, high = (middle, high) if below else (low, middle)
     return _with_severity(scenario, scenario.faults, high)
