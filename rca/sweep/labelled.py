@@ -13,13 +13,12 @@ from rca.errors import InvalidInput, RcaError, SourceError
 from rca.sweep.answers import Answers
 from rca.sweep.archive import archived, using
 from rca.sweep.data_set import Row
-from rca.sweep.truth import Finding, label_of
+from rca.sweep.truth import SOURCE, Finding, label_of
 from rca.telemetry.labels import read_collection, write_labelled, write_manifest
 
 #: Why a window of a job with findings is left out.
 UNCLEAR, WITHOUT_STEPS = "neither faulty nor healthy by the findings", "without steps"
 GONE, UNREADABLE = "no longer there", "that cannot be read"
-SOURCE = "incident"
 #: URLs of `rca.sweep.prometheus_jobs`. Such windows have no steps.
 _OF_PROMETHEUS = re.compile(r"https?://[^?]*/\?job=")
 _COLUMNS = ("url", "version", "job_id", "window_start", "window_end", "error", "verdict", "cause")

@@ -16,6 +16,8 @@ from rca.telemetry.window import Window
 
 #: In place of a cause: the job ran as it should.
 HEALTHY = "healthy"
+#: Of the labels: people found it out.
+SOURCE = "incident"
 #: A window in a smaller share of which a slow cause acts is neither faulty nor healthy.
 LEAST_SHARE = 0.2
 
@@ -129,7 +131,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     if not faults:
         healthy = [each for each in findings if each.cause == HEALTHY]
         covered = _share(healthy, start, end) > 1.0 - 1e-9
-        return Label(failure_mode="healthy", source="incident") if covered else None
+        return Label(failure_mode="healthy", source=SOURCE) if covered else None
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for each in faults:
         groups.setdefault((each.cause, each.ranks, each.nodes), []).append(each)
@@ -140,7 +142,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     causes = tuple(_labelled(group, window) for group in groups.values() if group[0].cause in known_causes)
     notes = "\n".join(each.place for each in faults)
     label = Label(
-        failure_mode="fail_stop" if stopped else "fail_slow", causes=causes, source="incident", notes=notes
+        failure_mode="fail_stop" if stopped else "fail_slow", causes=causes, source=SOURCE, notes=notes
     )
     return located(label, window.job)
 
