@@ -12,7 +12,8 @@ from receivers import verified
 
 from rca_api.webhooks import signing
 from rca_api.webhooks.addresses import Policy, Refused, is_public
-from rca_api.webhooks.dispatcher import MAX_PAUSE_SECONDS, Retries
+from rca_api.webhooks.dispatcher import Retries
+from rca_api.webhooks.outbox import MAX_PAUSE
 
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 BODY = b'{"type":"incident.opened"}'
@@ -297,6 +298,6 @@ def test_each_attempt_tries_another_address() -> None:
 def test_pauses_grow_and_stay_within_bounds(attempt: int, jitter: float, asked: float | None) -> None:
     retries = Retries(first_pause_seconds=5.0)
     pause = retries.pause(attempt, asked, jitter)
-    assert 2.5 <= pause <= MAX_PAUSE_SECONDS
-    assert pause >= min(asked or 0.0, MAX_PAUSE_SECONDS)
+    assert 2.5 <= pause <= MAX_PAUSE.total_seconds()
+    assert pause >= min(asked or 0.0, MAX_PAUSE.total_seconds())
     assert retries.pause(attempt + 1, None, jitter) >= retries.pause(attempt, None, jitter)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, delete, func, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, not_, select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
@@ -21,6 +21,7 @@ from rca_api.problems import ProblemError
 from rca_api.store.base import new_id
 from rca_api.store.deletion import delete_rows
 from rca_api.store.upsert import insert_if_absent
+from rca_api.store.waits import furthest_seconds
 
 _HELD, _DROPPED = LeaseState.held.value, LeaseState.dropped.value
 
@@ -101,8 +102,8 @@ class StoredShards:
         self.plan = row.plan
         if locked:
             row.updated_at = at
-            for lease in self._held(ShardLeaseRow.expires_at <= self._at):
-                self._store(lease.read(self.plan).at(self._at), lease)
+            for lease in self._held(not_(self._lasts())):
+                self._store(replace(lease.read(self.plan), state=LeaseState.expired), lease)
             session.flush()
 
     def lease(self, worker: str, lease_id: str | None = None) -> Offer:
@@ -165,7 +166,7 @@ class StoredShards:
 
     def held_positions(self) -> list[int]:
         """Shards in the hands of workers."""
-        mine = select(ShardLeaseRow.position).where(*self._is_held(), ShardLeaseRow.expires_at > self._at)
+        mine = select(ShardLeaseRow.position).where(*self._is_held(), self._lasts())
         return list(self._session.scalars(mine))
 
     def progress(self) -> Progress:
@@ -220,6 +221,11 @@ class StoredShards:
 
     def _is_held(self) -> tuple[ColumnElement[bool], ...]:
         return ShardLeaseRow.set_name == self._row.name, ShardLeaseRow.state == _HELD
+
+    def _lasts(self) -> ColumnElement[bool]:
+        """The condition that a lease has not expired, by a clock that may have been put back."""
+        furthest = self._at + furthest_seconds(self.plan.lease_seconds)
+        return and_(ShardLeaseRow.expires_at > self._at, ShardLeaseRow.expires_at <= furthest)
 
     def _held(self, condition: ColumnElement[bool]) -> Sequence[ShardLeaseRow]:
         return self._session.scalars(select(ShardLeaseRow).where(*self._is_held(), condition)).all()

@@ -20,6 +20,7 @@ from rca_api.store.base import new_id, now
 from rca_api.store.database import Database, StoreError
 from rca_api.store.deletion import delete_rows
 from rca_api.store.time_limits import TIDYING_SECONDS
+from rca_api.store.waits import is_waiting
 
 #: Expired keys that one transaction deletes.
 _KEYS_AT_ONCE = 200
@@ -132,14 +133,14 @@ class Keys:
             )
         if known.diagnosis_id is not None:
             return known.diagnosis_id
-        if known.held_until > at and known.holder not in self._unreleased:
+        if is_waiting(known.held_until, at, self._held) and known.holder not in self._unreleased:
             raise _in_progress()
         known.holder, known.held_until = hold.holder, at + self._held
         return hold
 
     def _remember_unreleased(self, holder: str, at: datetime) -> None:
         for each, until in tuple(self._unreleased.items()):
-            if until <= at:
+            if not is_waiting(until, at, self._held):
                 self._unreleased.pop(each, None)
         self._unreleased[holder] = at + self._held
 

@@ -66,6 +66,9 @@ class IncidentTracker:
         """Process one diagnosis; the same window a second time is ignored."""
         at = self._clock()
         job = repository.follow(session, row.job_id, at)
+        if job.since is not None and job.since > at:
+            # The clock was put back since the order was restarted. Windows that are observed now count.
+            job.since = at
         seen = observe.record(session, row, at, self._skew_seconds)
         if seen is None:
             return

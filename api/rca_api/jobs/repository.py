@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, CursorResult, Select, and_, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Select,
+    and_,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import keep_window
@@ -15,6 +27,7 @@ from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.work import Fragment
 from rca_api.problems import ProblemError
 from rca_api.store.upsert import insert_if_absent
+from rca_api.store.waits import is_waiting
 
 #: Steps that a look at a job reads: at most, and at least; large jobs fewer.
 MOST_STEPS_LOOKED_AT, FEWEST_STEPS_LOOKED_AT = 400, 120
@@ -109,10 +122,11 @@ def looked_at_from(session: Session, job: StreamedJobRow) -> float:
 
 
 def due(
-    session: Session, looked_before: datetime, silent_since: datetime, most: int
+    session: Session, at: datetime, every: timedelta, silent_since: datetime, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows, and jobs that fell silent, that were not looked at since `looked_before`."""
-    rested = or_(StreamedJobRow.looked_at.is_(None), StreamedJobRow.looked_at <= looked_before)
+    """Jobs with new rows, and jobs that fell silent, that were not looked at for the time `every`."""
+    resting = is_waiting(StreamedJobRow.looked_at, at - every, every)
+    rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     quiet = and_(
         StreamedJobRow.updated_at <= silent_since,
         StreamedJobRow.ended_at.is_(None),

@@ -120,7 +120,7 @@ class Watcher:
     def _due(self) -> Sequence[StreamedJobRow]:
         at = self._clock()
         with self._database.reading() as session:
-            found = repository.due(session, at - self._every, at - self._silence, _MOST_JOBS)
+            found = repository.due(session, at, self._every, at - self._silence, _MOST_JOBS)
             session.expunge_all()
         return found
 

@@ -16,10 +16,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Select, and_, not_, or_, select
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Session
 
+from rca_api.store.waits import is_waiting
+
 Row = TypeVar("Row", bound=DeclarativeBase)
-#: A lease further ahead than this, and than two of its lengths, was set before the clock was put back.
-#: Replicas with other lengths, or with clocks seconds apart, stay below it.
-_FURTHEST = timedelta(minutes=10)
 
 
 class Claim(NamedTuple, Generic[Row]):
@@ -75,11 +74,12 @@ class Leases(Generic[Row]):
         length : timedelta
             Of the leases that workers take.
         """
-        return and_(self._unfinished, or_(self._until.is_(None), not_(self._is_valid(at, length))))
+        leased = is_waiting(self._until, at, length)
+        return and_(self._unfinished, or_(self._until.is_(None), not_(leased)))
 
     def is_leased(self, at: datetime, length: timedelta) -> ColumnElement[bool]:
         """The condition that a row is unfinished and has a valid lease."""
-        return and_(self._unfinished, self._is_valid(at, length))
+        return and_(self._unfinished, is_waiting(self._until, at, length))
 
     def claim(
         self,
@@ -151,9 +151,6 @@ class Leases(Generic[Row]):
     def end(self, row: Row) -> None:
         """Remove the lease of a row that is finished."""
         self._set(row, None, None)
-
-    def _is_valid(self, at: datetime, length: timedelta) -> ColumnElement[bool]:
-        return and_(self._until > at, self._until <= at + max(2 * length, _FURTHEST))
 
     def _set(self, row: Row, owner: str | None, until: datetime | None) -> None:
         setattr(row, self._owner.key, owner)

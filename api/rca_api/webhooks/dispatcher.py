@@ -19,18 +19,13 @@ from rca_api.store.base import now
 from rca_api.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.delivery import Outcome, Sender
-from rca_api.webhooks.outbox import Claimed
+from rca_api.webhooks.outbox import MAX_PAUSE, MAX_REST, Claimed
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
-#: Longest pause between two attempts; a longer ``Retry-After`` is shortened to it.
-MAX_PAUSE_SECONDS = 6 * 3600.0
 #: Ratio of a pause to the one before.
 _GROWTH = 4.0
 #: Attempts of a message that the receiver rejects; more than one, as a new version of it may accept it.
 REFUSED_ATTEMPTS = 3
-#: After a failure a receiver gets no messages until the next attempt, but not longer than this. So one
-#: message delays those of other incidents by a minute at most.
-_MAX_REST_SECONDS = 60.0
 #: A lease is longer than the longest exchange by this.
 _LEASE_MARGIN_SECONDS = 30.0
 _log = structlog.stdlib.get_logger("rca_api.webhooks")
@@ -55,8 +50,9 @@ class Retries:
         """Seconds to wait after the `attempt`-th failure; `jitter` from 0 to 1 spreads the load."""
         # Bounded, because a large exponent overflows.
         grown = self.first_pause_seconds * _GROWTH ** min(attempt - 1, 40)
-        waited = min(grown, MAX_PAUSE_SECONDS) * (0.5 + 0.5 * jitter)
-        return min(max(waited, retry_after or 0.0), MAX_PAUSE_SECONDS)
+        longest = MAX_PAUSE.total_seconds()
+        waited = min(grown, longest) * (0.5 + 0.5 * jitter)
+        return min(max(waited, retry_after or 0.0), longest)
 
 
 class Dispatcher:
@@ -161,7 +157,7 @@ class Dispatcher:
         # Spreading load needs no secret randomness.
         wait = self._retries.pause(row.attempts, outcome.retry_after_seconds, random.random())  # noqa: S311
         if not outcome.refused:
-            webhook.resting_until = at + timedelta(seconds=min(wait, _MAX_REST_SECONDS))
+            webhook.resting_until = at + min(timedelta(seconds=wait), MAX_REST)
         if outcome.gone or row.attempts >= most:
             row.state, row.finished_at = "dead", at
             return "dead"

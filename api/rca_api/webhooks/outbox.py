@@ -6,14 +6,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, not_, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from rca_api.store.base import new_id
 from rca_api.store.leases import Leases
+from rca_api.store.waits import is_waiting
 from rca_api.webhooks.messages import with_routing_key
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
+#: Longest pause between two attempts; a longer ``Retry-After`` is shortened to it.
+MAX_PAUSE = timedelta(hours=6)
+#: After a failure a receiver gets no messages until the next attempt, but not longer than this. So one
+#: message delays those of other incidents by a minute at most.
+MAX_REST = timedelta(minutes=1)
 PENDING = "pending"
 OPENED = "incident.opened"
 #: Events of an incident that began as suspected, in place of `OPENED`.
@@ -96,7 +102,11 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
         .group_by(DeliveryRow.webhook_id, DeliveryRow.incident_id)
     )
     busy = select(DeliveryRow.webhook_id).where(LEASES.is_leased(at, length))
-    rested = or_(WebhookRow.resting_until.is_(None), WebhookRow.resting_until <= at)
+    resting = is_waiting(WebhookRow.resting_until, at, MAX_REST)
+    rested = or_(WebhookRow.resting_until.is_(None), not_(resting))
+    # An attempt without an outcome was lost with its sender: nothing has to be waited for.
+    never_answered = and_(DeliveryRow.last_status.is_(None), DeliveryRow.last_error.is_(None))
+    due = or_(never_answered, not_(is_waiting(DeliveryRow.next_attempt_at, at, MAX_PAUSE)))
     # A delivery that was never tried comes before one that has failed.
     place = func.row_number().over(
         partition_by=DeliveryRow.webhook_id,
@@ -107,7 +117,7 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
         .where(
             DeliveryRow.number.in_(next_of_incidents),
-            DeliveryRow.next_attempt_at <= at,
+            due,
             DeliveryRow.webhook_id.not_in(busy),
             WebhookRow.active,
             rested,
@@ -115,10 +125,10 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
         .subquery()
     )
     order = (ranked.c.next_attempt_at, ranked.c.number)
-    due = select(ranked.c.number).where(ranked.c.place == 1).order_by(*order).limit(limit)
+    chosen = select(ranked.c.number).where(ranked.c.place == 1).order_by(*order).limit(limit)
     oldest = DeliveryRow.next_attempt_at, DeliveryRow.number
     wanted = select(DeliveryRow).options(undefer(DeliveryRow.body))
-    wanted = wanted.where(DeliveryRow.number.in_(due)).order_by(*oldest)
+    wanted = wanted.where(DeliveryRow.number.in_(chosen)).order_by(*oldest)
     # A name per claim, not per process: a sender that lost a delivery cannot finish its own next attempt.
     owner = new_id()
     return [_claimed(session, row, owner) for row in LEASES.claim(session, wanted, owner, at, length).rows]
