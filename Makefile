@@ -14,10 +14,10 @@ EARLIER := 59ccc931
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint audit serve bench train lock openapi clean
+.PHONY: help setup demo test test-all lint audit serve bench train lock openapi clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 .tools/bin/uv:
 	@$(PYTHON) -m pip --version >/dev/null || { echo "error: $(PYTHON) has no pip; on Debian: apt-get install python3-pip" >&2; exit 1; }
@@ -36,6 +36,9 @@ demo: setup ## Start the service, POST a real window, print the diagnosis (WINDO
 
 test: setup ## Run the whole test suite
 	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+test-all: setup ## Run every test, with 200 kills of a service and other long ones
+	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long
 
 lint: setup ## Formatting, style, types, import contract
 	$(RUN)/ruff format --check .

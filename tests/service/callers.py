@@ -119,12 +119,16 @@ class Verdict:
     def __init__(self, crowd: Crowd, url: str) -> None:
         crowd.rest()
         until(lambda: _ready(url))
-        until(lambda: {item["state"] for item in stored(url, crowd.headers)} <= {"done"})
-        rows = stored(url, crowd.headers)
+        until(lambda: {item["state"] for item in stored(url, crowd.headers)} <= {"done", "failed"})
+        # Streamed jobs have diagnoses that no caller asked for.
+        mine = TEMPLATE_ID.rstrip("0")
+        rows = [row for row in stored(url, crowd.headers) if (row["window_id"] or "").startswith(mine)]
         self.acknowledged = len(crowd.acknowledged)
         self.found = sum(
             answered(f"{url}/v1/diagnoses/{promised}", crowd.headers) for promised in crowd.acknowledged
         )
+        #: Acknowledged, and ended with a stated reason, because each of its attempts was killed.
+        self.given_up = sum(row["state"] == "failed" for row in rows)
         self.windows = sum(
             _window_is_there(url, item["window_digest"], crowd.headers)
             for item in rows
