@@ -21,6 +21,7 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.listening import Listening
 from rca_api.metrics import Metrics
 from rca_api.store.base import new_id
 from rca_api.store.database import Database
@@ -353,7 +354,8 @@ def test_what_fails_later_in_the_transaction_leaves_no_incident(
 
 
 def sweeper_of(database: Database, follower: IncidentTracker, clock: Clock) -> Sweeper:
-    return Sweeper(database, follower, SETTINGS.silence_seconds, clock=clock, ticks=lambda: clock.ticks)
+    listening = Listening(clock, lambda: clock.ticks)
+    return Sweeper(database, follower, SETTINGS.silence_seconds, listening=listening, clock=clock)
 
 
 def test_silence_resolves(database: Database, follower: IncidentTracker, clock: Clock) -> None:
