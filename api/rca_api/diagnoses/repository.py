@@ -121,6 +121,12 @@ def fail(session: Session, owner: str, diagnosis_id: str, problem: bytes, at: da
         give_up(row, problem, at)
 
 
+def postpone(session: Session, owner: str, diagnosis_id: str, problem: bytes, until: datetime) -> None:
+    """Queue a diagnosis again whose attempt failed, if `owner` has its lease; it is free at `until`."""
+    for row in LEASES.postpone(session, owner, [diagnosis_id], until):
+        row.state, row.problem = QUEUED, problem
+
+
 def give_up(row: DiagnosisRow, problem: bytes, at: datetime) -> None:
     """End a diagnosis without an answer."""
     row.state, row.problem, row.finished_at = FAILED, problem, at
@@ -193,7 +199,7 @@ def _row(
 
 
 def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
-    row.state, row.finished_at = DONE, at
+    row.state, row.finished_at, row.problem = DONE, at, None
     LEASES.end(row)
     row.failure_mode = answer.failure_mode
     row.abstained = answer.abstained

@@ -65,7 +65,7 @@ class DiagnosisRow(Base):
     nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: JSON of `rca.diagnosis.result.Diagnosis`. A query reads it only if it asks for it (`undefer`).
     document: Mapped[bytes | None] = mapped_column(PackedDocument, deferred=True, deferred_raiseload=True)
-    #: Problem document (JSON) of a failed one.
+    #: Problem document (JSON) of a failed one, or of the last attempt of one that is queued again.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
     #: Lease of a running diagnosis, and number of claims; see `rca_api.store.leases`.
