@@ -113,7 +113,8 @@ class Journal:
         """
         diagnosis_id = new_id()
         with self._metrics.stage("commit"), self._database.session() as session:
-            if repository.n_queued(session) >= most:
+            queue = repository.queue_for(session, asked_by)
+            if queue.n_queued >= most:
                 self._metrics.shed.labels("queued").inc()
                 raise ProblemError(
                     "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
@@ -124,6 +125,7 @@ class Journal:
                 diagnosis_id=diagnosis_id,
                 asked_by=asked_by,
                 request_id=request_id,
+                turn=queue.turn,
                 at=self._clock(),
             )
             self.refuse_a_deleted(window)
