@@ -135,6 +135,12 @@ class Metrics:
         self.pool_retries = self._counter(
             "rca_pool_retries", "Tasks repeated in another process because the first one ended."
         )
+        self.pool_given_up = self._counter(
+            "rca_pool_given_up",
+            "Tasks that were given up because processes ended: two during the task, or five before it.",
+            ("reason",),
+            ("died", "lost"),
+        )
         self.deadlines = self._counter(
             "rca_deadlines_exceeded",
             "Tasks that exceeded their deadline, while waiting or while being worked on.",

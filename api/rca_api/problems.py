@@ -50,6 +50,7 @@ CATALOGUE: dict[str, Kind] = {
     "invalid-parameters": Kind(422, "A parameter of the request is not valid"),
     "busy": Kind(503, "The service is at its limit; try again later"),
     "not-ready": Kind(503, "The service is starting"),
+    "process-ended": Kind(503, "The processes that worked on this ended"),
     "bundle-error": Kind(503, "The model bundle cannot be used"),
     "store-unavailable": Kind(503, "The database is not available"),
     "unauthenticated": Kind(401, "The request has no valid credential"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import structlog
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
@@ -108,7 +109,9 @@ async def received(request: Request, caller: str | None, max_bytes: int) -> Asyn
         async with state.spool.receive(request, ticket, max_bytes, timeout) as body:
             metrics.staged("receive", watch.read())
             time_limits.answer_within(state.settings.deadline_seconds)
-            with admission.work():
+            # For each line of the log about this request, and for those of the process that gets the body.
+            known = structlog.contextvars.bound_contextvars(body_sha256=body.sha256)
+            with known, admission.work():
                 yield body
 
 

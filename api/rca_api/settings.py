@@ -148,6 +148,9 @@ class Settings(BaseSettings):
     """
     max_queued: int = Field(10_000, ge=0)
     """Most queued diagnoses (`Prefer: respond-async`). Further ones get 503."""
+    max_jobs_per_caller: int = Field(1000, ge=1)
+    """Most jobs of one key that run at once: not ended, with telemetry within the last hour. Telemetry of
+    further ones gets 429. Without authentication there is no limit."""
     lease_seconds: float = Field(15.0, gt=0)
     """Time until another process takes over the queued diagnoses of a killed one."""
     idempotency_hours: float = Field(24.0, gt=0)

@@ -64,7 +64,10 @@ def test_a_task_is_repeated_once_if_its_process_dies(tmp_path: Path) -> None:
         assert await pool.run(pool_tasks.end_the_process, once, 1, deadline=Deadline.after(LONG)) == 2
         with pytest.raises(ProblemError) as given_up:
             await pool.run(pool_tasks.end_the_process, always, 9, deadline=Deadline.after(LONG))
-        assert given_up.value.code == "internal-error"
+        assert given_up.value.code == "process-ended"
+        assert "signal 9 (Killed), which the kernel sends when memory runs out" in given_up.value.detail
+        # Another process has to start first.
+        assert int(given_up.value.headers["Retry-After"]) >= pool._start_seconds
         assert always.stat().st_size == 2
         # Nobody else suffers from it.
         await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import orjson
 import pytest
 from answers_made_up import answer, kept
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from rca_api.compute.pool import ProcessesEnded
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.journal import MOST_ATTEMPTS, Journal
 from rca_api.diagnoses.keys import Hold, Key, Keys
@@ -176,6 +179,56 @@ def test_a_diagnosis_that_never_ends_is_given_up(database: Database, journal: Jo
         clock.pass_by(11)
     assert journal.claim("a", 10, 1) == []
     assert state_of(database, diagnosis_id) == "failed"
+
+
+def problem_of(database: Database, diagnosis_id: str) -> Any:
+    with database.reading() as session:
+        row = repository.find(session, diagnosis_id)
+        assert row is not None
+        return None if row.problem is None else orjson.loads(row.problem)
+
+
+def test_a_diagnosis_that_ends_processes_is_repeated_after_a_pause_and_given_up_with_the_reason(
+    database: Database, journal: Journal, clock: Clock
+) -> None:
+    diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
+    ended = ProcessesEnded(2, "signal 9 (Killed)", 3)
+    for _ in range(MOST_ATTEMPTS):
+        assert journal.claim("a", 10, 1)
+        journal.postpone("a", diagnosis_id, ended, 20)
+        assert state_of(database, diagnosis_id) == "queued"
+        assert problem_of(database, diagnosis_id)["detail"] == ended.detail
+        clock.pass_by(19)
+        assert journal.claim("b", 10, 1) == []
+        clock.pass_by(2)
+    assert journal.claim("a", 10, 1) == []
+    assert state_of(database, diagnosis_id) == "failed"
+    problem = problem_of(database, diagnosis_id)
+    assert problem["code"] == "process-ended"
+    assert problem["detail"] == f"given up after 5 attempts; the last one: {ended.detail}"
+
+
+def test_the_last_attempt_counts_as_the_reason_even_if_the_service_ended_in_it(
+    database: Database, journal: Journal, clock: Clock
+) -> None:
+    diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
+    journal.claim("a", 10, 1)
+    journal.postpone("a", diagnosis_id, ProcessesEnded(2, "signal 9 (Killed)", 3), 0)
+    for _ in range(1, MOST_ATTEMPTS):
+        clock.pass_by(11)
+        assert journal.claim("a", 10, 1)
+    clock.pass_by(11)
+    assert journal.claim("a", 10, 1) == []
+    assert "the last one: the service ended" in problem_of(database, diagnosis_id)["detail"]
+
+
+def test_an_answer_after_a_failed_attempt_has_no_problem(database: Database, journal: Journal) -> None:
+    diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
+    journal.claim("a", 10, 1)
+    journal.postpone("a", diagnosis_id, ProcessesEnded(2, "signal 9 (Killed)", 3), 0)
+    journal.claim("a", 10, 1)
+    assert journal.complete("a", answer(diagnosis_id))
+    assert (state_of(database, diagnosis_id), problem_of(database, diagnosis_id)) == ("done", None)
 
 
 def test_a_full_queue_refuses_more(journal: Journal) -> None:

@@ -66,6 +66,8 @@ def at_last_release(url: str) -> Database:
     database = Database(url)
     database.upgrade(BEFORE)
     with database.session() as session:
+        # The rows are written by today's class, so its later column exists meanwhile.
+        session.execute(text("ALTER TABLE diagnoses ADD COLUMN turn BIGINT NOT NULL DEFAULT 0"))
         for number, said in enumerate(("nic_degradation", "nic_degradation", "healthy")):
             row = diagnosed(session, number=number, said=said)
             plain = orjson.dumps(document(row.id, "job", said))
@@ -75,6 +77,7 @@ def at_last_release(url: str) -> Database:
                 text("UPDATE diagnoses SET document = :document WHERE id = :id"),
                 {"document": plain, "id": row.id},
             )
+        session.execute(text("ALTER TABLE diagnoses DROP COLUMN turn"))
         for statement in OLD_ROWS:
             session.execute(text(statement.replace(":", r"\:")))
     return database

@@ -7,46 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from played_slots import DONE, SETUP, PlayedSlot
 
-from rca.diagnosis.result import ModelVersion
 from rca.errors import InvalidInput
-from rca_api.compute.bundles import BundleRef
 from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
-from rca_api.compute.process import Reply, Report, Setup
+from rca_api.compute.process import Reply, Report
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
-from rca_api.tracing import Timed
-
-MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
-DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)
-
-
-class PlayedSlot(Slot):
-    """A slot with scripted answers, which answers at once when the script is over."""
-
-    def __init__(self, *script: Reply | BaseException) -> None:
-        super().__init__()
-        self.script = list(script)
-
-    async def start(self, setup: Any) -> Report:
-        self.report, self.tasks = Report(1, MODEL, None), 0
-        return self.report
-
-    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
-        self.tasks += 1
-        await asyncio.sleep(0)
-        told = self.script.pop(0) if self.script else DONE
-        if isinstance(told, BaseException):
-            raise told
-        return told
-
-    async def stop(self) -> None:
-        self.report = None
-
-
-SETUP = Setup(BundleRef(None), None, "", "info")
 
 
 def task() -> None:
@@ -97,7 +66,10 @@ def test_a_task_that_costs_process_after_process_is_refused(
 ) -> None:
     metrics, [error] = played(PlayedSlot(*(how() for _ in range(times))))
     assert isinstance(error, ProblemError)
-    assert error.code == "internal-error"
+    assert error.code == "process-ended"
+    assert error.detail.startswith(f"{times} processes that got this ended")
+    assert int(error.headers["Retry-After"]) >= 1
+    assert count(metrics, "pool_given_up", reason=reason) == 1
     assert count(metrics, "pool_retries") == times - 1
     assert count(metrics, "pool_renewals", reason=reason) == times
 

@@ -44,7 +44,7 @@ def add(database: Database, store: WindowStore, make_window):
         at = NOW - timedelta(days=days_ago)
         with database.session() as session:
             if queued:
-                repository.add_queued(session, window, diagnosis_id=name, asked_by=None, at=at)
+                repository.add_queued(session, window, diagnosis_id=name, asked_by=None, turn=0, at=at)
             else:
                 repository.add_done(session, window, answer(), asked_by=None, at=at)
         return put.digest

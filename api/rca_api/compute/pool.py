@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,6 +41,28 @@ class DeadlineExceeded(ProblemError):
             "deadline-exceeded",
             f"there was no answer within {deadline.seconds:g} s",
             hint="repeat it with Prefer: respond-async, or send fewer steps or metrics",
+        )
+
+
+class ProcessesEnded(ProblemError):
+    """Each process that got the task ended; it may be repeated after `retry_after_seconds`.
+
+    Parameters
+    ----------
+    times : int
+        Number of processes.
+    how : str
+        How the last one ended.
+    retry_after_seconds : int
+    """
+
+    def __init__(self, times: int, how: str, retry_after_seconds: int) -> None:
+        super().__init__(
+            "process-ended",
+            f"{times} processes that got this ended, the last one with {how}; "
+            f"retry after {retry_after_seconds} s",
+            headers={"Retry-After": str(retry_after_seconds)},
+            hint="if it ends again, send fewer steps or ranks, and report the request id",
         )
 
 
@@ -86,6 +110,8 @@ class ComputePool:
         #: Version of each bundle that was loaded, or why it cannot be used.
         self._found: dict[BundleRef, ModelVersion | str] = {}
         self._mean_seconds = 0.0
+        #: Time that the last process took to become warm.
+        self._start_seconds = 0.0
         self._waiting = 0
         self._busy: set[Slot] = set()
 
@@ -157,8 +183,9 @@ class ComputePool:
         RcaError
             What the task raised.
         ProblemError
-            ``deadline-exceeded`` (`NeverBegun` if no process was free), or ``internal-error`` if the task
-            failed unexpectedly, or two processes died during it, or five were lost before it.
+            ``deadline-exceeded`` (`NeverBegun` if no process was free), ``internal-error`` if the task
+            failed unexpectedly, or ``process-ended`` (`ProcessesEnded`) if two processes died during it, or
+            five were lost before it.
         """
         ended: Counter[Renewal] = Counter()
         while True:
@@ -187,11 +214,13 @@ class ComputePool:
             _log.error("a process died during a task", task=task, times=times, how=str(error))
         else:
             _log.warning("a process was lost before a task", task=task, times=times, how=str(error))
-        if times >= MOST_PROCESSES[how]:
-            raise ProblemError(
-                "internal-error", f"The process that worked on this ended unexpectedly, {times} times."
-            ) from error
-        self._metrics.pool_retries.inc()
+        if times < MOST_PROCESSES[how]:
+            self._metrics.pool_retries.inc()
+            return
+        self._metrics.pool_given_up.labels(how).inc()
+        # Another process has to start first, and what waits now comes before a repetition.
+        wait = self._start_seconds + self.seconds_until_free(self._waiting + 1)
+        raise ProcessesEnded(times, str(error) or "an unknown reason", max(1, math.ceil(wait))) from error
 
     async def _next(self, deadline: Deadline) -> Slot:
         self._waiting += 1
@@ -234,6 +263,7 @@ class ComputePool:
         pause = 0.5
         while True:
             setup = self._setup()
+            began = time.monotonic()
             try:
                 report = await slot.start(setup)
             except WorkerLost as error:
@@ -241,6 +271,7 @@ class ComputePool:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
+                self._start_seconds = time.monotonic() - began
                 self._found[setup.champion] = report.model or report.failure or "it was not loaded"
                 self._free.put_nowait(slot)
                 return

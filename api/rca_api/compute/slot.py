@@ -35,7 +35,7 @@ class WorkerLost(Exception):
 
 
 class WorkerDied(Exception):
-    """The process ended during the task, for example because memory ran out."""
+    """The process ended during the task, for example because memory ran out; the text says how."""
 
 
 class Slot:
@@ -90,7 +90,7 @@ class Slot:
             reply: Reply = await _answer(self._pool, future, deadline)
         except ProcessExpired as error:
             self.report = None
-            raise WorkerDied(f"exit code {error.exitcode}") from error
+            raise WorkerDied(how_ended(error.exitcode)) from error
         except RuntimeError as error:
             self.report = None
             raise WorkerLost(str(error)) from error
@@ -102,6 +102,14 @@ class Slot:
         self._pool, self.report = None, None
         if pool is not None:
             await asyncio.to_thread(_end, pool, report)
+
+
+def how_ended(code: int) -> str:
+    """The end of a process in words, from its exit code, which is negative for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    cause = ", which the kernel sends when memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {-code} ({signal.strsignal(-code)}){cause}"
 
 
 async def _answer(pool: ProcessPool, future: Future[Any], deadline: Deadline) -> Any:

@@ -67,6 +67,7 @@ def _pending(row: DiagnosisRow) -> Response:
         created_at=row.created_at,
         job_id=row.job_id,
         window_id=row.window_id,
+        problem=None if row.problem is None else orjson.loads(row.problem),
     )
     headers = {"Location": place(row.id), "Retry-After": _RETRY_AFTER_SECONDS}
     return Response(content.model_dump_json(), ACCEPTED, headers, JSON)

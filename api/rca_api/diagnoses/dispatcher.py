@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca.errors import RcaError
 from rca_api import tracing
 from rca_api.compute.deadline import Deadline
-from rca_api.compute.pool import ComputePool, NeverBegun
+from rca_api.compute.pool import ComputePool, NeverBegun, ProcessesEnded
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal
 from rca_api.history_cache import HistoryCache
@@ -169,7 +169,7 @@ class Dispatcher:
         self._woken.set()
 
     async def _work(self, claimed: Claimed) -> None:
-        ids = {"diagnosis_id": claimed.diagnosis_id}
+        ids = {"diagnosis_id": claimed.diagnosis_id, "window": claimed.window_digest}
         if claimed.request_id is not None:
             ids["request_id"] = claimed.request_id
         known = structlog.contextvars.bound_contextvars(**ids)
@@ -208,6 +208,11 @@ class Dispatcher:
                 await self._give_back([diagnosis_id])
                 # A part that is away does not come back at once.
                 await asyncio.sleep(_POLL_SECONDS)
+            elif isinstance(problem, ProcessesEnded):
+                # Memory may have been short for another reason. Later, so that others are not held up.
+                await run_in_threadpool(
+                    self._journal.postpone, self._owner, diagnosis_id, problem, self._lease_seconds
+                )
             else:
                 await run_in_threadpool(self._journal.fail, self._owner, diagnosis_id, problem)
         except StoreError:

@@ -56,6 +56,7 @@ _REFUSALS = (
     "busy",
     "bundle-error",
     "store-unavailable",
+    "process-ended",
     "deadline-exceeded",
 )
 _BATCH_BODY: dict[str, Any] = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import orjson
 import structlog
 from sqlalchemy.orm import Session
 
@@ -112,7 +113,8 @@ class Journal:
         """
         diagnosis_id = new_id()
         with self._metrics.stage("commit"), self._database.session() as session:
-            if repository.n_queued(session) >= most:
+            queue = repository.queue_for(session, asked_by)
+            if queue.n_queued >= most:
                 self._metrics.shed.labels("queued").inc()
                 raise ProblemError(
                     "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
@@ -123,6 +125,7 @@ class Journal:
                 diagnosis_id=diagnosis_id,
                 asked_by=asked_by,
                 request_id=request_id,
+                turn=queue.turn,
                 at=self._clock(),
             )
             self.refuse_a_deleted(window)
@@ -137,12 +140,22 @@ class Journal:
         with self._database.session() as session:
             found = repository.claim(session, owner, at, length, most, most_attempts=MOST_ATTEMPTS)
             for row in found.exhausted:
-                self._give_up(row, f"given up after {row.attempts} attempts", at)
+                why = f"given up after {row.attempts} attempts; the last one: {_last_failure(row)}"
+                self._give_up(row, why, at)
             for row in found.rows:
                 if row.window_digest is None:
                     self._give_up(row, "its window is no longer stored", at)
                 else:
                     claimed.append(Claimed(row.id, row.window_digest, row.request_id))
+            gone = [(row.id, row.job_id, row.window_digest, row.problem) for row in found.exhausted]
+        for diagnosis_id, job_id, digest, problem in gone:
+            _log.error(
+                "a diagnosis is given up",
+                diagnosis_id=diagnosis_id,
+                job_id=job_id,
+                window=digest,
+                reason=orjson.loads(problem or b"{}").get("detail"),
+            )
         return claimed
 
     def renew(self, owner: str, diagnosis_ids: list[str], lease_seconds: float) -> None:
@@ -155,6 +168,12 @@ class Journal:
         """Queue diagnoses again that `owner` does not finish."""
         with self._database.session() as session:
             repository.give_back(session, owner, diagnosis_ids)
+
+    def postpone(self, owner: str, diagnosis_id: str, problem: ProblemError, pause_seconds: float) -> None:
+        """Queue a diagnosis again after a failed attempt, which counts; it is claimed after a pause."""
+        until = self._clock() + timedelta(seconds=pause_seconds)
+        with self._database.session() as session:
+            repository.postpone(session, owner, diagnosis_id, _document(problem, diagnosis_id), until)
 
     def complete(self, owner: str, answer: Answer) -> bool:
         """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
@@ -178,7 +197,7 @@ class Journal:
         return answer if self._packed else replace(answer, document=PlainDocument(answer.document))
 
     def _give_up(self, row: DiagnosisRow, why: str, at: datetime) -> None:
-        problem = ProblemError("internal-error", why)
+        problem = ProblemError("process-ended", why, hint="post the window again, or report the id")
         repository.give_up(row, _document(problem, row.id), at)
 
     def refuse_a_deleted(self, window: StoredWindow) -> None:
@@ -211,6 +230,13 @@ class Journal:
             model=answer.model_sha256[:12],
             milliseconds=tracing.milliseconds(),
         )
+
+
+def _last_failure(row: DiagnosisRow) -> str:
+    """Why the last attempt of a diagnosis had no end."""
+    if row.lease_owner is not None:
+        return "the service ended, or lost its database: it did not renew its lease"
+    return str(orjson.loads(row.problem or b"{}").get("detail", "not known"))
 
 
 def _document(problem: ProblemError, diagnosis_id: str) -> bytes:

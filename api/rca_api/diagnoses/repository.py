@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import cast
+from typing import NamedTuple, cast
 
 from sqlalchemy import ColumnElement, Select, Table, and_, func, select
 from sqlalchemy.orm import Session, undefer
@@ -71,11 +71,12 @@ def add_queued(
     diagnosis_id: str,
     asked_by: str | None,
     request_id: str | None = None,
+    turn: int,
     at: datetime,
 ) -> DiagnosisRow:
-    """Queue a diagnosis of a window in the window store."""
+    """Queue a diagnosis of a window in the window store; `turn` is its place in the queue."""
     row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
-    row.id, row.state = diagnosis_id, QUEUED
+    row.id, row.state, row.turn = diagnosis_id, QUEUED, turn
     session.add(row)
     session.flush()
     return row
@@ -84,9 +85,10 @@ def add_queued(
 def claim(
     session: Session, owner: str, at: datetime, length: timedelta, most: int, *, most_attempts: int
 ) -> Claim[DiagnosisRow]:
-    """Claim the oldest free diagnoses; the claim lists those without attempts left as exhausted."""
-    oldest = select(DiagnosisRow).order_by(DiagnosisRow.created_at, DiagnosisRow.id).limit(most)
-    found = LEASES.claim(session, oldest, owner, at, length, most_attempts=most_attempts)
+    """Claim the free diagnoses whose turn it is; those without attempts left are listed as exhausted."""
+    order = (DiagnosisRow.turn, DiagnosisRow.created_at, DiagnosisRow.id)
+    in_turn = select(DiagnosisRow).order_by(*order).limit(most)
+    found = LEASES.claim(session, in_turn, owner, at, length, most_attempts=most_attempts)
     for row in found.rows:
         row.state = RUNNING
     return found
@@ -121,6 +123,12 @@ def fail(session: Session, owner: str, diagnosis_id: str, problem: bytes, at: da
         give_up(row, problem, at)
 
 
+def postpone(session: Session, owner: str, diagnosis_id: str, problem: bytes, until: datetime) -> None:
+    """Queue a diagnosis again whose attempt failed, if `owner` has its lease; it is free at `until`."""
+    for row in LEASES.postpone(session, owner, [diagnosis_id], until):
+        row.state, row.problem = QUEUED, problem
+
+
 def give_up(row: DiagnosisRow, problem: bytes, at: datetime) -> None:
     """End a diagnosis without an answer."""
     row.state, row.problem, row.finished_at = FAILED, problem, at
@@ -132,9 +140,35 @@ def find(session: Session, diagnosis_id: str) -> DiagnosisRow | None:
     return session.get(DiagnosisRow, diagnosis_id, options=[undefer(DiagnosisRow.document)])
 
 
-def n_queued(session: Session) -> int:
-    """Number of queued diagnoses."""
-    return session.scalar(select(func.count()).where(DiagnosisRow.state == QUEUED)) or 0
+class Queue(NamedTuple):
+    """The queue as a caller finds it.
+
+    Attributes
+    ----------
+    n_queued : int
+        Number of queued diagnoses.
+    turn : int
+        Place of the caller's next one. Each caller has one diagnosis in each turn, from the turn that is
+        worked on now. So a caller waits for one diagnosis of each other caller, however many those have.
+    """
+
+    n_queued: int
+    turn: int
+
+
+def queue_for(session: Session, asked_by: str | None) -> Queue:
+    """Count the queue, and give the next turn of a caller in it."""
+    row = DiagnosisRow
+    n_queued, mine, running, lowest = session.execute(
+        select(
+            func.count().filter(row.state == QUEUED),
+            func.max(row.turn).filter(row.asked_by.is_not_distinct_from(asked_by)),
+            func.max(row.turn).filter(row.state == RUNNING),
+            func.min(row.turn),
+        ).where(row.state.in_((QUEUED, RUNNING)))
+    ).one()
+    present = next((turn for turn in (running, lowest) if turn is not None), 0)
+    return Queue(n_queued, present if mine is None else max(present, mine + 1))
 
 
 def matching(
@@ -193,7 +227,7 @@ def _row(
 
 
 def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
-    row.state, row.finished_at = DONE, at
+    row.state, row.finished_at, row.problem = DONE, at, None
     LEASES.end(row)
     row.failure_mode = answer.failure_mode
     row.abstained = answer.abstained

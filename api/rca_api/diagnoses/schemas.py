@@ -184,6 +184,9 @@ class PendingDiagnosis(BaseModel):
     created_at: datetime
     job_id: str
     window_id: str | None
+    problem: dict[str, Any] | None = Field(
+        None, description="Problem document of the last attempt, if it failed and is repeated."
+    )
 
 
 class BatchItem(BaseModel):
@@ -219,7 +222,9 @@ class DiagnosisSummary(BaseModel):
     cause: str | None = Field(description="The cause that costs most.")
     seconds_per_step: float | None = Field(description="Null where the cost is unknown.")
     model_sha256: str | None
-    problem: dict[str, Any] | None = Field(description="Problem document of a failed diagnosis.")
+    problem: dict[str, Any] | None = Field(
+        description="Problem document of a failed diagnosis, or of the last attempt of one that is repeated."
+    )
 
     @classmethod
     def of(cls, row: DiagnosisRow) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from rca_api.store.base import Base, UtcDateTime, new_id, now
@@ -50,7 +50,7 @@ class DiagnosisRow(Base):
     #: Bounds of the window, in Unix seconds. They order the diagnoses of a job.
     window_start: Mapped[float]
     window_end: Mapped[float]
-    #: API key or token subject of the request; null if authentication is off.
+    #: API key or token subject of the request, or of the job's telemetry; null if authentication is off.
     asked_by: Mapped[str | None] = mapped_column(String(128))
     #: Id of the request in the log; a queued diagnosis runs after its request has ended.
     request_id: Mapped[str | None] = mapped_column(String(128))
@@ -65,9 +65,11 @@ class DiagnosisRow(Base):
     nodes: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: JSON of `rca.diagnosis.result.Diagnosis`. A query reads it only if it asks for it (`undefer`).
     document: Mapped[bytes | None] = mapped_column(PackedDocument, deferred=True, deferred_raiseload=True)
-    #: Problem document (JSON) of a failed one.
+    #: Problem document (JSON) of a failed one, or of the last attempt of one that is queued again.
     problem: Mapped[bytes | None] = mapped_column(LargeBinary)
 
+    #: Place in the queue, see `rca_api.diagnoses.repository.Queue`; 0 for one that was never queued.
+    turn: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
     #: Lease of a running diagnosis, and number of claims; see `rca_api.store.leases`.
     lease_owner: Mapped[str | None] = mapped_column(String(64))
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)

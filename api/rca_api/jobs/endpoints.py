@@ -15,7 +15,7 @@ from rca_api.admission import content_encoding
 from rca_api.compute.deadline import Deadline
 from rca_api.decoding import JSON, MULTIPART, Sent
 from rca_api.diagnoses.schemas import TelemetryWindow
-from rca_api.jobs import repository, work
+from rca_api.jobs import repository, running, work
 from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.negotiation import choose
@@ -51,6 +51,7 @@ Reader = Annotated[Principal, Security(requires(Scope.read))]
         "unsupported-encoding",
         "busy",
         "store-unavailable",
+        "process-ended",
         "deadline-exceeded",
     ),
     openapi_extra=WINDOW_BODY,
@@ -61,16 +62,19 @@ async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> 
     The body is a window with the rows of any ranks and steps, or with metrics or events only. They may come
     in any order, from each rank alone, and again: of rows with the same rank and step the last ones count. A
     lasting change of the step time, or silence, is diagnosed without a further request.
+
+    A caller with too many running jobs gets 429 for another one: end those that are over.
     """
     state = State.of(request)
     content_type = content_type_of(request, WINDOW_TYPES)
     encoding = content_encoding(request)
     limits = limits_of(state.settings, content_type)
+    await run_in_threadpool(_refuse_another, state, job_id, principal)
     async with request_bodies.received(request, principal.id, limits.sent) as body:
         deadline = Deadline.after(state.settings.deadline_seconds)
         sent = Sent(body.body, content_type, encoding, limits)
         fragment = await state.pool.run(work.accept_fragment, sent, job_id, deadline=deadline)
-        new = await run_in_threadpool(_add, state, job_id, fragment)
+        new = await run_in_threadpool(_add, state, job_id, fragment, principal)
     state.watcher.wake()
     return Receipt(
         job_id=job_id,
@@ -81,9 +85,14 @@ async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> 
     )
 
 
-def _add(state: State, job_id: str, fragment: work.Fragment) -> bool:
+def _refuse_another(state: State, job_id: str, sender: Principal) -> None:
+    with state.database.reading() as session:
+        running.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, now())
+
+
+def _add(state: State, job_id: str, fragment: work.Fragment, sender: Principal) -> bool:
     with state.database.session() as session:
-        new = repository.add_fragment(session, job_id, fragment, now())
+        new = repository.add_fragment(session, job_id, fragment, now(), sent_by=sender.id)
         state.journal.refuse_a_deleted(fragment.window)
     return new
 
@@ -127,6 +136,7 @@ def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
             "busy",
             "store-unavailable",
             "source-error",
+            "process-ended",
             "deadline-exceeded",
         ),
     },

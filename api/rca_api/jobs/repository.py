@@ -11,6 +11,7 @@ from sqlalchemy import (
     CursorResult,
     Select,
     and_,
+    case,
     delete,
     exists,
     func,
@@ -43,7 +44,9 @@ MOST_MERGED = 512
 CLOSED_STEPS, CLOSED_SECONDS, CLOSED_BYTES = 100, 600.0, 8 << 20
 
 
-def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime) -> bool:
+def add_fragment(
+    session: Session, job_id: str, fragment: Fragment, at: datetime, *, sent_by: str | None
+) -> bool:
     """Store that telemetry of a job has arrived; False if it had arrived before.
 
     Raises
@@ -53,7 +56,8 @@ def add_fragment(session: Session, job_id: str, fragment: Fragment, at: datetime
     """
     size = fragment.window.world_size
     keep_window(session, fragment.window, at)
-    insert_if_absent(session, StreamedJobRow, job_id=job_id, world_size=size, created_at=at, updated_at=at)
+    begun = {"begun_by": sent_by, "created_at": at, "updated_at": at}
+    insert_if_absent(session, StreamedJobRow, job_id=job_id, world_size=size, **begun)
     job = session.get_one(StreamedJobRow, job_id, with_for_update=True, populate_existing=True)
     if job.world_size != size:
         raise ProblemError(
@@ -124,7 +128,13 @@ def looked_at_from(session: Session, job: StreamedJobRow) -> float:
 def due(
     session: Session, at: datetime, every: timedelta, silent_since: datetime, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows, and jobs that fell silent, that were not looked at for the time `every`."""
+    """Jobs with new rows, and jobs that fell silent, that were not looked at for the time `every`.
+
+    They are dealt to the callers that began them: the first job of each caller, then the second of each, and
+    so on. The caller whose jobs were looked at longest ago comes first. The jobs of one caller take turns:
+    the one with the newest rows, then the one that has waited longest for a look. So new jobs of a caller at
+    most double the wait of its others: with `k` jobs ahead by wait, a job is among the next `2 k + 2` ones.
+    """
     resting = is_waiting(StreamedJobRow.looked_at, at - every, every)
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     quiet = and_(
@@ -133,8 +143,21 @@ def due(
         StreamedJobRow.silent.is_(False),
         StreamedJobRow.last_step.is_not(None),
     )
-    wanted = select(StreamedJobRow).where(rested, or_(StreamedJobRow.pending.is_(True), quiet))
-    return session.scalars(wanted.order_by(StreamedJobRow.updated_at).limit(most)).all()
+    row, caller = StreamedJobRow, func.coalesce(StreamedJobRow.begun_by, "")
+    waits_since = func.coalesce(row.looked_at, row.created_at)
+    newest = func.row_number().over(partition_by=caller, order_by=(row.updated_at.desc(), row.job_id))
+    longest = func.row_number().over(partition_by=caller, order_by=(waits_since, row.job_id))
+    placed = (
+        select(row.job_id, newest.label("newest"), longest.label("longest"))
+        .where(rested, or_(row.pending.is_(True), quiet))
+        .subquery()
+    )
+    served = select(caller.label("caller"), func.max(row.looked_at).label("at")).group_by(caller).subquery()
+    odd, even = 2 * placed.c.newest - 1, 2 * placed.c.longest
+    turn = case((odd < even, odd), else_=even)
+    wanted = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)
+    dealt = wanted.order_by(turn, served.c.at.asc().nulls_first(), row.job_id).limit(most)
+    return session.scalars(dealt).all()
 
 
 def claim(session: Session, job: StreamedJobRow, at: datetime) -> bool:

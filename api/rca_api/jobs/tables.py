@@ -14,9 +14,14 @@ class StreamedJobRow(Base):
     """A job that sends telemetry, and how far it was watched."""
 
     __tablename__ = "streamed_jobs"
-    __table_args__ = (Index("ix_streamed_jobs_newest", "updated_at", "job_id"),)
+    __table_args__ = (
+        Index("ix_streamed_jobs_newest", "updated_at", "job_id"),
+        Index("ix_streamed_jobs_caller", "begun_by", "updated_at"),
+    )
 
     job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
+    #: API key or token subject that sent the first telemetry; null if authentication is off.
+    begun_by: Mapped[str | None] = mapped_column(String(128))
     world_size: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: Last time that telemetry arrived.

@@ -2,6 +2,9 @@
 
 Each look reads the last few hundred steps. A look that finds no change costs milliseconds. What it finds is
 diagnosed like a posted window, and the diagnosis decides whether it is an incident.
+
+Looks are dealt to callers in turn (`rca_api.jobs.repository.due`), in short rounds. A caller with new rows
+waits for the round that runs, however many jobs another caller has.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ from rca_api.store.database import Database
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0
-#: Jobs looked at in one round.
-_MOST_JOBS = 100
+#: Looks of one round. The next round deals anew, so this bounds the wait of a job that comes meanwhile.
+MAX_LOOKS = 32
 #: Step from which a job without a change is diagnosed once: it may be slow from its start.
 FIRST_STEP = 64
 #: Steps until a change is diagnosed again; then twice as many.
@@ -48,6 +51,7 @@ class _Claimed:
     """A claimed job: what to look at, what to merge, and the arrival of its newest rows."""
 
     job_id: str
+    begun_by: str | None
     updated_at: datetime
     digests: list[str]
     opened: list[str]
@@ -100,40 +104,50 @@ class Watcher:
                     await self._woken.wait()
             self._woken.clear()
             try:
-                await self.round()
+                while await self.round():
+                    pass
             except RcaError as error:
                 _log.warning("jobs cannot be watched at the moment", reason=error.message)
 
     async def round(self) -> int:
-        """Look at every job that is due; gives the number of queued diagnoses."""
-        queued = 0
-        for job in await run_in_threadpool(self._due):
-            try:
-                queued += await self._watch(job)
-            except (RcaError, ProblemError) as error:
-                # It stays due, and is looked at again after a pause.
-                _log.warning("a job cannot be watched", job_id=job.job_id, reason=str(error))
-        if queued:
-            self._dispatcher.wake()
-        return queued
+        """Look at the jobs whose turn it is, one for each process at once; gives the number of looks."""
+        due = iter(await run_in_threadpool(self._due))
+
+        async def look_on() -> int:
+            # All of them take from the same iterator.
+            return sum([await self._watched(job) for job in due])
+
+        async with asyncio.TaskGroup() as group:
+            looking = [group.create_task(look_on()) for _ in range(max(1, self._pool.load().warm))]
+        return sum(task.result() for task in looking)
 
     def _due(self) -> Sequence[StreamedJobRow]:
         at = self._clock()
         with self._database.reading() as session:
-            found = repository.due(session, at, self._every, at - self._silence, _MOST_JOBS)
+            found = repository.due(session, at, self._every, at - self._silence, MAX_LOOKS)
             session.expunge_all()
         return found
 
-    async def _watch(self, job: StreamedJobRow) -> int:
-        claimed = await run_in_threadpool(self._claim, job)
-        if claimed is None:
-            return 0
+    async def _watched(self, job: StreamedJobRow) -> bool:
+        """Look at a job; False if it was not claimed, or the look failed."""
+        try:
+            claimed = await run_in_threadpool(self._claim, job)
+            if claimed is None:
+                return False
+            await self._watch(claimed)
+        except (RcaError, ProblemError) as error:
+            # It stays due, and is looked at again after a pause.
+            _log.warning("a job cannot be watched", job_id=job.job_id, reason=str(error))
+            return False
+        return True
+
+    async def _watch(self, claimed: _Claimed) -> None:
         found = await self._run(work.look, claimed.digests, claimed.wanted)
-        queued = await run_in_threadpool(self._settle, claimed, found)
+        if await run_in_threadpool(self._settle, claimed, found):
+            self._dispatcher.wake()
         if len(claimed.opened) >= MERGED_FROM:
             merged = await self._run(work.merge, claimed.opened)
             await run_in_threadpool(self._replace, claimed, merged)
-        return queued
 
     async def _run(self, task: Callable[..., Any], *arguments: Any) -> Any:
         deadline = Deadline.after(self._deadline_seconds, of_work=True)
@@ -160,13 +174,15 @@ class Watcher:
             first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
             silent_until=at.timestamp() if is_silent else None,
         )
-        return _Claimed(job.job_id, job.updated_at, digests, opened, wanted)
+        return _Claimed(job.job_id, job.begun_by, job.updated_at, digests, opened, wanted)
 
-    def _settle(self, claimed: _Claimed, found: Look) -> int:
-        """Store what a look has found, and queue its diagnosis."""
+    def _settle(self, claimed: _Claimed, found: Look) -> bool:
+        """Store what a look has found, and queue its diagnosis; whether there is one."""
         diagnosis_id = None
         if found.window is not None:
-            diagnosis_id = self._journal.enqueue(found.window, asked_by=None, most=self._max_queued)
+            diagnosis_id = self._journal.enqueue(
+                found.window, asked_by=claimed.begun_by, most=self._max_queued
+            )
         silent = claimed.wanted.silent_until is not None
         with self._database.session() as session:
             job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
@@ -178,9 +194,9 @@ class Watcher:
                 job.diagnosis_id = diagnosis_id
             job.changed_step, job.next_step = followed(found, claimed.wanted, queued=diagnosis_id is not None)
         if diagnosis_id is None:
-            return 0
+            return False
         _log.info("a job is diagnosed", job_id=claimed.job_id, diagnosis_id=diagnosis_id, silent=silent)
-        return 1
+        return True
 
     def _replace(self, claimed: _Claimed, merged: Fragment) -> None:
         with self._database.session() as session:

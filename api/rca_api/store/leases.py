@@ -148,6 +148,13 @@ class Leases(Generic[Row]):
                 setattr(row, self._attempts.key, getattr(row, self._attempts.key) - 1)
         return rows
 
+    def postpone(self, session: Session, owner: str, keys: Sequence[Any], until: datetime) -> Sequence[Row]:
+        """Make rows of `owner` free at `until`; the attempt counts."""
+        rows = self.held(session, owner, keys)
+        for row in rows:
+            self._set(row, None, until)
+        return rows
+
     def end(self, row: Row) -> None:
         """Remove the lease of a row that is finished."""
         self._set(row, None, None)

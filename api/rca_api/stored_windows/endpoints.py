@@ -39,6 +39,7 @@ router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
             "busy",
             "store-unavailable",
             "source-error",
+            "process-ended",
             "deadline-exceeded",
         ),
     },

@@ -76,6 +76,7 @@ _PROBLEMS = problem_responses(
     "unsupported-encoding",
     "busy",
     "store-unavailable",
+    "process-ended",
     "deadline-exceeded",
 )
 

@@ -108,7 +108,7 @@ export function diagnosisRow(each) {
   const shown = each.state !== "done" ? words(each.state) : badge(each.abstained ? "undecided" : each.failure_mode);
   return [
     h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, each.job_id), shown,
-    each.cause ? words(each.cause) : "none", seconds(each.seconds_per_step), utc(each.created_at),
+    each.cause ? words(each.cause) : each.problem ? each.problem.detail : "none", seconds(each.seconds_per_step), utc(each.created_at),
   ];
 }
 

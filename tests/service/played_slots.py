@@ -1,0 +1,42 @@
+"""Places of a pool that simulate their processes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from rca.diagnosis.result import ModelVersion
+from rca_api.compute.bundles import BundleRef
+from rca_api.compute.deadline import Deadline
+from rca_api.compute.process import Reply, Report, Setup
+from rca_api.compute.slot import Slot
+from rca_api.tracing import Timed
+
+MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
+DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)
+
+
+class PlayedSlot(Slot):
+    """A slot with scripted answers, which answers at once when the script is over."""
+
+    def __init__(self, *script: Reply | BaseException) -> None:
+        super().__init__()
+        self.script = list(script)
+
+    async def start(self, setup: Any) -> Report:
+        self.report, self.tasks = Report(1, MODEL, None), 0
+        return self.report
+
+    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
+        self.tasks += 1
+        await asyncio.sleep(0)
+        told = self.script.pop(0) if self.script else DONE
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    async def stop(self) -> None:
+        self.report = None
+
+
+SETUP = Setup(BundleRef(None), None, "", "info")
