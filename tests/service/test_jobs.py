@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from diagnosed import Clock
 from fastapi import FastAPI
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
@@ -19,6 +20,7 @@ from rca.errors import SourceError, TooLarge
 from rca_api.app import create_app
 from rca_api.compute.process import Context
 from rca_api.jobs import repository, watcher, work
+from rca_api.listening import Listening
 from rca_api.settings import Settings
 from rca_api.state import State
 from rca_api.store.base import now
@@ -98,8 +100,16 @@ def send(client: TestClient, job_id: str, content: bytes) -> dict[str, Any]:
     return receipt
 
 
-def watch(client: TestClient, job_id: str, later: timedelta = timedelta(0)) -> dict[str, Any]:
-    """Look at the jobs after the service's own first look, and give the job."""
+def watch(
+    client: TestClient, job_id: str, later: timedelta = timedelta(0), *, listened: float = 1e6
+) -> dict[str, Any]:
+    """Look at the jobs after the service's own first look, and give the job.
+
+    The look is `later` than now, by a service that has listened for so many seconds.
+    """
+    running = Clock()
+    listening = Listening(running, lambda: running.ticks)
+    running.go(listened)
     state = state_of(client)
     deadline = time.monotonic() + 60
     while client.get(f"/v1/jobs/{job_id}/telemetry").json()["step_seconds"] is None:
@@ -111,6 +121,7 @@ def watch(client: TestClient, job_id: str, later: timedelta = timedelta(0)) -> d
         state.journal,
         state.dispatcher,
         state.settings.model_copy(update={"watch_seconds": 1e-6}),
+        listening,
         clock=lambda: now() + later,
     )
     portal = client.portal
@@ -212,6 +223,14 @@ def test_silence_is_diagnosed_once(client: TestClient) -> None:
     # Either the model doubts that the job is healthy, or the silence does.
     assert diagnosed(client, after)["abstention_reason"]["code"] in ("fell_silent", "undecided_mode")
     assert watch(client, "stopped", timedelta(hours=3))["diagnosis_id"] == after
+
+
+def test_a_service_that_was_away_calls_no_job_silent(client: TestClient) -> None:
+    for content in fragments("waiting", step_rows(90), every=90):
+        send(client, "waiting", content)
+    before = watch(client, "waiting")["diagnosis_id"]
+    assert watch(client, "waiting", timedelta(hours=2), listened=3599.0)["diagnosis_id"] == before
+    assert watch(client, "waiting", timedelta(hours=2), listened=3600.0)["diagnosis_id"] != before
 
 
 def test_the_silence_of_an_ended_job_is_no_stop(client: TestClient) -> None:

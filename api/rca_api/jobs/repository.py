@@ -126,9 +126,9 @@ def looked_at_from(session: Session, job: StreamedJobRow) -> float:
 
 
 def due(
-    session: Session, at: datetime, every: timedelta, silent_since: datetime, most: int
+    session: Session, at: datetime, every: timedelta, silent_since: datetime | None, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows, and jobs that fell silent, that were not looked at for the time `every`.
+    """Jobs with new rows, and jobs silent since `silent_since`, that were not looked at for `every`.
 
     They are dealt to the callers that began them: the first job of each caller, then the second of each, and
     so on. The caller whose jobs were looked at longest ago comes first. The jobs of one caller take turns:
@@ -137,26 +137,29 @@ def due(
     """
     resting = is_waiting(StreamedJobRow.looked_at, at - every, every)
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
-    quiet = and_(
-        StreamedJobRow.updated_at <= silent_since,
-        StreamedJobRow.ended_at.is_(None),
-        StreamedJobRow.silent.is_(False),
-        StreamedJobRow.last_step.is_not(None),
-    )
+    wanted: list[ColumnElement[bool]] = [StreamedJobRow.pending.is_(True)]
+    if silent_since is not None:
+        quiet = and_(
+            StreamedJobRow.updated_at <= silent_since,
+            StreamedJobRow.ended_at.is_(None),
+            StreamedJobRow.silent.is_(False),
+            StreamedJobRow.last_step.is_not(None),
+        )
+        wanted.append(quiet)
     row, caller = StreamedJobRow, func.coalesce(StreamedJobRow.begun_by, "")
     waits_since = func.coalesce(row.looked_at, row.created_at)
     newest = func.row_number().over(partition_by=caller, order_by=(row.updated_at.desc(), row.job_id))
     longest = func.row_number().over(partition_by=caller, order_by=(waits_since, row.job_id))
     placed = (
         select(row.job_id, newest.label("newest"), longest.label("longest"))
-        .where(rested, or_(row.pending.is_(True), quiet))
+        .where(rested, or_(*wanted))
         .subquery()
     )
     served = select(caller.label("caller"), func.max(row.looked_at).label("at")).group_by(caller).subquery()
     odd, even = 2 * placed.c.newest - 1, 2 * placed.c.longest
     turn = case((odd < even, odd), else_=even)
-    wanted = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)
-    dealt = wanted.order_by(turn, served.c.at.asc().nulls_first(), row.job_id).limit(most)
+    due = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)
+    dealt = due.order_by(turn, served.c.at.asc().nulls_first(), row.job_id).limit(most)
     return session.scalars(dealt).all()
 
 

@@ -27,6 +27,7 @@ from rca_api.diagnoses.journal import Journal
 from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import Fragment, Look, Wanted
+from rca_api.listening import Listening
 from rca_api.problems import ProblemError
 from rca_api.settings import Settings
 from rca_api.store.base import now
@@ -69,6 +70,8 @@ class Watcher:
     dispatcher : Dispatcher
         Is woken for each queued diagnosis.
     settings : Settings
+    listening : Listening
+        A job is silent at most as long as the service could hear it.
     clock : callable
     """
 
@@ -79,6 +82,7 @@ class Watcher:
         journal: Journal,
         dispatcher: Dispatcher,
         settings: Settings,
+        listening: Listening | None = None,
         clock: Callable[[], datetime] = now,
     ) -> None:
         self._database = database
@@ -89,6 +93,7 @@ class Watcher:
         self._silence = timedelta(seconds=settings.job_silence_seconds)
         self._deadline_seconds = settings.deadline_seconds
         self._max_queued = settings.max_queued
+        self._listening = listening or Listening()
         self._clock = clock
         self._woken = asyncio.Event()
 
@@ -123,8 +128,10 @@ class Watcher:
 
     def _due(self) -> Sequence[StreamedJobRow]:
         at = self._clock()
+        hears = self._listening.seconds() >= self._silence.total_seconds()
+        silent_since = at - self._silence if hears else None
         with self._database.reading() as session:
-            found = repository.due(session, at, self._every, at - self._silence, MAX_LOOKS)
+            found = repository.due(session, at, self._every, silent_since, MAX_LOOKS)
             session.expunge_all()
         return found
 
@@ -155,7 +162,7 @@ class Watcher:
 
     def _claim(self, job: StreamedJobRow) -> _Claimed | None:
         at = self._clock()
-        quiet = (at - job.updated_at).total_seconds()
+        quiet = min((at - job.updated_at).total_seconds(), self._listening.seconds())
         longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
         is_silent = quiet >= longest and job.ended_at is None and not job.silent
         if not (job.pending or is_silent):
