@@ -147,7 +147,8 @@ class Settings(BaseSettings):
     `Prefer: wait=5`. For a queued diagnosis only the work counts.
     """
     max_queued: int = Field(10_000, ge=0)
-    """Most queued diagnoses (`Prefer: respond-async`). Further ones get 503."""
+    """Most queued diagnoses (`Prefer: respond-async`). Further ones get 503. One key may have three quarters
+    of them, and gets 429 beyond."""
     max_jobs_per_caller: int = Field(1000, ge=1)
     """Most jobs of one key that run at once: not ended, with telemetry within the last hour. Telemetry of
     further ones gets 429. Without authentication there is no limit."""

@@ -130,3 +130,59 @@ def test_a_task_scheduled_while_its_process_dies_runs_in_another(tmp_path: Path)
         assert await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG / 4)) != process
 
     with_pool(tmp_path, use)
+
+
+def test_the_next_task_begins_while_the_event_loop_is_busy(tmp_path: Path) -> None:
+    async def use(pool: ComputePool) -> None:
+        await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
+        tasks = [
+            asyncio.create_task(pool.run(pool_tasks.begun_at, 0.05, deadline=Deadline.after(LONG)))
+            for _ in range(3)
+        ]
+        while not pool.load().busy:
+            await asyncio.sleep(0)
+        time.sleep(1.0)
+        free_again = time.monotonic()
+        first, second, third = await asyncio.gather(*tasks)
+        assert first < second < free_again
+        # One task ahead at most: the event loop gives the others, and knows of each process what it does.
+        assert third > free_again
+        assert pool.load().waiting == 0
+
+    with_pool(tmp_path, use)
+
+
+def test_a_task_ahead_of_its_caller_survives_the_end_of_its_process(tmp_path: Path) -> None:
+    async def use(pool: ComputePool) -> None:
+        process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
+        first = asyncio.create_task(pool.run(pool_tasks.begun_at, 0.05, deadline=Deadline.after(LONG)))
+        second = asyncio.create_task(pool.run(pool_tasks.begun_at, 2.0, deadline=Deadline.after(LONG)))
+        while not pool.load().busy:
+            await asyncio.sleep(0)
+        time.sleep(0.5)
+        os.kill(process, signal.SIGKILL)
+        assert await first < await second
+
+    with_pool(tmp_path, use)
+
+
+def test_a_caller_that_leaves_costs_nobody_else_an_answer(tmp_path: Path) -> None:
+    async def use(pool: ComputePool) -> None:
+        await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
+        first, leaves, last = (
+            asyncio.create_task(pool.run(pool_tasks.begun_at, seconds, deadline=Deadline.after(LONG)))
+            for seconds in (0.05, 30.0, 0.0)
+        )
+        while not pool.load().busy:
+            await asyncio.sleep(0)
+        time.sleep(0.5)
+        # Its task has begun, and the event loop does not know it yet.
+        leaves.cancel()
+        began = time.monotonic()
+        await first
+        await last
+        assert time.monotonic() - began < 25
+        with pytest.raises(asyncio.CancelledError):
+            await leaves
+
+    with_pool(tmp_path, use)

@@ -22,6 +22,7 @@ from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.watcher import MAX_LOOKS, Watcher
 from rca_api.jobs.work import Fragment, Look
 from rca_api.metrics import Metrics
+from rca_api.problems import ProblemError
 from rca_api.security import keys
 from rca_api.security.principal import Scope
 from rca_api.settings import Settings
@@ -234,6 +235,18 @@ def test_a_queued_diagnosis_waits_for_one_of_each_other_caller(streams: Streams)
     late = enqueue("late", B)
     assert late in worked_off(journal, 2)
     assert worked_off(journal, 26) == of_a[14:]
+
+
+def test_a_caller_cannot_fill_the_queue(streams: Streams) -> None:
+    for number in range(6):
+        streams.journal.enqueue(kept(f"a{number}"), asked_by=A, most=8)
+    with pytest.raises(ProblemError, match="6 diagnoses of this caller are queued") as refused:
+        streams.journal.enqueue(kept("more"), asked_by=A, most=8)
+    assert (refused.value.code, refused.value.headers["Retry-After"]) == ("rate-limited", "30")
+    for number in range(2):
+        streams.journal.enqueue(kept(f"b{number}"), asked_by=B, most=8)
+    with pytest.raises(ProblemError, match="8 diagnoses are queued already"):
+        streams.journal.enqueue(kept("more"), asked_by=B, most=8)
 
 
 @pytest.fixture

@@ -109,16 +109,16 @@ class Journal:
         Raises
         ------
         ProblemError
-            ``busy`` if `most` diagnoses are queued already.
+            ``busy`` if `most` diagnoses are queued already, ``rate-limited`` if three quarters of so many are
+            of this caller. Without authentication all callers are one, and have all of it.
         """
         diagnosis_id = new_id()
         with self._metrics.stage("commit"), self._database.session() as session:
             queue = repository.queue_for(session, asked_by)
-            if queue.n_queued >= most:
+            refused = _refusal(queue, most, known=asked_by is not None)
+            if refused is not None:
                 self._metrics.shed.labels("queued").inc()
-                raise ProblemError(
-                    "busy", f"{most:,} diagnoses are queued already", headers={"Retry-After": "30"}
-                )
+                raise refused
             repository.add_queued(
                 session,
                 window,
@@ -230,6 +230,18 @@ class Journal:
             model=answer.model_sha256[:12],
             milliseconds=tracing.milliseconds(),
         )
+
+
+def _refusal(queue: repository.Queue, most: int, *, known: bool) -> ProblemError | None:
+    """Why a caller gets no further place in the queue; None if it gets one."""
+    headers = {"Retry-After": "30"}
+    if queue.n_queued >= most:
+        return ProblemError("busy", f"{most:,} diagnoses are queued already", headers=headers)
+    share = most - most // 4
+    if known and queue.n_mine >= share:
+        detail = f"{queue.n_mine:,} diagnoses of this caller are queued; the rest of the queue is for others"
+        return ProblemError("rate-limited", detail, headers=headers)
+    return None
 
 
 def _last_failure(row: DiagnosisRow) -> str:

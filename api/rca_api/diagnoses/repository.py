@@ -145,30 +145,33 @@ class Queue(NamedTuple):
 
     Attributes
     ----------
-    n_queued : int
-        Number of queued diagnoses.
+    n_queued, n_mine : int
+        Number of queued diagnoses, of all callers and of this one.
     turn : int
         Place of the caller's next one. Each caller has one diagnosis in each turn, from the turn that is
         worked on now. So a caller waits for one diagnosis of each other caller, however many those have.
     """
 
     n_queued: int
+    n_mine: int
     turn: int
 
 
 def queue_for(session: Session, asked_by: str | None) -> Queue:
     """Count the queue, and give the next turn of a caller in it."""
     row = DiagnosisRow
-    n_queued, mine, running, lowest = session.execute(
+    is_mine = row.asked_by.is_not_distinct_from(asked_by)
+    n_queued, n_mine, mine, running, lowest = session.execute(
         select(
             func.count().filter(row.state == QUEUED),
-            func.max(row.turn).filter(row.asked_by.is_not_distinct_from(asked_by)),
+            func.count().filter(row.state == QUEUED, is_mine),
+            func.max(row.turn).filter(is_mine),
             func.max(row.turn).filter(row.state == RUNNING),
             func.min(row.turn),
         ).where(row.state.in_((QUEUED, RUNNING)))
     ).one()
     present = next((turn for turn in (running, lowest) if turn is not None), 0)
-    return Queue(n_queued, present if mine is None else max(present, mine + 1))
+    return Queue(n_queued, n_mine, present if mine is None else max(present, mine + 1))
 
 
 def matching(
