@@ -29,6 +29,7 @@ BENCHMARKS = {
     "collect": Benchmark("benchmarks.collecting"),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
     "exporters": Benchmark("benchmarks.exporters", long=True),
+    "killed-ranks": Benchmark("benchmarks.killed_ranks", long=True),
     "memory": Benchmark("benchmarks.memory", long=True),
     "online": Benchmark("benchmarks.online", long=True),
     "recovery": Benchmark("benchmarks.recovery", long=True),

@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
-from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO
+from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
@@ -135,6 +135,8 @@ class Classifier:
             What history says of nodes, from `rca.classify.operator_inputs.checked_node_odds`.
         """
         probability = self._mode_probability(features)
+        if features.job_end.broke_off:
+            probability = at_least(probability, "fail_stop", STOPPED)
         alarm = self.alarm(features)
         mode = self._mode(probability, features, alarm)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
@@ -231,7 +233,12 @@ class Classifier:
         return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet, alarm: float) -> str:
-        """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment."""
+        """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment.
+
+        A rank that lost its peer within a step shows a stop by itself.
+        """
+        if features.job_end.broke_off:
+            return "fail_stop"
         suspicion = 1.0 - probability["healthy"]
         if suspicion < alarm:
             return "healthy"
@@ -363,6 +370,14 @@ def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, floa
         for cause in members:
             combined[cause] = catalogued * types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
     return ordered(combined)
+
+
+def at_least(chances: Mapping[str, float], name: str, least: float) -> dict[str, float]:
+    """The probabilities with that of `name` raised to `least`; the others share the rest as before."""
+    if chances[name] >= least:
+        return dict(chances)
+    factor = (1.0 - least) / (1.0 - chances[name])
+    return {each: least if each == name else factor * chance for each, chance in chances.items()}
 
 
 def types_of(causes: dict[str, float]) -> dict[str, float]:

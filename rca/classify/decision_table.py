@@ -82,8 +82,9 @@ MAJORITY_OF_STEPS = 0.5
 
 # --- Windows without steps --------------------------------------------------------------------------------
 
-#: Probability of a stop after the exit of a process with an error, or if members of a group wait for a
-#: missing one. A running job may show the same for a moment, so it is not 1.
+#: Least probability of a stop after the exit of a process with an error, after a rank lost its peer within a
+#: step, or if members of a group wait for a missing one. A running job may show the same for a moment, so it
+#: is not 1.
 STOPPED = 0.95
 #: Probability that the process that ended first crashed by itself. No labelled set of such logs exists.
 FIRST_EXIT = 0.8

@@ -172,7 +172,9 @@ class Suspicion:
         if (began := self.features.job_end.origin).any():
             chances = np.where(began, np.maximum(self.per_rank, NAMED_BY_EVENTS), 0.0)
             return exact_cover(began, chances, self.features.topology)
-        components = cover(self.per_rank, self.threshold, self.features.topology)
+        lost = self.features.job_end.lost
+        chances = self.per_rank if lost.all() else np.where(lost, 0.0, self.per_rank)
+        components = cover(chances, self.threshold, self.features.topology)
         return likely_among_all_ranks(stop_origin(components, self.features), self.per_rank.size)
 
     def _by_ranks(self) -> list[Component]:

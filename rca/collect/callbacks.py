@@ -26,7 +26,9 @@ class Session:
 
     Attributes
     ----------
-    start, stop : callable
+    start : callable
+    stop : callable
+        Takes the error that ends the training, if there is one.
     watch : callable
         Takes the model.
     expect_backward : callable
@@ -37,7 +39,7 @@ class Session:
     """
 
     start: Callable[[], bool]
-    stop: Callable[[], None]
+    stop: Callable[..., None]
     watch: Callable[[Any], object]
     expect_backward: Callable[[Any], None]
     timer: Callable[[], StepTimer | None]
@@ -119,6 +121,10 @@ class LightningTimes:
 
     def on_train_end(self, *_: Any) -> None:
         self.session.stop()
+
+    def on_exception(self, _trainer: Any, _module: Any, exception: BaseException) -> None:
+        """Called in place of `on_train_end`; training code may catch the exception afterwards."""
+        self.session.stop(exception)
 
     @_quiet
     def _wait_for_batch(self, timer: StepTimer) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from rca.collect.device_marks import marks_of_gpu
+from rca.collect.exits import error_text, exit_code
 from rca.collect.identity import identify
 from rca.collect.recorder import Faults, Recorder, Settings
 from rca.collect.timers import StepTimer
@@ -45,18 +46,27 @@ class Collection:
         self.hooks: TorchHooks | None = None
         self.faults = Faults()
         self._registered = False
+        #: Handled where the collection began, so it does not end the training.
+        self._handled: BaseException | None = None
 
     def begin(self, recorder: Recorder) -> None:
         """Collect with a started recorder."""
         self.recorder, self.timer = recorder, recorder.timer
+        self._handled = sys.exc_info()[1]
         if not self._registered:
             atexit.register(at_exit)
             os.register_at_fork(after_in_child=self._forget)
             self._registered = True
 
+    def in_flight(self) -> BaseException | None:
+        """The exception that is raised or handled now, unless that was so when the collection began."""
+        error = sys.exc_info()[1]
+        return None if error is self._handled else error
+
     def end(self, code: str | None, message: str | None) -> None:
         """End the collection, with an event of the process's exit if there is a code."""
         recorder = self._taken()
+        self._handled = None
         if recorder is not None:
             try:
                 recorder.timer.settle()
@@ -160,16 +170,31 @@ def start(
 
 
 @guarded(default=None)
-def stop() -> None:
-    """End the collection, because training is over; waits two seconds at most for the disk."""
-    if CURRENT.timer is not None:
-        CURRENT.timer.cancel()
-    CURRENT.end("0", "the training code stopped the collector")
+def stop(error: BaseException | None = None) -> None:
+    """End the collection, because training is over; waits two seconds at most for the disk.
+
+    Parameters
+    ----------
+    error : BaseException, optional
+        What ends the training; by default the exception that is in flight, as in a ``finally``.
+    """
+    if CURRENT.recorder is None:
+        return
+    error = CURRENT.in_flight() if error is None else error
+    code = exit_code(error)
+    if code == "0" and not CURRENT.recorder.timer.failed:
+        CURRENT.recorder.timer.cancel()
+    if error is None or code == "0":
+        CURRENT.end(code, "the training code stopped the collector")
+    else:
+        CURRENT.end(code, error_text(error))
 
 
 @guarded(default=None)
 def at_exit() -> None:
     """At the interpreter's end without `stop`: with an error, if one ended the program."""
     error = getattr(sys, "last_value", None)
-    failed = isinstance(error, BaseException)
-    CURRENT.end("1" if failed else None, f"{type(error).__name__}: {error}"[:200] if failed else None)
+    if isinstance(error, BaseException):
+        CURRENT.end(exit_code(error), error_text(error))
+    else:
+        CURRENT.end(None, None)

@@ -33,10 +33,13 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         timer = CURRENT.timer
-        # After an error the step stays open: it was begun and never finished.
-        if timer is not None and kind is None:
+        if timer is not None:
             try:
-                timer.end()
+                if error is None:
+                    timer.end()
+                else:
+                    # The step stays open: it was begun and never finished.
+                    timer.fail(error)
             except Exception as failed:
                 CURRENT.faults.lost_step(timer, failed)
 
@@ -70,6 +73,8 @@ class Phase:
         if timer is not None and self._number is not None:
             try:
                 timer.leave(self._number)
+                if error is not None:
+                    timer.fail(error)
             except Exception as failed:
                 CURRENT.faults.lost_step(timer, failed)
 

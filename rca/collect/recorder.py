@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from rca.collect.counters import SERIES, CollectorPauses, Counters
+from rca.collect.exits import error_text, lost_peer
 from rca.collect.identity import Identity
 from rca.collect.segments import OPEN_STEP, SAMPLES, STEPS, Array, SegmentWriter, event_block, table_block
 from rca.collect.timers import COLUMNS, StepTimer
@@ -27,7 +28,9 @@ IDENTITY_SECONDS: Final = 30.0
 #: Samples that are held until the first write, and at a disk that does not answer.
 HELD_SAMPLES: Final = 120
 HELD_EVENTS: Final = 100
-#: Ending a collection waits at most so long for the thread.
+#: A loss of a peer that follows another one sooner is not recorded: it is the same one, or of a retry.
+ERROR_SECONDS: Final = 1.0
+#: Training waits at most so long for the thread, at its end and after an error.
 END_SECONDS: Final = 2.0
 
 
@@ -106,11 +109,13 @@ class Recorder:
         self._events: list[dict[str, Any]] = []
         self._writer: SegmentWriter | None = None
         self._reported_open = False
-        self._ended = threading.Event()
+        self._failed_at = -np.inf
+        self._asked, self._written, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="rca-collect", daemon=True)
 
     def start(self) -> None:
         """Begin to sample and to write."""
+        self.timer.report = self.fail
         self._pauses.start()
         self._thread.start()
 
@@ -119,10 +124,25 @@ class Recorder:
         if len(self._events) < HELD_EVENTS:
             self._events.append({"time": self._wall(), "kind": kind, "code": code, "message": message})
 
+    def fail(self, error: BaseException) -> None:
+        """Record the loss of a peer, which passes through training code, and write: the process may end now.
+
+        Training code may handle other errors, so they count at its end only.
+        """
+        now, text = self._wall(), error_text(error)
+        if lost_peer(text) and now - self._failed_at >= ERROR_SECONDS:
+            self._failed_at = now
+            self.event("log", type(error).__name__, text)
+            if self._thread.is_alive():
+                self._written.clear()
+                self._asked.set()
+                self._written.wait(END_SECONDS)
+
     def end(self) -> None:
         """Write what is left, and close the files; waits for `END_SECONDS` at most."""
         self._pauses.stop()
         self._ended.set()
+        self._asked.set()
         if self._thread.is_alive():
             self._thread.join(END_SECONDS)
         if self.faults.count:
@@ -141,21 +161,23 @@ class Recorder:
         self._samples[self._held] = row
         self._held += 1
 
-    def write(self, *, last: bool = False) -> None:
+    def write(self, *, failed: bool = False, last: bool = False) -> None:
         """Append what is new to the files.
 
         Parameters
         ----------
+        failed : bool
+            Write a step in progress even if it is young.
         last : bool
-            Write a step in progress even if it is young, and close the files.
+            The same, and close the files.
         """
         now = self._wall()
-        writer = self._opened(now, last=last)
+        writer = self._opened(now, at_once=failed or last)
         if writer is None:
             return
         events, self._events = self._events, []
         blocks = [table_block(STEPS, self.timer.take())]
-        blocks.append(table_block(OPEN_STEP, self._open_step(now, last=last)))
+        blocks.append(table_block(OPEN_STEP, self._open_step(now, young=failed or last)))
         samples, self._held = self._samples[: self._held].copy(), 0
         blocks.append(table_block(SAMPLES, samples))
         blocks += [event_block(event) for event in events]
@@ -166,10 +188,10 @@ class Recorder:
         if last:
             writer.close()
 
-    def _open_step(self, now: float, *, last: bool) -> Array:
-        """A row for the step in progress, unless it is young; a row of NaN once if there is none any more."""
+    def _open_step(self, now: float, *, young: bool) -> Array:
+        """A row for the step in progress, if it is old or `young`; a row of NaN once if there is none."""
         row = self.timer.open_row()
-        if row is not None and (last or now - row[1] > WRITE_SECONDS):
+        if row is not None and (young or now - row[1] > WRITE_SECONDS):
             self._reported_open = True
             return row
         gone, self._reported_open = self._reported_open and row is None, False
@@ -179,10 +201,10 @@ class Recorder:
         counts = {"errors": self.faults.count, "lost_rows": self.timer.lost_rows}
         return {"time": now, "kind": "collector_end", "code": None, "message": None, **counts}
 
-    def _opened(self, now: float, *, last: bool) -> SegmentWriter | None:
+    def _opened(self, now: float, *, at_once: bool) -> SegmentWriter | None:
         """The writer; None until the rank is known."""
         if self._writer is None:
-            if not (self.timer.finished or last or now - self.started > IDENTITY_SECONDS):
+            if not (self.timer.finished or at_once or now - self.started > IDENTITY_SECONDS):
                 return None
             identity = self.settings.identify()
             header = {
@@ -200,9 +222,17 @@ class Recorder:
 
     def _run(self) -> None:
         """Sample and write until the end; an error costs its own round only."""
-        next_write = WRITE_SECONDS
+        next_write = SAMPLE_SECONDS
         elapsed = 0.0
-        while not self._ended.wait(SAMPLE_SECONDS):
+        while True:
+            asked = self._asked.wait(SAMPLE_SECONDS)
+            if self._ended.is_set():
+                break
+            if asked:
+                self._asked.clear()
+                self._guarded("writing to " + str(self.settings.folder), lambda: self.write(failed=True))
+                self._written.set()
+                continue
             elapsed += SAMPLE_SECONDS
             self._guarded("sampling counters", self.sample)
             if elapsed >= next_write:

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from rca.collect.exits import exit_code
 from rca.collect.segments import Array
 
 #: Phases by the name that training code gives, in the order of their columns.
@@ -89,6 +90,10 @@ class StepTimer:
         #: Called after each step until it returns marks of a device, which the timer then follows.
         self.find_marks: Callable[[], Marks | None] | None = None
         self._thread = 0
+        #: Called with each error that passes through a step, a phase or a collective.
+        self.report: Callable[[BaseException], None] | None = None
+        #: Whether an error has passed through the step in progress.
+        self.failed = False
         #: Whether a step is in progress; before `begin`, the first phase opens one for the next step.
         self._open = self._begun = False
         self._number, self._start, self._began, self._since = -1, 0.0, 0.0, 0.0
@@ -153,6 +158,13 @@ class StepTimer:
         if self._begun:
             self._number -= 1
         self._drop()
+
+    def fail(self, error: BaseException) -> None:
+        """An error passes through the step in progress, or through a phase between two steps."""
+        if exit_code(error) != "0":
+            self.failed = self._begun
+            if self.report is not None:
+                self.report(error)
 
     def enter(self, phase: int, *, any_thread: bool = False) -> None:
         """Go over to a phase within the current one.
@@ -242,7 +254,7 @@ class StepTimer:
     def _drop(self) -> None:
         if self._open and self._marks is not None:
             self._marks.drop()
-        self._open = self._begun = False
+        self._open = self._begun = self.failed = False
         self._stack = [UNTIMED]
         self._spent = [0.0] * (UNTIMED + 1)
         self._load = [_NAN] * len(LOADS)

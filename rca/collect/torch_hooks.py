@@ -80,6 +80,8 @@ class TorchHooks:
         optimizer: Any = sys.modules["torch.optim.optimizer"]  # torch.optim hides the name
         self._undo.append(optimizer.register_optimizer_step_pre_hook(self._optimizer_begins).remove)
         self._undo.append(optimizer.register_optimizer_step_post_hook(self._optimizer_ends).remove)
+        # A lost peer is an error of the backward pass, where data parallelism reduces gradients.
+        self._replace(self._torch.autograd, "backward", self._reported)
         distributed = self._torch.distributed
         if distributed.is_available():
             for name in COLLECTIVES:
@@ -179,10 +181,33 @@ class TorchHooks:
             self._enter(COMMUNICATION)
             try:
                 return function(*arguments, **options)
+            except BaseException as error:
+                self._fail(error)
+                raise
             finally:
                 self._leave(COMMUNICATION)
 
         return timed
+
+    def _reported(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function whose errors are reported, and which is not timed."""
+
+        @wraps(function)
+        def reported(*arguments: Any, **options: Any) -> Any:
+            try:
+                return function(*arguments, **options)
+            except BaseException as error:
+                if self._timer.in_step:
+                    self._fail(error)
+                raise
+
+        return reported
+
+    def _fail(self, error: BaseException) -> None:
+        try:
+            self._timer.fail(error)
+        except Exception as failed:
+            self._faults.lost_step(self._timer, failed)
 
     def _timed_stream_wait(self, function: Callable[..., Any]) -> Callable[..., Any]:
         timed, compiling, timer = self._timed(function), self._compiling, self._timer

@@ -10,6 +10,7 @@ import numpy as np
 
 from rca.arrays import BoolArray
 from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
+from rca.collect.exits import TERMINATED_CODES
 from rca.diagnosis.answer_limits import MOST_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
@@ -24,7 +25,7 @@ from rca.diagnosis.result import (
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import DEVICE_EVENTS, TERMINATED_CODES, end_origin
+from rca.features.end_origin import DEVICE_EVENTS, end_origin
 from rca.features.failure_order import (
     Attempt,
     failed_elsewhere,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
 from rca.arrays import BoolArray
+from rca.collect.exits import TERMINATED_CODES, lost_peer, reacted
 from rca.features.end_events import (
     APPLICATION_XIDS,
     NON_COLLECTIVE_PORTS,
@@ -26,15 +27,6 @@ from rca.telemetry.job import Topology
 
 #: Kinds of events of devices and links; other ranks may wait for the failed one.
 DEVICE_EVENTS = frozenset({"xid", "ecc", "link_down"})
-#: Exit codes after SIGTERM or SIGINT, as Python, shells and launchers write them.
-TERMINATED_CODES = frozenset({"-15", "15", "143", "SIGTERM", "-2", "2", "130", "SIGINT"})
-#: Messages of a process that lost its peer: of NCCL, gloo, MPI, gRPC and sockets.
-LOST_PEER = re.compile(
-    r"remote (process|peer|rank)|(closed|reset|aborted) by (remote )?peer|broken pipe|ncclRemoteError"
-    r"|connection (was )?(closed|refused)|peer (exited|died|failure|disconnected)|socket closed"
-    r"|completion from peer with status|communicator was aborted|SIGTERM|KeyboardInterrupt",
-    re.IGNORECASE,
-)  # fmt: skip
 #: The communicator in a watchdog's message, and the number of the last collective it enqueued or waits in.
 PROCESS_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w+)")
 ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)|\bSeqNum=(\d+)", re.IGNORECASE)
@@ -45,8 +37,8 @@ MIN_REACTIONS, MIN_REACTION_SHARE = 3, 0.75
 LEAD = 1.0
 #: Largest share of ranks that can be the origin: most ranks cannot all be first.
 MAX_ORIGIN_SHARE = 0.5
-#: Largest share of ranks whose watchdog did not fire; if it is larger, their logs may be missing.
-MAX_WITHOUT_WATCHDOG_SHARE = 1 / 8
+#: Largest share of ranks without the event that all others have; if it is larger, logs may be missing.
+MAX_UNSEEN_SHARE = 1 / 8
 
 
 def end_origin(events: Sequence[Event], end: End) -> BoolArray:
@@ -54,19 +46,20 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
 
     The first of these that names one rank or one node gives the origin:
 
-    1. deaths that are not a reaction to another death,
-    2. the deaths that came before all others,
-    3. devices and links that failed around the last progress, before any watchdog fired,
-    4. missed heartbeats before any watchdog fires or any device fails,
-    5. watchdogs whose rank had enqueued the fewest collectives,
-    6. the few ranks whose watchdogs did not fire; they may be on several nodes.
+    1. the few ranks without a sign of their end, where all others ended normally or lost a peer,
+    2. deaths that are not a reaction to another death,
+    3. the deaths that came before all others,
+    4. devices and links that failed around the last progress, before any watchdog fired,
+    5. missed heartbeats before any watchdog fires or any device fails,
+    6. watchdogs whose rank had enqueued the fewest collectives,
+    7. the few ranks whose watchdogs did not fire; they may be on several nodes.
 
     Returns
     -------
     ndarray of shape (n_ranks,), bool
     """
     topology = end.topology
-    recent = [event for event in events if event.time >= end.sign - end.step]
+    recent = _since(events, end)
     fired = [event for event in recent if event.kind == "nccl_timeout"]
     watched = min((event.time for event in fired), default=np.inf)
     dead = [
@@ -81,11 +74,12 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     ]
     until = min((event.time for event in waited_for), default=np.inf)
     missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
-    unprompted = _first_dead(dead, _lost_peers(recent))
+    unprompted = _first_dead(dead, _lost_peers(recent), topology.n_ranks)
     broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
     candidates = (unprompted, _ahead(unprompted, topology), broken, missed, _never_joined(fired))
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
-    found = next((ranks for ranks in named if _is_place(ranks, topology)), None)
+    lost = _without_loss(recent, dead, topology.n_ranks)
+    found = next((ranks for ranks in (lost, *named) if _is_place(ranks, topology)), None)
     silent = _without_watchdog(fired, topology.n_ranks) if found is None else found
     return np.isin(np.arange(topology.n_ranks), list(silent))
 
@@ -103,9 +97,42 @@ def _lost_peers(events: Sequence[Event]) -> dict[int, float]:
     """Ranks that logged the loss of a peer, with the time of the first such line, Unix seconds."""
     lost: dict[int, float] = {}
     for event in events:
-        if event.kind == "log" and event.rank is not None and LOST_PEER.search(event.message or ""):
+        if event.kind == "log" and event.rank is not None and reacted(event.message):
             lost[event.rank] = min(event.time, lost.get(event.rank, np.inf))
     return lost
+
+
+def ranks_that_lost_a_peer(events: Sequence[Event], end: End) -> BoolArray:
+    """Ranks that logged the loss of a peer since the last progress, or ended with it; shape (n_ranks,)."""
+    return np.isin(np.arange(end.topology.n_ranks), list(_lost([*_since(events, end)])))
+
+
+def _since(events: Sequence[Event], end: End) -> list[Event]:
+    """Events from the last step on."""
+    return [event for event in events if event.time >= end.sign - end.step]
+
+
+def _lost(events: Sequence[Event]) -> set[int]:
+    """Ranks whose log or exit tells of the loss of a peer."""
+    return {
+        event.rank
+        for event in events
+        if event.kind in {"log", "process_exit"} and event.rank is not None and lost_peer(event.message)
+    }
+
+
+def _without_loss(events: Sequence[Event], dead: Sequence[Event], n_ranks: int) -> set[int]:
+    """The few ranks of which no event tells an end, if others lost a peer and none failed by itself."""
+    lost = _lost(events)
+    if not lost or any(event.rank not in lost for event in dead):
+        return set()
+    return _few(lost | {event.rank for event in events if event.normal_exit}, n_ranks)
+
+
+def _few(others: Set[int | None], n_ranks: int) -> set[int]:
+    """All ranks but these, if they are few."""
+    rest = set(range(n_ranks)) - others
+    return rest if len(rest) <= max(1.0, MAX_UNSEEN_SHARE * n_ranks) else set()
 
 
 def _ahead(dead: Sequence[Event], topology: Topology) -> list[Event]:
@@ -125,7 +152,7 @@ def _ahead(dead: Sequence[Event], topology: Topology) -> list[Event]:
     return own if node >= 0 and others and min(others) - own[-1].time >= LEAD else []
 
 
-def _first_dead(dead: Sequence[Event], lost: Mapping[int, float]) -> list[Event]:
+def _first_dead(dead: Sequence[Event], lost: Mapping[int, float], n_ranks: int) -> list[Event]:
     """Deaths that are not a reaction to another death; `lost` is when ranks logged the loss of a peer.
 
     Empty if the first process and most others were terminated: then the job was stopped from outside.
@@ -138,14 +165,15 @@ def _first_dead(dead: Sequence[Event], lost: Mapping[int, float]) -> list[Event]
     own = [
         event for event, ended in zip(found, terminated, strict=True) if not (ended and event.time > first)
     ]
-    # If all messages mention a lost peer, it may be the process's own child. Then messages do not decide.
     unprompted = [
         event
         for event in own
-        if not LOST_PEER.search(event.message or "")
-        and (event.rank is None or lost.get(event.rank, np.inf) > event.time)
+        if not reacted(event.message) and (event.rank is None or lost.get(event.rank, np.inf) > event.time)
     ]
-    return _odd_code(unprompted or own)
+    # The peer that a process lost may be its own child. If all ranks lost one, messages do not decide.
+    if not unprompted and (len(own) == 1 or len({event.rank for event in own} | lost.keys()) == n_ranks):
+        return _odd_code(own)
+    return _odd_code(unprompted)
 
 
 def _odd_code(dead: list[Event]) -> list[Event]:
@@ -174,9 +202,7 @@ def _never_joined(fired: Sequence[Event]) -> list[Event]:
 def _without_watchdog(fired: Sequence[Event], n_ranks: int) -> set[int]:
     """The few ranks whose watchdogs did not fire while those of all others did: they wait for no rank."""
     waiting = {event.rank for event in fired if event.rank is not None}
-    others = set(range(n_ranks)) - waiting
-    few = len(others) <= max(1.0, MAX_WITHOUT_WATCHDOG_SHARE * n_ranks)
-    return others if len(waiting) >= MIN_REACTIONS and few else set()
+    return _few(waiting, n_ranks) if len(waiting) >= MIN_REACTIONS else set()
 
 
 def _is_place(ranks: set[int], topology: Topology) -> bool:

@@ -21,7 +21,7 @@ from rca.features.end_events import (
     ranks_with_link_down,
     read_events,
 )
-from rca.features.end_origin import end_origin
+from rca.features.end_origin import end_origin, ranks_that_lost_a_peer
 from rca.features.post_stop_signals import FinalSignals, PostStopSignals
 from rca.robust import nan_median
 from rca.telemetry.phases import PhaseArrays
@@ -70,6 +70,8 @@ class JobEnd:
         The rank's process failed or was killed at the end of progress, before any rank was missed.
     origin : ndarray of shape (n_ranks,), bool
         By the events, the end began with this rank, alone or with others of its node.
+    lost : ndarray of shape (n_ranks,), bool
+        The rank lost a peer at the end of progress, by the events, so the end did not begin with it.
     link_down : ndarray of shape (n_ranks,), bool
         A port of the rank's node was down.
     failed : ndarray of shape (n_ranks,), bool
@@ -101,6 +103,7 @@ class JobEnd:
     missed: BoolArray
     died: BoolArray
     origin: BoolArray
+    lost: BoolArray
     link_down: BoolArray
     failed: BoolArray
     steps_since_progress: float
@@ -125,7 +128,7 @@ class JobEnd:
         since_progress = fatal_delay = margin = np.nan
         reported = no_trouble = False
         trouble = 0
-        died = origin = failed = np.zeros(phases.n_ranks, dtype=bool)
+        died = origin = lost = failed = np.zeros(phases.n_ranks, dtype=bool)
         events = read_events(window)
         fatal, missed, first_fatal = ranks_in_events(events, topology)
         sign = _last_sign(phases)
@@ -143,6 +146,9 @@ class JobEnd:
             begun = np.where(np.isfinite(phases.start_time), phases.start_time, -np.inf).max(axis=1)
             end = End(topology, sign, begun - step_reference, step_reference)
             died, origin = dead_ranks(events, end), end_origin(events, end)
+            lost = ranks_that_lost_a_peer(events, end) & ~origin
+            # A process that hangs keeps its connections.
+            died = died | origin if lost.any() else died
             failed = ranks_that_failed(events, topology, _first_start(phases))
         return cls(
             progress=progress,
@@ -152,6 +158,7 @@ class JobEnd:
             missed=missed,
             died=died,
             origin=origin,
+            lost=lost,
             link_down=ranks_with_link_down(events, topology),
             failed=failed,
             steps_since_progress=since_progress,
@@ -161,6 +168,11 @@ class JobEnd:
             no_trouble=no_trouble,
             trouble_events=trouble,
         )
+
+    @property
+    def broke_off(self) -> bool:
+        """Whether a rank lost a peer within its last step: the job stopped, whatever else is measured."""
+        return bool((self.lost & self.unfinished).any())
 
     def with_released_devices(self, signals: PostStopSignals) -> JobEnd:
         """The same end, without a stop if all ranks release devices at once and events show no trouble.

@@ -7,6 +7,7 @@ left out from there on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -136,7 +137,8 @@ def between_steps(window: Window, first: int, last: int) -> Window:
         raise InvalidInput(f"there are no steps from {first} to {last}")
     later = window.steps.filter(pc.greater(step, pa.scalar(last, step.type)))
     begin = max(window.job.start, float(pc.min(chosen.column("start_time")).as_py()))
-    end = window.job.end
+    # The last event of a job, such as an exit, may be its last moment.
+    end = math.nextafter(window.job.end, math.inf)
     if later.num_rows:
         end = min(end, float(pc.min(later.column("start_time")).as_py()))
     found = within(window, begin, end)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,123 @@ def test_an_error_in_training_passes_through_and_leaves_the_step_open(tmp_path: 
     assert found.open_step is not None
     assert found.open_step[0] == 7
     assert kinds(found) == ["collector_end"]
+
+
+LOST = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [::1]:7012: Connection reset by peer")
+
+
+def stopped_by(error: BaseException, folder: Path, *, from_another: BaseException | None = None) -> Segment:
+    """What is left of a step that an error ends, with `collect.stop` in a `finally`."""
+    collect.start(folder, rank=0, world_size=1)
+    try:
+        with suppress(BaseException):
+            try:
+                with collect.step(7):
+                    raise error from from_another
+            finally:
+                collect.stop()
+    finally:
+        (found,) = segments(folder)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("loss is\nNaN"), "1", "ValueError: loss is NaN"),
+        (SystemExit(3), "3", "SystemExit: 3"),
+        (SystemExit("out of luck"), "1", "SystemExit: out of luck"),
+        (KeyboardInterrupt(), "130", "KeyboardInterrupt: "),
+    ],
+)
+def test_stopping_while_an_error_passes_is_no_normal_exit(
+    tmp_path: Path, error: BaseException, code: str, message: str
+) -> None:
+    found = stopped_by(error, tmp_path)
+    assert [(each["code"], each["message"]) for each in found.events[:-1]] == [(code, message)]
+    assert found.open_step is not None
+    assert found.open_step[0] == 7
+
+
+@pytest.mark.parametrize(
+    "end", [StopIteration(), StopAsyncIteration(), GeneratorExit(), SystemExit(), SystemExit(0)]
+)
+def test_exceptions_that_are_no_errors_end_normally(tmp_path: Path, end: BaseException) -> None:
+    found = stopped_by(end, tmp_path)
+    assert [each["code"] for each in found.events[:-1]] == ["0"]
+    assert found.open_step is None
+
+
+def test_the_error_that_an_exit_comes_from_is_recorded(tmp_path: Path) -> None:
+    found = stopped_by(SystemExit(1), tmp_path, from_another=LOST)
+    assert found.events[-2]["message"] == f"SystemExit: 1; from RuntimeError: {LOST}"
+
+
+def test_an_error_that_was_handled_before_the_collection_began_is_not_its_end(tmp_path: Path) -> None:
+    try:
+        raise OSError("the first attempt")
+    except OSError:
+        collect.start(tmp_path, rank=0, world_size=1)
+        with collect.step():
+            pass
+        collect.stop()
+    (found,) = segments(tmp_path)
+    assert [each["code"] for each in found.events[:-1]] == ["0"]
+
+
+def test_a_step_that_an_error_ended_stays_open_though_the_error_was_caught(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    with suppress(ZeroDivisionError):
+        for batch in collect.steps(range(9)):
+            with collect.phase("forward"):
+                batch / (2 - batch)
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert found.open_step is not None
+    assert (found.open_step[0], kinds(found)) == (2, ["process_exit", "collector_end"])
+
+
+def test_leaving_the_loop_early_leaves_no_open_step(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    for batch in collect.steps(range(9)):
+        if batch == 2:
+            break
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert (column(found, "step"), found.open_step) == ([0, 1], None)
+
+
+def test_a_lost_peer_is_written_before_the_process_may_end(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        collect.start(tmp_path, rank=0, world_size=1)
+        try:
+            for batch in collect.steps(range(9)):
+                with collect.phase("communication"):
+                    if batch == 2:
+                        raise LOST
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    (found,) = segments(tmp_path)
+    assert [(each["kind"], each["code"]) for each in found.events] == [("log", "RuntimeError")]
+    assert "reset by peer" in found.events[0]["message"]
+    assert column(found, "step") == [0, 1]
+    assert found.open_step is not None
+    assert found.open_step[0] == 2
+
+
+def test_retries_that_lose_a_peer_are_written_once(tmp_path: Path) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    for _ in range(50):
+        with suppress(RuntimeError), collect.step(), collect.phase("communication"):
+            raise LOST
+    with collect.step():
+        pass
+    collect.stop()
+    (found,) = segments(tmp_path)
+    assert kinds(found) == ["log", "process_exit", "collector_end"]
+    assert found.open_step is None or np.isnan(found.open_step[0])
 
 
 def test_the_error_of_a_loader_passes_through(tmp_path: Path) -> None:

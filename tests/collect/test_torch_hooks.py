@@ -151,3 +151,29 @@ def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Pa
     assert (waited > 0).all()
     trained = steps[steps.step < 8]
     assert (trained[[f"{name}_seconds" for name in PHASES]].sum(axis=1) <= trained.step_seconds + 1e-9).all()
+
+
+@pytest.mark.parametrize("place", ["backward", "collective"])
+def test_a_lost_peer_is_seen_without_a_phase(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    lost = RuntimeError("Connection reset by peer")
+
+    def reset(*_: Any, **__: Any) -> None:
+        raise lost
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", reset)
+    collect.start(tmp_path, rank=0, world_size=1)
+    net = collect.watch(model())
+    steps = collect.steps([1])
+    next(steps)
+    loss = net(torch.ones(1, 8)).sum()
+    loss.register_hook(reset)
+    lose = loss.backward if place == "backward" else lambda: torch.distributed.all_reduce(loss)
+    with pytest.raises(RuntimeError, match="reset by peer"):
+        lose()
+    collect.stop()
+    (path,) = tmp_path.iterdir()
+    found = read_segment(path.read_bytes())
+    assert [each["kind"] for each in found.events] == ["log", "process_exit", "collector_end"]
+    assert found.open_step is not None

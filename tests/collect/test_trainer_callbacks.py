@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from collector_clock import Clock, rows, timer_with_clock
 
+from rca import collect
 from rca.collect import callbacks
 from rca.collect.callbacks import Session
 from rca.collect.recorder import Faults
+from rca.collect.segments import read_segment
 from rca.collect.timers import StepTimer
 
 
@@ -21,7 +25,7 @@ def parts() -> tuple[StepTimer, Clock, Session, list[Any]]:
     faults = Faults()
     session = Session(
         start=lambda: calls.append("start") is None,
-        stop=lambda: calls.append("stop"),
+        stop=lambda *error: calls.append(("stop", *error) if error else "stop"),
         watch=lambda model: calls.append(model),
         expect_backward=lambda loss: calls.append(loss),
         timer=lambda: timer,
@@ -125,6 +129,33 @@ def test_transformers_steps_have_loading_and_checkpoints(
     assert [row["data_loading_seconds"] for row in found] == [0.5, 0.5, 0.5]
     assert [row["step_seconds"] for row in found] == [2.5, 9.5, 2.5]
     assert found[1]["checkpoint_seconds"] == 7.0
+
+
+def test_lightning_ends_the_collection_with_the_error_of_the_training(
+    parts: tuple[StepTimer, Clock, Session, list[Any]],
+) -> None:
+    _, clock, session, calls = parts
+    callback = callbacks.lightning(session)
+    trainer = SimpleNamespace(model="wrapped", accumulate_grad_batches=1, is_last_batch=False)
+    callback.on_train_start(trainer, "module")
+    lightning_batch(callback, clock, trainer, 0)
+    error = RuntimeError("Connection reset by peer")
+    callback.on_exception(trainer, "module", error)
+    assert calls[-1] == ("stop", error)
+
+
+@pytest.mark.parametrize("make", [collect.lightning_callback, collect.transformers_callback])
+def test_a_trainer_that_ends_while_an_error_passes_did_not_end_normally(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    collect.start(tmp_path, rank=0, world_size=1)
+    try:
+        raise RuntimeError("Connection reset by peer")
+    except RuntimeError:
+        make().on_train_end(None, None)
+    (path,) = tmp_path.iterdir()
+    ended = read_segment(path.read_bytes()).events[0]
+    assert (ended["code"], ended["message"]) == ("1", "RuntimeError: Connection reset by peer")
 
 
 def test_an_error_in_a_callback_stays_there(parts: tuple[StepTimer, Clock, Session, list[Any]]) -> None:

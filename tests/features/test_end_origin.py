@@ -67,6 +67,18 @@ def test_a_rank_that_logged_the_loss_of_its_peer_is_not_the_origin() -> None:
     assert named(ended(0.5, 5), *logged, *all_others(5, "1", start=0.4)) == [5]
 
 
+@pytest.mark.parametrize("kind", ["log", "process_exit"])
+def test_the_only_rank_without_an_end_is_the_origin_if_the_others_lost_a_peer(kind: str) -> None:
+    lost = [ended(0.5, rank, None, PEER, kind=kind) for rank in range(8) if rank != 5]
+    assert named(*lost) == [5]
+    normal = [ended(0.6, rank, "0") for rank in range(8) if rank != 5]
+    assert named(lost[0], *normal) == [5]
+    assert named(*lost[:4]) == []
+    assert named(*lost, ended(0.6, 5, "0")) == []
+    # One of the others failed by itself.
+    assert named(*lost[1:], ended(0.4, 0, "1", SHORT)) == [0]
+
+
 def test_a_port_that_failed_before_all_processes_ended_is_the_origin() -> None:
     down = ended(-0.5, None, None, "mlx5_1: Port: 1 Link DOWN", kind="link_down", node=1)
     late = [ended(30.0 + rank / 10, rank, "-6") for rank in range(8)]

@@ -227,3 +227,33 @@ def test_a_job_that_restarts_in_the_window_has_no_margin(started: dict) -> None:
 def test_a_large_part_of_the_window_is_no_margin() -> None:
     window = resized(simulate(job(exporters=())).window, before=140.0, after=60.0)
     assert extract(window).job_end.cut_margin == 0.0
+
+
+def test_a_rank_that_loses_its_peer_within_a_step_shows_a_stop() -> None:
+    window = simulate(job(hang())).window
+    rows = [
+        {"time": 1.0, "rank": rank, "kind": "log", "message": "Connection reset by peer"} for rank in (0, 5)
+    ]
+    end = extract(with_events(window, rows)).job_end
+    assert (np.flatnonzero(end.lost).tolist(), end.broke_off) == ([0, 5], True)
+    assert not extract(window).job_end.broke_off
+
+
+def test_a_peer_that_is_lost_between_steps_shows_no_stop() -> None:
+    """As at the end of a job, when the first process closes its connections."""
+    window = simulate(job(exporters=())).window
+    rows = [
+        {"time": 1.0, "rank": rank, "kind": "log", "message": "Connection reset by peer"} for rank in range(7)
+    ]
+    end = extract(with_events(window, rows)).job_end
+    assert end.lost.any()
+    assert not end.broke_off
+
+
+def test_a_rank_whose_peers_lost_it_did_not_hang() -> None:
+    window = simulate(job(hang())).window
+    rows = [
+        {"time": 1.0, "rank": rank, "kind": "log", "message": "Connection reset by peer"} for rank in range(8)
+    ]
+    end = extract(with_events(window, [row for row in rows if row["rank"] != 2])).job_end
+    assert (np.flatnonzero(end.origin).tolist(), np.flatnonzero(end.died).tolist()) == ([2], [2])

@@ -233,6 +233,45 @@ def test_a_service_that_was_away_calls_no_job_silent(client: TestClient) -> None
     assert watch(client, "waiting", timedelta(hours=2), listened=3600.0)["diagnosis_id"] != before
 
 
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7012: Connection reset by peer"
+
+
+def killed(job_id: str, code: str) -> bytes:
+    """A job whose rank 1 sent its last rows before the others, which lost it and ended with a code."""
+    rows = step_rows(90)
+    last = float(rows["start_time"].max())
+    kept = (rows["rank"] != 1) | (rows["step"] < 86)
+    for name in ("communication_wait_seconds", "communication_transfer_seconds", "step_seconds"):
+        rows[name] = np.where(rows["step"] == 89, np.nan, rows[name])
+    sent = orjson.loads(body(job_id, rows, kept))
+    for name, values in sent["steps"].items():
+        sent["steps"][name] = [None if value != value else value for value in values]
+    sent["events"] = [
+        {"time": last + 0.3, "rank": rank, "kind": kind, "code": number, "message": message}
+        for rank in (0, 2, 3)
+        for kind, number, message in (("log", None, LOST), ("process_exit", code, "stopped"))
+    ]
+    sent["job"]["end"] = last + 0.3
+    return orjson.dumps(sent)
+
+
+@pytest.mark.parametrize("code", ["0", "1"])
+@pytest.mark.parametrize("end", ["silence", "end"])
+def test_a_job_whose_ranks_lost_their_peer_is_a_stop_of_that_peer(
+    client: TestClient, code: str, end: str
+) -> None:
+    """A trainer may end the job in a `finally`, as it stops a collector."""
+    job_id = f"killed-{code}-{end}"
+    send(client, job_id, killed(job_id, code))
+    watch(client, job_id)
+    if end == "end":
+        client.post(f"/v1/jobs/{job_id}/end")
+    found = watch(client, job_id, timedelta(hours=2))["diagnosis_id"]
+    answer = diagnosed(client, found)
+    assert (answer["failure_mode"], [each["ranks"] for each in answer["stragglers"]]) == ("fail_stop", [[1]])
+    assert watch(client, job_id, timedelta(hours=3))["diagnosis_id"] == found
+
+
 def test_the_silence_of_an_ended_job_is_no_stop(client: TestClient) -> None:
     for content in fragments("ended", step_rows(90), every=90):
         send(client, "ended", content)

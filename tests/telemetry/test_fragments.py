@@ -101,6 +101,14 @@ def test_steps_between_two_numbers(window: Window) -> None:
         between_steps(window, 400, 401)
 
 
+def test_the_last_steps_have_the_event_that_ended_the_job(window: Window) -> None:
+    exit_ = {"time": window.job.end, "node": None, "rank": 0, "kind": "process_exit", "code": "1"}
+    ended = pa.Table.from_pylist([exit_ | {"message": None}], schema=window.events.schema)
+    window = replace(window, events=ended)
+    assert between_steps(window, 4, 11).events.num_rows == 1
+    assert between_steps(window, 4, 6).events.num_rows == 0
+
+
 def test_an_earlier_attempt_is_left_out_where_the_job_went_back(window: Window) -> None:
     steps = window.steps
     number = steps.column("step").to_numpy()

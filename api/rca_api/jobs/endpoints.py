@@ -183,12 +183,16 @@ def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
     ),
 )
 def end_job(request: Request, _: Sender, job_id: JobId) -> StreamedJob:
-    """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again."""
+    """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again.
+
+    If its last events report a failure, such as an exit or the loss of a peer, it is diagnosed.
+    """
     with State.of(request).database.session() as session:
         job = session.get(StreamedJobRow, job_id, with_for_update=True)
         if job is None:
             raise _unknown(job_id)
-        job.ended_at = job.ended_at or now()
+        if job.ended_at is None:
+            job.ended_at, job.pending = now(), True
         return StreamedJob.of(job)
 
 

@@ -180,6 +180,7 @@ class Watcher:
             next_step=job.next_step,
             first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
             silent_until=at.timestamp() if is_silent else None,
+            ended=job.ended_at is not None,
         )
         return _Claimed(job.job_id, job.begun_by, job.updated_at, digests, opened, wanted)
 
@@ -193,7 +194,7 @@ class Watcher:
         silent = claimed.wanted.silent_until is not None
         with self._database.session() as session:
             job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
-            if job.updated_at == claimed.updated_at:
+            if job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.wanted.ended:
                 job.pending, job.silent = False, silent or job.silent
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
+from rca.collect.exits import lost_peer
 from rca.errors import InvalidInput, TooLarge
+from rca.features.end_events import read_events
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
 from rca.telemetry.fragments import between_steps, complete_until, joined, within
@@ -81,12 +83,15 @@ class Wanted:
         The first diagnosis is due from this step on; None if it was made.
     silent_until : float or None
         Unix seconds; given if the job has sent nothing for long.
+    ended : bool
+        The trainer has ended the job: it is diagnosed if its last events report a failure.
     """
 
     changed_step: int | None
     next_step: int | None
     first_step: int | None
     silent_until: float | None = None
+    ended: bool = False
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
@@ -124,12 +129,12 @@ def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     window = _window(context, digests, newest=True)
     last = complete_until(window)
     if last is None:
-        return Look(None, None, None, _silent(context, window, wanted))
+        return Look(None, None, None, _over(context, window, wanted, last))
     steps, seconds = job_step_seconds(window)
     steps, seconds = steps[steps <= last], seconds[steps <= last]
     change = change_in(steps, seconds)
     usual = float(nan_median(seconds[None, :], axis=1)[0])
-    due = _silent(context, window, wanted)
+    due = _over(context, window, wanted, last)
     if due is None and is_due(change, last, wanted):
         due = store(context, between_steps(window, first_step(change, last), last))
     return Look(change, last, usual if math.isfinite(usual) else None, due)
@@ -156,15 +161,34 @@ def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> boo
     return last_step >= wanted.next_step
 
 
-def _silent(context: Context, window: Window, wanted: Wanted) -> StoredWindow | None:
-    """The window of a silent job, up to now."""
-    if wanted.silent_until is None:
+def _over(context: Context, window: Window, wanted: Wanted, last: int | None) -> StoredWindow | None:
+    """The last steps of a job that is silent, up to now, or that was ended with a failure.
+
+    Parameters
+    ----------
+    last : int or None
+        Last step that all ranks have sent.
+    """
+    end = window.job.end
+    if wanted.silent_until is not None:
+        end = max(end, wanted.silent_until)
+    elif not (wanted.ended and _failed(window, last)):
         return None
     if window.steps.num_rows:
-        last = int(pc.max(window.steps.column("step")).as_py())
-        window = between_steps(window, last - STEPS_OF_A_WINDOW, last)
-    end = max(window.job.end, wanted.silent_until)
+        newest = int(pc.max(window.steps.column("step")).as_py())
+        window = between_steps(window, newest - STEPS_OF_A_WINDOW, newest)
     return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
+
+
+def _failed(window: Window, last: int | None) -> bool:
+    """Whether an event since the step `last` reports a failure or a lost peer."""
+    since = -math.inf
+    if last is not None:
+        begun = window.steps.filter(pc.equal(window.steps.column("step"), last)).column("start_time")
+        since = float(pc.min(begun).as_py())
+    return any(
+        event.time >= since and (event.failure or lost_peer(event.message)) for event in read_events(window)
+    )
 
 
 def _window(context: Context, digests: Sequence[str], *, newest: bool = False) -> Window:

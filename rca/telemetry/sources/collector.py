@@ -15,21 +15,19 @@ from rca.arrays import FloatArray, IntArray
 from rca.collect.segments import BEGIN, SUFFIX, Segment, read_segment
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry.schema import EVENTS, METRICS, STEPS, TEXT
+from rca.telemetry.sources.collector_ends import END, RankEnd, found_at_the_end
 from rca.telemetry.sources.source import Source
 from rca.telemetry.validation import MAX_WORLD_SIZE
 from rca.telemetry.window import Window
 
 #: A window holds the newest steps of a job.
 WINDOW_STEPS = 2000
-#: A rank is missed if its files end so much earlier than the job's last; samples come every second.
-SILENT_SECONDS = 10.0
 #: Samples from so long before the first step give the counters their first differences.
 LEAD_SECONDS = 2.0
 #: Samples of all ranks together; of more, every second, third, ... is kept.
 MOST_SAMPLES = 4_000_000
 #: A segment has an eighth of the collector's limit.
 MAX_SEGMENT_BYTES = 1 << 28
-_END = "collector_end"
 _SHOWN = 5
 
 
@@ -54,16 +52,19 @@ class _Rank:
     damaged_bytes: int = 0
 
     @property
-    def ended(self) -> bool:
-        """Whether its collector ended by itself, rather than being killed."""
-        return any(event["kind"] == _END for event in self.events)
-
-    @property
     def last_sign(self) -> float:
         """Unix seconds of the last sample, step or event."""
         finished = self.steps[:, 1] + np.nan_to_num(self.steps[:, _column(self.header, "step_seconds")])
         signs = [*self.samples[-1:, 0], *finished[-1:], *(event["time"] for event in self.events)]
         return float(max(signs, default=self.header["started"]))
+
+    @property
+    def end(self) -> RankEnd:
+        """What its files say about its end."""
+        last = self.steps[-1:]
+        begun = float(last[0, 1]) if len(last) else float(self.header["started"])
+        unfinished = bool(np.isnan(last[:, _column(self.header, "step_seconds")]).any())
+        return RankEnd(self.events, self.last_sign, begun, unfinished)
 
 
 def is_segment(head: bytes, _: str) -> bool:
@@ -216,7 +217,9 @@ def _window(ranks: Mapping[int, _Rank], job_id: str, notes: list[str]) -> Window
         "start": begin,
         "end": float(np.nextafter(max(end, begin + 1e-3), np.inf)),
     }
-    window = Window.from_tables(job, _steps(ranks), _metrics(ranks, notes), _events(ranks, begin, end))
+    window = Window.from_tables(
+        job, _steps(ranks), _metrics(ranks, notes), _events(ranks, begin, int(header["world_size"]))
+    )
     return replace(window, notes=(*notes, *window.notes))
 
 
@@ -230,7 +233,7 @@ def _gaps(ranks: Mapping[int, _Rank], world_size: int) -> list[str]:
     for number, rank in ranks.items():
         if rank.damaged_bytes:
             notes.append(f"rank {number}: {rank.damaged_bytes:,} damaged bytes were skipped")
-        lost = sum(int(event.get("lost_rows", 0)) for event in rank.events if event["kind"] == _END)
+        lost = sum(int(event.get("lost_rows", 0)) for event in rank.events if event["kind"] == END)
         if lost:
             notes.append(f"rank {number}: {lost:,} steps were lost because they could not be written in time")
     return notes
@@ -294,24 +297,22 @@ def _texts(of_series: Sequence[str | None], code: IntArray) -> pa.Array:
     return pa.array(of_series, type=pa.string()).dictionary_encode().cast(TEXT).take(pa.array(code))
 
 
-def _events(ranks: Mapping[int, _Rank], begin: float, end: float) -> pa.Table:
-    """The ranks' own events, and a missed heartbeat for each rank that fell silent before the others."""
-    rows = [
-        (float(event["time"]), rank.header["node"], number, event["kind"], event["code"], event["message"])
+def _events(ranks: Mapping[int, _Rank], begin: float, world_size: int) -> pa.Table:
+    """The ranks' own events, and those that ranks without a record of their end cannot have written."""
+    rows: list[tuple[float, int | None, str, str | None, str | None]] = [
+        (float(event["time"]), number, event["kind"], event["code"], event["message"])
         for number, rank in ranks.items()
         for event in rank.events
-        if event["kind"] != _END and event["time"] >= begin
+        if event["kind"] != END and event["time"] >= begin
     ]
-    for number, rank in ranks.items():
-        silent = end - rank.last_sign
-        if not rank.ended and silent > SILENT_SECONDS:
-            message = f"its collector wrote nothing in the last {silent:.0f} s, and did not end by itself"
-            rows.append((rank.last_sign, rank.header["node"], number, "heartbeat_missed", None, message))
+    found = found_at_the_end({number: rank.end for number, rank in ranks.items()}, world_size)
+    rows += [(each.time, each.rank, each.kind, None, each.message) for each in found]
     if not rows:
         return EVENTS.empty()
-    names = ("time", "node", "rank", "kind", "code", "message")
+    names = ("time", "rank", "kind", "code", "message", "node")
     types = {column.name: column.type for column in EVENTS.columns}
-    columns = zip(names, zip(*sorted(rows, key=lambda row: row[0]), strict=True), strict=True)
+    placed = [(*row, None if row[1] is None else ranks[row[1]].header["node"]) for row in rows]
+    columns = zip(names, zip(*sorted(placed, key=lambda row: row[0]), strict=True), strict=True)
     return pa.table({name: pa.array(values, type=types[name]) for name, values in columns})
 
 
