@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca.errors import InvalidInput
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, WorkerDied, WorkerLost

@@ -19,9 +19,9 @@ from typing import Any
 import structlog
 from pebble import ProcessExpired, ProcessPool
 
+from rca.deadline import Deadline
 from rca_api import tracing
 from rca_api.compute import process
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Report, Setup
 
 #: Time limit for a process to become warm; imports from a cold disk take a few seconds.

@@ -10,11 +10,11 @@ import orjson
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca.errors import InvalidInput, RcaError
 from rca.runbook.headline import headline
 from rca.runbook.phrases import plain
 from rca.telemetry.window_memory import refuse_large
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Context
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.stored import read_stored
