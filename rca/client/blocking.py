@@ -123,6 +123,7 @@ class Client:
                 if connection.sock is None:
                     raise
             connection.begin_wait(self._service.timeout_seconds)
-            return received(connection.getresponse())
+            with connection.getresponse() as response:
+                return received(response)
         finally:
             connection.close()
