@@ -113,7 +113,7 @@ def _refuse_kind(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "of another kind")
         raise SourceError(
-            f"{path} is {kind}, not a regular file",
+            f"{path}: cannot be read: it is {kind}, not a regular file",
             hint="give a file" if kind == "a folder" else _STREAM,
         )
 

@@ -63,7 +63,7 @@ def test_a_pipe_is_refused_at_once(rca_command: Run, tmp_path: Path, command: st
     os.mkfifo(tmp_path / "pipe")
     ran = rca_command(command, tmp_path / "pipe")
     assert ran.code == 2
-    assert "is a pipe, not a regular file" in ran.err
+    assert "it is a pipe, not a regular file" in ran.err
     assert "give -: PROGRAM | rca diagnose -" in ran.err
 
 

@@ -59,7 +59,7 @@ def pipe(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_a_pipe_is_refused_at_once(pipe: Path, read: Callable[[Path], Any]) -> None:
-    with pytest.raises(RcaError, match="is a pipe, not a regular file"):
+    with pytest.raises(RcaError, match="it is a pipe, not a regular file"):
         read(pipe)
 
 
@@ -77,7 +77,7 @@ def test_other_kinds_are_refused_and_named(tmp_path: Path, pipe: Path) -> None:
             tmp_path: "a folder",
         }
         for path, kind in kinds.items():
-            with pytest.raises(rca.SourceError, match=f"is {kind}, not a regular file") as refused:
+            with pytest.raises(rca.SourceError, match=f"it is {kind}, not a regular file") as refused:
                 files.open_file(path)
             assert refused.value.hint
     with pytest.raises(rca.SourceError, match="is a device"):
@@ -92,7 +92,7 @@ def test_a_pipe_in_the_folder_of_a_window_is_refused(tmp_path: Path, name: str) 
     shutil.copytree(HEALTHY, folder)
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    with pytest.raises(rca.SourceError, match=rf"{name} is a pipe"):
+    with pytest.raises(rca.SourceError, match=rf"{name}: cannot be read: it is a pipe"):
         rca.read_window(folder)
 
 
