@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 from rca.errors import InvalidInput
 from rca.telemetry.instants import seconds_of
+from rca.telemetry.sources.prometheus.client import LONGEST_TIMEOUT, USUAL_TIMEOUT
 from rca.telemetry.sources.prometheus.credentials import checked_headers, read_token
 from rca.telemetry.sources.prometheus.window import read_prometheus
 from rca.telemetry.window import Window
@@ -32,6 +33,8 @@ class PrometheusAccess(BaseModel):
         File with a bearer token; certificates to trust in place of the system's.
     headers : dict of str to SecretStr
         Sent with every request, such as the tenant of Mimir.
+    timeout : float
+        Seconds for all requests for a window together.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +43,7 @@ class PrometheusAccess(BaseModel):
     token_file: Path | None = None
     ca_file: Path | None = None
     headers: dict[str, SecretStr] = Field(default_factory=dict)
+    timeout: Annotated[Span, Field(le=LONGEST_TIMEOUT)] = USUAL_TIMEOUT
 
     @field_validator("headers")
     @classmethod
@@ -56,8 +60,23 @@ class PrometheusAccess(BaseModel):
         found = {name: folder / held for name in names if (held := getattr(self, name)) is not None}
         return self.model_copy(update=found)
 
-    def read_job(self, url: str, job: str, *, namespace: str | None, **more: Any) -> Window:
+    def read_job(
+        self,
+        url: str,
+        job: str,
+        *,
+        namespace: str | None,
+        max_seconds: float = LONGEST_TIMEOUT,
+        **more: Any,
+    ) -> Window:
         """Read the window of a job; `more` is passed to `read_prometheus`.
+
+        Parameters
+        ----------
+        url, job : str
+        namespace : str or None
+        max_seconds : float
+            Longest time limit, even if that of the access is longer.
 
         Raises
         ------
@@ -72,5 +91,6 @@ class PrometheusAccess(BaseModel):
             token=None if self.token_file is None else read_token(self.token_file),
             ca_file=self.ca_file,
             headers={name: value.get_secret_value() for name, value in self.headers.items()},
+            timeout=min(self.timeout, max_seconds),
             **more,
         )

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from rca.classify.operator_inputs import read_priors
-from rca.errors import InvalidInput, MissingExtra, RcaError
+from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
 from rca.recovery.site import Site
 from rca.runbook.procedures import Library
+from rca.telemetry.files import read_file
 from rca_api.environment import variable_of
 from rca_api.hooks.sources import Sources
 from rca_api.redis_pool import is_redis, redis_pool
@@ -122,7 +123,7 @@ def _rates(settings: Settings) -> None:
 def _bundle(settings: Settings) -> None:
     if settings.bundle is not None:
         with _expecting("needs the folder of a bundle, with a readable manifest.json"):
-            (settings.bundle / "manifest.json").read_bytes()
+            read_file(settings.bundle / "manifest.json")
 
 
 def _priors(settings: Settings) -> None:
@@ -220,6 +221,8 @@ def _expecting(what: str) -> Iterator[None]:
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise InvalidInput(f"{what}: {reason}") from None
+    except SourceError:
+        raise InvalidInput(f"{what}, not a pipe or a device") from None
 
 
 _CHECKS: dict[str, Callable[[Settings], None]] = {

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ import orjson
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+from rca.telemetry.files import read_file
 from rca.telemetry.job import Topology
 
 #: Bound on the factor, in both directions: a window that shows another node at fault must prevail.
@@ -40,7 +40,7 @@ def read_numbers(path: str | PathLike[str], example: str) -> dict[str, Any]:
         If it holds anything else than an object; the message shows `example`.
     """
     try:
-        document = orjson.loads(Path(path).read_bytes())
+        document = orjson.loads(read_file(path))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except orjson.JSONDecodeError as error:

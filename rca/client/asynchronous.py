@@ -15,7 +15,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rca.client.refusals import Answer
-from rca.client.service import FAILURES, Call, Service, Tries, read, received
+from rca.client.service import FAILURES, MAX_ANSWER_BYTES, Call, Service, Tries, read, received
+from rca.errors import TooLarge
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -212,9 +213,10 @@ class _Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._memory.received += data
-        if self._end_of_answer.is_reached():
+        if len(self._memory.received) > MAX_ANSWER_BYTES and not self.finished.done():
+            self.finished.set_exception(TooLarge(f"the answer has more than {MAX_ANSWER_BYTES:,} bytes"))
+        elif self._end_of_answer.is_reached():
             self._end(None)
-        self._begin_wait()
 
     def eof_received(self) -> None:
         self._end(None)

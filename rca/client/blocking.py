@@ -25,7 +25,7 @@ class Client:
     base_url : str
         For example ``http://127.0.0.1:8080``; a path prefix is kept.
     timeout_seconds : float
-        For connecting and for each wait for data.
+        For connecting and sending the request, and again for the whole answer.
     retries : int
         Further tries after 429, 502, 503, 504 or a failed connection, with growing, jittered waits
         or the wait of ``Retry-After``. Every try of a POST has the same ``Idempotency-Key``, so the
@@ -122,6 +122,8 @@ class Client:
                 # A service that refuses a body early closes its end; its reason may still be readable.
                 if connection.sock is None:
                     raise
-            return received(connection.getresponse())
+            connection.begin_wait(self._service.timeout_seconds)
+            with connection.getresponse() as response:
+                return received(response)
         finally:
             connection.close()

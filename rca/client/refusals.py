@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from rca.errors import (
     BundleError,
@@ -72,7 +73,7 @@ def refusal(answer: Answer) -> RcaError:
             hint="give the address of the service itself; redirects are not followed",
         )
     try:
-        problem = json.loads(answer.body)
+        problem = orjson.loads(answer.body)
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, TypeError, KeyError):
         return ServiceError(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import http.client
-import json
 import math
 import os
 import random
@@ -20,8 +19,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
+import orjson
+
 from rca.client.refusals import Answer, ServiceError, refusal, unreadable
 from rca.errors import InvalidInput
+from rca.timed_http import TimedConnection, TimedTlsConnection, read_answer
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -35,6 +37,8 @@ _IN_PROGRESS = 409
 _LONGEST_WAIT_SECONDS = 30.0
 _SHORTEST_WAIT_SECONDS = 0.1
 _LONGEST_KEY = 200
+#: Largest answer: a service stores no larger windows by default.
+MAX_ANSWER_BYTES = 256 << 20
 #: What a failed exchange raises, at any point of it.
 FAILURES = (OSError, http.client.HTTPException)
 
@@ -135,13 +139,11 @@ class Service:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    def connection(self) -> http.client.HTTPConnection:
+    def connection(self) -> TimedConnection:
         """A connection that is not open yet."""
-        if self.secure:
-            return http.client.HTTPSConnection(
-                self.host, self.port, timeout=self.timeout_seconds, context=self.tls
-            )
-        return http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_seconds)
+        if self.tls is not None:
+            return TimedTlsConnection(self.host, self.port, timeout=self.timeout_seconds, context=self.tls)
+        return TimedConnection(self.host, self.port, timeout=self.timeout_seconds)
 
     def write(self, connection: http.client.HTTPConnection, call: Call[Any], **headers: str) -> None:
         """Write a call to a connection."""
@@ -206,9 +208,15 @@ class Tries:
 
 
 def received(response: http.client.HTTPResponse) -> Answer:
-    """Read an answer to its end."""
+    """Read an answer to its end.
+
+    Raises
+    ------
+    TooLarge
+        If its body has more than `MAX_ANSWER_BYTES`.
+    """
     headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, headers, response.read())
+    return Answer(response.status, headers, read_answer(response, MAX_ANSWER_BYTES))
 
 
 def read(call: Call[T], answer: Answer) -> T:
@@ -230,7 +238,7 @@ def read(call: Call[T], answer: Answer) -> T:
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
-    found = json.loads(body)
+    found = orjson.loads(body)
     if not isinstance(found, dict):
         raise ValueError("not an object")
     return found

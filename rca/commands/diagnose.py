@@ -129,7 +129,7 @@ def command(
     header: prometheus_options.Header = None,
     token_file: prometheus_options.TokenFile = None,
     ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = 60.0,
+    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
     allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Diagnose one telemetry window.

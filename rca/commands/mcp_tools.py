@@ -119,20 +119,17 @@ class Tools:
         return Diagnosis.model_validate_json(self.service.get(f"/v1/diagnoses/{which}")), None
 
     def _diagnosed(self, path: str) -> tuple[Diagnosis, Job | None]:
-        from rca.commands.plan import diagnosed
+        import rca
+        from rca.commands.plan import diagnosis_or_window
+        from rca.telemetry.files import only_below, refuse_outside
 
-        diagnosis, window = diagnosed(str(self._inside(path)), None, None)
-        return diagnosis, None if window is None else window.job
-
-    def _inside(self, path: str) -> Path:
-        """A path below the root; links that lead out of it count as outside."""
-        root = self.root.resolve()
-        found = (root / path).resolve()
-        if not found.is_relative_to(root):
-            raise InvalidInput(f"{path} is outside the folder of this server", hint="start with --root")
-        if not found.exists():
-            raise InvalidInput(f"{path} does not exist")
-        return found
+        with only_below(self.root):
+            # Before anything says whether it exists.
+            refuse_outside(self.root / path)
+            found = diagnosis_or_window(str(self.root / path))
+        if isinstance(found, rca.Diagnosis):
+            return found, None
+        return rca.diagnose(found), found.job
 
 
 def server(tools: Tools) -> MCPServer:

@@ -13,6 +13,7 @@ from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
 from rca.commands.output import fail, rendered, write
 from rca.commands.process import start_quickly
 from rca.errors import InvalidInput, RcaError, SourceError
+from rca.telemetry.files import read_file
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -137,6 +138,24 @@ def command(
 
 def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tuple[Diagnosis, Window | None]:
     """The diagnosis of a window, or a stored one without its window."""
+    found = diagnosis_or_window(path)
+    from rca.diagnosis.result import Diagnosis
+
+    if isinstance(found, Diagnosis):
+        if bundle is not None or topology:
+            raise InvalidInput(
+                "a stored diagnosis needs no bundle and no topology",
+                hint="give the window itself, or neither --bundle nor --topology",
+            )
+        return found, None
+    import rca
+
+    window = served_by(found, topology)
+    return rca.diagnose(window, bundle=None if bundle is None else rca.Bundle.load(bundle)), window
+
+
+def diagnosis_or_window(path: str) -> Diagnosis | Window:
+    """Read a stored diagnosis or a window, from a path or from standard input for ``-``."""
     piped = read_stdin() if path == "-" else None
     if piped is None and not Path(path).exists():
         raise SourceError(
@@ -145,25 +164,18 @@ def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tu
         )
     known = _stored(Path(path)) if piped is None else _diagnosis("standard input", piped)
     if known is not None:
-        if bundle is not None or topology:
-            raise InvalidInput(
-                "a stored diagnosis needs no bundle and no topology",
-                hint="give the window itself, or neither --bundle nor --topology",
-            )
-        return known, None
+        return known
     start_quickly()
     import rca
 
-    window = read(path) if piped is None else rca.read_window(piped, max_bytes=MAX_BYTES)
-    window = served_by(window, topology)
-    return rca.diagnose(window, bundle=None if bundle is None else rca.Bundle.load(bundle)), window
+    return read(path) if piped is None else rca.read_window(piped, max_bytes=MAX_BYTES)
 
 
 def _stored(path: Path) -> Diagnosis | None:
     """The diagnosis that a JSON file holds; None for other files."""
     if path.suffix.lower() != ".json" or not path.is_file() or path.stat().st_size > MAX_BYTES:
         return None
-    return _diagnosis(str(path), path.read_bytes())
+    return _diagnosis(str(path), read_file(path))
 
 
 def _diagnosis(name: str, content: bytes) -> Diagnosis | None:

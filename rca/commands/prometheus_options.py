@@ -48,11 +48,14 @@ CaFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="PEM certificates to trust for --prometheus.")
 ]
 Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=1.0, help="Of one request to Prometheus; one day at most.")
+    float,
+    typer.Option(metavar="SECONDS", min=1.0, help="Of all requests for a window together; one day at most."),
 ]
 AllowPartial = Annotated[
     bool, typer.Option("--allow-partial", help="Use partial data of Prometheus, and note it.")
 ]
+#: That of `read_prometheus`, which takes long to import.
+USUAL_TIMEOUT = 300.0
 #: Options that also have an environment variable or a default: they do not contradict a path.
 _HARMLESS = frozenset({"url", "timeout"})
 
@@ -72,7 +75,7 @@ class PrometheusOptions:
     header: tuple[str, ...] = field(default=(), repr=False)
     token_file: Path | None = None
     ca_file: Path | None = None
-    timeout: float = 60.0
+    timeout: float = USUAL_TIMEOUT
     allow_partial: bool = False
 
     def refuse_any(self) -> None:

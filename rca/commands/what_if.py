@@ -12,6 +12,7 @@ import typer
 
 from rca.commands.output import fail, write
 from rca.errors import InvalidInput, RcaError, SourceError
+from rca.telemetry.files import open_file, read_text
 
 if TYPE_CHECKING:
     from rca.telemetry.window import Window
@@ -162,7 +163,7 @@ def _answered(
 
 def _read_scenarios(path: Path) -> object:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
@@ -190,7 +191,7 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
 
 
 def _is_parquet(path: Path) -> bool:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(4) == b"PAR1"
 
 

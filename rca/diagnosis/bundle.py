@@ -27,6 +27,7 @@ from rca.causal.mechanisms import Mechanisms
 from rca.classify.classifier import HEADS, Classifier
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError
+from rca.telemetry.files import read_file
 
 FORMAT = 1
 
@@ -101,7 +102,7 @@ def _verified(folder: Path, name: str, digest: str) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except OSError as error:
         raise BundleError(f"cannot read {path}: {error.strerror}") from error
 

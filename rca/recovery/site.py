@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import read_text
 from rca.telemetry.job import Job
 
 #: Schedule, start, load and first collective of a restart, where neither the site nor the job gives it.
@@ -106,7 +107,7 @@ class Site(BaseModel):
 
         hint = f"fields: {', '.join(cls.model_fields)}"
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = yaml.safe_load(read_text(path))
         except OSError as error:
             raise SourceError(f"cannot read {path}: {error.strerror}") from None
         # Dates that no calendar has are a ValueError of the parser.

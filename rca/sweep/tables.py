@@ -6,9 +6,9 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError, cut
+from rca.telemetry.files import read_text
 from rca.telemetry.instants import moment_of
 
 #: Empty lines, lines under a header, and what Excel writes for itself.
@@ -46,7 +46,7 @@ def read_table(
         If it has no line, lacks a column, or a line has other columns than the first.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text in UTF-8'}",

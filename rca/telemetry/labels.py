@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rca.errors import InvalidInput, RcaError, SourceError, cut
 from rca.telemetry.causes import FailureMode, Pattern, StragglerType
 from rca.telemetry.encodings import directory
-from rca.telemetry.files import replace_file
+from rca.telemetry.files import read_file, replace_file
 from rca.telemetry.job import Job
 from rca.telemetry.read import read_window
 from rca.telemetry.window import Window
@@ -287,7 +287,7 @@ def _inside(folder: Path, relative: str) -> Path:
 
 def _parsed(path: Path, model: type[Model]) -> Model:
     try:
-        return model.model_validate(orjson.loads(path.read_bytes()))
+        return model.model_validate(orjson.loads(read_file(path)))
     except FileNotFoundError:
         raise SourceError(f"{path}: no such file") from None
     except OSError as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rca.errors import InvalidWindow, SourceError, TooLarge
 from rca.telemetry.encodings.directory import JOB_FILE
+from rca.telemetry.files import read_file, refuse_outside
 from rca.telemetry.window import Window
 
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
@@ -54,9 +55,9 @@ _MISSING = "give the folder or file of a window; `rca sources` lists what can be
 
 
 def _from_path(path: Path, max_bytes: int | None) -> Window:
+    refuse_outside(path)
     if not path.exists():
         raise SourceError(f"{path}: no such file or directory", hint=_MISSING)
-    # A pipe can be read only once, so a source is looked for in folders and regular files.
     if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
         # A window has no source; the imports of all of them take a tenth of a cold start.
         from rca.telemetry.sources.registry import read_files
@@ -73,7 +74,7 @@ def _from_path(path: Path, max_bytes: int | None) -> Window:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise SourceError(f"{path}: no such file or directory", hint=_MISSING) from None
     except OSError as error:

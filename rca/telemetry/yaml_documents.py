@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from rca.errors import InvalidInput, SourceError, TooLarge, cut
+from rca.telemetry.files import read_text
 
 if TYPE_CHECKING:
     import yaml
@@ -66,7 +67,7 @@ def _text(path: Path, hint: str) -> str:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TooLarge(f"{path} has {size:,} bytes; the limit is {MAX_BYTES:,} bytes", hint=hint)
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is no text in UTF-8", hint=hint) from None
     except OSError as error:

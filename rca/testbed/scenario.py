@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import read_text
 from rca.testbed.catalogue import FAULTS, FaultKind, Scope
 
 Model = Literal["mlp", "transformer", "convolution"]
@@ -213,7 +214,7 @@ def read_scenario(path: Path) -> Scenario:
 def read_yaml(path: Path) -> Any:
     """Read a YAML document."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(read_text(path))
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -10,7 +10,7 @@ import orjson
 
 from rca.classify.classifier import HEADS
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.files import replace_file
+from rca.telemetry.files import read_file, replace_file
 
 FORMAT = 1
 
@@ -50,7 +50,7 @@ def read_settings(path: Path) -> dict[str, dict[str, float]]:
         If it is not a settings file of format 1, or has an unknown head, an unknown setting or a bad value.
     """
     try:
-        document = orjson.loads(path.read_bytes())
+        document = orjson.loads(read_file(path))
     except OSError as error:
         raise SourceError(f"cannot read {path}: {error.strerror or error}") from error
     except orjson.JSONDecodeError as error:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
+from rca.telemetry.files import check_file
 from rca.telemetry.window import Window
 from rca.whatif.operation_numbers import restarted
 from rca.whatif.optypes import CODE, COMPUTE, IGNORED_NAMES, NAMES
@@ -83,6 +84,7 @@ def count_rows(path: Path) -> int:
     import pyarrow.parquet as pq
 
     try:
+        check_file(path)
         rows: int = pq.read_metadata(path).num_rows
     except (OSError, pa.ArrowException) as error:
         raise InvalidTrace(f"{path}: not a readable Parquet trace: {error}") from error
@@ -102,6 +104,8 @@ def open_trace(source: Path | pa.NativeFile, *, pre_buffer: bool = True) -> tupl
     # `pyarrow.dataset` takes 50 ms to import, so the file is read without it.
     import pyarrow.parquet as pq
 
+    if isinstance(source, Path):
+        check_file(source)
     file = pq.ParquetFile(source, pre_buffer=pre_buffer)
     schema = file.schema_arrow
     held = require_columns(schema.names)

@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
@@ -22,9 +23,12 @@ from bad_windows import WHOLE
 
 import rca
 from rca.client import AsyncClient, Client, ServiceError
+from rca.client import asynchronous as client_asynchronous
+from rca.client import service as client_service
 from rca.client.service import Call
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
 from rca_api.problems import MEDIA_TYPE
+from tests.telemetry.prometheus_servers import dripping, talking
 
 Scripted = tuple[int, dict[str, str], bytes]
 BUSY = b'{"code": "busy", "detail": "at its limit"}'
@@ -257,6 +261,25 @@ def test_a_silent_service_times_out(connect: Connect) -> None:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ServiceError, match="no answer in time"):
             connect(address, timeout_seconds=0.2).ready()
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"])
+def test_an_answer_byte_by_byte_ends_with_the_timeout(connect: Connect, head: bytes) -> None:
+    content = b"{" + b" " * 499 if head else b"HTTP/1.1 200 OK\r\nX-Long: " + b"a" * 500
+    began = time.monotonic()
+    with talking(dripping(content, head)) as url, pytest.raises(ServiceError, match="no answer in time"):
+        connect(url, timeout_seconds=0.3, retries=0).ready()
+    assert time.monotonic() - began < 5
+
+
+def test_an_answer_beyond_the_limit_is_not_read_to_its_end(
+    connect: Connect, server: _Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (client_service, client_asynchronous):
+        monkeypatch.setattr(module, "MAX_ANSWER_BYTES", 1000)
+    server.script = [(200, {}, b" " * 5000)]
+    with pytest.raises(TooLarge, match="more than 1,000 bytes"):
+        connect(server, retries=0).ready()
 
 
 def test_a_path_prefix_is_kept(connect: Connect, server: _Server) -> None:

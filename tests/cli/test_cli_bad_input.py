@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,23 @@ def test_a_path_that_is_not_there_is_refused(rca_command: Run) -> None:
     assert ran.code == 2
     assert ran.err.startswith("error (source-error): no/such/window: ")
     assert "hint: give the folder or file of a window; `rca sources` lists" in ran.err
+
+
+@pytest.mark.parametrize("command", ["diagnose", "validate", "plan", "what-if"])
+def test_a_pipe_is_refused_at_once(rca_command: Run, tmp_path: Path, command: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    ran = rca_command(command, tmp_path / "pipe")
+    assert ran.code == 2
+    assert "it is a pipe, not a regular file" in ran.err
+    assert "give -: PROGRAM | rca diagnose -" in ran.err
+
+
+def test_an_option_that_names_a_pipe_is_refused_at_once(rca_command: Run, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for option in ("--earlier", "--topology", "--priors", "--node-odds"):
+        ran = rca_command("diagnose", "data/windows/healthy", option, tmp_path / "pipe")
+        assert ran.code == 2
+        assert "is a pipe" in ran.err
 
 
 def test_a_directory_without_a_window_is_refused(rca_command: Run, tmp_path: Path) -> None:

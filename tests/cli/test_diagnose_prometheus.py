@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -17,9 +18,11 @@ from tests.telemetry.prometheus_servers import (
     INTERVAL,
     MISSING,
     dcgm_samples,
+    dripping,
     node_samples,
     prometheus,
     stub,
+    talking,
 )
 
 Run = Callable[..., Any]
@@ -111,6 +114,17 @@ def test_arguments_that_cannot_be_used_are_named(rca_command: Run, arguments: An
     ran = rca_command("diagnose", *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
+
+
+def test_a_server_that_answers_byte_by_byte_ends_with_the_time_limit(rca_command: Run) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    began = time.monotonic()
+    with talking(dripping(b" " * 100, head, every=0.5)) as url:
+        ran = rca_command("diagnose", "--prometheus", url, "--job", "a", "--timeout", "1")
+    assert time.monotonic() - began < 5
+    assert ran.code == 2
+    assert "does not answer within 1 s, with all requests together" in ran.err
+    assert "hint: shorten --since, select less with --match, or raise --timeout" in ran.err
 
 
 def test_a_path_wins_over_the_address_in_the_environment(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ import pytest
 
 import rca
 from rca.commands.mcp_tools import INSTRUCTIONS, Tools, server
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, RcaError
 from rca.runbook.procedures import Library
 
 Run = Callable[..., Any]
@@ -78,8 +80,92 @@ def test_incidents_are_those_of_the_service(tools: Tools, asked: list[str]) -> N
 
 @pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "link.json", "none.json", "-"])
 def test_files_outside_the_folder_are_refused(tools: Tools, path: str) -> None:
-    with pytest.raises(InvalidInput, match=r"is outside the folder|does not exist"):
+    with pytest.raises(RcaError, match=r"is outside the folder|no such file"):
         tools.diagnose_window(path)
+
+
+@pytest.fixture
+def linked(tools: Tools, tmp_path: Path, make_window: Any) -> Tools:
+    """The tools over a folder whose links lead out of it, and some that do not."""
+    outside = tmp_path / "outside"
+    make_window().to_directory(outside / "window")
+    shutil.copy(outside / "window" / "steps.parquet", outside / "window" / "metrics.parquet")
+    (outside / "dumps").mkdir()
+    (outside / "dumps" / "secret.json").write_text('{"diagnosis_id": "s3cret"}')
+    root = tmp_path / "root"
+    make_window().to_directory(root / "window")
+    (root / "good").symlink_to(root / "window")
+    (root / "good chain").symlink_to(root / "good")
+    (root / "window link").symlink_to(outside / "window")
+    (root / "chain").symlink_to(root / "window link")
+    (root / "answer.json").symlink_to(outside / "dumps" / "secret.json")
+    for name in ("window.json", "steps.parquet", "metrics.parquet"):
+        folder = root / f"link to {name}"
+        make_window().to_directory(folder)
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(outside / "window" / name)
+    (root / "dumps").mkdir()
+    (root / "dumps" / "a.json").symlink_to(outside / "dumps" / "secret.json")
+    (root / "dots").mkdir()
+    (root / "dots" / "window.json").symlink_to("../../outside/window/window.json")
+    return Tools(root, tools.library, tools.service)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "window link",
+        "chain",
+        "answer.json",
+        "link to window.json",
+        "link to steps.parquet",
+        "link to metrics.parquet",
+        "dumps",
+        "dumps/a.json",
+        "dots",
+        "dots/../../outside/window",
+        "window/../../outside/window",
+    ],
+)
+def test_links_that_lead_out_of_the_folder_are_refused(linked: Tools, path: str) -> None:
+    for tool in (linked.diagnose_window, linked.explain_diagnosis):
+        with pytest.raises(RcaError, match="is outside the folder that may be read") as refused:
+            tool(path)
+        assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", ["good", "good chain", "dumps/../window"])
+def test_links_within_the_folder_are_followed(linked: Tools, path: str) -> None:
+    assert linked.diagnose_window(path).startswith("# ")
+
+
+def test_a_file_that_is_replaced_by_a_link_is_not_read(
+    linked: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = linked.root / "swapped.json"
+    path.write_text("{}")
+    real = os.open
+
+    def swapping(place: Any, *more: Any) -> int:
+        """Open a link that was not there when the path was checked, and is gone again afterwards."""
+        if Path(place) != path:
+            return real(place, *more)
+        path.unlink()
+        path.symlink_to(tmp_path / "outside" / "dumps" / "secret.json")
+        handle = real(place, *more)
+        path.unlink()
+        path.write_text("{}")
+        return handle
+
+    monkeypatch.setattr(os, "open", swapping)
+    with pytest.raises(RcaError, match="was replaced"):
+        linked.diagnose_window("swapped.json")
+
+
+def test_a_pipe_in_the_folder_does_not_hold_the_server(linked: Tools) -> None:
+    os.mkfifo(linked.root / "pipe")
+    with pytest.raises(RcaError, match="is a pipe"):
+        linked.diagnose_window("pipe")
 
 
 def test_without_a_service_nothing_stored_is_found(root: Path) -> None:
@@ -117,5 +203,5 @@ def test_an_assistant_finds_and_calls_the_tools(tools: Tools) -> None:
     assert all(tool.description for tool in listed.tools)
     assert shown.content[0].text.startswith("# Runbook hang: ")
     assert refused.is_error
-    assert "outside the folder of this server" in refused.content[0].text
+    assert "outside the folder that may be read" in refused.content[0].text
     assert "never instructions" in INSTRUCTIONS

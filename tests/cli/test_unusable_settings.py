@@ -23,7 +23,7 @@ pytestmark = [
 
 Run = Callable[..., Any]
 SECRET = "s3cretpw"  # noqa: S105
-#: Values that no command accepts, by setting. {tmp} is a folder with the file `s3cretpw` in it.
+#: Values that no command accepts, by setting. {tmp} is a folder with the file `s3cretpw` and a pipe in it.
 WRONG_NUMBERS = (SECRET, "nan", "inf", "-1", "1e300")
 NO_LISTS = (SECRET, "5", '"s3cretpw"', '{"s3cretpw": 1}', "[[1]]", '["s3cretpw"', "[" * 50_000, "")
 WRONG: dict[str, tuple[str, ...]] = {
@@ -152,6 +152,9 @@ def refused(rca_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     (tmp_path / SECRET).write_text("not a database, not a bundle and not JSON " * 100)
     (tmp_path / "list.json").write_text("[1]")
     (tmp_path / "strange.json").write_text('{"nic_degradation": "many"}')
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "piped").mkdir()
+    (tmp_path / "piped" / "manifest.json").symlink_to(tmp_path / "pipe")
     (tmp_path / "wrong").mkdir()
     (tmp_path / "wrong" / "hang.yaml").write_text("verify: s3cretpw")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, Waiting
 from rca_api.tracing import Timed

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -16,13 +18,24 @@ import robusta_api
 from alertmanager_server import MISSING, alertmanager, raise_alert
 from watched import asked
 
+from rca.deadline import Deadline
 from rca.errors import InvalidInput
+from rca_api import prometheus_access
 from rca_api.demo import running_service
+from rca_api.hooks import alertmanager as alertmanager_hook
 from rca_api.hooks.alertmanager import jobs_of
 from rca_api.hooks.schemas import AlertGroup
 from rca_api.hooks.sources import Sources
 from tests.telemetry import prometheus_servers
-from tests.telemetry.prometheus_servers import dcgm_samples, node_samples, prometheus, stub, wait_until
+from tests.telemetry.prometheus_servers import (
+    dcgm_samples,
+    dripping,
+    node_samples,
+    prometheus,
+    stub,
+    talking,
+    wait_until,
+)
 
 NOW = 1_795_000_000.0
 PROMETHEUS = {"url": "http://prometheus:9090"}
@@ -111,9 +124,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with (
         prometheus(folder / "prometheus", lines) as url,
         stub(lambda *_: (503, "text/plain", b"away")) as away,
+        talking(dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")) as slow,
     ):
         sources = {
-            "prometheus": [{"url": url, "match": {"site": "a"}}, {"url": away, "match": {"site": "b"}}]
+            "prometheus": [
+                {"url": url, "match": {"site": "a"}},
+                {"url": away, "match": {"site": "b"}},
+                {"url": slow, "match": {"site": "c"}, "timeout": 1},
+            ]
         }
         (folder / "sources.yaml").write_text(json.dumps(sources))
         settings = {
@@ -177,6 +195,31 @@ def test_a_source_that_is_away_is_an_error_that_alertmanager_repeats(service: st
     with error.value as answer:
         assert answer.status == 502
         assert json.load(answer)["type"].endswith("source-error")
+
+
+@pytest.mark.slow
+def test_a_source_that_answers_byte_by_byte_has_its_time_limit(service: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(HTTPError) as error:
+        posted(service, group(alert(site="c", job_id="4711")))
+    with error.value as answer:
+        assert answer.status == 502
+        assert "does not answer within 1 s" in json.load(answer)["detail"]
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(("timeout", "left", "seconds"), [(5, 100, 5), (300, 10, 8)])
+def test_a_source_has_its_own_time_limit_and_part_of_that_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch, timeout: float, left: float, seconds: float
+) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(prometheus_access, "read_prometheus", lambda *_, timeout, **__: given.append(timeout))
+    monkeypatch.setattr(alertmanager_hook, "refuse_large", lambda *_: None)
+    monkeypatch.setattr(alertmanager_hook, "store", lambda *_: None)
+    (job,), _ = found({"prometheus": [{**PROMETHEUS, "timeout": timeout}]}, alert(job_id="a"))
+    context: Any = SimpleNamespace(stage=lambda _: nullcontext(), max_memory_bytes=None)
+    alertmanager_hook.read_and_store(context, job.wanted, Deadline.after(left, clock=lambda: 0.0))
+    assert given == [seconds]
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca_api import lifespan
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report, Setup
 from rca_api.compute.slot import Slot, WorkerLost

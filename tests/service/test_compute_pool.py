@@ -13,9 +13,9 @@ import pool_tasks
 import pytest
 from watched import until
 
+from rca.deadline import Deadline
 from rca.errors import InvalidWindow
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.compute.process import Setup
 from rca_api.metrics import Metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,8 +20,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from rca.errors import InvalidInput, SourceError
-from rca.recovery.antdt import shard_plan
+from rca.errors import InvalidInput, SourceError, TooLarge
+from rca.recovery.antdt import shard_client, shard_plan
 from rca.recovery.antdt.leases import Checkpoint, Offer, Progress, Receipt, Report
 from rca.recovery.antdt.shard_client import ShardClient
 from rca.recovery.antdt.shard_plan import ShardPlan
@@ -33,6 +34,7 @@ from rca_api.old_rows import Ages, OldRows
 from rca_api.settings import Settings
 from rca_api.store.base import new_id, now
 from rca_api.store.database import Database
+from tests.telemetry.prometheus_servers import dripping, talking
 
 sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))
 from shard_machine import Clock, ShardMachine
@@ -222,6 +224,20 @@ def test_requests_about_the_largest_set_stay_small(
     monkeypatch.setattr(StoredShards, "__init__", None)
     wrong = {"next_position": 1, "open": [{"position": 0, "done": 2}]}
     call(client, "POST", "/vast/restore", wrong, 400)
+
+
+def test_a_service_that_answers_byte_by_byte_holds_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_client, "_MAX_BYTES", 1000)
+    slow = dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")
+    began = time.monotonic()
+    with talking(slow) as url, pytest.raises(SourceError, match="cannot be used"):
+        ShardClient(url, "a", timeout_seconds=0.3, retries=0)
+    assert time.monotonic() - began < 5
+    with (
+        talking(lambda link: link.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 5000)) as url,
+        pytest.raises(TooLarge),
+    ):
+        ShardClient(url, "a", retries=0)
 
 
 def test_a_sampler_trains_an_epoch_of_a_service(client: TestClient) -> None:

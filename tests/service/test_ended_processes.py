@@ -12,8 +12,8 @@ from fastapi import FastAPI
 from played_slots import PlayedSlot
 from starlette.testclient import TestClient
 
+from rca.deadline import Deadline
 from rca_api.app import create_app
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply
 from rca_api.compute.slot import Waiting, WorkerDied
 from rca_api.diagnoses import dispatcher

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from played_slots import DONE, SETUP, PlayedSlot
 
+from rca.deadline import Deadline
 from rca.errors import InvalidInput
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report
 from rca_api.compute.slot import Slot, Waiting, WorkerDied, WorkerLost

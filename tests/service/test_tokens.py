@@ -21,6 +21,7 @@ from rca_api.security import issuer as issuer_keys
 from rca_api.security.issuer import IssuerError
 from rca_api.security.principal import Scope
 from rca_api.security.tokens import RefusedToken, TokenVerifier
+from tests.telemetry.prometheus_servers import dripping, talking
 
 ISSUER, AUDIENCE, NOW = "https://id.example", "straggler-rca", 1_800_000_000.0
 
@@ -298,6 +299,31 @@ class Dripping(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 500_000,
+        b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (2 << 20),
+        b'HTTP/1.1 200 OK\r\n\r\n{"issuer": ' + b"9" * 5000 + b"}",
+        b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\n\r\n",
+        b"no HTTP",
+    ],
+    ids=["nested", "large", "digits", "redirect", "other"],
+)
+def test_an_odd_answer_of_the_issuer_is_an_error(answer: bytes) -> None:
+    with talking(lambda connection: connection.sendall(answer)) as url, pytest.raises(IssuerError):
+        issuer_keys.IssuerKeys(url).holding(None)
+
+
+def test_headers_of_the_issuer_byte_by_byte_end_with_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_keys, "_FETCH_SECONDS", 0.3)
+    began = time.monotonic()
+    slow = dripping(b"HTTP/1.1 200 OK\r\nX-Long: " + b"a" * 500)
+    with talking(slow) as url, pytest.raises(IssuerError):
+        issuer_keys.IssuerKeys(url).holding(None)
+    assert time.monotonic() - began < 5
 
 
 def test_an_issuer_that_never_comes_to_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +14,13 @@ from typer.testing import CliRunner
 
 import rca
 from rca.cli import app
+from rca.client import Client
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.telemetry.window import Window
 from rca_api.watch.plan import Plan, WatchedJob, read_plan
 from rca_api.watch.rounds import Outcome, Rounds, State
+from tests.telemetry.prometheus_servers import dripping, talking
 
 HEALTHY = Path(__file__).parents[2] / "data" / "windows" / "healthy"
 SLOW = HEALTHY.parent / "nic-rate-limited"
@@ -161,6 +164,29 @@ def test_once_prints_a_line_per_job_and_exits_with_the_worst(tmp_path: Path) -> 
     assert result.exit_code == 10, result.output
     assert "good: HEALTHY" in result.output
     assert "bad: FAIL-SLOW" in result.output
+
+
+def test_once_ends_although_sources_never_do(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = tmp_path / "watch.yaml"
+    with talking(dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")) as url:
+        jobs = [{"job": "slow", "prometheus": url, "timeout": 0.5}, {"job": "pipe", "folder": "pipe"}]
+        path.write_bytes(orjson.dumps({"jobs": jobs}))
+        began = time.monotonic()
+        result = CliRunner().invoke(app, ["watch", str(path), "--once"])
+    assert time.monotonic() - began < 5
+    assert result.exit_code == 2
+    assert "does not answer within 0.5 s" in result.output
+    assert "is a pipe" in result.output
+
+
+def test_once_ends_although_the_service_answers_byte_by_byte(tmp_path: Path) -> None:
+    with talking(dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")) as url:
+        diagnose = Client(url, timeout_seconds=0.5, retries=0).diagnose
+        window, state = rca.read_window(HEALTHY), State(tmp_path / "state")
+        rounds = Rounds(plan_of("one"), lambda _: window, diagnose, lambda _: None, state)
+        [outcome] = rounds.once()
+    assert "no answer in time" in str(outcome.error)
 
 
 def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import socketserver
 import ssl
 import subprocess
 import threading
@@ -216,3 +217,41 @@ def stub(handle: Handle, tls: ssl.SSLContext | None = None) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def talking(talk: Callable[[socket.socket], None], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server that reads each request, and whose bytes a function sends: ``talk(connection)``."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(1 << 16)
+                talk(self.request)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+        block_on_close = False
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        try:
+            yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def dripping(content: bytes, head: bytes = b"", every: float = 0.05) -> Callable[[socket.socket], None]:
+    """Send a head at once, then a byte of the content every so many seconds."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.sendall(head)
+        for byte in content:
+            connection.sendall(bytes([byte]))
+            time.sleep(every)
+
+    return talk

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from pathlib import Path
 
 import pytest
@@ -143,18 +142,6 @@ def test_dumps_that_were_just_taken_end_when_they_were_written(tmp_path: Path) -
         os.utime(path, (START + 3, START + 3))
     assert rca.read_window(folder).job.end == pytest.approx(START + 3)
     assert rca.diagnose(rca.read_window(folder)).abstained
-
-
-def test_a_pipe_is_read_once(tmp_path: Path, real_windows: Path) -> None:
-    body = rca.read_window(real_windows / "healthy").to_json()
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    thread = threading.Thread(target=lambda: pipe.write_bytes(body))
-    thread.start()
-    try:
-        assert rca.read_window(pipe).steps.num_rows > 0
-    finally:
-        thread.join()
 
 
 def test_two_dumps_of_one_rank_are_refused(tmp_path: Path) -> None:

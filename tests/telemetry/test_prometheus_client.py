@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 import rca
-from rca.telemetry.sources.prometheus import client, credentials
-from rca.telemetry.sources.prometheus.client import Prometheus, TooMuchError
+from rca.telemetry.sources.prometheus import answers, client, credentials
+from rca.telemetry.sources.prometheus.answers import TooMuchError
+from rca.telemetry.sources.prometheus.client import Prometheus
 from rca.telemetry.sources.prometheus.credentials import read_token
 from rca.telemetry.sources.prometheus.promql import hosts, matcher
 from rca.telemetry.sources.prometheus.queries import Query, read_samples
@@ -149,7 +150,7 @@ def test_what_selects_too_much_is_not_repeated(answer: Answer, no_pauses: list[f
 
 
 def test_an_answer_beyond_the_limit_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1000)
     with stub(always(success(["x" * 2000]))) as url, pytest.raises(TooMuchError, match="1,000 bytes"):
         Prometheus(url).query("up", 0.0)
 
@@ -175,7 +176,7 @@ def test_a_query_that_selects_too_much_is_split_by_time() -> None:
 
 def test_a_query_that_cannot_be_split_further_is_an_error() -> None:
     strict = stub(lambda path, parameters, headers: range_answer(parameters, most=1.0))
-    with strict as url, pytest.raises(rca.TooLarge, match="refuses even") as refused:
+    with strict as url, pytest.raises(rca.TooLarge, match=r"even \d+ s of up are too much") as refused:
         read_samples(Prometheus(url), [Query("up", 1000.0, 1600.0)], silent)
     assert "max-samples" in str(refused.value.hint)
 

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 import structlog
 
+from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca_api import tracing
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Setup
 from rca_api.compute.slot import Slot, Waiting, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics

@@ -20,8 +20,8 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
+from rca.deadline import Deadline
 from rca_api.compute import process
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Reply, Report, Setup
 
 #: Time limit for a process to become warm; imports from a cold disk take a few seconds.

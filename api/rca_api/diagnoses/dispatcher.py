@@ -9,9 +9,9 @@ from contextlib import suppress
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca.errors import RcaError
 from rca_api import tracing
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool, NeverBegun, ProcessesEnded
 from rca_api.diagnoses import work
 from rca_api.diagnoses.journal import Claimed, Journal

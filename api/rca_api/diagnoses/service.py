@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca_api import request_bodies
 from rca_api.admission import content_encoding
 from rca_api.compute.body import Received
-from rca_api.compute.deadline import Deadline
 from rca_api.decoding import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key

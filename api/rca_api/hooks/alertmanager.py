@@ -10,11 +10,11 @@ import orjson
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca.errors import InvalidInput, RcaError
 from rca.runbook.headline import headline
 from rca.runbook.phrases import plain
 from rca.telemetry.window_memory import refuse_large
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.process import Context
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.stored import read_stored
@@ -31,6 +31,8 @@ from rca_api.webhooks.messages import ALERT_NAME
 MOST_JOBS = 16
 #: Windows end at whole minutes, so that messages at the same time have one window.
 _MINUTE = 60.0
+#: Share of the time left in which a source has to answer. The rest is for its error, or the diagnosis.
+_READING_SHARE = 0.8
 _log = structlog.stdlib.get_logger("rca_api.hooks")
 
 
@@ -96,10 +98,10 @@ def _not_asked(alert: Alert) -> str | None:
     return None
 
 
-def read_and_store(context: Context, wanted: WantedWindow, timeout: float) -> StoredWindow:
+def read_and_store(context: Context, wanted: WantedWindow, deadline: Deadline) -> StoredWindow:
     """Read the window of a job from its source, and store it; in a process of the pool."""
     with context.stage("decode"):
-        window = wanted.read(timeout)
+        window = wanted.read(_READING_SHARE * deadline.left())
         refuse_large(window, context.max_memory_bytes)
     return store(context, window)
 
@@ -132,7 +134,7 @@ async def _diagnosed(
 ) -> AlertAnswer:
     answer = AlertAnswer(fingerprints=job.fingerprints, state="failed", job_id=job.wanted.job)
     try:
-        window = await state.pool.run(read_and_store, job.wanted, deadline.left(), deadline=deadline)
+        window = await state.pool.run(read_and_store, job.wanted, deadline, deadline=deadline)
         diagnosis_id = await run_in_threadpool(
             state.journal.enqueue,
             window,

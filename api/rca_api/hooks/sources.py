@@ -117,8 +117,8 @@ class WantedWindow:
     start: float
     end: float
 
-    def read(self, timeout: float) -> Window:
-        """Read the window; `timeout` in seconds is that of one request.
+    def read(self, max_seconds: float) -> Window:
+        """Read the window within `max_seconds`, or the time limit of the source if that is shorter.
 
         Raises
         ------
@@ -131,5 +131,5 @@ class WantedWindow:
             namespace=self.namespace,
             start=self.start,
             end=self.end,
-            timeout=timeout,
+            max_seconds=max_seconds,
         )

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Path, Query, Request, Response, Security, status
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
+from rca.deadline import Deadline
 from rca.telemetry.encodings import arrow
 from rca_api import request_bodies
 from rca_api.admission import content_encoding
-from rca_api.compute.deadline import Deadline
 from rca_api.decoding import JSON, MULTIPART, Sent
 from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.jobs import repository, running, work

@@ -158,8 +158,8 @@ def due(
     served = select(caller.label("caller"), func.max(row.looked_at).label("at")).group_by(caller).subquery()
     odd, even = 2 * placed.c.newest - 1, 2 * placed.c.longest
     turn = case((odd < even, odd), else_=even)
-    due = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)
-    dealt = due.order_by(turn, served.c.at.asc().nulls_first(), row.job_id).limit(most)
+    found = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)
+    dealt = found.order_by(turn, served.c.at.asc().nulls_first(), row.job_id).limit(most)
     return session.scalars(dealt).all()
 
 

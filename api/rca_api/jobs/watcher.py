@@ -19,8 +19,8 @@ from typing import Any
 import structlog
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca.errors import RcaError
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal

@@ -11,9 +11,9 @@ import asyncio
 import structlog
 from sqlalchemy.exc import IntegrityError
 
+from rca.deadline import Deadline
 from rca.errors import RcaError
 from rca_api.compute.bundles import BundleRef
-from rca_api.compute.deadline import Deadline
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
 from rca_api.diagnoses.stored import read_stored

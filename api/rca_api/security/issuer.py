@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
+import http.client
+import ssl
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import orjson
 import structlog
-import urllib3
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
-from rca.errors import SourceError, cut
+from rca.errors import SourceError, TooLarge, cut
+from rca.timed_http import opener, read_answer
 
 _log = structlog.stdlib.get_logger("rca_api.security")
 _LIVE_SECONDS = 3600.0
@@ -22,6 +26,9 @@ _LIVE_SECONDS = 3600.0
 _REFRESH_SECONDS = 30.0
 _FETCH_SECONDS = 5.0
 _MAX_BYTES = 1 << 20
+
+#: What `read_json` raises if an issuer does not answer, or not within the limits.
+UNREACHABLE = (OSError, http.client.HTTPException, TooLarge)
 
 Fetch = Callable[[str], dict[str, Any]]
 
@@ -115,7 +122,7 @@ class IssuerKeys:
             self._keys = KeySet.import_key_set(self._fetch(_same_scheme(self._issuer, discovery["jwks_uri"])))  # type: ignore[arg-type]
             self._discovery = discovery
         except (
-            urllib3.exceptions.HTTPError,
+            *UNREACHABLE,
             JoseError,
             KeyError,
             TypeError,
@@ -189,28 +196,25 @@ def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> t
 
     Raises
     ------
-    urllib3.exceptions.HTTPError
-        Without an answer, and for a redirect.
+    OSError, http.client.HTTPException
+        Without an answer in time, and for a redirect.
+    TooLarge
+        If the answer is too large.
     ValueError
-        If the answer is too large, too slow or not JSON.
+        If it is not JSON.
     """
-    deadline = time.monotonic() + _FETCH_SECONDS
-    # Of connecting and answering together.
-    timeout = urllib3.Timeout(total=_FETCH_SECONDS)
-    with urllib3.PoolManager(timeout=timeout, retries=urllib3.Retry(0, redirect=0)) as http:
-        body, headers = None, {"Accept": "application/json"}
-        if form is not None:
-            body, headers["Content-Type"] = urlencode(form), "application/x-www-form-urlencoded"
-        answer = http.request(method, url, body=body, headers=headers, preload_content=False)
-        try:
-            found = b""
-            while piece := answer.read1(_MAX_BYTES):
-                found += piece
-                if len(found) > _MAX_BYTES:
-                    raise ValueError(f"{url} is larger than {_MAX_BYTES} bytes")
-                # The time limit of a single read does not stop an issuer that sends single bytes.
-                if time.monotonic() > deadline:
-                    raise ValueError(f"{url} has not answered within {_FETCH_SECONDS:g} s")
-        finally:
-            answer.close()
-    return answer.status, json.loads(found)
+    body, headers = None, {"Accept": "application/json"}
+    if form is not None:
+        body, headers["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
+    asked = urllib.request.Request(url, body, headers, method=method)  # noqa: S310  (the setting is checked)
+    # The issuer is reached directly, as always.
+    send = opener(ssl.create_default_context(), urllib.request.ProxyHandler({}))
+    try:
+        answer = send.open(asked, timeout=_FETCH_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code < 400:
+            error.close()
+            raise
+        answer = error
+    with answer:
+        return answer.status, orjson.loads(read_answer(answer, _MAX_BYTES))

@@ -6,16 +6,13 @@ access to other hosts. Only the browser that began the sign-in has the code's ve
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import urllib3
-
 from rca_api.problems import ProblemError
-from rca_api.security.issuer import IssuerError, IssuerKeys, read_json
+from rca_api.security.issuer import UNREACHABLE, IssuerError, IssuerKeys, read_json
 from rca_api.security.tokens import RefusedToken, TokenVerifier
 
 #: Codes that are exchanged at once. Each one takes a thread of the service while the issuer answers.
@@ -117,7 +114,7 @@ class SignIn:
         }
         try:
             status, answer = self._post(self._keys.address("token_endpoint"), form)
-        except (urllib3.exceptions.HTTPError, ValueError) as error:
+        except (*UNREACHABLE, ValueError) as error:
             raise IssuerError(f"the issuer gives no token: {type(error).__name__}") from error
         if status >= 500:
             raise IssuerError(f"the issuer gives no token: it answers {status}")
@@ -140,5 +137,5 @@ class SignIn:
 def _posted(url: str, form: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
     status, document = read_json("POST", url, form)
     if not isinstance(document, dict):
-        raise json.JSONDecodeError("is no object", "", 0)
+        raise ValueError("the answer is no object")
     return status, document

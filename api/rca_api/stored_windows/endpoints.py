@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
 
+from rca.deadline import Deadline
 from rca.telemetry.encodings import arrow
-from rca_api.compute.deadline import Deadline
 from rca_api.decoding import JSON, MULTIPART
 from rca_api.diagnoses import work
 from rca_api.diagnoses.schemas import TelemetryWindow

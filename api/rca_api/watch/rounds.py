@@ -13,7 +13,7 @@ import structlog
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
-from rca.telemetry.files import replace_file
+from rca.telemetry.files import read_file, replace_file
 from rca.telemetry.window import Window
 from rca_api.watch.plan import Plan, WatchedJob
 
@@ -50,7 +50,7 @@ class State:
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}
         try:
-            held = orjson.loads(path.read_bytes())
+            held = orjson.loads(read_file(path))
             self._last = {str(job): float(at) for job, at in held["diagnosed"].items()}
         except FileNotFoundError:
             pass

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response, Security
 from pydantic import Field
 
+from rca.deadline import Deadline
 from rca_api.admission import content_encoding
-from rca_api.compute.deadline import Deadline
 from rca_api.decoding import JSON, MULTIPART, Sent
 from rca_api.negotiation import WAIT_PARAMETER, Preferences, choose
 from rca_api.parameters import WHOLE, Flag

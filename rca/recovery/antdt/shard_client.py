@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+import orjson
 
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.recovery.antdt.leases import (
@@ -23,11 +26,14 @@ from rca.recovery.antdt.leases import (
     Report,
 )
 from rca.recovery.antdt.shard_plan import Shard, ShardPlan
+from rca.timed_http import opener, read_answer
 
 _RETRIED = frozenset({429, 502, 503, 504})
 _LONGEST_WAIT_SECONDS = 10.0
 #: Reports of one request; the service takes a thousand.
 _AT_ONCE = 500
+#: Largest answer, bytes.
+_MAX_BYTES = 16 << 20
 
 
 class ShardClient:
@@ -72,6 +78,7 @@ class ShardClient:
         self._sets = f"{base_url.rstrip('/')}/v1/data-shards"
         self._place = f"{self._sets}/{quote(name, safe='')}"
         self._timeout, self._retries = timeout_seconds, retries
+        self._opener = opener(ssl.create_default_context())
         key = api_key or os.environ.get("RCA_API_KEY")
         self._headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {key}"} if key else {}
@@ -147,8 +154,8 @@ class ShardClient:
         for attempt in range(self._retries + 1):
             request = urllib.request.Request(place, content, self._headers, method=method)  # noqa: S310
             try:
-                with urllib.request.urlopen(request, timeout=self._timeout) as answer:  # noqa: S310
-                    found: dict[str, Any] = json.loads(answer.read())
+                with self._opener.open(request, timeout=self._timeout) as answer:
+                    found: dict[str, Any] = orjson.loads(read_answer(answer, _MAX_BYTES))
                     return found
             except urllib.error.HTTPError as error:
                 with error:
@@ -173,7 +180,7 @@ def _lease(found: dict[str, Any] | None) -> Lease | None:
 
 def _refusal(error: urllib.error.HTTPError) -> RcaError:
     try:
-        problem = json.loads(error.read())
+        problem = orjson.loads(read_answer(error, _MAX_BYTES))
         detail, hint = str(problem["detail"]), problem.get("hint")
     except (ValueError, KeyError, TypeError):
         return SourceError(f"HTTP {error.code} without a problem document; is this the right address?")

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from rca.errors import InvalidWindow, SourceError
 from rca.telemetry.encodings.document import Decoded, job_fields, parsed_job
-from rca.telemetry.files import replace_folder
+from rca.telemetry.files import open_file, read_file, replace_folder
 from rca.telemetry.job import Job
 from rca.telemetry.schema import METRICS, SPECS, SUFFICIENT, TableSpec
 
@@ -115,7 +115,7 @@ def _refuse_to_replace(target: Path, attached: Mapping[str, bytes]) -> None:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise SourceError(
             f"{path}: no such file",
@@ -132,7 +132,7 @@ def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
     # Long text columns are read as codes: 20 million metric samples then need little memory.
     coded = ["name", "node", "device"] if spec is METRICS else []
     try:
-        with pq.ParquetFile(path, read_dictionary=coded) as file:
+        with open_file(path) as content, pq.ParquetFile(content, read_dictionary=coded) as file:
             table = file.read()
         table.validate(full=True)
     except pa.ArrowException as error:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from rca.arrays import FloatArray, IntArray
 from rca.collect.segments import BEGIN, SUFFIX, Segment, read_segment
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import open_file, read_file
 from rca.telemetry.schema import EVENTS, METRICS, STEPS, TEXT
 from rca.telemetry.sources.collector_ends import END, RankEnd, found_at_the_end
 from rca.telemetry.sources.source import Source
@@ -109,7 +110,7 @@ def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[_File]:
     """The files with whole headers; the others are noted."""
     for path in paths:
         try:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 header = read_segment(file.readline(1 << 20)).header
             place = _File(path, header)
             if not 0 <= place.session[1] < min(int(header["world_size"]), MAX_WORLD_SIZE):
@@ -169,7 +170,7 @@ def _rank(files: Sequence[_File], notes: list[str]) -> _Rank:
         if file.path.stat().st_size > MAX_SEGMENT_BYTES:
             notes.append(f"{file.path.name} was skipped: it has more than {MAX_SEGMENT_BYTES:,} bytes")
             continue
-        segments.insert(0, read_segment(file.path.read_bytes()))
+        segments.insert(0, read_segment(read_file(file.path)))
         n_steps += len(segments[0].steps)
         if n_steps > WINDOW_STEPS:
             break

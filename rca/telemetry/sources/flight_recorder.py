@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.telemetry.clock_units import LATEST_SECOND
+from rca.telemetry.files import read_file
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
 from rca.telemetry.sources.source import Source
 from rca.telemetry.validation import MAX_WORLD_SIZE
@@ -205,7 +206,7 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     try:
         if (size := path.stat().st_size) > MAX_DUMP_BYTES:
             raise TooLarge(f"{path.name} has {size:,} bytes; the limit of a dump is {MAX_DUMP_BYTES:,} bytes")
-        body = path.read_bytes()
+        body = read_file(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:

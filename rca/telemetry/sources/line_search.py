@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rca.errors import InvalidInput, SourceError
+from rca.telemetry.files import open_file
 
 BLOCK_BYTES = 1 << 22
 #: The rest of a longer line is left out. Watchdogs and timers write a few hundred characters.
@@ -89,7 +90,7 @@ def _blocks_of_lines(path: Path) -> Iterator[pa.Array]:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     try:
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw

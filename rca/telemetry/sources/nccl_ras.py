@@ -22,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, SourceError, TooLarge
+from rca.telemetry.files import read_file
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
 from rca.telemetry.sources.log_events import one_line
 from rca.telemetry.sources.nccl_processes import NcclProcess, ranks_of_job
@@ -179,7 +180,7 @@ def _status(path: Path) -> _Status:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TooLarge(f"{path.name} has {size:,} bytes; the limit of a status is {MAX_BYTES:,} bytes")
-        body = path.read_bytes()
+        body = read_file(path)
         written = path.stat().st_mtime
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -15,6 +15,7 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import IO, Any, cast
 import orjson
 
 from rca.errors import InvalidInput, SourceError, TooLarge
+from rca.telemetry.files import open_file
 
 BLOCK_BYTES = 1 << 24
 #: A member before the first event, such as the process groups of a large job, or one event.
@@ -125,10 +127,12 @@ class _Header:
         self.members = members
 
 
-def _opened(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        packed = file.read(2) == _GZIP
-    return cast("IO[bytes]", gzip.open(path, "rb")) if packed else path.open("rb")
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with open_file(path) as raw:
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
 def _events(file: IO[bytes], path: Path) -> Iterator[dict[str, Any] | _Header]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
 from rca.telemetry.encodings.directory import OWN_FILES
+from rca.telemetry.files import open_file
 from rca.telemetry.sources import (
     collector,
     flight_recorder,
@@ -141,7 +142,7 @@ def _refuse_unknown_folder(path: Path, files: Sequence[Path]) -> None:
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(HEAD_BYTES)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -5,7 +5,8 @@ The names in the first line decide. Files of one folder are put together, such a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow.json
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
 from rca.telemetry.conversion import as_table
+from rca.telemetry.files import open_file
 from rca.telemetry.schema import EVENTS, METRICS, STEPS, TableSpec
 from rca.telemetry.sources.source import HEAD_BYTES, Source
 from rca.telemetry.validation import MAX_WORLD_SIZE
@@ -110,7 +112,7 @@ def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TooLarge(f"{path.name} has {size:,} bytes; the limit of a table is {MAX_BYTES:,} bytes")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             names, separator = _names(file.read(HEAD_BYTES))
         kind = _kind(names)
         if kind is None:
@@ -141,7 +143,7 @@ def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
 
 def _is_empty(path: Path) -> bool:
     """Whether nothing but white space follows the first line."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         first = file.readline(HEAD_BYTES)
         return not first.startswith(b"{") and not file.read(HEAD_BYTES).strip()
 
@@ -150,13 +152,20 @@ def _csv(path: Path, names: list[str], separator: str, most_rows: int) -> pa.Tab
     """Read a table in blocks, with the types that its first block shows."""
     texts = {name: pa.string() for name in ("node", "device", "name", "kind", "code", "message")}
 
-    def opened(types: Mapping[str, pa.DataType]) -> pyarrow.csv.CSVStreamingReader:
-        return pyarrow.csv.open_csv(
-            path,
-            read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=1, block_size=MAX_ROW_BYTES),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
-            convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True),
-        )
+    @contextmanager
+    def opened(types: Mapping[str, pa.DataType]) -> Iterator[pyarrow.csv.CSVStreamingReader]:
+        with (
+            open_file(path) as file,
+            pyarrow.csv.open_csv(
+                file,
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=names, skip_rows=1, block_size=MAX_ROW_BYTES
+                ),
+                parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
+                convert_options=pyarrow.csv.ConvertOptions(column_types=types, strings_can_be_null=True),
+            ) as reader,
+        ):
+            yield reader
 
     with opened(texts) as first:
         types = {field.name: _lasting(field.name, field.type) for field in first.schema}
@@ -202,7 +211,8 @@ def _refuse_many(path: Path, n_rows: int, most_rows: int) -> None:
 
 
 def _json_lines(path: Path) -> pa.Table:
-    return pyarrow.json.read_json(path, read_options=pyarrow.json.ReadOptions(block_size=MAX_ROW_BYTES))
+    with open_file(path) as file:
+        return pyarrow.json.read_json(file, read_options=pyarrow.json.ReadOptions(block_size=MAX_ROW_BYTES))
 
 
 def _refuse_impossible_end(name: str, ends: FloatArray) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
+from rca.telemetry.files import open_file
 from rca.telemetry.sources.log_events import ONE_STOP, LogEvents, one_line
 from rca.telemetry.sources.log_events import PATTERN as EVENT_PATTERN
 from rca.telemetry.sources.text_lines import Line, lines_of, mixed, task_in_name
@@ -158,7 +159,7 @@ def scan(paths: Iterable[Path]) -> JobLog:
 
 def _ends_in_a_cut_line(path: Path) -> bool:
     """Whether a plain log ends within the beginning of a watchdog's line."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         last = file.read().rsplit(b"\n", 1)[-1]
     return _BEGUN.search(last) is not None and re.search(WANTED.pattern, last) is None

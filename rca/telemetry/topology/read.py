@@ -12,6 +12,7 @@ import orjson
 import yaml
 
 from rca.errors import InvalidInput, SourceError, TooLarge, cut
+from rca.telemetry.files import read_text
 from rca.telemetry.topology.gpu_matrix import is_gpu_matrix, read_gpu_matrix
 from rca.telemetry.topology.hardware import HardwareTopology, merged
 from rca.telemetry.topology.kubernetes import is_node_list, read_node_list
@@ -91,7 +92,7 @@ def _text(path: Path) -> str:
             raise SourceError(f"{path} is a folder", hint="give its files, each with --topology")
         if path.stat().st_size > MAX_BYTES:
             raise TooLarge(f"{path} has more than {MAX_BYTES:,} bytes", hint=f"a topology is {_KINDS}")
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except UnicodeDecodeError:
         raise _unknown(str(path)) from None
     except OSError as error:

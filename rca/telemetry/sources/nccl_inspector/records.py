@@ -21,6 +21,7 @@ import orjson
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.telemetry.clock_units import LATEST_SECOND
+from rca.telemetry.files import open_file
 from rca.telemetry.sources.log_events import one_line
 from rca.telemetry.sources.nccl_processes import NcclProcess
 from rca.telemetry.sources.text_lines import unpacked
@@ -208,7 +209,7 @@ def _lines(path: Path, most: int) -> Iterator[bytes]:
     Of a long line only the first `LONGEST_LINE` bytes are given.
     """
     try:
-        with path.open("rb") as raw:
+        with open_file(path) as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             if not packed and path.stat().st_size > most:

@@ -22,6 +22,7 @@ import numpy as np
 import orjson
 
 from rca.errors import InvalidInput, SourceError, TooLarge, cut
+from rca.telemetry.files import read_file
 from rca.telemetry.sources.log_events import one_line
 from rca.telemetry.sources.text_lines import Line
 from rca.telemetry.validation import MAX_WORLD_SIZE
@@ -238,7 +239,7 @@ def read_json(path: Path) -> list[Report]:
             raise TooLarge(
                 f"{path.name} has {size:,} bytes; the limit of reports is {MAX_JSON_BYTES:,} bytes"
             )
-        body = path.read_bytes()
+        body = read_file(path)
         written = path.stat().st_mtime
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
+from rca.telemetry.files import open_file
 from rca.telemetry.row_errors import listed
 from rca.telemetry.schema import METRICS, OPS, STEPS
 from rca.telemetry.sources import watchdog
@@ -168,7 +169,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return file.read(HEAD_BYTES)
 
 

@@ -8,9 +8,9 @@ import re
 import ssl
 import urllib.parse
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError, cut
+from rca.telemetry.files import check_file, read_text
 from rca.telemetry.node_names import LOOPBACK
 
 #: Environment variables for credentials.
@@ -34,7 +34,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
         If the file cannot be read or is empty.
     """
     try:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        token = read_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError(
             f"{path}: cannot be read: {getattr(error, 'strerror', None) or 'no text'}"
@@ -139,6 +139,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 def trust(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
     try:
+        if ca_file is not None:
+            check_file(ca_file)
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError):
         raise InvalidInput(f"{ca_file}: holds no readable certificates (PEM)") from None

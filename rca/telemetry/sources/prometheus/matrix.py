@@ -12,6 +12,9 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.errors import SourceError
 
+#: Names are searched for numbers and ends: much longer ones take very long.
+MAX_LABEL_CHARACTERS = 4096
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -48,9 +51,9 @@ class Matrix:
             held = [each for each in result if each.get("values")]
             counts = np.array([len(each["values"]) for each in held], dtype=np.int64)
             pairs = list(chain.from_iterable(each["values"] for each in held))
-            time = np.array([pair[0] for pair in pairs], dtype=np.float64)
-            value = np.array([float(pair[1]) for pair in pairs], dtype=np.float64)
-            labels = [{"__name__": "", **each["metric"]} for each in held]
+            time = np.fromiter((float(pair[0]) for pair in pairs), np.float64, len(pairs))
+            value = np.fromiter((float(pair[1]) for pair in pairs), np.float64, len(pairs))
+            labels = [{"__name__": "", **label_set(each["metric"])} for each in held]
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
             raise SourceError("Prometheus answered a query with something that is no matrix") from None
         inside = (time >= start) & (time < end)
@@ -75,3 +78,23 @@ class Matrix:
             np.concatenate([part.value for part in parts]),
             sum(part.infinite for part in parts),
         )
+
+
+def label_set(value: Any) -> dict[str, str]:
+    """The labels of a series, as an answer has them.
+
+    Raises
+    ------
+    TypeError
+        If they are no texts by name.
+    SourceError
+        If one has more than `MAX_LABEL_CHARACTERS`.
+    """
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise TypeError("labels are texts by name")
+    if max(map(len, value.values()), default=0) > MAX_LABEL_CHARACTERS:
+        raise SourceError(
+            f"Prometheus answers with a label of more than {MAX_LABEL_CHARACTERS:,} characters",
+            hint="select series without it with --match",
+        )
+    return value

@@ -8,7 +8,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
 from rca.errors import TooLarge
-from rca.telemetry.sources.prometheus.client import Prometheus, TooMuchError
+from rca.telemetry.sources.prometheus.answers import TooMuchError
+from rca.telemetry.sources.prometheus.client import Prometheus
 from rca.telemetry.sources.prometheus.matrix import Matrix
 from rca.telemetry.sources.prometheus.promql import MOST_ALTERNATIVES, matcher, selector
 
@@ -18,8 +19,8 @@ AT_ONCE = 4
 PLANNED_SAMPLES, USUAL_INTERVAL = 300_000, 15.0
 #: A query that selects too much is halved down to this span, seconds.
 SHORTEST_SECONDS = 30.0
-#: Samples of one window.
-MAX_SAMPLES = 30_000_000
+#: Samples and series of one window. A series that two queries read counts twice.
+MAX_SAMPLES, MAX_SERIES = 30_000_000, 2_000_000
 #: Bounds of a range vector may exclude a sample at its begin; this much earlier includes it, seconds.
 RESOLUTION = 0.001
 #: Sums are read at this interval or more often, seconds: at least so often in a window.
@@ -104,7 +105,7 @@ def read_samples(
     found: dict[tuple[int, float], Matrix] = {}
     waiting = deque(enumerate(queries))
     running: dict[Future[Matrix], tuple[int, Query]] = {}
-    total, done, samples = len(queries), 0, 0
+    total, done, samples, series = len(queries), 0, 0, 0
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="prometheus")
     try:
         while waiting or running:
@@ -122,7 +123,9 @@ def read_samples(
                     continue
                 found[number, query.start] = matrix
                 samples += matrix.time.size
-                _refuse_too_many(samples, max_samples)
+                series += matrix.counts.size
+                _refuse_too_many(samples, max_samples, "samples")
+                _refuse_too_many(series, MAX_SERIES, "series")
                 done += 1
                 report("reading from Prometheus", done, total)
     finally:
@@ -137,7 +140,7 @@ def planned(
     if not names:
         return []
     counted = server.query(f"count by (__name__) ({selector(matcher('__name__', names), *matchers)})", end)
-    series = {each["metric"].get("__name__", ""): float(each["value"][1]) for each in counted}
+    series = {each["metric"].get("__name__", ""): each["value"] for each in counted}
     most = max(1.0, PLANNED_SAMPLES * USUAL_INTERVAL / (end - start))
     chunks: list[list[str]] = []
     size = most
@@ -153,7 +156,7 @@ def planned(
 
 
 def _run(server: Prometheus, query: Query) -> Matrix:
-    matrix = Matrix.from_result(server.query(query.expression, query.end), query.start, query.end)
+    matrix = server.samples(query.expression, query.start, query.end)
     if query.name is None:
         return matrix
     return replace(matrix, labels=tuple({**labels, "__name__": query.name} for labels in matrix.labels))
@@ -162,15 +165,15 @@ def _run(server: Prometheus, query: Query) -> Matrix:
 def _split(query: Query, error: TooMuchError) -> tuple[Query, Query]:
     if query.end - query.start < 2 * SHORTEST_SECONDS:
         raise TooLarge(
-            f"Prometheus refuses even {query.end - query.start:.0f} s of {query.selector}: {error.reason}",
-            hint="raise --query.max-samples of the server, or choose fewer machines with --labels",
+            f"even {query.end - query.start:.0f} s of {query.selector} are too much: {error.reason}",
+            hint="select less with --match or --labels; if the server refuses, raise its --query.max-samples",
         )
     return query.halves()
 
 
-def _refuse_too_many(samples: int, most: int) -> None:
-    if samples > most:
+def _refuse_too_many(found: int, most: int, what: str) -> None:
+    if found > most:
         raise TooLarge(
-            f"the job has more than {most:,} samples in this time",
-            hint="shorten it with --since, or --start and --end",
+            f"the job has more than {most:,} {what} in this time",
+            hint="shorten it with --since, or --start and --end; or select less with --match",
         )

@@ -51,7 +51,10 @@ class Places:
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key in which node2 comes before node10."""
     return tuple(
-        (0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", text) if part
+        # Python refuses numbers of thousands of digits; Kubernetes allows 253 characters in a name.
+        (0, int(part), "") if part[0] in "0123456789" and len(part) < 254 else (1, 0, part)
+        for part in re.split(r"([0-9]+)", text)
+        if part
     )
 
 
@@ -186,7 +189,11 @@ def _listed(devices: Mapping[Device, Labels], label_map: LabelMap) -> tuple[dict
 
 def _by_rank_label(devices: Mapping[Device, Labels], label: str) -> tuple[dict[Device, int], list[str]]:
     numbers = {device: labels.get(label, "") for device, labels in devices.items()}
-    ranks = {device: int(text) for device, text in numbers.items() if text.isdigit() and len(text) < 7}
+    ranks = {
+        device: int(text)
+        for device, text in numbers.items()
+        if text.isascii() and text.isdigit() and len(text) < 7
+    }
     if len(set(ranks.values())) < len(ranks):
         raise InvalidInput(f"two devices have the same rank in the label {label}")
     left = len(devices) - len(ranks)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rca.errors import InvalidInput, cut
 from rca.telemetry.catalogue import resolve
-from rca.telemetry.sources.prometheus.client import Prometheus
+from rca.telemetry.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.telemetry.sources.prometheus.job_devices import JobDevices, JobSearch
 from rca.telemetry.sources.prometheus.kubernetes import pod_name
 from rca.telemetry.sources.prometheus.label_map import LabelMap, read_label_map
@@ -63,7 +63,7 @@ def read_prometheus(
     matchers: Sequence[str] = (),
     token: str | None = None,
     ca_file: str | os.PathLike[str] | None = None,
-    timeout: float = 60.0,
+    timeout: float = USUAL_TIMEOUT,
     allow_partial: bool = False,
     headers: Mapping[str, str] | None = None,
     max_samples: int = MAX_SAMPLES,
@@ -92,7 +92,7 @@ def read_prometheus(
     ca_file : path, optional
         Certificates to trust in place of the system's.
     timeout : float, seconds
-        Of one request, one day at most.
+        Of all requests together, one day at most.
     allow_partial : bool
         Note warnings of the server in place of an error.
     headers : mapping of str to str, optional
