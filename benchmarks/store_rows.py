@@ -154,7 +154,7 @@ def _diagnosis(
                 "node": blamed,
                 "owner": cause["owner"],
                 "probability": cause["probability"],
-                "seconds_per_step": cause["seconds_per_step"],
+                "seconds_per_step": cause["seconds_per_step"] or 0.0,
             },
         )
 

@@ -12,7 +12,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import typer
+from fastapi.routing import iter_route_contexts
 from prometheus_client.metrics import MetricWrapperBase
+from starlette.routing import BaseRoute, Mount, Route
 from typer.core import TyperGroup
 
 from rca.cli import app as command_line
@@ -22,12 +24,16 @@ from rca.telemetry.sources.registry import SOURCES
 from rca_api import configuration
 from rca_api.app import create_app
 from rca_api.metrics import Metrics
+from rca_api.security.access import required
+from rca_api.security.principal import Scope
 from rca_api.settings import Settings
 
 #: First line of every page that is written from the code.
 GENERATED = "<!-- Written by `python -m rca_api.reference docs/reference`: change the code instead. -->"
 #: Methods in the order in which a page lists them.
 _METHODS = ("post", "get", "patch", "delete")
+#: Title of the operations that need no key.
+_NO_SCOPE = "Without a key"
 
 
 def causes() -> str:
@@ -126,6 +132,29 @@ def rest() -> str:
     )
 
 
+def scopes() -> str:
+    """List the operations that each scope allows, and those that need no key."""
+    with TemporaryDirectory() as folder:
+        routes = [
+            each.original_route
+            for each in iter_route_contexts(create_app(Settings(data_dir=Path(folder))).routes)
+        ]
+    allowed: dict[str, list[str]] = {name: [] for name in (*Scope, _NO_SCOPE)}
+    for route in routes:
+        for name in required(route) or (_NO_SCOPE,):
+            allowed[name] += _operations(route)
+    sections = (
+        "\n".join((f"## {name}", "", *(f"- {_codes([each])}" for each in sorted(held, key=_by_path))))
+        for name, held in allowed.items()
+    )
+    return _page(
+        "Scopes",
+        "What a key with one scope may do. `admin` includes all other scopes. A 403 names the scope that is "
+        "missing. `GET /metrics` needs `read` while `RCA_PUBLIC_METRICS` is off.",
+        "\n\n".join(sections),
+    )
+
+
 def commands() -> str:
     """List the commands with their options."""
     root = typer.main.get_command(command_line)
@@ -144,6 +173,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "cli.md": commands,
     "metrics.md": metrics,
     "rest.md": rest,
+    "scopes.md": scopes,
     "settings.md": settings,
     "signals.md": signals,
     "sources.md": sources,
@@ -199,6 +229,19 @@ def _answers(operation: Mapping[str, Any]) -> Iterator[str]:
     """Status codes that are not those of every operation."""
     common = {"401", "403", "422", "429", "500", "503"}
     return (status for status in operation["responses"] if status not in common)
+
+
+def _operations(route: BaseRoute) -> Iterator[str]:
+    """Methods with the address of a route; a folder of files is one address."""
+    if isinstance(route, Mount):
+        yield f"GET {route.path}/..."
+    elif isinstance(route, Route):
+        yield from (f"{method} {route.path_format}" for method in (route.methods or set()) - {"HEAD"})
+
+
+def _by_path(operation: str) -> tuple[str, int]:
+    method, _, path = operation.partition(" ")
+    return path, _METHODS.index(method.lower())
 
 
 def _leaves(command: Any, name: str) -> Iterator[tuple[str, Any]]:

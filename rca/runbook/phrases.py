@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from rca.diagnosis.result import PART_WORDS, Cause, Straggler, WindowSpan
 from rca.runbook.numbers import count, rank_list
 from rca.telemetry.catalogue import channels, resolve
+from rca.telemetry.names import UNSEEN
 
 _LONGEST_NAME = 120
 _MOST_NODES = 4
 #: Runs of ranks in one list.
 _MOST_RUNS = 8
-# Control and format characters (terminal escapes, direction overrides), line separators, lone surrogates.
-_UNPRINTABLE = {"Cc", "Cf", "Zl", "Zp", "Cs"}
+# Lone surrogates, too: a text of JSON may have them.
+_UNPRINTABLE = UNSEEN | {"Cs"}
 
 
 class Name(str):

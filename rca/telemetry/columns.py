@@ -20,12 +20,10 @@ import pyarrow.compute as pc
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidWindow
 from rca.telemetry.names import (
-    BLANK,
-    CONTROL_CHARACTER,
     DROPPED_COLUMNS,
     EXPECTED_NAME,
-    UNPRINTABLE,
-    has_control_character,
+    flaws_of,
+    has_unseen_character,
     meant_names,
 )
 from rca.telemetry.row_errors import listed, refused_rows, shown
@@ -91,12 +89,12 @@ def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:
         raise InvalidWindow(
             f"has {len(names):,} columns", table=spec.name, expected=f"at most {MOST_COLUMNS:,} columns"
         )
-    unprintable = next((name for name in names if has_control_character(name)), None)
+    unprintable = next((name for name in names if has_unseen_character(name)), None)
     if unprintable is not None:
         raise InvalidWindow(
-            f"has a column name with a control character: {shown(unprintable)!r}",
+            f"has a column name with a control or formatting character: {shown(unprintable)!r}",
             table=spec.name,
-            expected="column names without control characters",
+            expected="column names without control and formatting characters",
         )
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
@@ -235,13 +233,8 @@ def _without_blanks(array: pa.DictionaryArray) -> pa.DictionaryArray:
 def _refuse_unusable_names(
     spec: TableSpec, column: Column, table: pa.Table, array: pa.DictionaryArray
 ) -> None:
-    names = array.dictionary
-    flaws = {
-        BLANK: pc.equal(pc.utf8_trim_whitespace(names), ""),
-        UNPRINTABLE: pc.match_substring_regex(names, CONTROL_CHARACTER),
-    }
-    for flaw, found in flaws.items():
-        codes = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+    for flaw, found in flaws_of(array.dictionary).items():
+        codes = np.flatnonzero(found)
         # A dictionary may have values that no row has.
         if codes.size and (bad := np.isin(array.indices.fill_null(-1).to_numpy(), codes)).any():
             hint = "write null where it is not known" if column.nullable else None

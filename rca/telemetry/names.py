@@ -1,37 +1,78 @@
 """Names in a window: of jobs, nodes, metrics, devices, events and operations.
 
-Terminals, logs, messages and addresses show them, so they are not blank and have no control characters.
+Terminals, logs, messages and addresses show them. So they are not blank, every character of them is seen,
+and none changes the order of others. Browsers and HTTP clients drop path segments `.` and `..`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import Annotated
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-#: Control characters and line breaks of Unicode, as a regular expression of Python and of Arrow.
-CONTROL_CHARACTER = "[\\x00-\\x1f\\x7f-\\x9f\u2028\u2029]"
+from rca.arrays import BoolArray
+
+#: Categories of Unicode: control characters, formatting characters (such as marks of direction, and those
+#: without a width), line and paragraph separators.
+UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
+#: The same for Arrow; Python's `re` does not know categories.
+_UNSEEN = "[" + "".join(rf"\p{{{category}}}" for category in sorted(UNSEEN)) + "]"
 BLANK = "is blank"
-UNPRINTABLE = "has a control character"
+UNPRINTABLE = "has a control or formatting character"
+RELATIVE = "has a path segment . or .."
 #: What a name has to be, for errors.
-EXPECTED_NAME = "a name that is not blank and has no control characters"
-_CONTROL = re.compile(CONTROL_CHARACTER)
+EXPECTED_NAME = (
+    "a name that is not blank, without control or formatting characters, and without path segments . and .."
+)
+_RELATIVE = re.compile(r"(^|/)\.\.?(/|$)")
+_accepted_before = ContextVar("accepted_before", default=False)
+
+
+@contextmanager
+def accepted_before() -> Iterator[None]:
+    """Read what was stored: an earlier version may have accepted names that are refused now."""
+    token = _accepted_before.set(True)
+    try:
+        yield
+    finally:
+        _accepted_before.reset(token)
 
 
 def flaw_of(name: str) -> str | None:
     """Why a text cannot be a name; None if it can."""
+    if _accepted_before.get():
+        return None
     if not name.strip():
         return BLANK
-    return UNPRINTABLE if has_control_character(name) else None
+    if _RELATIVE.search(name):
+        return RELATIVE
+    return UNPRINTABLE if has_unseen_character(name) else None
 
 
-def has_control_character(text: str) -> bool:
-    """Whether a text has a control character or a line break."""
-    return _CONTROL.search(text) is not None
+def flaws_of(names: pa.Array) -> dict[str, BoolArray]:
+    """For each flaw, which of the names have it; as `flaw_of`, for columns of names."""
+    if _accepted_before.get():
+        return {}
+    found = {
+        BLANK: pc.equal(pc.utf8_trim_whitespace(names), ""),
+        RELATIVE: pc.match_substring_regex(names, _RELATIVE.pattern),
+        UNPRINTABLE: pc.match_substring_regex(names, _UNSEEN),
+    }
+    return {flaw: each.to_numpy(zero_copy_only=False) for flaw, each in found.items()}
+
+
+def has_unseen_character(text: str) -> bool:
+    """Whether a text has a control or formatting character, or a line break."""
+    return not text.isprintable() and any(unicodedata.category(letter) in UNSEEN for letter in text)
 
 
 def _name(text: str) -> str:
@@ -42,11 +83,12 @@ def _name(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    if has_control_character(text):
+    if not _accepted_before.get() and has_unseen_character(text):
         raise PydanticCustomError("one_line", UNPRINTABLE)
     return text
 
 
+#: Part of the rule: tools that read JSON Schema differ in which expressions they know.
 _SCHEMA = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"}
 #: A name, for models.
 Name = Annotated[str, Field(json_schema_extra=_SCHEMA | {"minLength": 1}), AfterValidator(_name)]

@@ -56,7 +56,7 @@ class Column:
     rank : bool
         A rank number, bounded by the world size.
     label : bool
-        A text that names something: not blank, without control characters.
+        A text that names something, see `rca.telemetry.names`.
     blank_is_null : bool
         Whether a blank text means that there is none.
     number_too : bool

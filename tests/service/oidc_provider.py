@@ -65,10 +65,10 @@ class Provider(ThreadingHTTPServer):
         )
         if not same or asked is None or asked["code_challenge"] != challenge:
             return 400, {"error": "invalid_grant"}
-        found = {"token_type": "Bearer", "id_token": self.token(CLIENT)}
+        found = {"token_type": "Bearer", "id_token": self.token(CLIENT, nonce=asked.get("nonce"))}
         return 200, found | ({} if self.audience is None else {"access_token": self.token(self.audience)})
 
-    def token(self, audience: str) -> str:
+    def token(self, audience: str, **more: Any) -> str:
         claims = {
             "iss": self.issuer,
             "aud": audience,
@@ -76,6 +76,7 @@ class Provider(ThreadingHTTPServer):
             "email": "ada@example.org",
             "exp": int(time.time()) + 300,
             "scope": self.scope,
+            **more,
         }
         return jwt.encode({"alg": "RS256", "kid": "one"}, claims, self.key)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -74,6 +75,46 @@ def test_a_key_of_another_scope_gets_403(service: Service) -> None:
     answer = service.post(service.key(Scope.read))
     assert answer.status_code == 403
     assert "'diagnose'" in answer.json()["detail"]
+
+
+def operations_of_scopes() -> dict[str, set[str]]:
+    """Operations by the title under which the page of scopes lists them."""
+    page = Path("docs/reference/scopes.md").read_text(encoding="utf-8")
+    sections = [section.partition("\n") for section in page.split("\n## ")[1:]]
+    return {title: set(re.findall(r"^- `(.+)`$", held, re.MULTILINE)) for title, _, held in sections}
+
+
+def status_of(service: Service, operation: str, headers: Mapping[str, str]) -> int:
+    """Status of an operation that is asked about things that are not there."""
+    method, _, path = operation.partition(" ")
+    known = {"digest": "0" * 64, "cause": "hang", "version": "1"}
+    place = re.sub(r"\{(\w+)\}", lambda found: known.get(found[1], "0" * 32), path)
+    return service.client.request(method, place, headers=headers, follow_redirects=False).status_code
+
+
+def test_the_page_of_scopes_lists_every_operation(service: Service) -> None:
+    listed = operations_of_scopes()
+    documented = {
+        f"{method.upper()} {path}" for path, held in service.app.openapi()["paths"].items() for method in held
+    }
+    assert documented - set().union(*listed.values()) == set()
+    assert [*listed][:-1] == [scope.value for scope in Scope]
+
+
+def test_a_key_with_one_scope_may_do_what_the_page_of_scopes_lists(tmp_path: Path) -> None:
+    service = Service(tmp_path, rate_limit="")
+    *_, without_key = listed = operations_of_scopes()
+    open_to_all = listed.pop(without_key)
+    wrong = {each for each in open_to_all if status_of(service, each, {}) == 401}
+    for operation in set().union(*listed.values()):
+        allowed = {scope for scope in Scope if operation in listed[scope]}
+        others = set(Scope) - allowed - {Scope.admin}
+        wrong |= {operation} if status_of(service, operation, {}) != 401 else set()
+        wrong |= {operation} if status_of(service, operation, service.key(*others)) != 403 else set()
+        for scope in allowed:
+            if status_of(service, operation, service.key(scope)) in (401, 403):
+                wrong.add(operation)
+    assert wrong == set()
 
 
 def test_a_single_diagnosis_can_be_read_with_diagnose_or_feedback(service: Service) -> None:

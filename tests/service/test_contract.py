@@ -32,7 +32,7 @@ OPERATIONS = [(path, method, held) for path, methods in PATHS.items() for method
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 #: A value for each parameter of an address.
 KNOWN = {"version": "1", "cause": "hang", "digest": "0" * 64, "job_id": "job-1", "node": "node-1"}
-CONTROL = ["a\nb", "\n", "a\r", "\0", "\x1b[0m", "\x7f", "\x85", "\u2028"]
+CONTROL = ["a\nb", "\n", "a\r", "\0", "\x1b[0m", "\x7f", "\x85", "\u2028", "\u202e", "\u200b"]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -354,7 +354,7 @@ def test_texts_in_bodies_have_no_control_characters(
             accepted.append(place)
     # A note may have several lines.
     has_note = model in (NewFeedback, NewAction)
-    assert accepted == ([("note",)] if has_note and set(value) & set("\n\r\u2028") else [])
+    assert accepted == ([("note",)] if has_note and set(value) & set("\n\r\u2028\u202e\u200b") else [])
 
 
 def test_a_number_for_a_boolean_is_refused_over_http(client: TestClient) -> None:

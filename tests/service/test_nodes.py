@@ -375,5 +375,23 @@ def test_replicas_at_once_lose_no_window(database: Database, told: tuple[OnDiagn
 
 
 def test_a_record_of_thousands_of_jobs_stays_a_probability() -> None:
-    record = Record("n", 100_000, 1, 0.0, 1.0, [blame(day, 1.0) for day in range(5000)])
+    record = Record("n", 100_000, [blame(day, 1.0) for day in range(5000)])
     assert judged(record, PRIOR) == pytest.approx(1.0)
+
+
+def test_spans_are_those_of_the_exposures_of_each_node(
+    database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
+) -> None:
+    for number, job in enumerate(("a", "b", "a", "c", "b")):
+        post(database, told, job, 10 * number, "nic_degradation" if job == "b" else "healthy")
+    with database.session() as session:
+        say(session, diagnosed(session, told, job="d", number=90, said="unsure", job_nodes=["node-9"]), NIC)
+        session.delete(session.get_one(NodeExposureRow, ("node-0", "a")))
+    with database.reading() as session:
+        found = repository.records(session, since=clock() - timedelta(days=1))
+        spans = repository.spans(session, found, since=clock() - timedelta(days=1))
+        rows = list(session.scalars(select(NodeExposureRow)))
+    for record in found:
+        mine = [row for row in rows if row.node == record.node]
+        first, last = min(row.first_seen for row in mine), max(row.last_seen for row in mine)
+        assert spans[record.node] == (sum(row.windows for row in mine), first, last)

@@ -35,10 +35,11 @@ def service(folder: Path, provider: Provider | None, **settings: Any) -> TestCli
     return client
 
 
-def code(provider: Provider) -> str:
+def code(provider: Provider, **changes: str) -> str:
     """A code as the issuer gives it to a browser that has the verifier."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(VERIFIER.encode()).digest()).decode().rstrip("=")
-    return provider.code({"client_id": CLIENT, "redirect_uri": BACK, "code_challenge": digest})
+    asked = {"client_id": CLIENT, "redirect_uri": BACK, "code_challenge": digest, "nonce": digest}
+    return provider.code(asked | changes)
 
 
 def exchange(client: TestClient, code: str, **changes: Any) -> Response:
@@ -81,6 +82,13 @@ def test_an_id_token_is_taken_only_if_the_client_is_the_audience(tmp_path: Path,
     assert exchange(client, code(provider)).status_code == 401
     same = service(tmp_path / "other", provider, oidc_audience=CLIENT)
     assert allowed(same, exchange(same, code(provider))) == 200
+
+
+def test_an_id_token_of_another_sign_in_is_refused(tmp_path: Path, provider: Provider) -> None:
+    provider.audience = None
+    client = service(tmp_path, provider, oidc_audience=CLIENT)
+    assert exchange(client, code(provider, nonce="of another sign-in")).status_code == 401
+    assert exchange(client, code(provider)).status_code == 200
 
 
 def test_a_token_without_scopes_signs_in_and_may_do_nothing(tmp_path: Path, provider: Provider) -> None:

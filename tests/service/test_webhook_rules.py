@@ -107,6 +107,21 @@ def test_secrets_are_long_and_unique() -> None:
         "192.0.0.8",
         "192.88.99.1",
         "100.127.255.255",
+        "192.88.99.2",
+        # the platform of a virtual machine on Azure; metadata of other clouds
+        "168.63.129.16",
+        "100.100.100.200",
+        "192.0.0.192",
+        # ISATAP in a public prefix, also below 6to4
+        "2606:4700:4700::5efe:7f00:1",
+        "2606:4700:4700::200:5efe:10.0.0.1",
+        "2606:4700:4700::100:5efe:10.0.0.1",
+        "2606:4700:4700::300:5efe:169.254.169.254",
+        "2002:808:808::5efe:a00:1",
+        "2002:808:808::200:5efe:a9fe:a9fe",
+        # the first prefix of Teredo, and the former 6bone
+        "3ffe:831f:808:808::f5ff:fffe",
+        "3ffe::1",
     ],
 )
 def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) -> None:
@@ -128,6 +143,8 @@ def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) 
         "64:ff9b::808:808",
         "::ffff:8.8.8.8",
         "2002:808:808::1",
+        "2606:4700:4700::200:5efe:808:808",
+        "2606:4700:4700::5eff:7f00:1",
     ],
 )
 def test_public_addresses_are_public(address: str) -> None:
@@ -149,6 +166,8 @@ def test_public_addresses_are_public(address: str) -> None:
         "https://[::1/",
         "https://[v1.x]/",
         "https://[v7.example.org]/",
+        "https://[2606:4700:4700::1111]x/",
+        "https://[2606:4700:4700::1111].example.org:443/",
         "https://hooks.example.org/a b",
         "https://hooks.example.org/\r\nX-Header: 1",
         "https://höoks.example.org/",
@@ -263,7 +282,15 @@ def test_no_spelling_of_a_url_hides_its_host(url: str) -> None:
 @given(st.ip_addresses(v=4))
 def test_every_private_ipv4_address_is_private_inside_ipv6(address: IPv4Address) -> None:
     number = int(address)
-    inside = [f"::ffff:{address}", f"64:ff9b::{address}", f"2002:{number >> 16:x}:{number & 0xFFFF:x}::1"]
+    relayed = f"2002:{number >> 16:x}:{number & 0xFFFF:x}"
+    inside = [
+        f"::ffff:{address}",
+        f"64:ff9b::{address}",
+        f"{relayed}::1",
+        f"{relayed}::5efe:8.8.8.8",
+        f"2606:4700::200:5efe:{address}",
+        f"2002:808:808::5efe:{address}",
+    ]
     assert {is_public(each) for each in inside} == {is_public(str(address))}
     assert not is_public(f"::{address}")
     assert not is_public(f"64:ff9b:1::{address}")

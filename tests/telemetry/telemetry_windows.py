@@ -26,6 +26,19 @@ UNUSABLE_NAMES = [
     "a\x85b",
     "a\u2028b",
     "a\u2029",
+    ".",
+    "..",
+    "a/../b",
+    "./a",
+    "a/.",
+    # Marks of direction, no width, a tag.
+    "a\u202eb",
+    "\u2066a",
+    "a\u200f",
+    "a\u061cb",
+    "a\u200bb",
+    "\ufeffa",
+    "a\U000e0041",
 ]
 
 

@@ -14,6 +14,7 @@ from rca.features.end_events import read_events
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
 from rca.telemetry.fragments import between_steps, complete_until, joined, within
+from rca.telemetry.names import accepted_before
 from rca.telemetry.window import Window
 from rca.telemetry.window_memory import refuse_large
 from rca_api.compute.process import Context
@@ -213,7 +214,8 @@ def _window(context: Context, digests: Sequence[str], *, newest: bool = False) -
                     hint="name a shorter time with since and until",
                 )
             fragments.append(fragment)
-        window = joined(fragments[::-1])
+        with accepted_before():
+            window = joined(fragments[::-1])
         refuse_large(window, context.max_memory_bytes)
     return window
 

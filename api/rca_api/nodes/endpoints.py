@@ -45,15 +45,21 @@ def list_nodes(
     A node that several jobs blamed independently is a lemon; a node that was blamed once is not. Every job
     without a blame lowers the probability.
     """
-    state = State.of(request)
-    with state.database.reading() as session:
-        found = repository.records(session, since=now() - RECORD_AGE)
+    state, since = State.of(request), now() - RECORD_AGE
     prior = state.settings.node_lemon_prior
-    ranked = [Ranked(record, judged(record, prior)) for record in found]
-    kept = [each for each in ranked if each.probability >= THRESHOLD or not lemons]
-    items, following = ranked_page(kept, limit, cursor)
+    with state.database.reading() as session:
+        found = repository.records(session, since=since)
+        ranked = [Ranked(record, judged(record, prior)) for record in found]
+        kept = [each for each in ranked if each.probability >= THRESHOLD or not lemons]
+        listed, following = ranked_page(kept, limit, cursor)
+        spans = repository.spans(session, [each.record for each in listed], since=since)
     link_next(request, response, following)
-    return NodePage(items=[read_node(*each) for each in items], next=following)
+    items = [
+        read_node(record, spans[record.node], probability)
+        for record, probability in listed
+        if record.node in spans
+    ]
+    return NodePage(items=items, next=following)
 
 
 @router.get(
@@ -70,10 +76,11 @@ def show_history(
     cursor: Cursor = None,
 ) -> NodeHistory:
     """Show all blames of a node with job and time, newest first, and its lemon probability."""
-    state = State.of(request)
+    state, since = State.of(request), now() - RECORD_AGE
     with state.database.reading() as session:
-        found = repository.records(session, since=now() - RECORD_AGE, nodes=[node])
-        spoken = {each.diagnosis_id for each in corrections(session, now() - RECORD_AGE)}
+        found = repository.records(session, since=since, nodes=[node])
+        span = repository.spans(session, found, since=since).get(node)
+        spoken = {each.diagnosis_id for each in corrections(session, since)}
         blames = page(
             session,
             repository.history(node),
@@ -85,7 +92,9 @@ def show_history(
     if not found and not blames.items and cursor is None:
         raise ProblemError("not-found", f"no diagnosis has a verdict about {node!r}")
     link_next(request, response, blames.next)
-    summary = read_node(found[0], judged(found[0], state.settings.node_lemon_prior)) if found else None
+    summary = None
+    if found and span is not None:
+        summary = read_node(found[0], span, judged(found[0], state.settings.node_lemon_prior))
     return NodeHistory(node=node, summary=summary, items=blames.items, next=blames.next)
 
 

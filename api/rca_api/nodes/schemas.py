@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.incidents.schemas import moment
 from rca_api.nodes import fault_prior
-from rca_api.nodes.repository import Record
+from rca_api.nodes.repository import Record, Span
 
 
 class Node(BaseModel):
@@ -88,7 +88,7 @@ class NodeHistory(BaseModel):
     next: str | None
 
 
-def read_node(record: Record, probability: float) -> Node:
+def read_node(record: Record, span: Span, probability: float) -> Node:
     """Make the summary of a node."""
     return Node(
         node=record.node,
@@ -97,8 +97,8 @@ def read_node(record: Record, probability: float) -> Node:
         jobs=record.jobs,
         jobs_blamed=len(fault_prior.blaming_jobs(record.blames)),
         independent_blames=len(fault_prior.independent_blames(record.blames)),
-        windows=record.windows,
-        first_seen=moment(record.first_seen),
-        last_seen=moment(record.last_seen),
+        windows=span.windows,
+        first_seen=moment(span.first_seen),
+        last_seen=moment(span.last_seen),
         highest_seconds_per_step=record.highest_seconds_per_step,
     )

@@ -1,12 +1,14 @@
-"""The dependency with which an endpoint requires a scope."""
+"""The dependency with which an operation requires a scope."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Request, Security
+from fastapi.routing import APIRoute
 from fastapi.security import APIKeyHeader, HTTPBearer
+from starlette.routing import BaseRoute
 
 from rca_api.parameters import refuse_unknown
 from rca_api.problems import ProblemError
@@ -20,22 +22,27 @@ _BEARER = HTTPBearer(
 _HEADER = APIKeyHeader(name="X-API-Key", auto_error=False, description="An API key.")
 
 
-def requires(*scopes: Scope) -> Callable[..., Principal]:
-    """Make a dependency that gives the caller if it holds one of `scopes`; else it raises 401, 403 or 429.
+@dataclass(frozen=True)
+class Requirement:
+    """A dependency that gives the caller if it holds one of `scopes`; else it raises 401, 403 or 429.
 
     It raises 422 for a query parameter that the operation does not have.
 
-    The dependency is a plain function, so that FastAPI runs it in a thread: it reads the database.
+    It is no coroutine, so that FastAPI runs it in a thread: it reads the database.
     """
-    wanted = " or ".join(repr(scope.value) for scope in scopes)
 
-    def caller(
+    scopes: tuple[Scope, ...]
+
+    def __call__(
+        self,
         request: Request,
         _bearer: Annotated[object, Security(_BEARER)],
         _header: Annotated[object, Security(_HEADER)],
     ) -> Principal:
+        """Identify the caller and check its scopes."""
         found = State.of(request).authority.identify(request)
-        if not any(found.may(scope) for scope in scopes):
+        if not any(found.may(scope) for scope in self.scopes):
+            wanted = " or ".join(repr(scope.value) for scope in self.scopes)
             held = ", ".join(sorted(each.value for each in found.scopes)) or "none"
             raise ProblemError(
                 "forbidden",
@@ -46,4 +53,13 @@ def requires(*scopes: Scope) -> Callable[..., Principal]:
         refuse_unknown(request)
         return found
 
-    return caller
+
+def requires(*scopes: Scope) -> Requirement:
+    """Make the dependency of an operation that needs one of `scopes`."""
+    return Requirement(scopes)
+
+
+def required(route: BaseRoute) -> tuple[Scope, ...]:
+    """The scopes of which an operation needs one; empty for an operation that needs no key."""
+    needs = route.dependant.dependencies if isinstance(route, APIRoute) else ()
+    return tuple(scope for each in needs if isinstance(each.call, Requirement) for scope in each.call.scopes)

@@ -17,7 +17,7 @@ from sqlalchemy import String, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca.errors import InvalidInput
-from rca.telemetry.names import flaw_of
+from rca.telemetry.names import EXPECTED_NAME, flaw_of
 from rca_api.security.principal import Principal, Scope
 from rca_api.store.base import Base, UtcDateTime, now
 from rca_api.store.database import Database
@@ -57,7 +57,7 @@ def create(
     if flaw is not None:
         raise InvalidInput(
             f"the name of the key {flaw}",
-            hint=f"use up to {LONGEST_NAME} characters, none a control character",
+            hint=f"use {EXPECTED_NAME}, of up to {LONGEST_NAME} characters",
         )
     secret = secrets.token_urlsafe(32)
     row = ApiKeyRow(

@@ -6,6 +6,8 @@ access to other hosts. Only the browser that began the sign-in has the code's ve
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +41,12 @@ class Code:
     code: str
     verifier: str
     redirect_uri: str
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of the ID token: the digest of the verifier, as the challenge of PKCE."""
+        digest = hashlib.sha256(self.verifier.encode()).digest()
+        return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 class SignIn:
@@ -121,12 +129,12 @@ class SignIn:
         if status != 200:
             raise RefusedToken(f"the issuer refuses the code: {status} {answer.get('error')!r}")
         reasons = []
-        for name in ("access_token", "id_token"):
+        for name, nonce in (("access_token", None), ("id_token", given.nonce)):
             token = answer.get(name)
             if not isinstance(token, str):
                 continue
             try:
-                self._verifier.verify(token)
+                self._verifier.verify(token, nonce=nonce)
             except RefusedToken as error:
                 reasons.append(f"{name}: {error}")
             else:

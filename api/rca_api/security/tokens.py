@@ -79,8 +79,13 @@ class TokenVerifier:
         """
         self.keys.holding(None)
 
-    def verify(self, token: str) -> Principal:
+    def verify(self, token: str, nonce: str | None = None) -> Principal:
         """The caller with this token.
+
+        Parameters
+        ----------
+        nonce : str, optional
+            Nonce that the token must have, as the ID token of a sign-in.
 
         Raises
         ------
@@ -92,6 +97,8 @@ class TokenVerifier:
         try:
             claims = jwt.decode(token, self._key, algorithms=ALGORITHMS).claims
             self._claims.validate(claims)
+            if nonce is not None and claims.get("nonce") != nonce:
+                raise ValueError("the nonce is not that of this sign-in")
         except (JoseError, ValueError, TypeError) as error:
             raise RefusedToken(f"{type(error).__name__}: {error}") from error
         name = next((claims[key] for key in ("email", "preferred_username", "name") if key in claims), None)

@@ -23,6 +23,7 @@ import structlog
 
 from rca.errors import SourceError, TooLarge
 from rca.telemetry.encodings import arrow
+from rca.telemetry.names import accepted_before
 from rca.telemetry.window import Window
 from rca_api.store.canonical import CanonicalPieces
 
@@ -141,7 +142,9 @@ class WindowStore:
 
     def get(self, digest: str, max_bytes: int | None = None) -> Window:
         """Read and validate a window; raises as `read` does."""
-        return Window.from_arrow(self.read(digest, max_bytes), arrow.CONTENT_TYPE)
+        body = self.read(digest, max_bytes)
+        with accepted_before():
+            return Window.from_arrow(body, arrow.CONTENT_TYPE)
 
     def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
         """Delete a window; True if it is gone.

@@ -18,15 +18,31 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 #: The only IPv6 addresses that are routed on the internet.
 _UNICAST = ipaddress.ip_network("2000::/3")
 #: IPv4 addresses as IPv6: mapped, and of NAT64. Others, such as `::127.0.0.1`, are outside of `_UNICAST`.
-_EMBEDDED = (ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96"))
-#: Special addresses that `is_global` accepts, or does so in some versions of Python: relays of 6to4, and of
-#: IPv6 protocols (Teredo among them), benchmarks and documentation.
+_TRANSLATED = (ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96"))
+#: Addresses that `is_global` accepts, or does so in some versions of Python, but that no host on the internet
+#: has: the platform of a virtual machine on Azure, IPv4 protocols, relays of 6to4, IPv6 protocols (Teredo is
+#: one), documentation, and the former 6bone with the first prefix of Teredo.
 _SPECIAL = tuple(
-    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2001:db8::/32", "3fff::/20"))
+    map(
+        ipaddress.ip_network,
+        (
+            "168.63.129.16/32",
+            "192.0.0.0/24",
+            "192.88.99.0/24",
+            "2001::/23",
+            "2001:db8::/32",
+            "3ffe::/16",
+            "3fff::/20",
+        ),
+    )
 )
+#: Interface ids `0:5efe:<IPv4>` of ISATAP, without the bits for a universal and for a group address.
+_ISATAP, _ISATAP_MASK = 0x5EFE, 0xFCFFFFFF
 #: A last label of digits makes a host an IPv4 address for resolvers: `2130706433`, `0x7f.1`, `127.1`.
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]*")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+#: An IPv6 address in brackets, and a port.
+_BRACKETED = re.compile(r"\[[^]]*:[^]]*\](:[0-9]*)?")
 _ALLOW = "RCA_WEBHOOK_HOSTS can allow this host, RCA_WEBHOOK_PRIVATE all hosts"
 
 
@@ -97,8 +113,8 @@ class Policy:
             raise Refused("the URL must be plain ASCII; percent-encode other characters")
         if self.hosts and not self._named(host):
             raise Refused(f"{host!r} is not among the hosts of RCA_WEBHOOK_HOSTS")
-        if "[" in parts.netloc and ":" not in host:
-            # `urlsplit` accepts addresses of a future version, such as `[v1.x]`, and gives them as a name.
+        if "[" in parts.netloc and not _BRACKETED.fullmatch(parts.netloc):
+            # `urlsplit` gives `[v1.x]`, an address of a future version, as a name. It drops what follows a ].
             raise Refused("only an IPv6 address has brackets around it")
         literal = _literal(host)
         inside = _is_localhost(host) if literal is None else not is_public(literal)
@@ -141,23 +157,31 @@ class Policy:
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is public; an IPv4 address inside an IPv6 one is checked as well.
+    """Whether an IP address is a global unicast address, and so is every IPv4 address inside of it.
 
     An address with a zone, such as ``fe80::1%eth0``, belongs to one link.
     """
     if "%" in address:
         return False
     found: _Address = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.sixtofour
-        if any(found in network for network in _EMBEDDED):
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if inner is not None:
-            return is_public(str(inner))
-        if found not in _UNICAST:
-            return False
-    special = any(found in network for network in _SPECIAL if network.version == found.version)
-    return found.is_global and not found.is_multicast and not special
+    if isinstance(found, ipaddress.IPv4Address):
+        return _is_global(found)
+    inner = _embedded(found)
+    is_outer_global = found in _UNICAST and (found.sixtofour is not None or _is_global(found))
+    return (is_outer_global or any(found in each for each in _TRANSLATED)) and all(map(_is_global, inner))
+
+
+def _is_global(address: _Address) -> bool:
+    special = any(address in network for network in _SPECIAL if network.version == address.version)
+    return address.is_global and not address.is_multicast and not special
+
+
+def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """The IPv4 addresses to which an IPv6 address may be routed; Teredo's are special addresses anyway."""
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    is_isatap = int(address) >> 32 & _ISATAP_MASK == _ISATAP
+    found = [last] if is_isatap or any(address in each for each in _TRANSLATED) else []
+    return found if address.sixtofour is None else [*found, address.sixtofour]
 
 
 def _literal(host: str) -> str | None:

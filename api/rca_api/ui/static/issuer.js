@@ -16,10 +16,12 @@ export async function begin() {
   const [state, verifier] = [random(), random()];
   sessionStorage.setItem(BEGUN, JSON.stringify({ state, verifier, part: location.hash }));
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(verifier));
+  const challenge = base64url(new Uint8Array(digest));
   const url = new URL(address);
+  // The service knows the verifier, so it can compare the nonce of the ID token.
   const asked = {
     response_type: "code", client_id: client, redirect_uri: REDIRECT, scope, state,
-    code_challenge: base64url(new Uint8Array(digest)), code_challenge_method: "S256",
+    code_challenge: challenge, code_challenge_method: "S256", nonce: challenge,
   };
   for (const [name, value] of Object.entries(asked)) url.searchParams.set(name, value);
   location.assign(url);
