@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
-from rca.errors import InvalidInput, TooLarge
+from rca.errors import InvalidInput
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
-from rca.telemetry.fragments import between_steps, complete_until, joined, within
+from rca.telemetry.fragments import between_steps, complete_until, current, within
+from rca.telemetry.step_times import with_arrival
 from rca.telemetry.window import Window
-from rca.telemetry.window_memory import refuse_large
+from rca.telemetry.window_memory import WindowCounts, refuse_beyond, refuse_large
 from rca_api.compute.process import Context
 from rca_api.decoding import JSON, Sent
 from rca_api.diagnoses.work import StoredWindow, decoded, store
+from rca_api.jobs.segments import (
+    COPIES,
+    MAX_STEPS_BEHIND,
+    MIN_STEPS_DIAGNOSED,
+    NewestSteps,
+    gathered,
+    newest_gathered,
+    newest_steps,
+    oldest_gathered,
+)
 from rca_api.store.canonical import CanonicalPieces
 
 #: Steps before a change that its diagnosis compares with.
 STEPS_BEFORE = 120
 #: Tables that a diagnosis of a running job uses.
 USED_TABLES = ("steps", "metrics", "events")
-TABLES = ("steps", "metrics", "events", "ops", "collectives")
-#: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
-_COPIES = 4
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
 
@@ -61,12 +70,15 @@ class Look:
         Median step time.
     window : StoredWindow or None
         The window to diagnose, if one was wanted.
+    remarks : tuple of str
+        What of the telemetry does not count or was moved.
     """
 
     change: StepTimeChange | None
     last_step: int | None
     usual_seconds: float | None
     window: StoredWindow | None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,21 +102,37 @@ class Wanted:
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
-    """Decode, check and store telemetry of one job."""
-    window = decoded(context, sent)
+    """Decode, check and store telemetry of one job.
+
+    Steps that begin long after now get the time of their arrival, by which it shows later that their own
+    times cannot be.
+    """
+    window = decoded(context, sent, scope="fragment")
     if window.job.job_id != job_id:
         raise InvalidInput(
             f"the body is of job {window.job.job_id!r}, the address of {job_id!r}",
             hint="send it to the address of its own job",
         )
-    return _fragment(context, window)
+    size = COPIES * sum(table.nbytes for table in window.tables.values())
+    if context.max_memory_bytes is not None:
+        refuse_beyond(context.max_memory_bytes, size, "rows that are joined with others")
+    return _fragment(context, replace(window, steps=with_arrival(window.steps, time.time())))
 
 
 def cut(
-    context: Context, digests: Sequence[str], begin: float, end: float, accept: str
+    context: Context, digests: Sequence[str], begin: float, end: float, accept: str, as_sent: bool
 ) -> tuple[bytes, list[str]]:
-    """The window of a time, encoded, and the tables that a diagnosis would use and that have no row."""
-    window = _window(context, digests)
+    """The window of a time, encoded, and the tables that a diagnosis would use and that have no row.
+
+    Parameters
+    ----------
+    as_sent : bool
+        All rows with their own times, those of earlier attempts as well.
+    """
+    with context.stage("decode"):
+        window = gathered(context, digests)
+        if not as_sent:
+            window = current(window)
     if math.isfinite(begin) or math.isfinite(end):
         window = within(
             window, max(begin, window.job.start), min(end, math.nextafter(window.job.end, math.inf))
@@ -118,26 +146,36 @@ def cut(
 def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     """Look for a change of the step time, and cut the window that is to be diagnosed.
 
-    Steps that some ranks have not sent yet are left out. If all segments need too much memory, the newest
-    ones are looked at.
+    Steps that some ranks have not sent yet are left out. The window has as many of the newest steps as a
+    diagnosis has memory for.
+
+    Raises
+    ------
+    TooLarge
+        If it has no memory for a few steps.
     """
-    window = _window(context, digests, newest=True)
-    last = complete_until(window)
-    if last is None:
-        return Look(None, None, None, _silent(context, window, wanted))
-    steps, seconds = job_step_seconds(window)
+    with context.stage("decode"):
+        newest = newest_steps(context, digests)
+    last = None if newest is None else complete_until(newest.window, MAX_STEPS_BEHIND)
+    if newest is None or last is None:
+        return Look(None, None, None, _without_steps(context, digests, wanted))
+    steps, seconds = job_step_seconds(newest.window)
     steps, seconds = steps[steps <= last], seconds[steps <= last]
     change = change_in(steps, seconds)
     usual = float(nan_median(seconds[None, :], axis=1)[0])
-    due = _silent(context, window, wanted)
-    if due is None and is_due(change, last, wanted):
-        due = store(context, between_steps(window, first_step(change, last), last))
-    return Look(change, last, usual if math.isfinite(usual) else None, due)
+    window = None
+    if wanted.silent_until is not None:
+        highest = int(newest.numbers[-1])
+        window = _cut(context, newest, highest - STEPS_OF_A_WINDOW, highest, wanted.silent_until)
+    elif is_due(change, last, wanted):
+        window = _cut(context, newest, first_step(change, last), last)
+    return Look(change, last, usual if math.isfinite(usual) else None, window, newest.remarks)
 
 
-def merge(context: Context, digests: Sequence[str]) -> Fragment:
-    """Store the rows of several segments as one."""
-    return _fragment(context, _window(context, digests))
+def merge(context: Context, digests: Sequence[str]) -> tuple[Fragment, list[str]]:
+    """Store the rows of the oldest of these segments as one: as many as memory allows, and which."""
+    window, merged = oldest_gathered(context, digests)
+    return _fragment(context, window), merged
 
 
 def first_step(change: StepTimeChange | None, last_step: int) -> int:
@@ -151,58 +189,52 @@ def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> boo
         return True
     if change is None:
         return False
-    if wanted.changed_step is None or wanted.next_step is None:
+    if wanted.changed_step is None or wanted.next_step is None or wanted.changed_step > last_step:
+        # A change at a later step was one of an earlier attempt.
         return True
     return last_step >= wanted.next_step
 
 
-def _silent(context: Context, window: Window, wanted: Wanted) -> StoredWindow | None:
-    """The window of a silent job, up to now."""
+def _cut(
+    context: Context, newest: NewestSteps, first: int, last: int, until: float | None = None
+) -> StoredWindow:
+    """Store the window of the newest steps from `first` to `last` that a diagnosis has memory for."""
+    numbers = newest.numbers[newest.numbers <= last]
+    following = newest.numbers[newest.numbers > last]
+    n_steps = newest.n_fitting
+    while True:
+        first = max(first, int(numbers[max(0, numbers.size - n_steps)]))
+        read_to = int(following[0]) if following.size else last
+        window = between_steps(current(gathered(context, newest.digests, first, read_to)), first, last)
+        needed = WindowCounts.of(window)
+        if context.max_memory_bytes is None or needed.memory() <= context.max_memory_bytes:
+            break
+        # Metrics and events take memory as well.
+        n_steps = numbers[numbers >= first].size // 2
+        if n_steps < MIN_STEPS_DIAGNOSED:
+            refuse_beyond(context.max_memory_bytes, needed.memory(), str(needed))
+    # What is left out may be of other steps: the same remarks as on the job.
+    changes = {"end": max(window.job.end, until or 0.0), "remarks": newest.remarks or None}
+    return store(context, replace(window, job=window.job.model_copy(update=changes)))
+
+
+def _without_steps(context: Context, digests: Sequence[str], wanted: Wanted) -> StoredWindow | None:
+    """The window of a job that has sent no step and is silent, up to now."""
     if wanted.silent_until is None:
         return None
-    if window.steps.num_rows:
-        last = int(pc.max(window.steps.column("step")).as_py())
-        window = between_steps(window, last - STEPS_OF_A_WINDOW, last)
+    window = current(newest_gathered(context, digests))
+    refuse_large(window, context.max_memory_bytes)
     end = max(window.job.end, wanted.silent_until)
     return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
 
 
-def _window(context: Context, digests: Sequence[str], *, newest: bool = False) -> Window:
-    """All rows of the segments, or as many of the newest segments as memory allows.
-
-    Raises
-    ------
-    TooLarge
-        Without `newest`, if they need too much memory.
-    """
-    with context.stage("decode"):
-        fragments: list[Window] = []
-        held = 0
-        for digest in reversed(digests):
-            fragment = context.windows.get(digest)
-            held += sum(getattr(fragment, name).nbytes for name in TABLES)
-            if context.max_memory_bytes is not None and _COPIES * held > context.max_memory_bytes:
-                if newest and fragments:
-                    break
-                raise TooLarge(
-                    f"the telemetry of this time has more than {held:,} bytes",
-                    hint="name a shorter time with since and until",
-                )
-            fragments.append(fragment)
-        window = joined(fragments[::-1])
-        refuse_large(window, context.max_memory_bytes)
-    return window
-
-
 def _fragment(context: Context, window: Window) -> Fragment:
-    """Store a window whose bounds hold all of its rows."""
+    """Store rows, with the bounds of all of them."""
     begin, end = window.job.start, window.job.end
     for table, column in ((window.steps, "start_time"), (window.metrics, "time"), (window.events, "time")):
         if table.num_rows:
             bounds = pc.min_max(table.column(column)).as_py()
             begin, end = min(begin, bounds["min"]), max(end, bounds["max"])
-    if (begin, end) != (window.job.start, window.job.end):
-        window = replace(window, job=window.job.model_copy(update={"start": begin, "end": end}))
     first = last = None
     if window.steps.num_rows:
         numbers = pc.min_max(window.steps.column("step")).as_py()
