@@ -36,6 +36,7 @@ def write_rank(
     open_step: int | None = None,
     lost_rows: int = 0,
     max_bytes: int = 1 << 24,
+    attempt: int | None = None,
     **phases: float,
 ) -> list[Path]:
     """Files of one rank: a step each second, with these seconds per phase."""
@@ -46,6 +47,7 @@ def write_rank(
         "node": f"node-{rank // 2}",
         "job_id": "job-1",
         "run": run,
+        "attempt": attempt,
         "pid": 100 + rank,
         "started": started,
         "steps": list(COLUMNS),
@@ -99,6 +101,14 @@ def test_a_folder_is_a_window_of_all_ranks(tmp_path: Path) -> None:
         "time": BEGIN + 1, "node": "node-0", "rank": 0, "device": device, "name": name, "value": 1.0,
     }  # fmt: skip
     assert window.notes == ()
+
+
+def test_steps_have_the_number_of_their_attempt(tmp_path: Path) -> None:
+    write_job(tmp_path, ranks=range(3), attempt=1002)
+    write_rank(tmp_path, 3)
+    steps = rca.read_window(tmp_path).steps
+    attempts = dict(zip(steps["rank"].to_pylist(), steps["attempt"].to_pylist(), strict=True))
+    assert attempts == {0: 1002, 1: 1002, 2: 1002, 3: None}
 
 
 def test_a_rank_that_falls_silent_is_missed(tmp_path: Path) -> None:
