@@ -37,6 +37,7 @@ BENCHMARKS = {
     "scale": Benchmark("benchmarks.scale", long=True),
     "soak": Benchmark("benchmarks.soak", long=True),
     "store": Benchmark("benchmarks.store", long=True),
+    "streams": Benchmark("benchmarks.streams", long=True),
     "star": Benchmark("benchmarks.star", long=True),
     "star-selector": Benchmark("benchmarks.star_selector", long=True),
     "stragglar": Benchmark("benchmarks.stragglar", long=True),

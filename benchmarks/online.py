@@ -26,7 +26,7 @@ from rca.simulation.scenario import Scenario
 from rca.telemetry.fragments import between_steps
 from rca.telemetry.window import Window
 from rca.workers import Workers
-from rca_api.jobs.repository import MOST_STEPS_LOOKED_AT
+from rca_api.jobs.segments import MAX_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed
 from rca_api.jobs.work import Look, Wanted, first_step, is_due
 
@@ -125,7 +125,7 @@ def _watched(window: Window, onset: int | None) -> Watched:
     first: int | None = FIRST_STEP
     diagnoses = alarms = 0
     for end in range(STEPS_PER_LOOK, steps.size, STEPS_PER_LOOK):
-        looked = slice(max(0, end - MOST_STEPS_LOOKED_AT), end)
+        looked = slice(max(0, end - MAX_STEPS_LOOKED_AT), end)
         # Numbers from 0: the warm-up of a watched job is its own.
         change = change_in(steps[looked] - zero, seconds[looked])
         last = int(steps[end - 1]) - zero

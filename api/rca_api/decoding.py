@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
+from rca.telemetry.schema import Scope
 from rca.telemetry.window import Window
 
 JSON = "application/json"
@@ -47,15 +48,15 @@ class Limits:
     json: int
 
 
-def decode_window(body: bytes, content_type: str, limits: Limits) -> Window:
+def decode_window(body: bytes, content_type: str, limits: Limits, scope: Scope = "window") -> Window:
     """Decode and validate a window."""
     if not body:
         raise InvalidInput(
             "the body is empty", hint="send a telemetry window: job, steps and, if available, metrics"
         )
     if media_type(content_type) == MULTIPART:
-        return Window.from_arrow(body, content_type, max_bytes=limits.decoded)
-    return Window.from_json(body, max_bytes=limits.json)
+        return Window.from_arrow(body, content_type, max_bytes=limits.decoded, scope=scope)
+    return Window.from_json(body, max_bytes=limits.json, scope=scope)
 
 
 def decompress(body: bytes, encoding: str, limit: int) -> bytes:

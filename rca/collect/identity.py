@@ -15,8 +15,13 @@ WORLD_SIZE: Final = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_
 LOCAL_RANK: Final = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 NODE: Final = ("RCA_COLLECT_NODE", "SLURMD_NODENAME")
 JOB: Final = ("RCA_COLLECT_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
-#: A launcher's counts of restarts: each restart is a run of its own.
-RESTARTS: Final = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+#: Counts of restarts: of the scheduler, and of torchrun, which counts from 0 again in each restart of the
+#: scheduler. Each restart is a run of its own.
+RESTARTS: Final = ("RCA_COLLECT_ATTEMPT", "JOBSET_RESTART_ATTEMPT", "SLURM_RESTART_COUNT")
+INNER_RESTARTS: Final = ("TORCHELASTIC_RESTART_COUNT",)
+#: A restart of the scheduler counts as much as so many of torchrun.
+MAX_INNER_RESTARTS: Final = 1000
+MAX_RESTARTS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Identity:
     job_id : str or None
     run : str or None
         The same for all ranks of one run, other for a restart; None if the launcher gives none.
+    attempt : int or None
+        Number of the restart, which grows with each; None if the launcher gives none.
     """
 
     rank: int
@@ -40,6 +47,7 @@ class Identity:
     node: str
     job_id: str | None
     run: str | None
+    attempt: int | None = None
 
     def header(self) -> dict[str, Any]:
         """As in the header of a segment."""
@@ -50,6 +58,7 @@ class Identity:
             "node": self.node,
             "job_id": self.job_id,
             "run": self.run,
+            "attempt": self.attempt,
         }
 
 
@@ -69,15 +78,24 @@ def identify(
     world_size = _number(environment, WORLD_SIZE) if world_size is None else world_size
     rank = 0 if rank is None else rank
     job = job_id or _text(environment, JOB)
-    restarts = _text(environment, RESTARTS) or "0"
+    attempt = _attempt(environment)
     return Identity(
         rank=rank,
         world_size=max(rank + 1, 1 if world_size is None else world_size),
         gpu=_number(environment, LOCAL_RANK),
         node=node or _text(environment, NODE) or socket.gethostname() or "unknown",
         job_id=job,
-        run=None if job is None else f"{job}.{restarts}",
+        run=None if job is None else f"{job}.{attempt or 0}",
+        attempt=attempt,
     )
+
+
+def _attempt(environment: Mapping[str, str]) -> int | None:
+    """Number of the restart, by all counts together."""
+    outer, inner = _number(environment, RESTARTS), _number(environment, INNER_RESTARTS)
+    if outer is None and inner is None:
+        return None
+    return MAX_INNER_RESTARTS * min(outer or 0, MAX_RESTARTS) + min(inner or 0, MAX_INNER_RESTARTS - 1)
 
 
 def _process_group() -> tuple[int, int] | None:

@@ -111,10 +111,13 @@ def _of_the_same_names(metrics: pa.Table, known: pa.Table) -> pa.Table:
 
 
 def _above(rows: pa.Table, table: pa.Table) -> pa.Table:
-    """Rows above a table, in the table's columns; NaN, not null, in columns that the rows lack."""
+    """Rows above a table, in the table's columns; NaN, not null, in columns of numbers that the rows lack."""
     shared = rows.select([name for name in table.column_names if name in rows.column_names])
     lacking = [field for field in table.schema if field.name not in shared.column_names]
     for field in lacking:
-        shared = shared.append_column(field, pa.array(np.full(rows.num_rows, np.nan), field.type))
+        absent = pa.nulls(rows.num_rows, field.type)
+        if pa.types.is_floating(field.type):
+            absent = absent.fill_null(np.nan)
+        shared = shared.append_column(field, absent)
     whole = pa.concat_tables([shared.select(table.column_names), table])
     return whole.unify_dictionaries().combine_chunks()

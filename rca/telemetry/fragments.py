@@ -1,8 +1,8 @@
 """Windows joined from fragments: rows of any rank, in any order, sent once or several times.
 
-A fragment is a window of one job that holds some of its rows. Of rows with the same key the last one counts,
-so fragments can be sent again. A job that went back to a checkpoint repeats steps: its earlier attempt is
-left out from there on.
+A fragment is a window of one job that holds some of its rows. `joined` keeps every row, so that its result
+may be stored in place of the fragments. `current` is the window that is diagnosed: one row per rank and step,
+with the times of one clock.
 """
 
 from __future__ import annotations
@@ -13,28 +13,34 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rca.arrays import IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
-from rca.telemetry.job import Job
+from rca.telemetry.attempts import rows_of_latest_attempt
+from rca.telemetry.clock_units import SLACK_SECONDS
+from rca.telemetry.job import MAX_REMARKS, Job
 from rca.telemetry.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS, TableSpec
 from rca.telemetry.step_clock import sampled_within
+from rca.telemetry.step_times import ahead_note, ahead_of_arrival, steadied
 from rca.telemetry.window import Window
 
-#: Columns that tell the rows of a table apart.
+#: Columns that tell the rows of a table apart. A step that a rank takes again begins at another time.
 _KEYS: dict[TableSpec, tuple[str, ...]] = {
-    STEPS: ("rank", "step"),
+    STEPS: ("rank", "step", "attempt", "start_time"),
     METRICS: ("name", "node", "rank", "device", "time"),
     EVENTS: ("kind", "node", "rank", "time", "code", "message"),
-    OPS: ("rank", "step", "optype", "seq_id"),
+    OPS: ("rank", "step", "optype", "seq_id", "start_ts"),
     COLLECTIVES: ("rank", "group"),
 }
 
 
 def joined(fragments: Sequence[Window]) -> Window:
-    """One window of all rows of the fragments of one job.
+    """All rows of the fragments of one job, those of earlier attempts as well.
+
+    Of rows that differ in measured values only, the last one counts, in the place of the first one.
 
     Parameters
     ----------
@@ -44,7 +50,7 @@ def joined(fragments: Sequence[Window]) -> Window:
     Returns
     -------
     Window
-        From the first start to the last end.
+        From the first start to the last end. Rows are in the order of arrival; several may be of one step.
 
     Raises
     ------
@@ -53,13 +59,70 @@ def joined(fragments: Sequence[Window]) -> Window:
     """
     if not fragments:
         raise InvalidInput("there are no fragments to join")
-    if len(fragments) == 1:
-        return fragments[0]
-    tables = {spec.name: _joined([getattr(one, spec.name) for one in fragments], spec) for spec in _KEYS}
-    tables["steps"] = _latest_attempt(tables["steps"])
-    window = Window.from_tables(_job([fragment.job for fragment in fragments]), **tables)
+    tables = {spec.name: joined_rows([getattr(one, spec.name) for one in fragments], spec) for spec in _KEYS}
+    window = Window.from_tables(_job(fragments), **tables, scope="stored")
     notes = dict.fromkeys(note for fragment in fragments for note in fragment.notes)
-    return replace(window, notes=(*notes, *window.notes))
+    return replace(window, notes=tuple(notes))
+
+
+def current(window: Window) -> Window:
+    """The latest attempt of joined fragments, with the times of one clock per rank.
+
+    What is left out or moved is in the job's remarks.
+
+    Raises
+    ------
+    InvalidWindow
+        If the rows make no window.
+    """
+    steps, remarks = current_steps(window.steps)
+    samples = {name: getattr(window, name) for name in ("metrics", "events")}
+    job = window.job
+    moments = np.concatenate([each.column("time").to_numpy() for each in samples.values()])
+    bounds = np.array([job.start, job.end])
+    if steps.num_rows:
+        began, seconds = (steps.column(name).to_numpy() for name in ("start_time", "step_seconds"))
+        first, last = float(began.min()), float((began + np.nan_to_num(seconds)).max())
+        near = _near(moments, first, last)
+        if not near.all():
+            remarks.append(f"{int((~near).sum()):,} samples and events are far from all steps, and left out")
+        bounds = np.append(bounds[_near(bounds, first, last)], last)
+        moments = np.append(moments[near], [first, float(began.max())])
+    if moments.size:
+        # The end is later than every row.
+        bounds = np.append(bounds, [moments.min(), np.nextafter(moments.max(), np.inf)])
+    start, end = float(bounds.min()), float(bounds.max())
+    samples = {name: sampled_within(table, start, end) for name, table in samples.items()}
+    remarks = [*dict.fromkeys([*(job.remarks or ()), *remarks])][-MAX_REMARKS:]
+    job = job.model_copy(update={"start": start, "end": end, "remarks": tuple(remarks) or None})
+    ops = joined_rows([window.ops], OPS, keys=("rank", "step", "optype", "seq_id"))
+    found = Window.from_tables(job, steps=steps, ops=ops, collectives=window.collectives, **samples)
+    notes = dict.fromkeys([*window.notes, *found.notes])
+    return replace(found, notes=tuple(notes))
+
+
+def _near(moments: FloatArray, first: float, last: float) -> BoolArray:
+    found: BoolArray = (moments >= first - SLACK_SECONDS) & (moments <= last + SLACK_SECONDS)
+    return found
+
+
+def current_steps(steps: pa.Table) -> tuple[pa.Table, list[str]]:
+    """The steps of the latest attempt, with the times of one clock per rank, and notes.
+
+    Parameters
+    ----------
+    steps : pyarrow.Table
+        As `joined` gives it; the columns of phases may be absent.
+    """
+    ahead = ahead_of_arrival(steps)
+    kept, remarks = rows_of_latest_attempt(steps, ahead)
+    notes = [*ahead_note(steps, ahead), *remarks]
+    if "received_time" in steps.column_names:
+        steps = steps.drop_columns(["received_time"])
+    if not kept.all():
+        steps, ahead = steps.filter(pa.array(kept)), ahead[kept]
+    steps, remarks = steadied(steps, ahead)
+    return steps, [*notes, *remarks]
 
 
 def within(window: Window, begin: float, end: float) -> Window:
@@ -127,12 +190,7 @@ def between_steps(window: Window, first: int, last: int) -> Window:
         If there is no such step.
     """
     step = window.steps.column("step")
-    chosen = window.steps.filter(
-        pc.and_(
-            pc.greater_equal(step, pa.scalar(first, step.type)),
-            pc.less_equal(step, pa.scalar(last, step.type)),
-        )
-    )
+    chosen = numbered(window.steps, first, last)
     if not chosen.num_rows:
         raise InvalidInput(f"there are no steps from {first} to {last}")
     later = window.steps.filter(pc.greater(step, pa.scalar(last, step.type)))
@@ -145,8 +203,18 @@ def between_steps(window: Window, first: int, last: int) -> Window:
     return replace(found, steps=chosen)
 
 
-def _job(jobs: Sequence[Job]) -> Job:
+def numbered(steps: pa.Table, first: int | None, last: int | None) -> pa.Table:
+    """The steps from `first` to `last`; None is no bound."""
+    step = steps.column("step")
+    if first is not None:
+        steps = steps.filter(pc.greater_equal(step, pa.scalar(first, step.type)))
+        step = steps.column("step")
+    return steps if last is None else steps.filter(pc.less_equal(step, pa.scalar(last, step.type)))
+
+
+def _job(fragments: Sequence[Window]) -> Job:
     """Metadata of all fragments: the last one that lists a rank gives its place, the last one the rest."""
+    jobs = [fragment.job for fragment in fragments]
     for name in ("job_id", "world_size"):
         values = {getattr(job, name) for job in jobs}
         if len(values) > 1:
@@ -157,19 +225,29 @@ def _job(jobs: Sequence[Job]) -> Job:
             )
     places = {place.rank: place for job in jobs for place in job.ranks or ()}
     sizes = [job.parallelism for job in jobs if job.parallelism is not None]
+    # The bounds of a fragment whose times lie after its arrival are of the same clock.
+    bounds = [one.job for one in fragments if "received_time" not in one.steps.column_names] or jobs
     changes: dict[str, Any] = {
-        "start": min(job.start for job in jobs),
-        "end": max(job.end for job in jobs),
+        "start": min(job.start for job in bounds),
+        "end": max(job.end for job in bounds),
         "ranks": tuple(places[rank] for rank in sorted(places)) or None,
         "parallelism": sizes[-1] if sizes else None,
     }
     return jobs[-1].model_copy(update=changes)
 
 
-def _joined(tables: Sequence[pa.Table], spec: TableSpec) -> pa.Table:
-    """All rows; of those with the same key the last one."""
+def joined_rows(tables: Sequence[pa.Table], spec: TableSpec, keys: Sequence[str] = ()) -> pa.Table:
+    """All rows; of those with the same key the last one, in the place of the first one.
+
+    Parameters
+    ----------
+    tables : sequence of pyarrow.Table
+        In the order of arrival.
+    keys : sequence of str, optional
+        Columns that tell the rows apart; those of joined fragments if absent.
+    """
     filled = [table for table in tables if table.num_rows]
-    if len(filled) < 2:
+    if not filled or (len(filled) == 1 and not keys):
         return filled[0] if filled else tables[0]
     whole = pa.concat_tables([_plain(table) for table in filled], promote_options="default")
     for name in whole.column_names:
@@ -177,36 +255,29 @@ def _joined(tables: Sequence[pa.Table], spec: TableSpec) -> pa.Table:
         if column.null_count and pa.types.is_floating(column.type):
             filled_up = pc.fill_null(column, np.nan)
             whole = whole.set_column(whole.column_names.index(name), name, filled_up)
-    keys = [_codes(whole.column(name)) for name in _KEYS[spec] if name in whole.column_names]
-    order = np.lexsort((np.arange(whole.num_rows), *keys))
-    # Sorted by key, then arrival: the last row of each key differs from the next one.
-    last = np.ones(order.size, dtype=bool)
-    last[:-1] = np.any([np.diff(key[order]) != 0 for key in keys], axis=0)
-    return whole.take(pa.array(np.sort(order[last])))
+    named = [name for name in keys or _KEYS[spec] if name in whole.column_names]
+    columns = [_codes(whole.column(name)) for name in named]
+    order = np.lexsort((np.arange(whole.num_rows), *columns))
+    # Sorted by key, then arrival: the first row of each key differs from the one before.
+    first = np.ones(order.size, dtype=bool)
+    first[1:] = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    if first.all():
+        return whole
+    last = np.append(first[1:], True)
+    places = np.argsort(order[first])
+    return whole.take(pa.array(order[last][places]))
 
 
-def _codes(column: pa.ChunkedArray) -> IntArray:
-    """A number per distinct value; null is one of them."""
+def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """Numbers that are equal where the values are; null is one of them."""
+    if pa.types.is_floating(column.type) or (pa.types.is_integer(column.type) and not column.null_count):
+        numbers: npt.NDArray[Any] = column.to_numpy()
+        return numbers
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes: IntArray = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
-
-
-def _latest_attempt(steps: pa.Table) -> pa.Table:
-    """The rows without those that a rank began before it went back to the same or an earlier step."""
-    if not steps.num_rows:
-        return steps
-    rank, step = steps.column("rank").to_numpy(), steps.column("step").to_numpy()
-    order = np.lexsort((steps.column("start_time").to_numpy(), rank))
-    first = np.flatnonzero(np.diff(rank[order], prepend=-1))
-    kept = np.zeros(order.size, dtype=bool)
-    for begin, end in zip(first, [*first[1:], order.size], strict=True):
-        mine = step[order[begin:end]]
-        later = np.minimum.accumulate(mine[::-1])[::-1]
-        kept[order[begin:end]] = np.append(mine[:-1] < later[1:], True)
-    return steps if kept.all() else steps.filter(pa.array(kept))
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Group metric samples into series: the same name, node, rank and device."""
+"""Number the series of metric samples, and the steps: the same name, node, rank and device are one series."""
 
 from __future__ import annotations
 
@@ -86,3 +86,28 @@ def contiguous_order(number: npt.NDArray[np.int32], n_series: int) -> IntArray |
         high = (number >> 16).astype(np.uint16)
         order = order[np.argsort(high[order], kind="stable")]
     return order
+
+
+def step_codes(step: IntArray) -> tuple[IntArray, int]:
+    """Small codes for the step numbers, which grow with them, and how many codes there may be."""
+    low, high = int(step.min()), int(step.max())
+    if high - low < 4 * step.size + 1024:
+        return step - low, high - low + 1
+    distinct, code = np.unique(step, return_inverse=True)
+    return code, distinct.size
+
+
+def rows_by_rank(rank: IntArray) -> IntArray:
+    """Rows sorted by rank; those of one rank keep their order."""
+    # Numbers of 16 bits are sorted ten times faster.
+    narrow = rank.astype(np.uint16) if rank.size and rank.max() < 1 << 16 else rank
+    order: IntArray = np.argsort(narrow, kind="stable")
+    return order
+
+
+def rows_by_rank_and_step(rank: IntArray, code: IntArray, width: int) -> IntArray:
+    """Rows sorted by rank and step; `code` is below `width` and grows with the step."""
+    order = rows_by_rank(rank)
+    key = rank.astype(np.int64) * width + code
+    ordered = key[order]
+    return order if (ordered[1:] >= ordered[:-1]).all() else np.argsort(key, kind="stable")

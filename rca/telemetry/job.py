@@ -17,6 +17,8 @@ from rca.telemetry.names import Line, Name
 
 FORMAT = 1
 
+MAX_REMARKS = 64
+
 PartLevel = Literal["pcie_switch", "nic", "leaf_switch", "rail"]
 
 PositiveInt = Annotated[int, Field(ge=1, strict=True)]
@@ -79,6 +81,8 @@ class Job(BaseModel):
     start: float = Field(allow_inf_nan=False, strict=True)
     end: float = Field(allow_inf_nan=False, strict=True)
     hints: dict[str, Any] = Field(default_factory=dict)
+    #: What the producer left out or changed; a diagnosis repeats it.
+    remarks: tuple[Line, ...] | None = Field(None, max_length=MAX_REMARKS)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy with changes; the cached topology is dropped (pydantic would copy it)."""

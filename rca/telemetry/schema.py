@@ -112,6 +112,10 @@ STEPS = TableSpec(
         Column("start_time", pa.float64()),
         *(_amount(name) for name in PHASES),
         *(_amount(name) for name in LOAD_COLUMNS),
+        # Number of the job's restart; see `rca.telemetry.attempts`.
+        Column("attempt", pa.int64(), presence="optional", nullable=True),
+        # When a service received a row whose start_time was still to come; see `rca.telemetry.step_times`.
+        Column("received_time", pa.float64(), presence="optional", nullable=True),
     ),
     keys=("rank", "step"),
 )
@@ -172,6 +176,9 @@ COLLECTIVES = TableSpec(
     ),
     keys=("rank", "group"),
 )
+#: What rows are: a whole window, of which the latest attempt counts; some of a running job, which are joined
+#: with others; or such rows that were accepted before, and are not refused any more.
+Scope = Literal["window", "fragment", "stored"]
 #: A window has rows in at least one of these tables.
 SUFFICIENT = ("steps", "metrics", "events", "collectives")
 #: Columns of one table, unknown ones included.

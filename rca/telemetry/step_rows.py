@@ -7,15 +7,19 @@ import pyarrow as pa
 
 from rca.arrays import IntArray
 from rca.errors import InvalidWindow
+from rca.telemetry.attempts import attempt_numbers, latest_attempt
 from rca.telemetry.clock_units import refuse_foreign_clock, refuse_long_phases, refuse_overlapping_steps
 from rca.telemetry.density import CELLS_PER_ROW, FREE_CELLS, refuse_empty_cells
+from rca.telemetry.grouping import step_codes
 from rca.telemetry.job import Job
 from rca.telemetry.row_errors import refused_rows
-from rca.telemetry.schema import STEADY_PHASES, STEPS, SUFFICIENT
+from rca.telemetry.schema import STEADY_PHASES, STEPS, SUFFICIENT, Scope
 
 
-def checked_steps(steps: pa.Table, job: Job) -> tuple[pa.Table, list[str]]:
-    """The steps without timers that were not connected, and notes on these.
+def checked_steps(steps: pa.Table, job: Job, scope: Scope = "window") -> tuple[pa.Table, list[str]]:
+    """The steps of the latest attempt without timers that were not connected, and notes on what is left out.
+
+    Of a fragment all is kept: other fragments show what counts.
 
     Raises
     ------
@@ -28,15 +32,21 @@ def checked_steps(steps: pa.Table, job: Job) -> tuple[pa.Table, list[str]]:
             table="steps",
             expected=f"at least one row of {', '.join(SUFFICIENT)}",
         )
-    rank = steps.column("rank").to_numpy().astype(np.int64)
-    code, width = _step_codes(steps.column("step").to_numpy())
-    refuse_empty_cells(steps.num_rows, job.world_size, int(np.count_nonzero(np.bincount(code))))
-    _refuse_repeated_steps(steps, rank * width + code, job.world_size * width)
+    _refuse_repeated_steps(steps, job)
+    notes: list[str] = []
+    if scope == "window":
+        if "attempt" in steps.column_names:
+            steps, notes = latest_attempt(steps)
+        n_steps = int(np.count_nonzero(np.bincount(step_codes(steps.column("step").to_numpy())[0])))
+        refuse_empty_cells(steps.num_rows, job.world_size, n_steps)
     refuse_foreign_clock(STEPS, "start_time", steps, job)
     refuse_long_phases(steps, job)
     refuse_overlapping_steps(steps)
     _refuse_timeless_steps(steps)
-    return _without_idle_timers(steps)
+    if scope == "fragment":
+        return steps, notes
+    steps, remarks = _without_idle_timers(steps)
+    return steps, [*notes, *remarks]
 
 
 def _refuse_timeless_steps(steps: pa.Table) -> None:
@@ -66,17 +76,8 @@ def _without_idle_timers(steps: pa.Table) -> tuple[pa.Table, list[str]]:
     return (steps.drop_columns(idle) if idle else steps), notes
 
 
-def _step_codes(step: IntArray) -> tuple[IntArray, int]:
-    """Small codes for the step numbers, and how many codes there may be."""
-    low, high = int(step.min()), int(step.max())
-    if high - low < 4 * step.size + 1024:
-        return step - low, high - low + 1
-    distinct, code = np.unique(step, return_inverse=True)
-    return code, distinct.size
-
-
-def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:
-    """`key` is one integer per (rank, step), below `n_keys`."""
+def _refuse_repeated_steps(steps: pa.Table, job: Job) -> None:
+    key, n_keys = _keys(steps, job)
     if n_keys <= FREE_CELLS + 4 * CELLS_PER_ROW * key.size:
         seen = np.zeros(n_keys, dtype=bool)
         seen[key] = True
@@ -96,6 +97,16 @@ def _refuse_repeated_steps(steps: pa.Table, key: IntArray, n_keys: int) -> None:
         "is repeated: the rank reported this step before",
         bad,
         steps,
-        expected="one row per rank and step",
+        expected="one row per rank and step, or an attempt number that tells them apart",
         extra={"earlier_row": earlier},
     )
+
+
+def _keys(steps: pa.Table, job: Job) -> tuple[IntArray, int]:
+    """One integer per rank, step and attempt, and how many there may be."""
+    code, width = step_codes(steps.column("step").to_numpy())
+    key, n_keys = steps.column("rank").to_numpy().astype(np.int64) * width + code, job.world_size * width
+    if "attempt" in steps.column_names:
+        attempts, number = np.unique(attempt_numbers(steps), return_inverse=True)
+        key, n_keys = key * attempts.size + number, n_keys * attempts.size
+    return key, n_keys

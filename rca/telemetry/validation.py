@@ -28,6 +28,7 @@ from rca.telemetry.schema import (
     METRICS,
     SPECS,
     SUFFICIENT,
+    Scope,
     TableSpec,
 )
 from rca.telemetry.step_rows import checked_steps
@@ -45,6 +46,8 @@ def validated(
     events: pa.Table | None = None,
     ops: pa.Table | None = None,
     collectives: pa.Table | None = None,
+    *,
+    scope: Scope = "window",
 ) -> tuple[Job, dict[str, pa.Table], tuple[str, ...]]:
     """Check tables against the format and convert them to its types and column order.
 
@@ -54,6 +57,8 @@ def validated(
         Metadata, as a model or as the decoded JSON object.
     steps, metrics, events, ops, collectives : pyarrow.Table
         In any column order.
+    scope : {"window", "fragment", "stored"}
+        What the rows are; see `rca.telemetry.schema.Scope`.
 
     Returns
     -------
@@ -69,7 +74,7 @@ def validated(
         It names the table, the column, the first bad rows and what was expected.
     """
     checked = validated_job(job)
-    notes: list[str] = []
+    notes = list(checked.remarks or ())
     tables: dict[str, pa.Table] = {}
     given = (steps, metrics, events, ops, collectives)
     for spec, table in zip(SPECS.values(), given, strict=True):
@@ -77,9 +82,12 @@ def validated(
         _refuse_foreign_ranks(spec, clean, checked.world_size)
         tables[spec.name] = clean
         notes += remarks
-    refuse_silent_world(tables, checked.world_size)
+    if scope == "stored":
+        return checked, tables, tuple(notes)
+    if scope == "window":
+        refuse_silent_world(tables, checked.world_size)
     if tables["steps"].num_rows or not any(tables[name].num_rows for name in SUFFICIENT):
-        tables["steps"], remarks = checked_steps(tables["steps"], checked)
+        tables["steps"], remarks = checked_steps(tables["steps"], checked, scope)
         notes += remarks
     _check_collectives(tables["collectives"])
     refuse_foreign_clock(METRICS, "time", tables["metrics"], checked)

@@ -13,7 +13,7 @@ from rca.telemetry.encodings import arrow, directory, json
 from rca.telemetry.encodings.document import Decoded
 from rca.telemetry.encodings.json_text import uncollected
 from rca.telemetry.job import Job
-from rca.telemetry.schema import SPECS
+from rca.telemetry.schema import SPECS, Scope
 from rca.telemetry.validation import validated
 
 
@@ -61,6 +61,8 @@ class Window:
         events: TableLike | None = None,
         ops: TableLike | None = None,
         collectives: TableLike | None = None,
+        *,
+        scope: Scope = "window",
     ) -> Window:
         """Validate tables against the format and build a window.
 
@@ -71,6 +73,8 @@ class Window:
         steps, metrics, events, ops, collectives : pyarrow.Table, data frame or list of rows
             In any column order. Unknown columns are dropped and listed in `notes`. Steps, metrics or
             collectives have to be there. Times may be ISO 8601 or timestamps, durations ``*_ms``.
+        scope : {"window", "fragment", "stored"}
+            What the rows are; see `rca.telemetry.schema.Scope`.
 
         Raises
         ------
@@ -84,11 +88,17 @@ class Window:
             table, notes = (None, []) if data is None else as_table(spec, data)
             converted[spec.name] = table
             remarks += notes
-        checked, tables, more = validated(job, **converted)
+        checked, tables, more = validated(job, **converted, scope=scope)
         return cls(job=checked, notes=(*remarks, *more), **tables)
 
     @classmethod
-    def from_json(cls, body: bytes | bytearray | memoryview, *, max_bytes: int | None = None) -> Window:
+    def from_json(
+        cls,
+        body: bytes | bytearray | memoryview,
+        *,
+        max_bytes: int | None = None,
+        scope: Scope = "window",
+    ) -> Window:
         """Decode and validate the JSON encoding.
 
         Parameters
@@ -96,6 +106,7 @@ class Window:
         body : bytes-like
         max_bytes : int, optional
             Limit on the body. The memory to read it has a limit of ten times as much.
+        scope : {"window", "fragment", "stored"}
 
         Raises
         ------
@@ -105,7 +116,7 @@ class Window:
             If a limit is exceeded.
         """
         with uncollected():
-            return cls._validated(json.decode(body, max_bytes=max_bytes))
+            return cls._validated(json.decode(body, max_bytes=max_bytes), scope)
 
     @classmethod
     def from_document(cls, document: object) -> Window:
@@ -126,6 +137,7 @@ class Window:
         content_type: str | None = None,
         *,
         max_bytes: int | None = None,
+        scope: Scope = "window",
     ) -> Window:
         """Decode and validate the multipart Arrow encoding.
 
@@ -136,6 +148,7 @@ class Window:
             The request's header. Without it the body's first line gives the boundary.
         max_bytes : int, optional
             Limit on the decoded size of the job and all tables together, checked before anything is decoded.
+        scope : {"window", "fragment", "stored"}
 
         Raises
         ------
@@ -144,7 +157,7 @@ class Window:
         TooLarge
             If they would exceed `max_bytes`.
         """
-        return cls._validated(arrow.decode(body, content_type, max_bytes=max_bytes))
+        return cls._validated(arrow.decode(body, content_type, max_bytes=max_bytes), scope)
 
     @classmethod
     def from_directory(cls, path: str | PathLike[str]) -> Window:
@@ -160,8 +173,8 @@ class Window:
         return cls._validated(directory.read(path))
 
     @classmethod
-    def _validated(cls, decoded: Decoded) -> Window:
-        window = cls.from_tables(decoded.job, **decoded.tables)
+    def _validated(cls, decoded: Decoded, scope: Scope = "window") -> Window:
+        window = cls.from_tables(decoded.job, **decoded.tables, scope=scope)
         return replace(window, notes=(*decoded.notes, *window.notes))
 
     @property

@@ -33,6 +33,7 @@ def write_rank(
     events: Sequence[Event] = (),
     counted: float = 1.0,
     max_bytes: int = 1 << 24,
+    attempt: int | None = None,
     **phases: float,
 ) -> list[Path]:
     """Files of one rank: a step each second, with these seconds per phase, and events of its collector.
@@ -46,6 +47,7 @@ def write_rank(
         "node": f"node-{rank // 2}",
         "job_id": "job-1",
         "run": run,
+        "attempt": attempt,
         "pid": 100 + rank,
         "started": started,
         "steps": list(COLUMNS),

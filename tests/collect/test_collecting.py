@@ -325,6 +325,7 @@ def test_importing_the_collector_imports_numpy_and_nothing_heavier() -> None:
         ({"RANK": "2", "WORLD_SIZE": "x"}, 2, 3, None, None),
         ({"TORCHELASTIC_RUN_ID": "none", "RANK": "0"}, 0, 1, None, None),
         ({"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2"}, 0, 1, None, "a.2"),
+        ({"SLURM_JOB_ID": "77", "SLURM_RESTART_COUNT": "1"}, 0, 1, None, "77.1000"),
     ],
 )
 def test_launchers_say_which_rank_this_is(
@@ -335,8 +336,22 @@ def test_launchers_say_which_rank_this_is(
     assert found.node
     assert identity.identify(1, 4, "n", "j", environment).header() | {"gpu": None} == {
         "rank": 1, "world_size": 4, "gpu": None, "node": "n", "job_id": "j",
-        "run": f"j.{environment.get('TORCHELASTIC_RESTART_COUNT', 0)}",
+        "run": f"j.{found.attempt or 0}", "attempt": found.attempt,
     }  # fmt: skip
+
+
+def test_a_restart_has_a_higher_attempt_number_than_all_before() -> None:
+    counts = [
+        {"TORCHELASTIC_RESTART_COUNT": "0"},
+        {"TORCHELASTIC_RESTART_COUNT": "3"},
+        {"TORCHELASTIC_RESTART_COUNT": "0", "SLURM_RESTART_COUNT": "1"},
+        {"TORCHELASTIC_RESTART_COUNT": "2", "SLURM_RESTART_COUNT": "1"},
+        {"TORCHELASTIC_RESTART_COUNT": "0", "JOBSET_RESTART_ATTEMPT": "2"},
+        {"RCA_COLLECT_ATTEMPT": "3", "SLURM_RESTART_COUNT": "1"},
+    ]
+    attempts = [identity.identify(environment=each).attempt for each in counts]
+    assert attempts == [0, 3, 1000, 1002, 2000, 3000]
+    assert identity.identify(environment={}).attempt is None
 
 
 def test_counters_of_this_process() -> None:

@@ -44,6 +44,14 @@ def test_a_folder_is_a_window_of_all_ranks(tmp_path: Path) -> None:
     assert window.notes == ()
 
 
+def test_steps_have_the_number_of_their_attempt(tmp_path: Path) -> None:
+    write_job(tmp_path, ranks=range(3), attempt=1002)
+    write_rank(tmp_path, 3)
+    steps = rca.read_window(tmp_path).steps
+    attempts = dict(zip(steps["rank"].to_pylist(), steps["attempt"].to_pylist(), strict=True))
+    assert attempts == {0: 1002, 1: 1002, 2: 1002, 3: None}
+
+
 def test_a_rank_that_falls_silent_is_missed(tmp_path: Path) -> None:
     write_job(tmp_path, ranks=[0, 1, 3], samples_until=60.0, open_step=30)
     write_rank(tmp_path, 2, steps=range(20), samples_until=20.0, ends=False)

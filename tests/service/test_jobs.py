@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -11,23 +10,16 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from diagnosed import Clock
-from fastapi import FastAPI
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
+from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, state_of, step_rows, watch
 
 from rca.errors import SourceError, TooLarge
 from rca_api.app import create_app
 from rca_api.compute.process import Context
 from rca_api.jobs import repository, watcher, work
-from rca_api.listening import Listening
 from rca_api.settings import Settings
-from rca_api.state import State
 from rca_api.store.base import now
-
-JSON = {"Content-Type": "application/json"}
-START = 1_795_000_000.0
-N_RANKS = 4
 
 
 @pytest.fixture(scope="module")
@@ -37,107 +29,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )
     with TestClient(create_app(settings), raise_server_exceptions=False) as held:
         yield held
-
-
-def state_of(client: TestClient) -> State:
-    app = client.app
-    assert isinstance(app, FastAPI)
-    parts: State = app.state.parts
-    return parts
-
-
-def step_rows(n_steps: int, *, slow_from: int | None = None, seed: int = 0) -> dict[str, np.ndarray]:
-    """Steps of a data-parallel job whose rank 1 loads data slowly from a step on."""
-    draw = np.random.default_rng(seed)
-    loading = 0.005 + draw.normal(0.0, 2e-4, (n_steps, N_RANKS)).clip(-0.004)
-    if slow_from is not None:
-        loading[slow_from:, 1] += 0.08
-    compute = 0.1 + draw.normal(0.0, 1e-3, (n_steps, N_RANKS))
-    own = loading + compute
-    seconds = own.max(axis=1) + 0.01
-    begin = START + np.concatenate([[0.0], seconds.cumsum()[:-1]])
-    wide = np.ones((1, N_RANKS))
-    return {
-        "rank": np.tile(np.arange(N_RANKS), n_steps),
-        "step": np.repeat(np.arange(n_steps), N_RANKS),
-        "start_time": (begin[:, None] * wide).ravel(),
-        "data_loading_seconds": loading.ravel(),
-        "forward_seconds": (compute / 3).ravel(),
-        "backward_seconds": (compute * 2 / 3).ravel(),
-        "communication_wait_seconds": (own.max(axis=1, keepdims=True) - own).ravel(),
-        "communication_transfer_seconds": np.full(own.size, 0.01),
-        "step_seconds": (seconds[:, None] * wide).ravel(),
-    }
-
-
-def body(job_id: str, rows: dict[str, np.ndarray], chosen: np.ndarray, world_size: int = N_RANKS) -> bytes:
-    steps = {name: values[chosen].tolist() for name, values in rows.items()}
-    first, last = min(steps["start_time"]), max(steps["start_time"])
-    job = {
-        "job_id": job_id,
-        "world_size": world_size,
-        "ranks": [{"rank": rank, "node": f"node-{rank}"} for rank in range(N_RANKS)],
-        "start": first,
-        "end": last + 0.2,
-    }
-    return orjson.dumps({"job": job, "steps": steps})
-
-
-def fragments(job_id: str, rows: dict[str, np.ndarray], first: int = 0, every: int = 10) -> list[bytes]:
-    """One body per rank and ten steps."""
-    bodies = []
-    for begin in range(first, int(rows["step"].max()) + 1, every):
-        for rank in range(N_RANKS):
-            chosen = (rows["rank"] == rank) & (rows["step"] >= begin) & (rows["step"] < begin + every)
-            bodies.append(body(job_id, rows, chosen))
-    return bodies
-
-
-def send(client: TestClient, job_id: str, content: bytes) -> dict[str, Any]:
-    answer = client.post(f"/v1/jobs/{job_id}/telemetry", content=content, headers=JSON)
-    assert answer.status_code == 200, answer.text
-    receipt: dict[str, Any] = answer.json()
-    return receipt
-
-
-def watch(
-    client: TestClient, job_id: str, later: timedelta = timedelta(0), *, listened: float = 1e6
-) -> dict[str, Any]:
-    """Look at the jobs after the service's own first look, and give the job.
-
-    The look is `later` than now, by a service that has listened for so many seconds.
-    """
-    running = Clock()
-    listening = Listening(running, lambda: running.ticks)
-    running.go(listened)
-    state = state_of(client)
-    deadline = time.monotonic() + 60
-    while client.get(f"/v1/jobs/{job_id}/telemetry").json()["step_seconds"] is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    mine = watcher.Watcher(
-        state.database,
-        state.pool,
-        state.journal,
-        state.dispatcher,
-        state.settings.model_copy(update={"watch_seconds": 1e-6}),
-        listening,
-        clock=lambda: now() + later,
-    )
-    portal = client.portal
-    assert portal is not None
-    portal.call(mine.round)
-    found: dict[str, Any] = client.get(f"/v1/jobs/{job_id}/telemetry").json()
-    return found
-
-
-def diagnosed(client: TestClient, diagnosis_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while (answer := client.get(f"/v1/diagnoses/{diagnosis_id}")).status_code == 202:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    found: dict[str, Any] = answer.json()
-    return found
 
 
 def test_rows_in_any_order_and_again_make_the_window_of_the_job(client: TestClient) -> None:
@@ -386,10 +277,10 @@ def test_a_job_that_cannot_be_watched_stops_no_other_and_stays_due(
             send(client, job_id, content)
     whole = repository.newest_segments
 
-    def failing(session: Any, job_id: str, begin: float) -> list[str]:
+    def failing(session: Any, job_id: str) -> list[str]:
         if job_id == "bad":
             raise SourceError("the store is away")
-        return whole(session, job_id, begin)
+        return whole(session, job_id)
 
     monkeypatch.setattr(repository, "newest_segments", failing)
     watch(client, "good")
@@ -465,4 +356,4 @@ def test_more_telemetry_than_memory_allows_is_refused(client: TestClient) -> Non
         digests = repository.segments(session, "large", -np.inf, np.inf)
     context = Context(bundles=None, windows=state.windows, max_memory_bytes=20_000)  # type: ignore[arg-type]
     with pytest.raises(TooLarge, match="more than"):
-        work.cut(context, digests, -np.inf, np.inf, "application/json")
+        work.cut(context, digests, -np.inf, np.inf, "application/json", as_sent=False)

@@ -108,7 +108,8 @@ def series_of(metric_table: pa.Table) -> dict[tuple[Any, ...], list[tuple[Any, .
 
 
 _seconds = st.none() | st.just(float("nan")) | st.floats(0, 50)
-_step_seconds = st.none() | st.just(float("nan")) | st.floats(1e-6, 50)
+# Twelve steps of one rank take less than the two minutes that may overlap.
+_step_seconds = st.none() | st.just(float("nan")) | st.floats(1e-6, 10)
 _text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 _printable = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"))
 _name = st.text(_printable, min_size=1, max_size=8).filter(lambda name: name.strip() != "")

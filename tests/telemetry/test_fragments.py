@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from rca.errors import InvalidInput
-from rca.telemetry.fragments import between_steps, complete_until, joined, within
+from rca.telemetry.fragments import between_steps, complete_until, current, joined, within
 from rca.telemetry.window import Window
 
 
@@ -128,7 +128,7 @@ def test_an_earlier_attempt_is_left_out_where_the_job_went_back(window: Window) 
         metrics=window.metrics.slice(0, 0),
         events=window.events.slice(0, 0),
     )
-    found = joined([window, later]).steps
+    found = current(joined([window, later])).steps
     first, last = int(number.min()), int(number.max())
     assert set(found.column("step").to_numpy()) == {*range(first, 2), *range(2, last - 5)}
     began = found.filter(pc.greater_equal(found.column("step"), 2)).column("start_time").to_numpy()
@@ -141,5 +141,5 @@ def test_a_step_number_that_was_wrong_once_hides_no_later_step(window: Window) -
     wrong = window.steps.slice(0, 1).set_column(
         place, "step", pa.array([10**9], window.steps.schema.field("step").type)
     )
-    found = joined([replace(window, steps=wrong), replace(window, steps=window.steps.slice(1))])
+    found = current(joined([replace(window, steps=wrong), replace(window, steps=window.steps.slice(1))]))
     assert complete_until(found) == int(number.max())

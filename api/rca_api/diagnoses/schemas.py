@@ -83,6 +83,9 @@ class StepsColumns(BaseModel):
     samples: list[float | None] | None = None
     tokens: list[float | None] | None = None
     sum_squared_sequence_length: list[float | None] | None = None
+    attempt: list[int | None] | None = Field(
+        None, description="Number of the job's restart. Of each rank and step the latest attempt counts."
+    )
 
 
 class MetricSeries(BaseModel):

@@ -16,6 +16,7 @@ from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, Sourc
 from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
 from rca.telemetry.encodings.multipart import boundary_of, split_parts
 from rca.telemetry.row_errors import shown
+from rca.telemetry.schema import Scope
 from rca.telemetry.window import Window
 from rca.telemetry.window_memory import WindowCounts, refuse_large
 from rca_api.compute.bundles import BundleRef
@@ -177,7 +178,7 @@ def _accepted(context: Context, windows: list[Callable[[], Window]]) -> list[Sto
 
 def window_as_json(context: Context, digest: str) -> bytes:
     """A stored window as a JSON document."""
-    return context.windows.get(digest).to_json()
+    return context.windows.get(digest, scope="stored").to_json()
 
 
 def rendered(diagnosis: Diagnosis, accept: str, window: Window | None = None) -> bytes:
@@ -277,13 +278,19 @@ def _members(body: bytes, limits: Limits) -> list[object]:
     return windows
 
 
-def decoded(context: Context, sent: Sent) -> Window:
-    """Decompress and decode a posted window; refuse one that cannot be stored or is too large."""
+def decoded(context: Context, sent: Sent, scope: Scope = "window") -> Window:
+    """Decompress and decode a posted window; refuse one that cannot be stored or is too large.
+
+    A fragment is not diagnosed by itself, so that its size is no reason.
+    """
     with context.stage("decompress"):
         body = sent.plain()
     with context.stage("decode"):
-        window = decode_window(body, sent.content_type, sent.limits)
-        _refuse(window, context)
+        window = decode_window(body, sent.content_type, sent.limits, scope)
+        if scope == "window":
+            _refuse(window, context)
+        else:
+            _refuse_unstorable_names(window)
     return window
 
 

@@ -20,7 +20,7 @@ from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.negotiation import choose
 from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.parameters import Moment, Name
+from rca_api.parameters import Flag, Moment, Name
 from rca_api.problems import ProblemError, problem_responses
 from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
 from rca_api.security.access import requires
@@ -131,6 +131,7 @@ def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
             "not-found",
             "invalid-parameters",
             "invalid-input",
+            "invalid-window",
             "too-large",
             "not-acceptable",
             "busy",
@@ -147,8 +148,15 @@ async def get_job_window(
     job_id: JobId,
     since: Annotated[Moment | None, Query(description="Steps that began at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Steps that began before this time.")] = None,
+    as_sent: Annotated[
+        Flag,
+        Query(description="All rows as they were sent: earlier attempts and times that cannot be as well."),
+    ] = False,
 ) -> Response:
     """Get the rows of a time as one window; without `since`, all that is stored.
+
+    It has the latest attempt of each step, with the times of one clock per rank. `job.remarks` says what was
+    left out or moved. With `as_sent` a rank may have several rows of one step, which no diagnosis takes.
 
     A job may have sent events only. The header `X-Missing-Tables` says what a diagnosis would lack.
     """
@@ -158,7 +166,9 @@ async def get_job_window(
     with state.admission.work():
         digests = await run_in_threadpool(_digests, state, job_id, begin, end)
         deadline = Deadline.after(state.settings.deadline_seconds)
-        content, missing = await state.pool.run(work.cut, digests, begin, end, accept, deadline=deadline)
+        content, missing = await state.pool.run(
+            work.cut, digests, begin, end, accept, as_sent, deadline=deadline
+        )
     media_type = JSON if accept == JSON else arrow.CONTENT_TYPE
     lacking = {MISSING_HEADER: ", ".join(missing)} if missing else {}
     return Response(content, media_type=media_type, headers={"Vary": "Accept", **lacking})

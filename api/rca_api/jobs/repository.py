@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -30,12 +31,6 @@ from rca_api.problems import ProblemError
 from rca_api.store.upsert import insert_if_absent
 from rca_api.store.waits import is_waiting
 
-#: Steps that a look at a job reads: at most, and at least; large jobs fewer.
-MOST_STEPS_LOOKED_AT, FEWEST_STEPS_LOOKED_AT = 400, 120
-#: Rows of steps that a look reads.
-ROWS_LOOKED_AT = 2_000_000
-#: A job without steps: seconds that a look reads.
-SECONDS_LOOKED_AT = 1800.0
 #: Segments that are read at once.
 MOST_SEGMENTS = 5000
 #: Segments that are merged at once.
@@ -95,9 +90,9 @@ def segments(session: Session, job_id: str, begin: float, end: float) -> list[st
     return found[::-1]
 
 
-def newest_segments(session: Session, job_id: str, begin: float) -> list[str]:
-    """Digests of the newest segments with rows since a time, at most `MOST_SEGMENTS`, in order of arrival."""
-    return list(session.scalars(_between(job_id, begin, float("inf")).limit(MOST_SEGMENTS)))[::-1]
+def newest_segments(session: Session, job_id: str) -> list[str]:
+    """Digests of the newest segments, at most `MOST_SEGMENTS`, in the order of arrival."""
+    return list(session.scalars(_between(job_id, -inf, inf).limit(MOST_SEGMENTS)))[::-1]
 
 
 def open_segments(session: Session, job_id: str) -> list[str]:
@@ -111,18 +106,6 @@ def _between(job_id: str, begin: float, end: float) -> Select[str]:
         SegmentRow.job_id == job_id, SegmentRow.end >= begin, SegmentRow.begin <= end
     )
     return wanted.order_by(SegmentRow.number.desc())
-
-
-def looked_at_from(session: Session, job: StreamedJobRow) -> float:
-    """Time from which a look at a job reads, Unix seconds."""
-    mine = SegmentRow.job_id == job.job_id
-    last = session.scalar(select(func.max(SegmentRow.end)).where(mine)) or 0.0
-    if job.last_step is None:
-        return last - SECONDS_LOOKED_AT
-    steps = max(FEWEST_STEPS_LOOKED_AT, min(MOST_STEPS_LOOKED_AT, ROWS_LOOKED_AT // job.world_size))
-    recent = and_(mine, SegmentRow.last_step >= job.last_step - steps)
-    first = session.scalar(select(func.min(SegmentRow.begin)).where(recent))
-    return last if first is None else first
 
 
 def due(

@@ -30,6 +30,9 @@ class StreamedJob(BaseModel):
     last_step: int | None
     step_seconds: float | None = Field(description="Usual step time, seconds.")
     changed_step: int | None = Field(description="First step of a lasting change of the step time.")
+    remarks: list[str] = Field(
+        description="What of the newest telemetry does not count or was moved, or why it is not watched."
+    )
     diagnosis_id: str | None = Field(description="Newest diagnosis that the service made by itself.")
 
     @classmethod
@@ -44,6 +47,7 @@ class StreamedJob(BaseModel):
             last_step=row.last_step,
             step_seconds=row.usual_seconds,
             changed_step=row.changed_step,
+            remarks=(row.remarks or "").splitlines(),
             diagnosis_id=row.diagnosis_id,
         )
 

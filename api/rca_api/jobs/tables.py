@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rca_api.store.base import Base, UtcDateTime, now
@@ -39,6 +39,8 @@ class StreamedJobRow(Base):
     next_step: Mapped[int | None] = mapped_column(BigInteger)
     #: Whether the present silence was diagnosed.
     silent: Mapped[bool] = mapped_column(default=False)
+    #: What the last look found wrong with the telemetry, one remark per line; null if nothing.
+    remarks: Mapped[str | None] = mapped_column(Text)
     diagnosis_id: Mapped[str | None] = mapped_column(
         ForeignKey("diagnoses.id", ondelete="SET NULL"), index=True
     )

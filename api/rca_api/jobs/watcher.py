@@ -18,9 +18,10 @@ from typing import Any
 
 import structlog
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.orm import Session
 
 from rca.deadline import Deadline
-from rca.errors import RcaError
+from rca.errors import InvalidInput, RcaError
 from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal
@@ -43,19 +44,19 @@ FIRST_STEP = 64
 _AGAIN_STEPS = 8
 #: So many open segments are stored as one.
 MERGED_FROM = 64
+#: Merges before one look.
+_MAX_MERGES = 8
 #: A job is silent after so many usual steps at least.
 _SILENT_STEPS = 20
 
 
 @dataclass(frozen=True)
 class _Claimed:
-    """A claimed job: what to look at, what to merge, and the arrival of its newest rows."""
+    """A claimed job: what to look for, and the arrival of its newest rows."""
 
     job_id: str
     begun_by: str | None
     updated_at: datetime
-    digests: list[str]
-    opened: list[str]
     wanted: Wanted
 
 
@@ -149,12 +150,21 @@ class Watcher:
         return True
 
     async def _watch(self, claimed: _Claimed) -> None:
-        found = await self._run(work.look, claimed.digests, claimed.wanted)
+        # A look reads few large segments much faster than many small ones.
+        for _ in range(_MAX_MERGES):
+            opened = await run_in_threadpool(self._digests, claimed, repository.open_segments)
+            if len(opened) < MERGED_FROM:
+                break
+            merged, replaced = await self._run(work.merge, opened)
+            await run_in_threadpool(self._replace, claimed, merged, replaced)
+        digests = await run_in_threadpool(self._digests, claimed, repository.newest_segments)
+        try:
+            found = await self._run(work.look, digests, claimed.wanted)
+        except InvalidInput as error:
+            # The same rows give the same error: it is looked at again when others arrive.
+            found = Look(None, None, None, None, (str(error),))
         if await run_in_threadpool(self._settle, claimed, found):
             self._dispatcher.wake()
-        if len(claimed.opened) >= MERGED_FROM:
-            merged = await self._run(work.merge, claimed.opened)
-            await run_in_threadpool(self._replace, claimed, merged)
 
     async def _run(self, task: Callable[..., Any], *arguments: Any) -> Any:
         deadline = Deadline.after(self._deadline_seconds, of_work=True)
@@ -170,9 +180,7 @@ class Watcher:
         with self._database.session() as session:
             if not repository.claim(session, job, at):
                 return None
-            digests = repository.newest_segments(session, job.job_id, repository.looked_at_from(session, job))
-            opened = repository.open_segments(session, job.job_id)
-            if not digests:
+            if not repository.newest_segments(session, job.job_id):
                 session.get_one(StreamedJobRow, job.job_id).pending = False
                 return None
         wanted = Wanted(
@@ -182,7 +190,11 @@ class Watcher:
             silent_until=at.timestamp() if is_silent else None,
             ended=job.ended_at is not None,
         )
-        return _Claimed(job.job_id, job.begun_by, job.updated_at, digests, opened, wanted)
+        return _Claimed(job.job_id, job.begun_by, job.updated_at, wanted)
+
+    def _digests(self, claimed: _Claimed, of: Callable[[Session, str], list[str]]) -> list[str]:
+        with self._database.reading() as session:
+            return of(session, claimed.job_id)
 
     def _settle(self, claimed: _Claimed, found: Look) -> bool:
         """Store what a look has found, and queue its diagnosis; whether there is one."""
@@ -198,6 +210,9 @@ class Watcher:
                 job.pending, job.silent = False, silent or job.silent
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds
+            if found.remarks and not job.remarks:
+                _log.warning("telemetry of a job has flaws", job_id=job.job_id, remarks=found.remarks)
+            job.remarks = "\n".join(found.remarks) or None
             if diagnosis_id is not None:
                 job.diagnosis_id = diagnosis_id
             job.changed_step, job.next_step = followed(found, claimed.wanted, queued=diagnosis_id is not None)
@@ -206,9 +221,9 @@ class Watcher:
         _log.info("a job is diagnosed", job_id=claimed.job_id, diagnosis_id=diagnosis_id, silent=silent)
         return True
 
-    def _replace(self, claimed: _Claimed, merged: Fragment) -> None:
+    def _replace(self, claimed: _Claimed, merged: Fragment, replaced: list[str]) -> None:
         with self._database.session() as session:
-            repository.replace_segments(session, claimed.job_id, claimed.opened, merged, self._clock())
+            repository.replace_segments(session, claimed.job_id, replaced, merged, self._clock())
 
 
 def followed(found: Look, wanted: Wanted, *, queued: bool) -> tuple[int | None, int | None]:

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow.compute as pc
 
 from rca.collect.exits import lost_peer
-from rca.errors import InvalidInput, TooLarge
+from rca.errors import InvalidInput
 from rca.features.end_events import read_events
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
-from rca.telemetry.fragments import between_steps, complete_until, joined, within
-from rca.telemetry.names import accepted_before
+from rca.telemetry.fragments import between_steps, complete_until, current, within
+from rca.telemetry.step_times import with_arrival
 from rca.telemetry.window import Window
-from rca.telemetry.window_memory import refuse_large
+from rca.telemetry.window_memory import WindowCounts, refuse_beyond, refuse_large
 from rca_api.compute.process import Context
 from rca_api.decoding import JSON, Sent
 from rca_api.diagnoses.work import StoredWindow, decoded, store
+from rca_api.jobs.segments import (
+    COPIES,
+    MAX_STEPS_BEHIND,
+    MIN_STEPS_DIAGNOSED,
+    NewestSteps,
+    gathered,
+    newest_gathered,
+    newest_steps,
+    oldest_gathered,
+)
 from rca_api.store.canonical import CanonicalPieces
 
 #: Steps before a change that its diagnosis compares with.
 STEPS_BEFORE = 120
 #: Tables that a diagnosis of a running job uses.
 USED_TABLES = ("steps", "metrics", "events")
-TABLES = ("steps", "metrics", "events", "ops", "collectives")
-#: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
-_COPIES = 4
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
 
@@ -64,12 +72,15 @@ class Look:
         Median step time.
     window : StoredWindow or None
         The window to diagnose, if one was wanted.
+    remarks : tuple of str
+        What of the telemetry does not count or was moved.
     """
 
     change: StepTimeChange | None
     last_step: int | None
     usual_seconds: float | None
     window: StoredWindow | None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,21 +107,37 @@ class Wanted:
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
-    """Decode, check and store telemetry of one job."""
-    window = decoded(context, sent)
+    """Decode, check and store telemetry of one job.
+
+    Steps that begin long after now get the time of their arrival, by which it shows later that their own
+    times cannot be.
+    """
+    window = decoded(context, sent, scope="fragment")
     if window.job.job_id != job_id:
         raise InvalidInput(
             f"the body is of job {window.job.job_id!r}, the address of {job_id!r}",
             hint="send it to the address of its own job",
         )
-    return _fragment(context, window)
+    size = COPIES * sum(table.nbytes for table in window.tables.values())
+    if context.max_memory_bytes is not None:
+        refuse_beyond(context.max_memory_bytes, size, "rows that are joined with others")
+    return _fragment(context, replace(window, steps=with_arrival(window.steps, time.time())))
 
 
 def cut(
-    context: Context, digests: Sequence[str], begin: float, end: float, accept: str
+    context: Context, digests: Sequence[str], begin: float, end: float, accept: str, as_sent: bool
 ) -> tuple[bytes, list[str]]:
-    """The window of a time, encoded, and the tables that a diagnosis would use and that have no row."""
-    window = _window(context, digests)
+    """The window of a time, encoded, and the tables that a diagnosis would use and that have no row.
+
+    Parameters
+    ----------
+    as_sent : bool
+        All rows with their own times, those of earlier attempts as well.
+    """
+    with context.stage("decode"):
+        window = gathered(context, digests)
+        if not as_sent:
+            window = current(window)
     if math.isfinite(begin) or math.isfinite(end):
         window = within(
             window, max(begin, window.job.start), min(end, math.nextafter(window.job.end, math.inf))
@@ -124,26 +151,33 @@ def cut(
 def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
     """Look for a change of the step time, and cut the window that is to be diagnosed.
 
-    Steps that some ranks have not sent yet are left out. If all segments need too much memory, the newest
-    ones are looked at.
+    Steps that some ranks have not sent yet are left out. The window has as many of the newest steps as a
+    diagnosis has memory for.
+
+    Raises
+    ------
+    TooLarge
+        If it has no memory for a few steps.
     """
-    window = _window(context, digests, newest=True)
-    last = complete_until(window)
-    if last is None:
-        return Look(None, None, None, _over(context, window, wanted, last))
-    steps, seconds = job_step_seconds(window)
+    with context.stage("decode"):
+        newest = newest_steps(context, digests)
+    last = None if newest is None else complete_until(newest.window, MAX_STEPS_BEHIND)
+    if newest is None or last is None:
+        return Look(None, None, None, _without_steps(context, digests, wanted))
+    steps, seconds = job_step_seconds(newest.window)
     steps, seconds = steps[steps <= last], seconds[steps <= last]
     change = change_in(steps, seconds)
     usual = float(nan_median(seconds[None, :], axis=1)[0])
-    due = _over(context, window, wanted, last)
-    if due is None and is_due(change, last, wanted):
-        due = store(context, between_steps(window, first_step(change, last), last))
-    return Look(change, last, usual if math.isfinite(usual) else None, due)
+    window = _over(context, newest, last, wanted)
+    if window is None and wanted.silent_until is None and is_due(change, last, wanted):
+        window = store(context, _cut(context, newest, first_step(change, last), last))
+    return Look(change, last, usual if math.isfinite(usual) else None, window, newest.remarks)
 
 
-def merge(context: Context, digests: Sequence[str]) -> Fragment:
-    """Store the rows of several segments as one."""
-    return _fragment(context, _window(context, digests))
+def merge(context: Context, digests: Sequence[str]) -> tuple[Fragment, list[str]]:
+    """Store the rows of the oldest of these segments as one: as many as memory allows, and which."""
+    window, merged = oldest_gathered(context, digests)
+    return _fragment(context, window), merged
 
 
 def first_step(change: StepTimeChange | None, last_step: int) -> int:
@@ -157,78 +191,76 @@ def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> boo
         return True
     if change is None:
         return False
-    if wanted.changed_step is None or wanted.next_step is None:
+    if wanted.changed_step is None or wanted.next_step is None or wanted.changed_step > last_step:
+        # A change at a later step was one of an earlier attempt.
         return True
     return last_step >= wanted.next_step
 
 
-def _over(context: Context, window: Window, wanted: Wanted, last: int | None) -> StoredWindow | None:
+def _over(context: Context, newest: NewestSteps, last: int, wanted: Wanted) -> StoredWindow | None:
     """The last steps of a job that is silent, up to now, or that was ended with a failure.
 
     Parameters
     ----------
-    last : int or None
+    last : int
         Last step that all ranks have sent.
     """
-    end = window.job.end
-    if wanted.silent_until is not None:
-        end = max(end, wanted.silent_until)
-    elif not (wanted.ended and _failed(window, last)):
+    if wanted.silent_until is None and not wanted.ended:
         return None
-    if window.steps.num_rows:
-        newest = int(pc.max(window.steps.column("step")).as_py())
-        window = between_steps(window, newest - STEPS_OF_A_WINDOW, newest)
-    return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
+    highest = int(newest.numbers[-1])
+    window = _cut(context, newest, highest - STEPS_OF_A_WINDOW, highest, wanted.silent_until)
+    begun = newest.window.steps.filter(pc.equal(newest.window.steps.column("step"), last))
+    since = float(pc.min(begun.column("start_time")).as_py())
+    return store(context, window) if wanted.silent_until is not None or _failed(window, since) else None
 
 
-def _failed(window: Window, last: int | None) -> bool:
-    """Whether an event since the step `last` reports a failure or a lost peer."""
-    since = -math.inf
-    if last is not None:
-        begun = window.steps.filter(pc.equal(window.steps.column("step"), last)).column("start_time")
-        since = float(pc.min(begun).as_py())
+def _failed(window: Window, since: float) -> bool:
+    """Whether an event since a time, Unix seconds, reports a failure or a lost peer."""
     return any(
         event.time >= since and (event.failure or lost_peer(event.message)) for event in read_events(window)
     )
 
 
-def _window(context: Context, digests: Sequence[str], *, newest: bool = False) -> Window:
-    """All rows of the segments, or as many of the newest segments as memory allows.
+def _cut(context: Context, newest: NewestSteps, first: int, last: int, until: float | None = None) -> Window:
+    """The window of the newest steps from `first` to `last` that a diagnosis has memory for."""
+    numbers = newest.numbers[newest.numbers <= last]
+    following = newest.numbers[newest.numbers > last]
+    n_steps = newest.n_fitting
+    while True:
+        first = max(first, int(numbers[max(0, numbers.size - n_steps)]))
+        read_to = int(following[0]) if following.size else last
+        window = between_steps(current(gathered(context, newest.digests, first, read_to)), first, last)
+        needed = WindowCounts.of(window)
+        if context.max_memory_bytes is None or needed.memory() <= context.max_memory_bytes:
+            break
+        # Metrics and events take memory as well.
+        n_steps = numbers[numbers >= first].size // 2
+        if n_steps < MIN_STEPS_DIAGNOSED:
+            refuse_beyond(context.max_memory_bytes, needed.memory(), str(needed))
+    # What is left out may be of other steps: the same remarks as on the job.
+    changes = {"end": max(window.job.end, until or 0.0), "remarks": newest.remarks or None}
+    return replace(window, job=window.job.model_copy(update=changes))
 
-    Raises
-    ------
-    TooLarge
-        Without `newest`, if they need too much memory.
-    """
-    with context.stage("decode"):
-        fragments: list[Window] = []
-        held = 0
-        for digest in reversed(digests):
-            fragment = context.windows.get(digest)
-            held += sum(getattr(fragment, name).nbytes for name in TABLES)
-            if context.max_memory_bytes is not None and _COPIES * held > context.max_memory_bytes:
-                if newest and fragments:
-                    break
-                raise TooLarge(
-                    f"the telemetry of this time has more than {held:,} bytes",
-                    hint="name a shorter time with since and until",
-                )
-            fragments.append(fragment)
-        with accepted_before():
-            window = joined(fragments[::-1])
-        refuse_large(window, context.max_memory_bytes)
-    return window
+
+def _without_steps(context: Context, digests: Sequence[str], wanted: Wanted) -> StoredWindow | None:
+    """The window of a job without steps that is silent, up to now, or that was ended with a failure."""
+    if wanted.silent_until is None and not wanted.ended:
+        return None
+    window = current(newest_gathered(context, digests))
+    if wanted.silent_until is None and not _failed(window, -math.inf):
+        return None
+    refuse_large(window, context.max_memory_bytes)
+    end = max(window.job.end, wanted.silent_until or window.job.end)
+    return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
 
 
 def _fragment(context: Context, window: Window) -> Fragment:
-    """Store a window whose bounds hold all of its rows."""
+    """Store rows, with the bounds of all of them."""
     begin, end = window.job.start, window.job.end
     for table, column in ((window.steps, "start_time"), (window.metrics, "time"), (window.events, "time")):
         if table.num_rows:
             bounds = pc.min_max(table.column(column)).as_py()
             begin, end = min(begin, bounds["min"]), max(end, bounds["max"])
-    if (begin, end) != (window.job.start, window.job.end):
-        window = replace(window, job=window.job.model_copy(update={"start": begin, "end": end}))
     first = last = None
     if window.steps.num_rows:
         numbers = pc.min_max(window.steps.column("step")).as_py()

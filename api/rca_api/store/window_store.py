@@ -24,6 +24,7 @@ import structlog
 from rca.errors import SourceError, TooLarge
 from rca.telemetry.encodings import arrow
 from rca.telemetry.names import accepted_before
+from rca.telemetry.schema import Scope
 from rca.telemetry.window import Window
 from rca_api.store.canonical import CanonicalPieces
 
@@ -140,11 +141,11 @@ class WindowStore:
             raise WindowDamaged(f"the window {digest} is damaged: its content has another digest")
         return content
 
-    def get(self, digest: str, max_bytes: int | None = None) -> Window:
+    def get(self, digest: str, max_bytes: int | None = None, *, scope: Scope = "window") -> Window:
         """Read and validate a window; raises as `read` does."""
         body = self.read(digest, max_bytes)
         with accepted_before():
-            return Window.from_arrow(body, arrow.CONTENT_TYPE)
+            return Window.from_arrow(body, arrow.CONTENT_TYPE, scope=scope)
 
     def delete(self, digest: str, *, older_than_seconds: float | None = None) -> bool:
         """Delete a window; True if it is gone.

@@ -29,6 +29,8 @@ LEAD_SECONDS = 2.0
 MOST_SAMPLES = 4_000_000
 #: A segment has an eighth of the collector's limit.
 MAX_SEGMENT_BYTES = 1 << 28
+#: Columns of steps that are no column of a segment.
+_NOT_TIMED = ("rank", "step", "attempt", "received_time")
 _SHOWN = 5
 
 
@@ -242,13 +244,23 @@ def _gaps(ranks: Mapping[int, _Rank], world_size: int) -> list[str]:
 
 def _steps(ranks: Mapping[int, _Rank]) -> pa.Table:
     """The rows of all ranks; columns that no rank measured are left out."""
-    names = [column.name for column in STEPS.columns if column.name not in ("rank", "step")]
+    names = [column.name for column in STEPS.columns if column.name not in _NOT_TIMED]
     columns = {name: np.concatenate([_values(rank, name) for rank in ranks.values()]) for name in names}
     numbers = np.concatenate([rank.steps[:, 0] for rank in ranks.values()]).astype(np.int64)
     of_rank = np.repeat(list(ranks), [len(rank.steps) for rank in ranks.values()]).astype(np.int32)
     kept = {"start_time", "step_seconds"}
     held = {name: values for name, values in columns.items() if name in kept or np.isfinite(values).any()}
+    attempts = [_attempt(rank.header) for rank in ranks.values()]
+    if any(attempt is not None for attempt in attempts):
+        rows = np.repeat(np.arange(len(attempts)), [len(rank.steps) for rank in ranks.values()])
+        held["attempt"] = pa.array(attempts, pa.int64()).take(pa.array(rows))
     return pa.table({"rank": of_rank, "step": numbers, **held})
+
+
+def _attempt(header: Mapping[str, Any]) -> int | None:
+    """Number of the restart; older collectors write none."""
+    attempt = header.get("attempt")
+    return attempt if isinstance(attempt, int) and 0 <= attempt < 1 << 62 else None
 
 
 def _values(rank: _Rank, name: str) -> FloatArray:
