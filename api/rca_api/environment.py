@@ -19,7 +19,14 @@ PREFIX = str(Settings.model_config["env_prefix"])
 _OTHER_VARIABLES = frozenset(
     {
         *("RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"),
-        *("RCA_COLLECT", "RCA_COLLECT_DIR", "RCA_COLLECT_GPU", "RCA_COLLECT_JOB_ID", "RCA_COLLECT_NODE"),
+        *(
+            "RCA_COLLECT",
+            "RCA_COLLECT_ATTEMPT",
+            "RCA_COLLECT_DIR",
+            "RCA_COLLECT_GPU",
+            "RCA_COLLECT_JOB_ID",
+            "RCA_COLLECT_NODE",
+        ),
         *("RCA_PROMETHEUS_URL", "RCA_PROMETHEUS_TOKEN", "RCA_PROMETHEUS_USER", "RCA_PROMETHEUS_PASSWORD"),
     }
 )

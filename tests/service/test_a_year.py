@@ -28,6 +28,7 @@ from rca_api.diagnoses import work
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents.sweep import Sweeper
 from rca_api.lifespan import tidying
+from rca_api.listening import Listening
 from rca_api.models.shadow_comparison import comparison
 from rca_api.settings import Settings
 from rca_api.state import State
@@ -111,7 +112,7 @@ class Life:
             self.parts.database,
             self.parts.incidents,
             self.parts.settings.incident_silence_seconds,
-            ticks=lambda: Clock.at.timestamp(),
+            listening=Listening(lambda: Clock.at, lambda: Clock.at.timestamp()),
         )
         for name in ("good", "lost"):
             self.post("/v1/webhooks", {"url": f"https://{name}.example.org/"})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rca.errors import InvalidWindow
 from rca.telemetry import PHASES, Window
+from rca.telemetry.names import flaw_of
 
 START = 1_700_000_000.0
 #: Texts that name nothing, or that would break a line, a terminal or an address.
@@ -112,7 +113,7 @@ _seconds = st.none() | st.just(float("nan")) | st.floats(0, 50)
 _step_seconds = st.none() | st.just(float("nan")) | st.floats(1e-6, 10)
 _text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 _printable = st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp"))
-_name = st.text(_printable, min_size=1, max_size=8).filter(lambda name: name.strip() != "")
+_name = st.text(_printable, min_size=1, max_size=8).filter(lambda name: flaw_of(name) is None)
 
 
 @st.composite
