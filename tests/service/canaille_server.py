@@ -70,7 +70,7 @@ def add(wanted: dict[str, object]) -> None:
     client = models.Client(
         client_id=wanted["client_id"],
         client_name="straggler-rca",
-        # A host of its own: Canaille asks nobody's consent for clients on loopback.
+        # A host of its own: Canaille asks for no consent for clients on loopback.
         client_uri="https://rca.example.org",
         redirect_uris=[wanted["redirect_uri"]],
         grant_types=["authorization_code"],

@@ -1,4 +1,4 @@
-"""Windows that end process after process: what callers are told, at once and for queued diagnoses."""
+"""Windows that end process after process: the answers to requests and to queued diagnoses."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import numpy as np
 import orjson
 import pytest
 from callers import TEMPLATE_ID, Crowd, Verdict
 from killed_service import KilledService, killed_service
 from receivers import receiver
 from shifted_clock import ShiftedClock
+from streaming import JSON, N_RANKS, body, step_rows
 from watched import asked, computing, stored, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -50,7 +50,7 @@ SETTINGS = {
     "RCA_WEBHOOK_HTTP": "true",
     "RCA_WEBHOOK_PRIVATE": "true",
 }
-N_RANKS, N_STEPS, SLOW_FROM, SLOW_RANK, STEPS_SENT = 4, 160, 80, 2, 20
+N_STEPS, SLOW_FROM, STEPS_SENT = 160, 80, 20
 
 
 class Trainers:
@@ -97,35 +97,26 @@ class Trainers:
             number += 1
 
     def _stream(self, job_id: str, draw: random.Random) -> None:
-        rows = step_rows(draw.randrange(1 << 31))
+        began = time.time() - 0.2 * N_STEPS
+        rows = step_rows(N_STEPS, slow_from=SLOW_FROM, seed=draw.randrange(1 << 31), start=began)
         of_part = rows["step"] // STEPS_SENT
         for part in range(N_STEPS // STEPS_SENT):
             for rank in draw.sample(range(N_RANKS), N_RANKS):
                 chosen = (rows["rank"] == rank) & (of_part == part)
-                fragment = {name: values[chosen].tolist() for name, values in rows.items()}
+                fragment = body(job_id, rows, chosen)
                 self._until_acknowledged(job_id, fragment)
                 if draw.random() < 0.2:
                     self._until_acknowledged(job_id, fragment)
-                for step, seconds in zip(fragment["step"], fragment["step_seconds"], strict=True):
-                    self.acknowledged[job_id, rank, step] = seconds
+                sent = zip(rows["step"][chosen].tolist(), rows["step_seconds"][chosen].tolist(), strict=True)
+                self.acknowledged.update({(job_id, rank, step): seconds for step, seconds in sent})
                 time.sleep(0.02)
         self.ended.append(job_id)
 
-    def _until_acknowledged(self, job_id: str, fragment: dict[str, list[float]]) -> None:
-        begin, end = min(fragment["start_time"]), max(fragment["start_time"])
-        job = {
-            "job_id": job_id,
-            "world_size": N_RANKS,
-            "ranks": [{"rank": rank, "node": f"node-{rank}"} for rank in range(N_RANKS)],
-            "start": begin,
-            "end": end + 0.2,
-        }
-        body = orjson.dumps({"job": job, "steps": fragment})
-        headers = {"Content-Type": "application/json"}
+    def _until_acknowledged(self, job_id: str, fragment: bytes) -> None:
         while True:
             try:
                 address = f"{self._url}/v1/jobs/{job_id}/telemetry"
-                with urlopen(Request(address, body, headers), timeout=30) as answer:
+                with urlopen(Request(address, fragment, JSON), timeout=30) as answer:
                     answer.read()
                     return
             except HTTPError as error:
@@ -134,28 +125,6 @@ class Trainers:
             except (OSError, HTTPException):
                 self.refused["broken"] += 1
             time.sleep(0.05)
-
-
-def step_rows(seed: int) -> dict[str, np.ndarray]:
-    """Steps that began now; one rank loads its data slowly from `SLOW_FROM` on."""
-    draw = np.random.default_rng(seed)
-    loading = 0.005 + draw.normal(0.0, 2e-4, (N_STEPS, N_RANKS)).clip(-0.004)
-    loading[SLOW_FROM:, SLOW_RANK] += 0.08
-    compute = 0.1 + draw.normal(0.0, 1e-3, (N_STEPS, N_RANKS))
-    own = loading + compute
-    seconds = own.max(axis=1) + 0.01
-    begin = time.time() - seconds.sum() + np.concatenate([[0.0], seconds.cumsum()[:-1]])
-    return {
-        "rank": np.tile(np.arange(N_RANKS), N_STEPS),
-        "step": np.repeat(np.arange(N_STEPS), N_RANKS),
-        "start_time": np.repeat(begin, N_RANKS),
-        "data_loading_seconds": loading.ravel(),
-        "forward_seconds": (compute / 3).ravel(),
-        "backward_seconds": (compute * 2 / 3).ravel(),
-        "communication_wait_seconds": (own.max(axis=1, keepdims=True) - own).ravel(),
-        "communication_transfer_seconds": np.full(own.size, 0.01),
-        "step_seconds": np.repeat(seconds, N_RANKS),
-    }
 
 
 def kill_often(service: KilledService, data: Path, clock: ShiftedClock, draw: random.Random) -> Counter[str]:
@@ -216,7 +185,7 @@ def test_nothing_is_lost_by_kills_and_jumps_of_the_clock(
 ) -> None:
     data, clock, draw = tmp_path / "data", ShiftedClock(tmp_path), random.Random(54)
     window: bytes = make_window(8, 40, late={3: 0.03}).to_json()
-    body = window.replace(b'"job":{', b'"job":{"window_id":"' + TEMPLATE_ID.encode() + b'",', 1)
+    posted = window.replace(b'"job":{', b'"job":{"window_id":"' + TEMPLATE_ID.encode() + b'",', 1)
     environment = SETTINGS | {"RCA_DATA_DIR": str(data)} | clock.environment
     with (
         (tmp_path / "log").open("wb") as log,
@@ -227,7 +196,7 @@ def test_nothing_is_lost_by_kills_and_jumps_of_the_clock(
         service.await_ready()
         asked(f"{service.url}/v1/webhooks", {"url": receiving.url})
         service.kill()
-        trainers, crowd = Trainers(service.url), Crowd(body, callers=1)
+        trainers, crowd = Trainers(service.url), Crowd(posted, callers=1)
         crowd.url = service.url
         with trainers.streaming(), crowd.calling():
             began = time.monotonic()

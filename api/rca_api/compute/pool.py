@@ -263,7 +263,7 @@ class ComputePool:
             self._give_back(turn.result(), None if waiting.begun is None else "unusable")
             return
         turn.cancel()
-        # Else a process has begun it, and its slot finds that nobody waits.
+        # If a process has begun it, the slot finds later that the caller has gone.
         with suppress(ValueError):
             self._queue.remove(waiting)
 

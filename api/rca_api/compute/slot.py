@@ -68,7 +68,7 @@ class Slot:
     Parameters
     ----------
     queue : deque of Waiting
-        Tasks that wait; whoever takes one off has it.
+        Tasks that wait; each is taken off once.
     max_tasks : int
         Tasks of one process; 0 for no limit.
     """
