@@ -9,7 +9,7 @@ from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Reply, Report, Setup
-from rca_api.compute.slot import Slot, Waiting
+from rca_api.compute.slot import Slot
 from rca_api.tracing import Timed
 
 MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
@@ -27,7 +27,7 @@ class PlayedSlot(Slot):
         self.report, self.tasks = Report(1, MODEL, None), 0
         return self.report
 
-    async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
         self.tasks += 1
         await asyncio.sleep(0)
         told = self.script.pop(0) if self.script else DONE

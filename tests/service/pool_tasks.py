@@ -36,10 +36,3 @@ def refuse(context: Context) -> None:
 
 def fail(context: Context) -> None:
     raise RuntimeError("secret at /srv/bundle")
-
-
-def begun_at(context: Context, seconds: float) -> float:
-    """Time at which the task began, on the clock that all processes share."""
-    began = time.monotonic()
-    time.sleep(seconds)
-    return began

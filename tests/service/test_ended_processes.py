@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog.testing
@@ -15,7 +16,7 @@ from starlette.testclient import TestClient
 from rca.deadline import Deadline
 from rca_api.app import create_app
 from rca_api.compute.process import Reply
-from rca_api.compute.slot import Waiting, WorkerDied
+from rca_api.compute.slot import WorkerDied
 from rca_api.diagnoses import dispatcher
 from rca_api.diagnoses.journal import MOST_ATTEMPTS
 from rca_api.diagnoses.work import StoredWindow
@@ -30,8 +31,8 @@ KEPT = StoredWindow("d" * 64, 1, "job", None, 0.0, 1.0, 1, [])
 class Dying(PlayedSlot):
     """Each process ends during a diagnosis; windows are accepted."""
 
-    async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
-        if waiting.task.__name__ == "accept_window":
+    async def run(self, task: Any, *others: Any) -> Reply:
+        if task.__name__ == "accept_window":
             return Reply(KEPT, {}, 0.1)
         raise WorkerDied(HOW)
 

@@ -13,7 +13,7 @@ from rca.deadline import Deadline
 from rca.errors import InvalidInput
 from rca_api.compute.pool import ComputePool, Load
 from rca_api.compute.process import Reply, Report
-from rca_api.compute.slot import Slot, Waiting, WorkerDied, WorkerLost
+from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
 
@@ -35,7 +35,6 @@ def played(
     async def run() -> None:
         pool = ComputePool(lambda: SETUP, 1, tasks_per_process, metrics)
         pool._slots = [slot]
-        slot._max_tasks = tasks_per_process
         pool.start()
         for _ in range(times):
             try:
@@ -101,9 +100,9 @@ def test_work_has_all_its_time_however_long_it_waited() -> None:
             await asyncio.sleep(0.5)
             return await super().start(setup)
 
-        async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
+        async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
             assert 2.6 < deadline.left() <= 3.0
-            return await super().run(waiting, deadline)
+            return await super().run(task, arguments, deadline)
 
     # It was gone once: the second process has all the time that the first one had.
     _, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.after(3.0, of_work=True))
@@ -130,7 +129,7 @@ def test_the_load_counts_working_processes_and_waiting_tasks() -> None:
     class Looking(PlayedSlot):
         look: Callable[[], Load]
 
-        async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
+        async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:
             await asyncio.sleep(0)
             loads.append(self.look())
             return DONE

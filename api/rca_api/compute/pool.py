@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +14,9 @@ import structlog
 
 from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
-from rca_api import tracing
 from rca_api.compute.bundles import BundleRef
 from rca_api.compute.process import Reply, Setup
-from rca_api.compute.slot import Slot, Waiting, WorkerDied, WorkerLost
+from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
 from rca_api.metrics import Metrics
 from rca_api.problems import ProblemError
 
@@ -102,12 +100,11 @@ class ComputePool:
         self, setup: Callable[[], Setup], processes: int, tasks_per_process: int, metrics: Metrics
     ) -> None:
         self._setup = setup
+        self._tasks_per_process = tasks_per_process
         self._metrics = metrics
-        #: Tasks in the order of their arrival.
-        self._queue: deque[Waiting] = deque()
-        self._slots = [Slot(self._queue, tasks_per_process) for _ in range(processes)]
+        self._slots = [Slot() for _ in range(processes)]
         # Last in, first out: the caches of the processor hold the data of the process used last.
-        self._free: list[Slot] = []
+        self._free: asyncio.LifoQueue[Slot] = asyncio.LifoQueue()
         self._renewals: set[asyncio.Task[None]] = set()
         self._closed = False
         #: Version of each bundle that was loaded, or why it cannot be used.
@@ -115,6 +112,7 @@ class ComputePool:
         self._mean_seconds = 0.0
         #: Time that the last process took to become warm.
         self._start_seconds = 0.0
+        self._waiting = 0
         self._busy: set[Slot] = set()
 
     @property
@@ -143,12 +141,12 @@ class ComputePool:
 
     def load(self) -> Load:
         """How busy the pool is."""
-        return Load(len(self._slots), len(self.processes()), len(self._busy), len(self._queue))
+        return Load(len(self._slots), len(self.processes()), len(self._busy), self._waiting)
 
     @property
     def is_idle(self) -> bool:
         """Whether a process is free and no task waits."""
-        return not self._queue and bool(self._free)
+        return not self._waiting and not self._free.empty()
 
     def seconds_until_free(self, ahead: int) -> float:
         """Estimate the seconds for `ahead` tasks from the duration of the last ones."""
@@ -190,14 +188,12 @@ class ComputePool:
             five were lost before it.
         """
         ended: Counter[Renewal] = Counter()
-        ids = {**structlog.contextvars.get_contextvars(), **tracing.ids()}
         while True:
-            waiting = Waiting(task, arguments, ids, asyncio.get_running_loop().create_future())
-            slot = await self._next(waiting, deadline)
+            slot = await self._next(deadline)
             self._busy.add(slot)
             renew: Renewal | None = "unusable"
             try:
-                reply = await slot.run(waiting, deadline.begun())
+                reply = await slot.run(task, arguments, deadline.begun())
                 renew = None
                 return self._value(reply)
             except (WorkerLost, WorkerDied) as error:
@@ -223,49 +219,20 @@ class ComputePool:
             return
         self._metrics.pool_given_up.labels(how).inc()
         # Another process has to start first, and what waits now comes before a repetition.
-        wait = self._start_seconds + self.seconds_until_free(len(self._queue) + 1)
+        wait = self._start_seconds + self.seconds_until_free(self._waiting + 1)
         raise ProcessesEnded(times, str(error) or "an unknown reason", max(1, math.ceil(wait))) from error
 
-    async def _next(self, waiting: Waiting, deadline: Deadline) -> Slot:
-        self._queue.append(waiting)
-        self._match()
+    async def _next(self, deadline: Deadline) -> Slot:
+        self._waiting += 1
         try:
             with self._metrics.stage("queue"):
                 async with asyncio.timeout(deadline.left()):
-                    return await waiting.turn
-        except BaseException as error:
-            self._withdraw(waiting)
-            if not isinstance(error, TimeoutError):
-                raise
+                    return await self._free.get()
+        except TimeoutError:
             self._metrics.deadlines.labels("waiting").inc()
             raise NeverBegun(deadline) from None
-
-    def _match(self) -> None:
-        """Give free slots to waiting tasks."""
-        while self._free and self._queue:
-            # The thread of a busy slot may be faster.
-            with suppress(IndexError):
-                waiting = self._queue.popleft()
-                self._hand(self._free.pop(), waiting)
-
-    def _hand(self, slot: Slot, waiting: Waiting) -> None:
-        """Give a slot to a task; one whose caller has gone leaves it."""
-        if not waiting.turn.done():
-            waiting.turn.set_result(slot)
-        else:
-            self._give_back(slot, None if waiting.begun is None else "unusable")
-
-    def _withdraw(self, waiting: Waiting) -> None:
-        """Take back a task whose caller has gone."""
-        turn = waiting.turn
-        if turn.done() and not turn.cancelled():
-            # It had its slot at the same moment.
-            self._give_back(turn.result(), None if waiting.begun is None else "unusable")
-            return
-        turn.cancel()
-        # If a process has begun it, the slot finds later that the caller has gone.
-        with suppress(ValueError):
-            self._queue.remove(waiting)
+        finally:
+            self._waiting -= 1
 
     def _value(self, reply: Reply) -> Any:
         for stage, timed in reply.stages.items():
@@ -279,15 +246,10 @@ class ComputePool:
         return reply.value
 
     def _give_back(self, slot: Slot, renew: Renewal | None) -> None:
+        if renew is None and self._tasks_per_process and slot.tasks >= self._tasks_per_process:
+            renew = "worn"
         if renew is None:
-            ahead = slot.taken_ahead()
-            if ahead is not None:
-                self._hand(slot, ahead)
-                return
-            renew = "worn" if slot.is_worn else None
-        if renew is None:
-            self._free.append(slot)
-            self._match()
+            self._free.put_nowait(slot)
         elif not self._closed:
             self._metrics.pool_renewals.labels(renew).inc()
             self._renew(slot)
@@ -299,9 +261,6 @@ class ComputePool:
 
     async def _until_warm(self, slot: Slot) -> None:
         pause = 0.5
-        await slot.stop()
-        # The process may have had a task ahead, for which another slot may be free.
-        self._match()
         while True:
             setup = self._setup()
             began = time.monotonic()
@@ -314,6 +273,5 @@ class ComputePool:
             else:
                 self._start_seconds = time.monotonic() - began
                 self._found[setup.champion] = report.model or report.failure or "it was not loaded"
-                self._free.append(slot)
-                self._match()
+                self._free.put_nowait(slot)
                 return

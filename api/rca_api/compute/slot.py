@@ -10,17 +10,17 @@ import asyncio
 import multiprocessing
 import os
 import signal
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
+import structlog
 from pebble import ProcessExpired, ProcessPool
 
 from rca.deadline import Deadline
+from rca_api import tracing
 from rca_api.compute import process
 from rca_api.compute.process import Reply, Report, Setup
 
@@ -38,47 +38,11 @@ class WorkerDied(Exception):
     """The process ended during the task, for example because memory ran out; the text says how."""
 
 
-@dataclass(eq=False)
-class Waiting:
-    """A task that waits for a process.
-
-    Attributes
-    ----------
-    ids : mapping
-        Ids for the log lines of the task.
-    turn : asyncio.Future
-        Gets the slot that has the task.
-    begun : Future, optional
-        The answer of the process, if it has the task already.
-    """
-
-    task: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    ids: Mapping[str, Any]
-    turn: asyncio.Future[Slot]
-    begun: Future[Any] | None = None
-
-
 class Slot:
-    """A place in the pool with one process in it.
+    """A place in the pool with one process in it."""
 
-    The thread that receives an answer gives the process the next task at once. Under overload the event loop
-    comes to it milliseconds later, and the process would stand still meanwhile.
-
-    Parameters
-    ----------
-    queue : deque of Waiting
-        Tasks that wait; each is taken off once.
-    max_tasks : int
-        Tasks of one process; 0 for no limit.
-    """
-
-    def __init__(self, queue: deque[Waiting] | None = None, max_tasks: int = 0) -> None:
+    def __init__(self) -> None:
         self._pool: ProcessPool | None = None
-        self._queue: deque[Waiting] = deque() if queue is None else queue
-        self._max_tasks = max_tasks
-        #: What the process has begun, and the event loop does not know yet.
-        self._ahead: Waiting | None = None
         #: None while its process is not warm.
         self.report: Report | None = None
         self.tasks = 0
@@ -107,18 +71,8 @@ class Slot:
         self.tasks = 0
         return self.report
 
-    @property
-    def is_worn(self) -> bool:
-        """Whether the process has had its number of tasks."""
-        return 0 < self._max_tasks <= self.tasks
-
-    def taken_ahead(self) -> Waiting | None:
-        """The task that the process has begun since its last one ended; the caller takes care of it now."""
-        ahead, self._ahead = self._ahead, None
-        return ahead
-
-    async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
-        """Run a task in the process, or wait for it if the process has begun it.
+    async def run(self, task: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
+        """Run a task in the process.
 
         Raises
         ------
@@ -129,8 +83,10 @@ class Slot:
         """
         if self._pool is None:
             raise WorkerLost
+        self.tasks += 1
         try:
-            future = waiting.begun or self._schedule(self._pool, waiting)
+            ids = {**structlog.contextvars.get_contextvars(), **tracing.ids()}
+            future = self._pool.schedule(process.call, args=(task, arguments, ids))
             reply: Reply = await _answer(self._pool, future, deadline)
         except ProcessExpired as error:
             self.report = None
@@ -146,35 +102,6 @@ class Slot:
         self._pool, self.report = None, None
         if pool is not None:
             await asyncio.to_thread(_end, pool, report)
-        # The thread of the pool has ended, so no other task comes ahead.
-        ahead = self.taken_ahead()
-        if ahead is not None:
-            ahead.begun = None
-            self._queue.appendleft(ahead)
-
-    def _schedule(self, pool: ProcessPool, waiting: Waiting) -> Future[Any]:
-        self.tasks += 1
-        arguments = (waiting.task, waiting.arguments, waiting.ids)
-        future: Future[Any] = pool.schedule(process.call, args=arguments)
-        # Before the event loop learns of the answer.
-        future.add_done_callback(self._go_on)
-        return future
-
-    def _go_on(self, done: Future[Any]) -> None:
-        """Give the process the next task; called by the thread that has received an answer."""
-        pool = self._pool
-        if pool is None or self.is_worn or self._ahead is not None:
-            return
-        if done.cancelled() or done.exception() is not None:
-            return
-        with suppress(IndexError):
-            waiting = self._queue.popleft()
-            try:
-                waiting.begun = self._schedule(pool, waiting)
-                self._ahead = waiting
-            except RuntimeError:
-                # The process is being ended.
-                self._queue.appendleft(waiting)
 
 
 def how_ended(code: int) -> str:
