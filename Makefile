@@ -32,7 +32,7 @@ help: ## Show this list
 setup: .venv/.synced ## Create .venv from requirements.lock (hash-checked)
 
 demo: setup ## Start the service, POST a real window, print the diagnosis (WINDOW=path for another)
-	@$(RUN)/python -m rca_api.demo --window "$(WINDOW)"
+	@$(RUN)/python -m rca_api.shell.demo --window "$(WINDOW)"
 
 test: setup ## Run the whole test suite
 	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
@@ -76,7 +76,7 @@ train: setup .cache/captures .cache/gpu .cache/earlier/$(EARLIER) ## Train a bun
 	  --collection .cache/gpu --collection data/windows --output models/rca_models/baseline --card models/README.md
 
 openapi: setup ## Regenerate api/openapi.json
-	$(RUN)/python -m rca_api.openapi > api/openapi.json
+	$(RUN)/python -m rca_api.shell.openapi > api/openapi.json
 
 lock: .tools/bin/uv ## Re-resolve requirements.lock
 	$(COMPILE) --group dev $(WORKER) --extra mcp --output-file requirements.lock

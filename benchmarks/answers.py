@@ -21,10 +21,10 @@ from typing import Any
 from rca.diagnosis import diagnose
 from rca.diagnosis.format_1 import lifted
 from rca.features.former_names import current_name
-from rca.simulation.corpus import simulated_window
-from rca.telemetry.labels import MANIFEST_FILE, read_collection
-from rca.telemetry.read import read_window
-from rca.testbed.pack import unpack
+from rca.lab.simulation.corpus import simulated_window
+from rca.lab.testbed.pack import unpack
+from rca.sources.labels import MANIFEST_FILE, read_collection
+from rca.sources.read import read_window
 from rca.workers import Workers
 
 DATA = Path(__file__).resolve().parent.parent / "data"

@@ -47,8 +47,8 @@ def serve(folder: Path, port: int) -> None:
     """The service of the shards; its processes for diagnoses are not needed and not started."""
     import uvicorn
 
-    from rca_api.app import create_app
-    from rca_api.settings import Settings
+    from rca_api.shell.app import create_app
+    from rca_api.shell.settings.settings import Settings
 
     app = create_app(Settings(data_dir=folder, auth="off", log_level="error"))
     app.state.parts.database.upgrade()

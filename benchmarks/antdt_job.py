@@ -26,12 +26,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.small_job import data_of, network, spend
-from rca.recovery.antdt import Action, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
-from rca.recovery.antdt.agent import Agent
-from rca.recovery.antdt.leases import Checkpoint
-from rca.recovery.antdt.shard_client import ShardClient
-from rca.recovery.antdt.shard_plan import ShardPlan
-from rca.recovery.antdt.shard_sampler import ShardSampler
+from rca.runtime.antdt import Action, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
+from rca.runtime.antdt.agent import Agent
+from rca.runtime.data_shards.leases import Checkpoint
+from rca.runtime.data_shards.shard_client import ShardClient
+from rca.runtime.data_shards.shard_plan import ShardPlan
+from rca.runtime.data_shards.shard_sampler import ShardSampler
 
 LEARNING_RATE = 0.2
 #: Windows of a job that lasts seconds.

@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 from benchmarks.answers import DATA
 from rca.classify.decision_table import VERY_LOUD
-from rca.commands.process import usable_cores
 from rca.diagnosis.exporters_only import cause_of_resource, diagnose_exporters
 from rca.diagnosis.result import ModelVersion
-from rca.evaluation.tables import TextTable
 from rca.features.machine_outliers import MachineComparison, Outlier
 from rca.features.resource_evidence import resource_names
-from rca.simulation.corpus import simulated_window
-from rca.telemetry.labels import read_collection, read_label
-from rca.telemetry.read import read_window
-from rca.telemetry.window import Window
-from rca.testbed.pack import unpack
+from rca.lab.evaluation.tables import TextTable
+from rca.lab.simulation.corpus import simulated_window
+from rca.lab.testbed.pack import unpack
+from rca.process import usable_cores
+from rca.sources.labels import read_collection, read_label
+from rca.sources.read import read_window
+from rca.window.window import Window
 from rca.workers import Workers
 
 N_SIMULATED, FIRST_SEED = 400, 880_000_000

@@ -22,14 +22,14 @@ from rich.table import Table
 
 from benchmarks.measure import machine, memory, peak_memory
 from benchmarks.window_shapes import ROUTES, SHAPES, SPARSE, Request, Route, largest, timed
-from rca.telemetry.encodings import arrow
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.process import Reply, Setup, call, initialize
-from rca_api.decoding import JSON, Body, Sent
+from rca.window.encodings import arrow
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
-from rca_api.request_bodies import limits_of
-from rca_api.settings import Settings
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.process import Reply, Setup, call, initialize
+from rca_api.shell.requests.decoding import JSON, Body, Sent
+from rca_api.shell.requests.request_bodies import limits_of
+from rca_api.shell.settings.settings import Settings
 from rca_api.what_if.work import Wanted, answer
 
 MIB = 1024**2

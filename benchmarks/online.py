@@ -16,15 +16,15 @@ from functools import partial
 import numpy as np
 
 import rca
-from rca.commands.process import usable_cores
-from rca.evaluation.intervals import poisson_rate
-from rca.evaluation.tables import TextTable
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
-from rca.simulation.engine import simulate
-from rca.simulation.sampling import sample_scenario
-from rca.simulation.scenario import Scenario
-from rca.telemetry.fragments import between_steps
-from rca.telemetry.window import Window
+from rca.lab.evaluation.intervals import poisson_rate
+from rca.lab.evaluation.tables import TextTable
+from rca.lab.simulation.engine import simulate
+from rca.lab.simulation.sampling import sample_scenario
+from rca.lab.simulation.scenario import Scenario
+from rca.process import usable_cores
+from rca.window.fragments import between_steps
+from rca.window.window import Window
 from rca.workers import Workers
 from rca_api.jobs.segments import MAX_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed

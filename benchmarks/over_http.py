@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 from benchmarks.measure import Budget, child_processes, peak_memory, repeat, summary
 from benchmarks.receiver import receiving_server
-from rca.telemetry.encodings import arrow
-from rca_api.demo import running_service
+from rca.window.encodings import arrow
+from rca_api.shell.demo import running_service
 
 PATH = "/v1/diagnoses"
 

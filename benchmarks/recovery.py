@@ -37,7 +37,7 @@ def captured(collections: Sequence[str]) -> list[Row]:
 def carried_out(names: Sequence[str], seeds: int, output: Path | None) -> list[Row]:
     """Every pair at every seed, written after each; the order of pairs differs between seeds."""
     from benchmarks.recovery_job import PAIRS, in_child
-    from rca.testbed.ranks.models import preload
+    from rca.lab.testbed.ranks.models import preload
 
     preload()
     chosen = [index for index, pair in enumerate(PAIRS) if not names or pair.name in names]

@@ -16,14 +16,14 @@ import numpy as np
 import rca
 from rca.arrays import BoolArray, FloatArray
 from rca.causal.attribution import COST_LEVEL, resampled_means
-from rca.evaluation.intervals import bootstrap
 from rca.features.extract import step_phases
+from rca.lab.evaluation.intervals import bootstrap
 from rca.recovery.option import Option
 from rca.recovery.planner import Plan
 from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES, REMEDY_OF
 from rca.recovery.situation import Interval
 from rca.robust import nan_median
-from rca.telemetry.labels import CollectionEntry, LabelledCause, accepted, read_collection
+from rca.sources.labels import CollectionEntry, LabelledCause, accepted, read_collection
 
 #: Actions that end a fault, besides the remedies of causes.
 ALSO_END = ("isolate_suspects", "reroute")

@@ -19,17 +19,17 @@ import rca
 from benchmarks.recovery_gains import Row, difference, mean, prediction, step_seconds
 from rca.arrays import FloatArray
 from rca.errors import RcaError
+from rca.lab.testbed.bed import Bed
+from rca.lab.testbed.capture import capture
+from rca.lab.testbed.catalogue import FAULTS
+from rca.lab.testbed.names import node_name
+from rca.lab.testbed.ranks.host import Average
+from rca.lab.testbed.ranks.shared import NEUTRAL, SLOTS, Knob
+from rca.lab.testbed.ranks.shared import Row as Column
+from rca.lab.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
 from rca.recovery.work_shares import SHORT_WINDOW, equal_finish
-from rca.telemetry.fragments import between_steps
-from rca.telemetry.labels import LabelledCause
-from rca.testbed.bed import Bed
-from rca.testbed.capture import capture
-from rca.testbed.catalogue import FAULTS
-from rca.testbed.names import node_name
-from rca.testbed.ranks.host import Average
-from rca.testbed.ranks.shared import NEUTRAL, SLOTS, Knob
-from rca.testbed.ranks.shared import Row as Column
-from rca.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
+from rca.sources.labels import LabelledCause
+from rca.window.fragments import between_steps
 
 #: Steps without the fault, of each turn under it, and of each turn with the action.
 USUAL, LEFT_STEPS, TAKEN_STEPS = 28, 32, 26
@@ -62,13 +62,13 @@ class Pair:
     done : str
         What is really done.
     fault : dict
-        Of `rca.testbed.scenario.Fault`, without its steps.
+        Of `rca.lab.testbed.scenario.Fault`, without its steps.
     switch : Switch or None
         None where the action ends the fault itself.
     whole : bool
         The action works around the fault: its gain is not that of a cause.
     average : callable or None
-        Averages gradients while the action is taken (`rca.testbed.ranks.host.HostPlan`).
+        Averages gradients while the action is taken (`rca.lab.testbed.ranks.host.HostPlan`).
     samples : float
         Share of a step's samples that count while the action is taken.
     beside : tuple of dict
@@ -189,7 +189,7 @@ def straggler_aware(straggler: int) -> Average:
         if is_taken(step):
             import torch.distributed as dist
 
-            from rca.recovery.stragglar.execution import all_reduce
+            from rca.runtime.stragglar.execution import all_reduce
 
             gradients /= dist.get_world_size()
             all_reduce(gradients, straggler)

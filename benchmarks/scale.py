@@ -22,10 +22,10 @@ from rich.table import Table
 from benchmarks.measure import machine
 from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
-from rca.simulation.corpus import simulated_window
+from rca.lab.simulation.corpus import simulated_window
 from rca.sweep.archive import ArchivedWindow
 from rca.sweep.run import CHUNK, _Diagnosing
-from rca.telemetry.window import Window
+from rca.window.window import Window
 from rca.workers import HERE, Workers
 
 _SEED, _MANY = 910_000_000, 1000

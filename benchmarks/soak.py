@@ -37,7 +37,7 @@ from benchmarks.measure import (
 )
 from benchmarks.soak_load import KINDS, Callers, Kind, Mix, Outcome, bodies
 from benchmarks.soak_report import kept_under_overload, latencies, render
-from rca_api.demo import running_service
+from rca_api.shell.demo import running_service
 
 #: Shares of the whole time.
 CAPACITY, STEADY, OVERLOAD = 0.25, 0.5, 0.25

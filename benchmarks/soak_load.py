@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 
 from benchmarks.windows import Shape, make_window
-from rca.telemetry.encodings import arrow
+from rca.window.encodings import arrow
 
 PATH = "/v1/diagnoses"
 #: How requests are sent, and what share of them.

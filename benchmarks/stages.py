@@ -27,9 +27,9 @@ from rca.classify.classifier import Classifier
 from rca.diagnosis import pipeline
 from rca.diagnosis.bundle import baseline
 from rca.features import extract
-from rca.telemetry import window as window_module
-from rca.telemetry.encodings import multipart
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window import window as window_module
+from rca.window.encodings import multipart
 
 STAGES = ("parse", "validate", "features", "classify", "causal", "render", "total")
 #: (stage, where its function is looked up, name). What is left of a diagnosis is assembling the answer.

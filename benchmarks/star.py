@@ -7,7 +7,7 @@ from copies of the parameters, so that they take no time.
 Measured: forward, backward, messages, updates, the clock and the loss. Simulated: a pause for each sample
 stands for the device. The slow rank works on a processor in addition, or pauses longer with `--slow sleep`.
 
-Speeds are predicted by `rca.recovery.star.simulation`, for each seed from its synchronous run: own times of
+Speeds are predicted by `rca.runtime.star.simulation`, for each seed from its synchronous run: own times of
 the workers, time of an all-reduce and of a message of the server, gradient noise scale, and the learning
 rate beside the best one.
 
@@ -44,14 +44,14 @@ from torch.nn.utils import vector_to_parameters
 from benchmarks.antdt import interval
 from benchmarks.small_job import data_of, network
 from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, Job, Worker, run
-from rca.recovery.star.grouping import Groups, XOrder
-from rca.recovery.star.learning_rate import best_learning_rate
-from rca.recovery.star.modes import choose, clustered, heuristic_order, static_groups
-from rca.recovery.star.noise import noise_scale
-from rca.recovery.star.prediction import is_straggler
-from rca.recovery.star.price import Progress
-from rca.recovery.star.simulation import Job as Simulated
-from rca.recovery.star.simulation import with_ring, with_server
+from rca.runtime.star.grouping import Groups, XOrder
+from rca.runtime.star.learning_rate import best_learning_rate
+from rca.runtime.star.modes import choose, clustered, heuristic_order, static_groups
+from rca.runtime.star.noise import noise_scale
+from rca.runtime.star.prediction import is_straggler
+from rca.runtime.star.price import Progress
+from rca.runtime.star.simulation import Job as Simulated
+from rca.runtime.star.simulation import with_ring, with_server
 
 #: Modes of the first part; those of the second, in which a rank gets slow.
 MODES = ("synchronous", *WITH_SERVER, "ring with children")

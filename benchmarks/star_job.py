@@ -23,11 +23,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.antdt import FORK, free_port
 from benchmarks.small_job import data_of, network, spend
-from rca.recovery.star.grouping import DynamicGroups, Grouping, Groups, XOrder
-from rca.recovery.star.leaving import StragglersLeave
-from rca.recovery.star.parameter_server import serve, work
-from rca.recovery.star.ring_with_children import RingWithChildren, ddp_hook
-from rca.recovery.star.switching_ring import SwitchingRing
+from rca.runtime.star.grouping import DynamicGroups, Grouping, Groups, XOrder
+from rca.runtime.star.leaving import StragglersLeave
+from rca.runtime.star.parameter_server import serve, work
+from rca.runtime.star.ring_with_children import RingWithChildren, ddp_hook
+from rca.runtime.star.switching_ring import SwitchingRing
 
 N_SAMPLES = 4096
 N_WORKERS, SLOW = 4, 1

@@ -1,7 +1,7 @@
 """STAR's learned selector: trained on simulated jobs, compared on others with the heuristic and the price.
 
-``--write`` stores the model that `rca.recovery.star.selector` ships, as LightGBM text. Everything is
-simulated: see `rca.recovery.star.simulation`. The same jobs give the same model.
+``--write`` stores the model that `rca.runtime.star.selector` ships, as LightGBM text. Everything is
+simulated: see `rca.runtime.star.simulation`. The same jobs give the same model.
 
 Time to progress over synchronous training, geometric mean over 200 held-out jobs, 95 % bootstrap intervals:
 
@@ -32,13 +32,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rca.recovery.star import selector
-from rca.recovery.star.grouping import of_mode
-from rca.recovery.star.modes import heuristic_order
-from rca.recovery.star.prediction import usual_seconds
-from rca.recovery.star.price import Mode, Progress
-from rca.recovery.star.selector import FEATURES, MOST_WORKERS, candidates, features
-from rca.recovery.star.simulation import Job, with_server
+from rca.runtime.star import selector
+from rca.runtime.star.grouping import of_mode
+from rca.runtime.star.modes import heuristic_order
+from rca.runtime.star.prediction import usual_seconds
+from rca.runtime.star.price import Mode, Progress
+from rca.runtime.star.selector import FEATURES, MOST_WORKERS, candidates, features
+from rca.runtime.star.simulation import Job, with_server
 
 MODEL = Path(selector.__file__).with_name("selector.txt")
 #: Steps that a job has run before the choice.

@@ -26,11 +26,11 @@ from rich.table import Table
 
 from benchmarks.measure import Budget, child_processes, machine, peak_memory, repeat, summary
 from benchmarks.store_rows import fill
-from rca_api.demo import running_service
 from rca_api.diagnoses.tables import WindowRow
-from rca_api.old_rows import Ages, OldRows
-from rca_api.store.base import new_id
-from rca_api.store.database import Database
+from rca_api.shell.demo import running_service
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.old_rows import Ages, OldRows
 
 _CALLERS = 8
 _LISTS = (

@@ -12,9 +12,9 @@ import orjson
 from sqlalchemy import insert
 
 import rca
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database
-from rca_api.store.tables import Base
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.tables import Base
 
 #: Real windows whose answers are the documents.
 _WINDOWS = Path("data/windows")

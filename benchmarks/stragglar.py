@@ -36,14 +36,14 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rca.recovery.stragglar import cost
-from rca.recovery.stragglar.checker import check
-from rca.recovery.stragglar.cost import Link
-from rca.recovery.stragglar.schedule import fewest_rounds, schedule
-from rca.testbed.names import INTERFACE
-from rca.testbed.network import Node, network, run_in_node
-from rca.testbed.probe import installed, probe
-from rca.testbed.process import Placement, ProcessTable
+from rca.lab.testbed.names import INTERFACE
+from rca.lab.testbed.network import Node, network, run_in_node
+from rca.lab.testbed.probe import installed, probe
+from rca.lab.testbed.process import Placement, ProcessTable
+from rca.runtime.stragglar import cost
+from rca.runtime.stragglar.checker import check
+from rca.runtime.stragglar.cost import Link
+from rca.runtime.stragglar.schedule import fewest_rounds, schedule
 
 #: Of version 2 of the paper; 48 has two figures.
 PUBLISHED = {
@@ -170,9 +170,9 @@ def _serve(plan: Plan, node: Node, folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    from rca.recovery.stragglar.arrivals import Arrivals
-    from rca.recovery.stragglar.execution import all_reduce
-    from rca.recovery.stragglar.point_to_point import ring_all_reduce
+    from rca.runtime.stragglar.arrivals import Arrivals
+    from rca.runtime.stragglar.execution import all_reduce
+    from rca.runtime.stragglar.point_to_point import ring_all_reduce
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
@@ -214,7 +214,7 @@ def _measured_link(plan: Plan, rank: int) -> Link:
     import torch
     import torch.distributed as dist
 
-    from rca.recovery.stragglar.point_to_point import exchange
+    from rca.runtime.stragglar.point_to_point import exchange
 
     group = dist.group.WORLD
     right, left = (rank + 1) % plan.n_ranks, (rank - 1) % plan.n_ranks

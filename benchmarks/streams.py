@@ -25,9 +25,9 @@ from rich.table import Table
 from benchmarks.measure import child_processes, machine, peak_memory
 from benchmarks.windows import PHASES, RANKS_PER_NODE, TRANSFER_SECONDS
 from rca.arrays import IntArray
-from rca.telemetry.encodings import arrow
-from rca.telemetry.window import Window
-from rca_api.demo import running_service
+from rca.window.encodings import arrow
+from rca.window.window import Window
+from rca_api.shell.demo import running_service
 
 MIB = 1024**2
 #: The slow rank, and how much longer its forward pass takes.

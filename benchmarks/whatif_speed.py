@@ -21,7 +21,7 @@ import numpy as np
 
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.decompose import decompose
-from rca.whatif.long_trace import stream_replay
+from rca.whatif.long_trace.long_trace import stream_replay
 
 PUBLISHED_DECOMPOSITIONS = {"AR": 0.435, "ST": 0.190}
 """Seconds of the published tool on this kind of machine, loading not included."""

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rca.whatif.graph.reference_step import Reference
+from rca.whatif.graph.replay import end_times
+from rca.whatif.graph.schedules import megatron
 from rca.whatif.optypes import ALL_GATHER, CODE, NAMES, REDUCE_SCATTER
-from rca.whatif.reference_step import Reference
-from rca.whatif.replay import end_times
-from rca.whatif.schedules import megatron
 
 USUAL = {"forward-compute": 0.030, "backward-compute": 0.060, "optimizer": 0.012, "gc": 0.001}
 

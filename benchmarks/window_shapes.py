@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from benchmarks.windows import START
 from rca.arrays import FloatArray
-from rca.telemetry import Window
-from rca.telemetry.catalogue import KNOWN
-from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE
-from rca.telemetry.schema import LOAD_COLUMNS
-from rca.telemetry.texts import MOST_TEXTS
-from rca.telemetry.validation import MAX_WORLD_SIZE
-from rca.telemetry.window_memory import WindowCounts
 from rca.whatif.memory import trace_memory
-from rca_api.settings import Settings
+from rca.window import Window
+from rca.window.catalogue import KNOWN
+from rca.window.encodings.json_text import MEMORY_PER_BYTE
+from rca.window.memory import WindowCounts
+from rca.window.rows.texts import MOST_TEXTS
+from rca.window.rows.validation import MAX_WORLD_SIZE
+from rca.window.schema import LOAD_COLUMNS
+from rca_api.shell.settings.settings import Settings
 
 Route = Literal["diagnoses", "what-if"]
 JOB = "shape"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rca.arrays import FloatArray
-from rca.telemetry import Window
+from rca.window import Window
 
 START = 1_700_000_000.0
 RANKS_PER_NODE = 8

@@ -18,13 +18,14 @@
 #
 # | step | file |
 # |---|---|
-# | 1. catalogue entry | `rca/telemetry/causes.py` |
+# | 1. catalogue entry | `rca/window/causes.py` |
 # | 2. first action | `rca/diagnosis/advice.py` |
 # | 3. runbook | `rca/runbook/procedures/files/CAUSE.yaml` |
-# | 4. mechanism of the simulator | `rca/simulation/faults/`; its strengths: `rca/simulation/sampling.py` |
-# | its share of the corpus | `MECHANISMS` in `rca/simulation/mechanisms/`; version 2 of the corpus draws it |
+# | 4. mechanism of the simulator | `rca/lab/simulation/faults/` |
+# | its strengths | `rca/lab/simulation/sampling.py` |
+# | its share of the corpus | `MECHANISMS` in `rca/lab/simulation/mechanisms/` (version 2) |
 # | 5. tests | `tests/simulation/test_signals_of_faults.py`, `tests/runbook/` |
-# | 6. model and reference | `make train`, `python -m rca_api.reference docs/reference` |
+# | 6. model and reference | `make train`, `python -m rca_api.shell.reference docs/reference` |
 #
 # Here entry and mechanism are put in place for the running process only. In the code each is one line of
 # its file.
@@ -36,7 +37,7 @@
 # that excludes or confirms it.
 
 # %%
-from rca.telemetry.causes import CAUSES, SPECS, CauseSpec
+from rca.window.causes import CAUSES, SPECS, CauseSpec
 
 spec = CauseSpec(
     id="numa_misplacement",
@@ -59,9 +60,9 @@ assert spec.id not in CAUSES, "ids are added, never renamed"
 # %%
 import numpy as np
 
-from rca.simulation import FAULTS, Fault, Scenario
-from rca.simulation.faults.kind import FaultKind, envelope, jitter, ranks_of
-from rca.simulation.resources import Resources
+from rca.lab.simulation import FAULTS, Fault, Scenario
+from rca.lab.simulation.faults.kind import FaultKind, envelope, jitter, ranks_of
+from rca.lab.simulation.resources import Resources
 
 
 def numa_misplacement(
@@ -88,8 +89,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from rca.simulation import LabelledWindow, Telemetry, simulate
-from rca.simulation.sampling import sample_fault
+from rca.lab.simulation import LabelledWindow, Telemetry, simulate
+from rca.lab.simulation.sampling import sample_fault
 
 CLASSES = (spec.id, "pcie_degradation", "cpu_contention")
 WINDOWS = 18  # of each class; `make train` draws 96,000 windows of all classes
@@ -147,8 +148,8 @@ print(Counter("undecided" if each.abstained or not each.causes else each.causes[
 import matplotlib.pyplot as plt
 
 from rca.features.table import RANK_FEATURES
-from rca.telemetry.labels import Label
-from rca.training.corpus import example, stack
+from rca.lab.training.corpus import example, stack
+from rca.sources.labels import Label
 
 corpus = stack(
     example(each.window, Label.model_validate(each.label), group=f"scenario-{number}", seed=number)
@@ -173,7 +174,7 @@ _ = every_axes[0].legend()
 # %%
 from rca.classify.classifier import HEADS
 from rca.classify.head import Head
-from rca.training.heads import Target, fit_head
+from rca.lab.training.heads import Target, fit_head
 
 owner = corpus.owner[corpus.faulty]
 part, group = np.array(corpus.part)[owner], np.array(corpus.group)[owner]

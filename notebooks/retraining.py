@@ -54,7 +54,7 @@ print(label["failure_mode"], [(each["cause"], each["ranks"]) for each in label["
 # windows beside the incidents, which takes an hour.
 
 # %%
-from rca.training.run import train
+from rca.lab.training.run import train
 
 store = f"sqlite:///{Path(work.name, 'mlflow.db')}"
 trained = train(Path(work.name, "candidate"), n_windows=200, seed=3, collections=[mine], tracking_uri=store)
@@ -70,8 +70,8 @@ print(f"right failure mode on {accuracy['value']:.0%} of {accuracy['n']:.0f} own
 # matched. `rca models promote` asks 2,000 scenarios. Here they are 16.
 
 # %%
-from rca.training.promotion import promote
-from rca.training.registry import Registry
+from rca.lab.training.promotion import promote
+from rca.lab.training.registry import Registry
 
 registry = Registry(store)
 result = promote(registry, collections=[mine], n_windows=16)
@@ -87,7 +87,7 @@ for reason in result.verdict.reasons:
 # %%
 import matplotlib.pyplot as plt
 
-from rca.evaluation.summary import LOWER_IS_BETTER
+from rca.lab.evaluation.summary import LOWER_IS_BETTER
 
 scores = [check for check in result.verdict.checks if check.name != "latency"]
 colours = {"worse": "tab:red", "as good": "0.5", "better": "tab:green"}

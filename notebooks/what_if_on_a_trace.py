@@ -28,8 +28,8 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 
 import rca
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.window.job import Parallelism
 
 job = Scenario(
     dialect="gpu_cluster",

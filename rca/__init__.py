@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     )
     from rca.recovery.planner import Plan
     from rca.recovery.site import Site
-    from rca.telemetry import Window, read_window
-    from rca.telemetry.sources.prometheus import read_prometheus
+    from rca.sources.prometheus import read_prometheus
+    from rca.sources.read import read_window
     from rca.whatif import WhatIf, what_if
+    from rca.window import Window
 
 __all__ = [
     "Bundle",
@@ -60,8 +61,9 @@ _HOMES = {
     "rca.diagnosis.planning": ("plan",),
     "rca.recovery.planner": ("Plan",),
     "rca.recovery.site": ("Site",),
-    "rca.telemetry": ("Window", "read_window"),
-    "rca.telemetry.sources.prometheus": ("read_prometheus",),
+    "rca.sources.read": ("read_window",),
+    "rca.window": ("Window",),
+    "rca.sources.prometheus": ("read_prometheus",),
     "rca.whatif": ("WhatIf", "what_if"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
-from rca.commands.output import exit_code, print_error
-from rca.commands.process import take_over
 from rca.errors import RcaError
+from rca.process import take_over
+from rca.terminal import exit_code, print_error
 
 EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node          who is slow, why, what to do

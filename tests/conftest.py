@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rca.telemetry import Window
+from rca.window import Window
 from rca.workers import Workers
 
 # At Python's own threshold, collections of garbage take 5 to 10 % of the time of imports and tests.

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 
 def shifted(window: Window, seconds: float) -> Window:

@@ -17,13 +17,13 @@ import pytest
 
 from benchmarks.whatif_synthetic import write
 from rca.diagnosis.bundle import baseline
-from rca.evaluation.run import evaluate_collection
+from rca.lab.evaluation.run import evaluate_collection
+from rca.lab.training.collection import simulate_collection
+from rca.lab.training.corpus import stack
+from rca.lab.training.simulated import simulated_examples
 from rca.sweep import Answers, archived, sweep
 from rca.sweep.losses import Losses
 from rca.sweep.what_if import sweep_what_if
-from rca.training.collection import simulate_collection
-from rca.training.corpus import stack
-from rca.training.simulated import simulated_examples
 from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
@@ -118,7 +118,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_worker_that_is_killed_costs_no_window(
     cluster: Cluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rca.training.collection.CHUNK", 1)
+    monkeypatch.setattr("rca.lab.training.collection.CHUNK", 1)
     with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
         simulate_collection(tmp_path / "corpus", N_WINDOWS, SEED, workers=workers)
     assert content(tmp_path / "corpus") == content(alone)

@@ -39,7 +39,7 @@ OTHERS = tuple(
 )
 DECISIONS = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
 HISTORY = ROOT / "docs" / "model-history.md"
-#: How a page begins that `rca_api.reference` writes from the code.
+#: How a page begins that `rca_api.shell.reference` writes from the code.
 GENERATED = "<!-- Written by"
 FENCE = re.compile(r"^```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]+))?\)")

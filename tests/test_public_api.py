@@ -90,7 +90,7 @@ def test_the_library_does_not_know_its_service_or_its_training() -> None:
     assert not [
         name
         for name in found
-        if name.startswith(("rca_api", "rca.training", "rca.simulation", "rca.testbed"))
+        if name.startswith(("rca_api", "rca.lab.training", "rca.lab.simulation", "rca.lab.testbed"))
     ]
 
 

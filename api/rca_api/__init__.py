@@ -1,1 +1,1 @@
-"""The HTTP service around `rca.diagnose`; `rca_api.app.create_app` builds it."""
+"""The HTTP service around `rca.diagnose`; `rca_api.shell.app.create_app` builds it."""

@@ -1,6 +1,6 @@
 """Windows retold from public incident reports, with the reports' figures and the answers that are right.
 
-The windows share no code with `rca.simulation`. `INCIDENTS` has one entry per report.
+The windows share no code with `rca.lab.simulation`. `INCIDENTS` has one entry per report.
 """
 
 from benchmarks.retold_incidents import (

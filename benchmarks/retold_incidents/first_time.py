@@ -25,7 +25,7 @@ from benchmarks.retold_incidents.incident import (
     whole,
 )
 from benchmarks.retold_incidents.jobs import Job
-from rca.telemetry import Window
+from rca.window import Window
 
 SMALL = {"data_loading": 0.005, "forward": 0.09, "backward": 0.18, "transfer": 0.03, "optimizer": 0.02}
 

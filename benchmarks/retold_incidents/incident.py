@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rca.telemetry import Window
+from rca.window import Window
 
 SLOW = "fail_slow"
 STOP = "fail_stop"

@@ -1,6 +1,6 @@
 """A synchronous job as a table of durations: ranks work, wait for the last one, and exchange gradients.
 
-Plain arithmetic from the figures of a report. It shares no code with `rca.simulation`: a model trained on
+Plain arithmetic from the figures of a report. It shares no code with `rca.lab.simulation`: a model trained on
 simulated windows meets jobs that were made in another way.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rca.arrays import FloatArray
-from rca.telemetry import Window
+from rca.window import Window
 
 #: Phases before the collective, in their order, and phases after it.
 BEFORE = ("data_loading", "host_to_device", "gc", "forward", "backward")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rca.features.resource_evidence import resource_names
-from rca.telemetry.causes import CAUSES
+from rca.window.causes import CAUSES
 
 #: Phases that a resource can lengthen, in the order of the mechanisms' rows.
 PHASES = (

@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
-from rca.telemetry.causes import CAUSES
+from rca.window.causes import CAUSES
 
 #: Causes below this belief get no share.
 MIN_BELIEF = 0.03

@@ -41,7 +41,7 @@ from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
-from rca.telemetry.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
+from rca.window.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
 
 #: Head -> which feature table its rows come from.
 HEADS = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.robust import group_members
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 

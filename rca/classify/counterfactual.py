@@ -23,10 +23,10 @@ from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import Evidence
 from rca.features.work import Work
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import placed
-from rca.telemetry.window import Window
+from rca.window.causes import CAUSES
+from rca.window.job import Topology
+from rca.window.node_names import placed
+from rca.window.window import Window
 
 #: The counterfactual job may be slow if its mean step exceeds its fast steps by this share, or if its last
 #: rank or a stage still costs this share of a step.

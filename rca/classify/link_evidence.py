@@ -18,8 +18,8 @@ from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import MIN_SEGMENT_Z, high_segment
 from rca.robust import nan_mean, nan_median
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.job import Topology
+from rca.window.causes import CAUSES
+from rca.window.job import Topology
 
 NIC, NVLINK = "nic_degradation", "nvlink_degradation"
 #: Causes that hit all ranks of a node alike, by the catalogue.

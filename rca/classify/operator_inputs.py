@@ -21,9 +21,9 @@ import orjson
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES
-from rca.telemetry.files import read_file
-from rca.telemetry.job import Topology
+from rca.files import read_file
+from rca.window.causes import CAUSES, SLOW_CAUSES
+from rca.window.job import Topology
 
 #: Bound on the factor, in both directions: a window that shows another node at fault must prevail.
 MAX_FACTOR = 8.0

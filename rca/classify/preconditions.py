@@ -32,9 +32,15 @@ from rca.classify.decision_table import (
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.work import LostTime
 from rca.robust import MAD_TO_SIGMA, group_members, nan_max, nan_median, nan_min
-from rca.telemetry.hidden_waits import BEFORE_EXCHANGE, MAX_END_RATIO, MIN_BEGIN_SPREAD, MIN_CASES, OPTIMIZER
-from rca.telemetry.job import Topology
-from rca.telemetry.phases import PhaseArrays
+from rca.window.job import Topology
+from rca.window.times.hidden_waits import (
+    BEFORE_EXCHANGE,
+    MAX_END_RATIO,
+    MIN_BEGIN_SPREAD,
+    MIN_CASES,
+    OPTIMIZER,
+)
+from rca.window.times.phases import PhaseArrays
 
 FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
 #: Forwards of a replica's stages differ if the difference is this share of a usual forward, and

@@ -13,7 +13,7 @@ from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_
 from rca.features import FeatureSet
 from rca.features.port_evidence import PORT_RESOURCES, PortEvidence
 from rca.features.resource_evidence import RESOURCES, Evidence, compare, resource_names
-from rca.telemetry.job import PartLevel, SharedPart, Topology
+from rca.window.job import PartLevel, SharedPart, Topology
 
 CONGESTION, PCIE = "network_congestion", "pcie_degradation"
 #: Causes that a fault of each level shows as, by the catalogue.

@@ -20,7 +20,7 @@ from rca.errors import TooLarge
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 T = TypeVar("T")
 

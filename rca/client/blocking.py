@@ -12,7 +12,7 @@ from rca.client.service import FAILURES, Call, Service, Tries, read, received
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 T = TypeVar("T")
 

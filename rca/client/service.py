@@ -27,7 +27,7 @@ from rca.timed_http import TimedConnection, TimedTlsConnection, read_answer
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 T = TypeVar("T")
 
@@ -122,8 +122,8 @@ class Service:
         read: Callable[[bytes], T],
     ) -> Call[T]:
         import rca
-        from rca.telemetry.encodings import arrow
-        from rca.telemetry.window import Window
+        from rca.window.encodings import arrow
+        from rca.window.window import Window
 
         key = _checked_key(self._idempotency_key if idempotency_key is None else idempotency_key)
         loaded = window if isinstance(window, Window) else rca.read_window(window)

@@ -16,7 +16,6 @@ COMMANDS: tuple[str, ...] = (
     "serve",
     "sweep",
     "evaluate",
-    "realism",
     "simulate",
     "testbed",
     "train",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def causes(incomplete: str) -> list[tuple[str, str]]:
     """Offer the causes of the catalogue that begin with `incomplete`, each with its meaning."""
-    from rca.telemetry.causes import SPECS
+    from rca.window.causes import SPECS
 
     return [(cause, spec.meaning) for cause, spec in SPECS.items() if cause.startswith(incomplete)]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands import prometheus_options
-from rca.commands.output import fail, rendered, write
-from rca.commands.process import start_quickly
 from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError, TooLarge
+from rca.process import start_quickly
+from rca.terminal import VERDICT_CODES, fail, rendered, write
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node
@@ -28,7 +28,6 @@ rca diagnose now.json --earlier yesterday.json    is all of it slower than it wa
 rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
 rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
 """
-EXIT_CODES = {"healthy": 0, "fail_slow": 10, "fail_stop": 20, "undecided": 30}
 # One file must not be able to take all memory of the machine it is looked at on.
 MAX_BYTES = 1024**3
 
@@ -162,12 +161,7 @@ def command(
         fail(error, as_json=chosen is Format.json)
     text = _render(diagnosis, chosen, window, verbose=verbose, path=None if path == "-" else path)
     write(text, output, quiet=format_ is Format.json)
-    raise typer.Exit(verdict_code(diagnosis))
-
-
-def verdict_code(diagnosis: Diagnosis) -> int:
-    """Exit code of a command that has diagnosed."""
-    return EXIT_CODES[diagnosis.verdict]
+    raise typer.Exit(VERDICT_CODES[diagnosis.verdict])
 
 
 def read(path: str) -> Window:
@@ -194,7 +188,7 @@ def served_by(window: Window, files: list[Path] | None) -> Window:
     """The window with the switches and NICs of its GPUs that the files give."""
     if not files:
         return window
-    from rca.telemetry.topology import with_topology
+    from rca.window.topology import with_topology
 
     return with_topology(window, files)
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.commands.output import fail, rendered, table_of, write
 from rca.commands.progress import Report, progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput, RcaError
+from rca.terminal import fail, rendered, table_of, write
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rca.evaluation.baselines_forest import Forest
-    from rca.evaluation.run import Evaluation, Plan
-    from rca.evaluation.tables import TextTable
-    from rca.telemetry.labels import CollectionEntry
+    from rca.lab.evaluation.baselines_forest import Forest
+    from rca.lab.evaluation.run import Evaluation, Plan
+    from rca.lab.evaluation.tables import TextTable
+    from rca.sources.labels import CollectionEntry
     from rca.workers import Workers
 
 EXAMPLES = """
@@ -115,7 +115,7 @@ def command(
     ] = None,
 ) -> None:
     """Score the diagnoses of a labelled collection, window by window and in total."""
-    from rca.evaluation.run import evaluate_entries
+    from rca.lab.evaluation.run import evaluate_entries
 
     try:
         entries, notice = _entries(collection, part or [], bundle)
@@ -132,7 +132,7 @@ def command(
                 progress=lambda done, total: report("diagnosing", done, total),
             )
         if output is not None:
-            from rca.evaluation.report import write_report
+            from rca.lab.evaluation.report import write_report
 
             write_report(evaluation, output, collection.resolve().name)
     except RcaError as error:
@@ -145,8 +145,8 @@ def _entries(
     collection: Path, parts: list[PartName], bundle: Path | None
 ) -> tuple[list[CollectionEntry], str | None]:
     """The windows to score, and a note about windows that may have been learned from."""
-    from rca.telemetry.labels import read_collection
-    from rca.training.incidents import incidents
+    from rca.lab.training.incidents import incidents
+    from rca.sources.labels import read_collection
 
     held = incidents(read_collection(collection))
     wanted = {each.value for each in parts}
@@ -173,8 +173,8 @@ def _learned_from_real_windows(bundle: Path | None) -> bool:
 
 
 def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
-    from rca.evaluation.run import Plan
-    from rca.evaluation.signal_sets import SIGNAL_SETS
+    from rca.lab.evaluation.run import Plan
+    from rca.lab.evaluation.signal_sets import SIGNAL_SETS
 
     chosen = list(dict.fromkeys(each.value for each in signals)) or ["all"]
     return Plan(tuple(SIGNAL_SETS) if "every" in chosen else tuple(chosen), bundle, delay=delay)
@@ -191,13 +191,13 @@ def _with_baselines(
 def _forest(
     collection: Path, source: Path | None, n_windows: int, workers: Workers, report: Report
 ) -> Forest:
-    from rca.evaluation.baselines_forest import Forest
-    from rca.evaluation.run import forest_from_collection
+    from rca.lab.evaluation.baselines_forest import Forest
+    from rca.lab.evaluation.run import forest_from_collection
 
     phase = "reading the random forest's windows"
     if source is not None:
         return forest_from_collection(source, collection, lambda done, total: report(phase, done, total))
-    from rca.evaluation.simulated import simulated_forest_examples
+    from rca.lab.evaluation.simulated import simulated_forest_examples
 
     examples = []
     for example in simulated_forest_examples(training_seeds(n_windows), workers=workers):
@@ -208,14 +208,14 @@ def _forest(
 
 def training_seeds(n_windows: int) -> list[int]:
     """Seeds of simulated scenarios of the part ``train``, which are in no test."""
-    from rca.training.split import seeds_of
+    from rca.lab.training.split import seeds_of
 
     return seeds_of("train", n_windows)
 
 
 def _text(evaluation: Evaluation, by: list[str]) -> str:
-    from rca.evaluation.report import tables
-    from rca.evaluation.summary import rounded, summarise
+    from rca.lab.evaluation.report import tables
+    from rca.lab.evaluation.summary import rounded, summarise
 
     scores = rounded(summarise([row.judged for row in evaluation.product_rows]))
     parts = [table_of(_cases_table(evaluation)), scores_table(scores, "scores")]
@@ -235,7 +235,7 @@ def scores_table(scores: dict[str, Any], title: str) -> Table:
 
 
 def _cases_table(evaluation: Evaluation) -> TextTable:
-    from rca.evaluation.tables import TextTable
+    from rca.lab.evaluation.tables import TextTable
 
     lines = []
     for case in evaluation.cases:
@@ -265,6 +265,6 @@ def _seconds(lost: float | None) -> str:
 def _json(evaluation: Evaluation, by: list[str]) -> str:
     import json
 
-    from rca.evaluation.report import document
+    from rca.lab.evaluation.report import document
 
     return json.dumps(document(evaluation, by), indent=2)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Format, Result, Seed, Settings
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import rendered, table_of, write
 
 EXAMPLES = """
 rca generalise                                          simulated windows only
@@ -52,11 +52,11 @@ def command(
     Every fold is tested with every set of signals. An interrupted run continues where it stopped. Needs the
     extra [train].
     """
-    from rca.training.cross_validation import generalise
-    from rca.training.cross_validation.report import document, lines, tables, to_markdown, write_report
-    from rca.training.feature_cache import FeatureCache, default_folder
-    from rca.training.run import DEFAULT_SEED
-    from rca.training.settings import read_settings
+    from rca.lab.training.cross_validation import generalise
+    from rca.lab.training.cross_validation.report import document, lines, tables, to_markdown, write_report
+    from rca.lab.training.feature_cache import FeatureCache, default_folder
+    from rca.lab.training.run import DEFAULT_SEED
+    from rca.lab.training.settings import read_settings
 
     place = cache or default_folder()
     tuned = None if settings is None else read_settings(settings)

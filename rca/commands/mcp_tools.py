@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rca.client import Client
     from rca.diagnosis.result import Diagnosis
     from rca.runbook.procedures import Library
-    from rca.telemetry.job import Job
+    from rca.window.job import Job
 
 INSTRUCTIONS = (
     "Finds why a distributed training job is slow or has stopped. No tool changes anything. Commands of a "
@@ -121,7 +121,7 @@ class Tools:
     def _diagnosed(self, path: str) -> tuple[Diagnosis, Job | None]:
         import rca
         from rca.commands.plan import diagnosis_or_window
-        from rca.telemetry.files import only_below, refuse_outside
+        from rca.files import only_below, refuse_outside
 
         with only_below(self.root):
             # Before anything says whether it exists.

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rca.training.promotion import Promotion
-    from rca.training.registry import RegisteredVersion, Registry
+    from rca.lab.training.promotion import Promotion
+    from rca.lab.training.registry import RegisteredVersion, Registry
 
 #: Exit code of a promotion that the gate refuses.
 REFUSED = 3
@@ -92,7 +92,7 @@ def show_command(
     registry = _registry(tracking_uri)
     (found,) = registry.with_scores([registry.get(version)])
     if card:
-        from rca.training.run_record import CARD_FILE
+        from rca.lab.training.run_record import CARD_FILE
 
         write(registry.document(found, CARD_FILE))
     elif format_ is Format.json:
@@ -128,8 +128,8 @@ def promote_command(
     Both versions diagnose the same windows. Without a champion the version is compared with the shipped
     bundle. Exit code 3 if the gate refuses.
     """
-    from rca.training.bundle_comparison import TEST_WINDOWS
-    from rca.training.promotion import promote
+    from rca.lab.training.bundle_comparison import TEST_WINDOWS
+    from rca.lab.training.promotion import promote
 
     registry = _registry(tracking_uri)
     with progress() as report, workers_of(processes, scheduler) as workers:
@@ -179,7 +179,7 @@ def fetch_command(
 ) -> None:
     """Copy a version's bundle out of the registry, for `rca diagnose --bundle`."""
     from rca.errors import InvalidInput
-    from rca.training.registry import copy_bundle
+    from rca.lab.training.registry import copy_bundle
 
     if output.exists():
         raise InvalidInput(f"{output} exists already", hint="name a folder that does not exist")
@@ -190,8 +190,8 @@ def fetch_command(
 
 
 def _registry(uri: str | None) -> Registry:
-    from rca.training.registry import Registry
-    from rca.training.tracking import DEFAULT_URI
+    from rca.lab.training.registry import Registry
+    from rca.lab.training.tracking import DEFAULT_URI
 
     return Registry.existing(uri or DEFAULT_URI)
 
@@ -219,7 +219,7 @@ def _score(found: RegisteredVersion, metric: str) -> str:
 
 
 def _gate(found: RegisteredVersion) -> str:
-    from rca.training.promotion import AGAINST, FORCED, OUTCOME
+    from rca.lab.training.promotion import AGAINST, FORCED, OUTCOME
 
     if OUTCOME not in found.tags:
         return "-"

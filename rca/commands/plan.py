@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
-from rca.commands.output import fail, rendered, write
-from rca.commands.process import start_quickly
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.telemetry.files import read_file
+from rca.files import read_file
+from rca.process import start_quickly
+from rca.terminal import fail, rendered, write
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 EXAMPLES = """
 rca plan data/windows/nic-rate-limited                       every action with gain, cost and risk

@@ -14,7 +14,7 @@ from rca.commands.progress import progress
 from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 Url = Annotated[
     str | None,
@@ -96,8 +96,8 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.instants import moment_of, seconds_of
-        from rca.telemetry.sources.prometheus.window import USUAL_SECONDS
+        from rca.sources.instants import moment_of, seconds_of
+        from rca.sources.prometheus.window import USUAL_SECONDS
 
         if self.url is None or not self.job:
             raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
@@ -119,10 +119,10 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
-        from rca.telemetry.sources.prometheus.client import Prometheus
-        from rca.telemetry.sources.prometheus.credentials import headers_of, of_environment, read_token
-        from rca.telemetry.sources.prometheus.label_map import read_label_map
-        from rca.telemetry.sources.prometheus.window import check_matchers, read_prometheus
+        from rca.sources.prometheus.client import Prometheus
+        from rca.sources.prometheus.credentials import headers_of, of_environment, read_token
+        from rca.sources.prometheus.label_map import read_label_map
+        from rca.sources.prometheus.window import check_matchers, read_prometheus
 
         # Workers of a cluster do not have the variables of this process.
         url, token = of_environment(

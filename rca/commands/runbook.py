@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.completion import causes
-from rca.commands.output import fail, write
 from rca.errors import InvalidInput, RcaError
+from rca.terminal import fail, write
 
 if TYPE_CHECKING:
     from rca.runbook.procedures import Incident, Library
@@ -108,7 +108,7 @@ def command(
 def _listed(library: Library, format_: Format) -> str:
     import orjson
 
-    from rca.telemetry.causes import SPECS
+    from rca.window.causes import SPECS
 
     rows = [
         {

@@ -59,20 +59,20 @@ def command(
         _print_config(form)
         return
     # By name, because the library does not import the service.
-    settings = import_module("rca_api.environment").read()
+    settings = import_module("rca_api.shell.settings.environment").read()
     if settings.auth == "off":
         _refuse_open_host(host)
     _refuse_port(host, port)
-    checks = import_module("rca_api.start_checks")
+    checks = import_module("rca_api.shell.settings.start_checks")
     checks.check(settings, checks.SERVE)
     proxies = list(settings.trusted_proxies)
-    import_module("rca_api.server").run(
-        "rca_api.app:create_app",
+    import_module("rca_api.shell.server").run(
+        "rca_api.shell.app:create_app",
         factory=True,
         host=host,
         port=port,
         # By name as well. The service has no WebSockets.
-        http="rca_api.request_heads:BoundedHeads",
+        http="rca_api.shell.requests.request_heads:BoundedHeads",
         ws="none",
         log_config=None,
         access_log=False,
@@ -85,8 +85,8 @@ def command(
 
 
 def _print_config(form: ConfigForm) -> None:
-    typer.echo(import_module("rca_api.configuration").shown(form), nl=False)
-    for warning in import_module("rca_api.environment").unknown():
+    typer.echo(import_module("rca_api.shell.settings.configuration").shown(form), nl=False)
+    for warning in import_module("rca_api.shell.settings.environment").unknown():
         typer.echo(f"warning: {warning}", err=True)
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.commands.output import rendered, write
+from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
-    from rca.telemetry.catalogue import Signal
+    from rca.window.catalogue import Signal
 
 EXAMPLES = """
 rca signals
@@ -40,7 +40,7 @@ def command(
     Other names of the same signal are listed as aliases. A diagnosis ignores all other metrics and lists them
     in its quality section. In a pipe each signal is one line.
     """
-    from rca.telemetry.catalogue import KNOWN
+    from rca.window.catalogue import KNOWN
 
     wanted = pattern.lower()
     found = [signal for signal in KNOWN if wanted in _searched(signal)]

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from rca.commands.completion import healthy_or_causes
-from rca.commands.output import write
 from rca.commands.progress import progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import write
 
 EXAMPLES = """
 rca simulate corpus --windows 100 --seed 7
@@ -50,9 +50,9 @@ def command(
     You can stop the command at any time and start it again: it continues and writes the same bytes.
     """
     from rca.errors import InvalidInput
-    from rca.simulation.faults import FAULTS, FIRST_CAUSES
-    from rca.simulation.mechanisms import MECHANISMS
-    from rca.training.collection import simulate_collection
+    from rca.lab.simulation.faults import FAULTS, FIRST_CAUSES
+    from rca.lab.simulation.mechanisms import MECHANISMS
+    from rca.lab.training.collection import simulate_collection
 
     causes = FIRST_CAUSES if corpus == 1 else tuple(FAULTS)
     if cause is not None and cause != "healthy" and cause not in causes:

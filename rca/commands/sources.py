@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rca.commands.output import rendered, write
-from rca.commands.process import start_quickly
+from rca.process import start_quickly
+from rca.terminal import rendered, write
 
 EXAMPLES = """
 rca sources
@@ -32,7 +32,7 @@ def command(
     Give such a file, or a folder of them, in place of a window. The content decides what it is.
     """
     start_quickly()
-    from rca.telemetry.sources.registry import SOURCES
+    from rca.sources.registry import SOURCES
 
     if format_ is Format.json:
         import orjson

@@ -11,7 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from rca.commands import prometheus_options
-from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 from rca.commands.prometheus_options import PrometheusOptions
 from rca.commands.sweep_output import SHOWN, refused_lines, say_done
@@ -19,6 +18,7 @@ from rca.commands.sweep_what_if import command as what_if_command
 from rca.commands.sweep_what_if import text as what_if_text
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput
+from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,8 +171,8 @@ def _found(
     """What to diagnose: an archive, or jobs of Prometheus."""
     import time
 
+    from rca.sources.instants import seconds_of
     from rca.sweep import archived, job_windows, read_jobs
-    from rca.telemetry.instants import seconds_of
 
     if urls:
         asked.refuse_any()

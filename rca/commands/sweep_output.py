@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rca.commands.output import write
+from rca.terminal import write
 
 if TYPE_CHECKING:
     from rca.sweep import Swept

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.output import rendered
 from rca.commands.progress import progress
 from rca.commands.sweep_output import SHOWN, refused_lines, say_done
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import rendered
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from rca.commands.output import write
 from rca.commands.progress import progress
+from rca.terminal import write
 
 app = typer.Typer(
     add_completion=False,
@@ -30,9 +30,9 @@ def probe_command(
     ] = False,
 ) -> None:
     """List the capabilities of this machine, and the faults that it permits."""
-    from rca.testbed import FAULTS, probe
-    from rca.testbed.gpus import GpuMissing, find_gpus
-    from rca.testbed.sweep import exclusive, sweep
+    from rca.lab.testbed import FAULTS, probe
+    from rca.lab.testbed.gpus import GpuMissing, find_gpus
+    from rca.lab.testbed.sweep import exclusive, sweep
 
     with exclusive():
         removed = sweep() if clean else []
@@ -60,8 +60,8 @@ def capture_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the labelled window.")],
 ) -> None:
     """Run one scenario and write its labelled window."""
-    from rca.testbed import read_scenario
-    from rca.testbed.capture import capture_to
+    from rca.lab.testbed import read_scenario
+    from rca.lab.testbed.capture import capture_to
 
     described = read_scenario(scenario)
     with progress() as report:
@@ -91,9 +91,9 @@ def campaign_command(
     ] = False,
 ) -> None:
     """Make the missing captures of a matrix. You can stop and resume it at any time."""
-    from rca.testbed.campaign import Progress, forked, require_gpus_of, run_campaign
-    from rca.testbed.matrix import expand, read_matrix
-    from rca.testbed.ranks.models import preload
+    from rca.lab.testbed.campaign import Progress, forked, require_gpus_of, run_campaign
+    from rca.lab.testbed.matrix import expand, read_matrix
+    from rca.lab.testbed.ranks.models import preload
 
     described = read_matrix(matrix)
     planned = expand(described)
@@ -123,7 +123,7 @@ def pack_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the archives and the manifest.")],
 ) -> None:
     """Compress a campaign into one archive per part, the same bytes every time."""
-    from rca.testbed.pack import pack
+    from rca.lab.testbed.pack import pack
 
     with progress() as report:
         sizes = pack(campaign, output, report)
@@ -137,7 +137,7 @@ def unpack_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Collection folder to write.")],
 ) -> None:
     """Unpack captures to a collection folder: rca testbed unpack data/testbed/captures -o captures."""
-    from rca.testbed.pack import unpack
+    from rca.lab.testbed.pack import unpack
 
     with progress() as report:
         n_windows = unpack(packed, output, report)

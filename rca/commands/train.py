@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.output import rendered, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Seed, Settings
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
-    from rca.training.run import TrainingResult
+    from rca.lab.training.run import TrainingResult
 
 #: Name of the shipped bundle as one to continue from; a folder of that name is ``./shipped``.
 SHIPPED = "shipped"
@@ -77,10 +77,10 @@ def command(
     Needs the extra [train].
     """
     from rca.diagnosis.bundle import shipped_folder
-    from rca.training.feature_cache import FeatureCache, default_folder
-    from rca.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
-    from rca.training.settings import read_settings
-    from rca.training.tracking import DEFAULT_URI
+    from rca.lab.training.feature_cache import FeatureCache, default_folder
+    from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, train
+    from rca.lab.training.settings import read_settings
+    from rca.lab.training.tracking import DEFAULT_URI
 
     tuned = None if settings is None else read_settings(settings)
     earlier = None if continue_from is None else Path(continue_from)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from rca.commands.output import rendered, table_of, write
 from rca.commands.progress import progress
 from rca.commands.training_options import Cache, Format, Result, Seed
 from rca.commands.worker_options import Processes, Scheduler, workers_of
+from rca.terminal import rendered, table_of, write
 
 EXAMPLES = """
 rca tune --output tuned.json                              every head; an interrupted run continues
@@ -64,10 +64,10 @@ def command(
     Inner folds choose settings by log loss, outer folds measure the gain. A head keeps its present settings
     unless tuning wins. An interrupted run continues where it stopped. Needs the extra [train].
     """
-    from rca.training.cross_validation.tune import DEFAULT_VARIANTS, DEFAULT_WINDOWS, tune
-    from rca.training.feature_cache import FeatureCache, default_folder
-    from rca.training.run import DEFAULT_SEED
-    from rca.training.settings import write_settings
+    from rca.lab.training.cross_validation.tune import DEFAULT_VARIANTS, DEFAULT_WINDOWS, tune
+    from rca.lab.training.feature_cache import FeatureCache, default_folder
+    from rca.lab.training.run import DEFAULT_SEED
+    from rca.lab.training.settings import write_settings
 
     place = cache or default_folder()
     with progress() as report, workers_of(processes, scheduler) as workers:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands.diagnose import read
-from rca.commands.output import fail, write
 from rca.errors import SourceError
 from rca.runbook.numbers import count, seconds
 from rca.runbook.phrases import clean
+from rca.terminal import fail, write
 
 if TYPE_CHECKING:
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 EXAMPLES = """
 rca validate data/windows/healthy

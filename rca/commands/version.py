@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from rca.commands.output import write
+from rca.terminal import write
 
 EXAMPLES = "rca version"
 _TELLING = ("numpy", "pyarrow", "pydantic", "lightgbm", "fastapi", "dowhy", "mlflow")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.output import fail, write
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.telemetry.files import open_file, read_text
+from rca.files import open_file, read_text
+from rca.terminal import fail, write
 
 if TYPE_CHECKING:
-    from rca.telemetry.window import Window
+    from rca.whatif.graph.trace_replay import TraceReplay
     from rca.whatif.report import Extras
     from rca.whatif.result import WhatIf
-    from rca.whatif.trace_replay import TraceReplay
+    from rca.window.window import Window
 
 EXAMPLES = """
 rca what-if trace.parquet --meta meta.yaml
@@ -123,14 +123,14 @@ def _source(
     from rca.whatif.analysis import replay_of
 
     if path.is_file() and _is_parquet(path):
-        from rca.whatif.long_trace import STREAMED_FROM
-        from rca.whatif.reader import count_rows
+        from rca.whatif.long_trace.long_trace import STREAMED_FROM
+        from rca.whatif.trace.reader import count_rows
 
         if count_rows(path) > STREAMED_FROM:
             return _streamed(path, meta, correct_clocks=correct_clocks), None
         replay = replay_of(path, meta, correct_clocks=correct_clocks)
         return replay, replay
-    from rca.telemetry import read_window
+    from rca.sources.read import read_window
 
     if meta is not None:
         raise InvalidInput(
@@ -175,8 +175,8 @@ def _streamed(path: Path, meta: Path | None, *, correct_clocks: bool) -> TraceRe
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from rca.commands.process import usable_cores
-    from rca.whatif.long_trace import stream_replay
+    from rca.process import usable_cores
+    from rca.whatif.long_trace.long_trace import stream_replay
 
     columns = (TextColumn("reading"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:

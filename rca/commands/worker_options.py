@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.process import usable_cores
+from rca.process import usable_cores
 
 if TYPE_CHECKING:
     from rca.workers import Workers

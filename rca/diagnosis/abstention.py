@@ -36,7 +36,7 @@ from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause, Evidence
 from rca.diagnosis.slowdown import single_events_sentence
 from rca.features import FeatureSet
-from rca.telemetry.causes import CAUSES, UNKNOWN, FailureMode
+from rca.window.causes import CAUSES, UNKNOWN, FailureMode
 
 #: Least probability on either side of the split that makes a signal worth collecting.
 MIN_SPLIT = 0.1

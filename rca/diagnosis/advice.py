@@ -9,8 +9,8 @@ from rca.diagnosis.data_quality import listed
 from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Cause, Interval, RecoveryFacts, Removal
 from rca.features.resource_evidence import RESOURCES
-from rca.telemetry.catalogue import channels
-from rca.telemetry.causes import CAUSES
+from rca.window.catalogue import channels
+from rca.window.causes import CAUSES
 
 #: What to collect where a whole family of evidence is missing.
 _COLLECT = {

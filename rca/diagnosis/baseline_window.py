@@ -27,11 +27,11 @@ from rca.diagnosis.slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_median
-from rca.telemetry.baseline_window import after_earlier
-from rca.telemetry.causes import Pattern
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.step_clock import StepClock
-from rca.telemetry.window import Window
+from rca.window.baseline_window import after_earlier
+from rca.window.causes import Pattern
+from rca.window.times.phases import PhaseArrays
+from rca.window.times.step_clock import StepClock
+from rca.window.window import Window
 
 #: Why the cause of such a slowdown is open.
 _ON_ALL_RANKS = "usual steps take {ratio:.2f} times as long as in the earlier window, on all ranks"

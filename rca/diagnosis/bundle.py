@@ -27,7 +27,7 @@ from rca.causal.mechanisms import Mechanisms
 from rca.classify.classifier import HEADS, Classifier
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError
-from rca.telemetry.files import read_file
+from rca.files import read_file
 
 FORMAT = 1
 

@@ -14,7 +14,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.causal.attribution import Removal
 from rca.classify.decision_table import CERTAIN_SAME_CAUSE
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 
 @dataclass(frozen=True)

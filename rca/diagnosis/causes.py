@@ -17,9 +17,9 @@ from rca.diagnosis.result import PRICE, Cause, Evidence, Shared
 from rca.features import FeatureSet
 from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
-from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import CAUSES, DECIDING, SPECS, UNKNOWN
-from rca.telemetry.job import SharedPart, Topology
+from rca.window.catalogue import unit_of_channel
+from rca.window.causes import CAUSES, DECIDING, SPECS, UNKNOWN
+from rca.window.job import SharedPart, Topology
 
 #: Resource scores from here on are worth showing, in units.
 REMARKABLE_SCORE = 1.0

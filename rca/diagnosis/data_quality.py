@@ -13,8 +13,8 @@ from rca.diagnosis.result import Diagnosis, Quality
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.end_events import FATAL_EVENTS, MISSED_EVENTS
 from rca.features.resource_evidence import RESOURCES
-from rca.telemetry.catalogue import resolve
-from rca.telemetry.window import Window
+from rca.window.catalogue import resolve
+from rca.window.window import Window
 
 #: Rows that end this many steps before the others' are worth a note.
 EARLY_END_STEPS = 3

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from rca.arrays import BoolArray
 from rca.diagnosis.result import Cause, Diagnosis, Evidence
 from rca.features.resource_evidence import RESOURCES
-from rca.telemetry.catalogue import resolve
-from rca.telemetry.grouping import codes_of
-from rca.telemetry.node_names import same_nodes
-from rca.telemetry.series import SeriesSet
-from rca.telemetry.window import Window
+from rca.window.catalogue import resolve
+from rca.window.grouping import codes_of
+from rca.window.node_names import same_nodes
+from rca.window.signals.series import SeriesSet
+from rca.window.window import Window
 
 #: Resources of which a node has several devices; GPUs are known by their ranks.
 _RESOURCES = ("nic", "fabric", "storage")

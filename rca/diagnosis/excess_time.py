@@ -13,7 +13,7 @@ from rca.classify.classifier import Suspect, named_ranks
 from rca.features import FeatureSet
 from rca.features.work import Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile
-from rca.telemetry.own_work import SERIAL_PHASES
+from rca.window.times.own_work import SERIAL_PHASES
 
 #: A component's transfer above that of all ranks by this share of the step is a lag of its own, not noise.
 MIN_LAG = 0.02

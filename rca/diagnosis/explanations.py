@@ -13,7 +13,7 @@ from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal
 from rca.diagnosis.result import Cause, Contribution, Preference
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.groups import feature_groups
-from rca.telemetry.causes import CAUSES
+from rca.window.causes import CAUSES
 
 #: Observations shown per decision.
 MAX_SHOWN = 4

@@ -21,9 +21,9 @@ from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
 from rca.features.machine_outliers import SLOW_FROM, MachineComparison, Outlier
 from rca.features.resource_evidence import missing_resources
-from rca.telemetry.catalogue import unit_of_channel
-from rca.telemetry.causes import DECIDING, SPECS, UNKNOWN, FailureMode
-from rca.telemetry.window import Window
+from rca.window.catalogue import unit_of_channel
+from rca.window.causes import DECIDING, SPECS, UNKNOWN, FailureMode
+from rca.window.window import Window
 
 #: Probability that a loud resource (from `LOUD_SCORE` on), and a very loud one, belongs to a rank at fault:
 #: the share among 400 simulated and 520 captured windows without their steps, by Laplace's rule

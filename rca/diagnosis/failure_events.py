@@ -35,9 +35,9 @@ from rca.features.failure_order import (
     went_on,
 )
 from rca.features.machine_outliers import groups_of
-from rca.telemetry.causes import SPECS, FailureMode
-from rca.telemetry.job import Topology
-from rca.telemetry.window import Window
+from rca.window.causes import SPECS, FailureMode
+from rca.window.job import Topology
+from rca.window.window import Window
 
 _NO_FAILURE = "the window has events only, and none of them is a failure"
 _NO_ORDER = "{n} ranks failed, and the events do not show which one was first"

@@ -13,7 +13,7 @@ from rca.features.groups import feature_groups
 from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.features.table import Feature
 from rca.features.work import OWN_PHASES
-from rca.telemetry.catalogue import unit_of_channel
+from rca.window.catalogue import unit_of_channel
 
 #: Unit of the feature table -> factor and unit for people; "relative" and "log2" are not factors.
 _UNITS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rca.telemetry.causes import STOP_CAUSES
+from rca.window.causes import STOP_CAUSES
 
 #: Signal of the evidence that explains why a cause has no price.
 PRICE = "seconds_per_step"

@@ -16,8 +16,8 @@ from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.machine_evidence import with_machine_evidence
 from rca.diagnosis.step_time_fallback import timers_can_price
 from rca.features import FeatureSet
-from rca.telemetry.job import Topology
-from rca.telemetry.window import Window
+from rca.window.job import Topology
+from rca.window.window import Window
 
 #: Least share of the shorter slow segment in which both jobs are slow.
 MIN_SHARED_STEPS = 0.5

@@ -19,7 +19,7 @@ from rca.classify.decision_table import CONTRADICTED_FACTOR, CORROBORATED, UNSUR
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.robust import nan_max, nan_median
-from rca.telemetry.causes import CAUSES, DECIDING, UNKNOWN
+from rca.window.causes import CAUSES, DECIDING, UNKNOWN
 
 #: Scores below this are normal, in units. It is below 1 (remarkable) because mild faults score less than 1.
 MAX_NORMAL_SCORE = 0.3

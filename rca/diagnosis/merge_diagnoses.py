@@ -7,7 +7,7 @@ from typing import Any
 
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
 from rca.diagnosis.result import Cause, Diagnosis, Interval, RecoveryFacts, Removal, Slowdown, Straggler
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 #: Reasons of abstention that a certain cause removes.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})

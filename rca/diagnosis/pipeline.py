@@ -64,10 +64,10 @@ from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
 from rca.recovery.site import Site
-from rca.telemetry.baseline_window import refuse_incomparable
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import MAX_MEMORY_BYTES, refuse_large
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.baseline_window import refuse_incomparable
+from rca.window.memory import MAX_MEMORY_BYTES, refuse_large
+from rca.window.window import Window
 
 #: Note on an earlier window that is of no use.
 NOT_COMPARED = "the earlier window was not used, because this one has no steps"
@@ -104,7 +104,7 @@ def diagnose(
         Costs and limits of recovery, by which actions are chosen; see `rca.recovery.site`.
     max_memory_bytes : int, optional
         Windows that need more memory are refused before any work; None for no limit. See
-        `rca.telemetry.window_memory`.
+        `rca.window.memory`.
 
     Returns
     -------

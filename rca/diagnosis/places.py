@@ -7,7 +7,7 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict
 
-from rca.telemetry.job import PartLevel
+from rca.window.job import PartLevel
 
 #: What the parts of a topology are called, and what comes between a part and the place that it is in.
 PART_WORDS: Mapping[PartLevel, tuple[str, str]] = {

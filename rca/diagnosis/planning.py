@@ -13,10 +13,10 @@ from rca.recovery.planner import plan as plan_for
 from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site, positive_hint
 from rca.recovery.situation import Fault, Situation, Suspect
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.job import Job, Topology
-from rca.telemetry.window import Window
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.causes import CAUSES
+from rca.window.job import Job, Topology
+from rca.window.window import Window
 
 #: Answers list this many actions besides the first remedies of their causes.
 MOST_ALTERNATIVES = 4

@@ -21,9 +21,9 @@ from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_faul
 from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median, zero_if_nan
-from rca.telemetry.causes import SLOW_CAUSES, SPECS, UNKNOWN
-from rca.telemetry.own_work import SERIAL_PHASES, UNTIMED
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.causes import SLOW_CAUSES, SPECS, UNKNOWN
+from rca.window.times.own_work import SERIAL_PHASES, UNTIMED
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3

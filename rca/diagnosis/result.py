@@ -12,10 +12,10 @@ from rca.diagnosis.format_1 import PRICE, lifted
 from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
 from rca.recovery.option import Option
 from rca.recovery.site import Site
-from rca.telemetry.causes import STOP_CAUSES, UNKNOWN, CauseOwner, FailureMode, Pattern, StragglerType
+from rca.window.causes import STOP_CAUSES, UNKNOWN, CauseOwner, FailureMode, Pattern, StragglerType
 
 if TYPE_CHECKING:
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
 
 Scope = Literal["rank", "node", "stage", "data_group", "job"]
 AbstentionCode = Literal[

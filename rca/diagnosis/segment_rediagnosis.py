@@ -26,8 +26,8 @@ from rca.diagnosis.merge_diagnoses import (
 from rca.diagnosis.result import Cause, Diagnosis, Straggler
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
-from rca.telemetry.step_clock import StepClock
-from rca.telemetry.window import Window
+from rca.window.times.step_clock import StepClock
+from rca.window.window import Window
 
 #: Reason of abstention that a part may resolve: whether the job is slow at all.
 UNDECIDED = "undecided_mode"

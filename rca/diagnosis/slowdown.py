@@ -11,7 +11,7 @@ from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Slowdown
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.robust import nan_max, nan_median
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 _VERSUS_PAST = WINDOW_FEATURES.index("slow_segment_ratio")
 _SHOWN = 3

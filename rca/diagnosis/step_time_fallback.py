@@ -17,7 +17,7 @@ from rca.classify.classifier import Suspect, named_ranks
 from rca.classify.phase_lateness import own_work_is_timed
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_mean, nan_median
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
 
 #: Own work above peers from here on is a symptom, relative to the step.
 OWN_SYMPTOM = 0.02

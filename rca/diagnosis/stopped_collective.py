@@ -26,8 +26,8 @@ from rca.diagnosis.untimed import untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
 from rca.features.collective_progress import CollectiveProgress
 from rca.features.machine_outliers import groups_of
-from rca.telemetry.causes import CAUSES, FailureMode
-from rca.telemetry.window import Window
+from rca.window.causes import CAUSES, FailureMode
+from rca.window.window import Window
 
 #: Probability of each cause, given the ranks: a process that wrote its dump is alive and does not join; one
 #: without a dump may have ended, or its dump was not collected.

@@ -11,7 +11,7 @@ from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.features.slow_segment import high_segment
 from rca.robust import nan_mean
-from rca.telemetry.causes import UNKNOWN, Pattern, pattern_of
+from rca.window.causes import UNKNOWN, Pattern, pattern_of
 
 #: A component has a slow segment of its own if its share of late steps differs by this much.
 MIN_LATE_CONTRAST = 0.3

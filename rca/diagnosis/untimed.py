@@ -19,8 +19,8 @@ from rca.diagnosis.result import (
     Slowdown,
     Straggler,
 )
-from rca.telemetry.causes import FailureMode
-from rca.telemetry.window import Window
+from rca.window.causes import FailureMode
+from rca.window.window import Window
 
 #: Explains why a cause of such a window has no price.
 UNKNOWN_COST = Evidence(

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from rca.diagnosis.format_1 import COSTS, cost_is_unknown
 from rca.diagnosis.places import Place, WindowSpan
 from rca.diagnosis.result import Diagnosis, Slowdown, Straggler
-from rca.telemetry.job import Job, RankPlace
-from rca.telemetry.window import Window
+from rca.window.job import Job, RankPlace
+from rca.window.window import Window
 
 #: A component lists the places of so many ranks.
 MOST_PLACES = 16

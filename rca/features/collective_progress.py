@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rca.arrays import BoolArray, IntArray
-from rca.telemetry.grouping import codes_of
-from rca.telemetry.window import Window
+from rca.window.grouping import codes_of
+from rca.window.window import Window
 
 
 class Wait(NamedTuple):

@@ -23,7 +23,7 @@ from rca.robust import (
     nan_quantile,
     peer_reference,
 )
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 #: Quantile of its own work that is the reference of a rank without peers.
 OWN_REFERENCE_QUANTILE = 0.35

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import same_nodes
-from rca.telemetry.window import Window
+from rca.window.job import Topology
+from rca.window.node_names import same_nodes
+from rca.window.window import Window
 
 #: Kinds of events in which a process ends or a device fails.
 FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})

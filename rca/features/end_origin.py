@@ -23,7 +23,7 @@ from rca.features.end_events import (
     ranks_named,
     xid_of,
 )
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 #: Kinds of events of devices and links; other ranks may wait for the failed one.
 DEVICE_EVENTS = frozenset({"xid", "ecc", "link_down"})

@@ -26,12 +26,12 @@ from rca.features.resource_evidence import MEMORY_SHARE, Evidence, gather_eviden
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work, warmup_steps
 from rca.robust import nan_median
-from rca.telemetry.hidden_waits import without_hidden_waits
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import placed
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.signal_arrays import SignalArrays
-from rca.telemetry.window import Window
+from rca.window.job import Topology
+from rca.window.node_names import placed
+from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.times.hidden_waits import without_hidden_waits
+from rca.window.times.phases import PhaseArrays
+from rca.window.window import Window
 
 #: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
 HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80

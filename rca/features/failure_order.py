@@ -15,9 +15,9 @@ from rca.features.end_events import (
     ranks_named,
 )
 from rca.features.end_origin import broke
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import same_nodes
-from rca.telemetry.window import Window
+from rca.window.job import Topology
+from rca.window.node_names import same_nodes
+from rca.window.window import Window
 
 #: Collectives that wait for a lost peer time out within half an hour, seconds.
 LONGEST_WAIT = 1800.0

@@ -24,8 +24,8 @@ from rca.features.end_events import (
 from rca.features.end_origin import end_origin, ranks_that_lost_a_peer
 from rca.features.post_stop_signals import FinalSignals, PostStopSignals
 from rca.robust import nan_median
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.window import Window
+from rca.window.times.phases import PhaseArrays
+from rca.window.window import Window
 
 #: Order of the phases in a step. A rank that stops leaves the later ones unmeasured.
 PHASE_ORDER = (

@@ -26,7 +26,7 @@ from rca.robust import (
     nan_median,
     nan_quantile,
 )
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 #: A step of this many usual steps is a spike (checkpoint, evaluation, hiccup).
 SPIKE_RATIO = 1.5

@@ -26,12 +26,12 @@ from rca.features.resource_evidence import (
     resource_names,
 )
 from rca.robust import nan_mean, nan_median
-from rca.telemetry.job import PartLevel, SharedPart, Topology
-from rca.telemetry.node_names import placed
-from rca.telemetry.placement import RANK, place_series
-from rca.telemetry.series import SeriesSet
-from rca.telemetry.signal_arrays import SignalArrays
-from rca.telemetry.window import Window
+from rca.window.job import PartLevel, SharedPart, Topology
+from rca.window.node_names import placed
+from rca.window.signals.placement import RANK, place_series
+from rca.window.signals.series import SeriesSet
+from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.window import Window
 
 #: Score from which a resource is loud, in units (1 is remarkable).
 LOUD_SCORE = 2.5

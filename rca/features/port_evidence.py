@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.resource_evidence import RESOURCES, Channel, Evidence, compare, resource_names
 from rca.robust import nan_max
-from rca.telemetry.catalogue import resolve
-from rca.telemetry.grouping import codes_of
-from rca.telemetry.job import Job, Topology
-from rca.telemetry.node_names import same_nodes
-from rca.telemetry.placement import NODE, Placement
-from rca.telemetry.series import SeriesSet
-from rca.telemetry.signal_arrays import placed_channels
-from rca.telemetry.window import Window
+from rca.window.catalogue import resolve
+from rca.window.grouping import codes_of
+from rca.window.job import Job, Topology
+from rca.window.node_names import same_nodes
+from rca.window.signals.placement import NODE, Placement
+from rca.window.signals.series import SeriesSet
+from rca.window.signals.signal_arrays import placed_channels
+from rca.window.window import Window
 
 #: Resources that belong to a port.
 PORT_RESOURCES = ("fabric", "nic")

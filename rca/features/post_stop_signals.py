@@ -17,7 +17,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.robust import nan_max, nan_mean, nan_min
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 #: Steps without progress from which the time after the last progress is averaged separately.
 MIN_STEPS_WITHOUT_PROGRESS = 2.0

@@ -26,8 +26,8 @@ from rca.robust import (
     peer_reference,
     row_correlation,
 )
-from rca.telemetry.grouping import run_starts
-from rca.telemetry.job import Topology
+from rca.window.grouping import run_starts
+from rca.window.job import Topology
 
 #: Late steps that a rank needs for `late_start` and `late_end`.
 MIN_LATE_STEPS = 4

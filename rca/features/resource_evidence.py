@@ -19,7 +19,7 @@ from rca.features.device_load import DeviceLoad, link_maximum
 from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
 from rca.robust import nan_max, nan_median, peer_reference
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 #: How a channel's value is compared with a reference.
 ScoreKind = Literal["more", "growth", "drop"]

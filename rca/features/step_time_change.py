@@ -12,8 +12,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.window import Window
+from rca.window.times.phases import PhaseArrays
+from rca.window.window import Window
 
 #: Steps before the last ones that they are compared with: at least, and at most.
 MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240

@@ -14,10 +14,10 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import group_members, nan_median, nan_min, nan_quantile, zero_if_nan
-from rca.telemetry.job import Topology
-from rca.telemetry.own_work import own_work
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.schema import OCCASIONAL_PHASES
+from rca.window.job import Topology
+from rca.window.schema import OCCASIONAL_PHASES
+from rca.window.times.own_work import own_work
+from rca.window.times.phases import PhaseArrays
 
 #: Phases a rank spends on its own, in the order they happen in a step.
 OWN_PHASES = (

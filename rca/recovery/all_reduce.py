@@ -6,8 +6,8 @@ import numpy as np
 
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
-from rca.recovery.stragglar.cost import Link, predicted_saving, rounds_seconds
 from rca.robust import nan_mean
+from rca.runtime.stragglar.cost import Link, predicted_saving, rounds_seconds
 
 #: Fewer ranks have no rank to spread finished chunks to.
 LEAST_RANKS = 3
@@ -65,5 +65,5 @@ class StragglerAwareAllReduce(SingleAction):
             ranks=ranks,
             risk="none for convergence; steps in which another rank is last become longer",
             instruction=f"call model.register_comm_hook(StragglarState({saving.straggler}), ddp_hook) "
-            "with rca.recovery.stragglar.ddp_hook",
+            "with rca.runtime.stragglar.ddp_hook",
         )

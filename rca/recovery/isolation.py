@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, SingleAction, Weight, option
 from rca.recovery.remedies import RESTART_RISK
 from rca.recovery.situation import Situation, Suspect
-from rca.telemetry.causes import STOP_CAUSES
+from rca.window.causes import STOP_CAUSES
 
 #: Probability that the isolated nodes hold the fault, from which no further node is isolated.
 COVERED = 0.95

@@ -17,7 +17,7 @@ from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES
 from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import AdjustBatchSizes
-from rca.telemetry.causes import STOP_CAUSES
+from rca.window.causes import STOP_CAUSES
 
 #: Actions that need the window's step times for their price.
 REPLAYED: tuple[Action, ...] = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rca.recovery.option import Gain, Option, Rejection, Weight, option, removal
 from rca.recovery.situation import Fault, Situation
 from rca.recovery.stage_balance import balancing_gain
-from rca.telemetry.causes import CAUSES, STOP_CAUSES
+from rca.window.causes import CAUSES, STOP_CAUSES
 
 
 @dataclass(frozen=True)

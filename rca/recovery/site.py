@@ -9,8 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.files import read_text
-from rca.telemetry.job import Job
+from rca.files import read_text
+from rca.window.job import Job
 
 #: Schedule, start, load and first collective of a restart, where neither the site nor the job gives it.
 RESTART_SECONDS = 600.0

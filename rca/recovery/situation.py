@@ -10,9 +10,9 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.causal.attribution import COST_LEVEL, resampled_means
 from rca.recovery.site import Site
-from rca.telemetry.causes import CAUSES, CauseOwner, FailureMode
-from rca.telemetry.job import Topology
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.causes import CAUSES, CauseOwner, FailureMode
+from rca.window.job import Topology
 
 Interval = tuple[float, float]
 

@@ -9,7 +9,7 @@ from rca.recovery.option import UNKNOWN_GAIN, Gain
 from rca.recovery.situation import Situation
 from rca.recovery.work_shares import scaling_seconds
 from rca.robust import largest_of_each
-from rca.telemetry.job import Topology
+from rca.window.job import Topology
 
 
 def balancing_gain(situation: Situation) -> Gain:

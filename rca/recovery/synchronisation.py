@@ -1,7 +1,7 @@
 """Actions that change how many workers one update waits for: backup workers and grouped synchronisation.
 
 Both change the number of samples of an update. The time is therefore compared per sample and, where the
-gradient noise scale is known, per unit of progress: `rca.recovery.star.price` holds the price.
+gradient noise scale is known, per unit of progress: `rca.runtime.star.price` holds the price.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
-from rca.recovery.star.price import grouped_step_seconds, partial_updates
-from rca.recovery.star.selector import GROUPED, MOST_WORKERS, Selector
 from rca.robust import group_members, largest_of_each, nan_mean, nan_median
+from rca.runtime.star.price import grouped_step_seconds, partial_updates
+from rca.runtime.star.selector import GROUPED, MOST_WORKERS, Selector
 
 #: Backup workers drop the gradients of at most this share of the workers, but of one at least.
 MOST_DROPPED = 0.1

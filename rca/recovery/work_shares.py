@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.recovery.antdt.batch_sizes import balanced
 from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
 from rca.robust import largest_of_each, nan_median
-from rca.whatif.phase_replay import PhaseReplay
+from rca.runtime.antdt.batch_sizes import balanced
+from rca.whatif.phases.phase_replay import PhaseReplay
 
 #: Steps from which batch sizes are set and for which they hold: the short window of AntDT's monitor.
 SHORT_WINDOW = 10

@@ -8,7 +8,7 @@ from rca.diagnosis.format_1 import NOTABLE_SLOWING
 from rca.diagnosis.result import Cause, Diagnosis, Straggler, WindowSpan
 from rca.runbook.numbers import probability, ratio, seconds
 from rca.runbook.phrases import Name, Phrase, all_ranks, joined, place_of
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 _SHOWN_STRAGGLERS = 3
 COST_UNKNOWN = "cost unknown"

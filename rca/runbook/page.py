@@ -29,8 +29,8 @@ from rca.runbook.numbers import (
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, place_of
 from rca.runbook.summary import Summary, action_phrase
-from rca.telemetry.causes import SPECS
-from rca.telemetry.causes import UNKNOWN as UNEXPLAINED
+from rca.window.causes import SPECS
+from rca.window.causes import UNKNOWN as UNEXPLAINED
 
 _MOST_UNKNOWN_METRICS = 12
 #: Added where the evidence as a whole favours the other cause.

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from rca.diagnosis.result import PART_WORDS, Cause, Straggler, WindowSpan
 from rca.runbook.numbers import count, rank_list
-from rca.telemetry.catalogue import channels, resolve
-from rca.telemetry.names import UNSEEN
+from rca.window.catalogue import channels, resolve
+from rca.window.names import UNSEEN
 
 _LONGEST_NAME = 120
 _MOST_NODES = 4

@@ -23,9 +23,9 @@ from rca.runbook.numbers import (
     steps,
 )
 from rca.runbook.phrases import Name, Phrase, clean, joined
-from rca.telemetry.catalogue import channels
-from rca.telemetry.causes import UNKNOWN, CauseOwner
-from rca.telemetry.names import DROPPED_COLUMNS
+from rca.window.catalogue import channels
+from rca.window.causes import UNKNOWN, CauseOwner
+from rca.window.names import DROPPED_COLUMNS
 
 #: Lines of evidence in a summary.
 MOST_REASONS = 3

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from rca.errors import InvalidInput, InvalidWindow, MissingExtra, RcaError, SourceError, TooLarge
-from rca.telemetry.encodings.directory import JOB_FILE, OWN_FILES
-from rca.telemetry.labels import MANIFEST_FILE
-from rca.telemetry.read import read_window
-from rca.telemetry.window import Window
+from rca.sources.labels import MANIFEST_FILE
+from rca.sources.read import read_window
+from rca.window.encodings.directory import JOB_FILE, OWN_FILES
+from rca.window.window import Window
 
 #: Ends of names of files that may hold a window; their content decides.
 WINDOW_SUFFIXES = (".json", ".json.gz", ".json.zst", ".arrow")

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
+from rca.files import replace_file
 from rca.sweep.archive import Found, file_system, protocols, using
-from rca.telemetry.files import replace_file
 
 _PART = re.compile(r"part-[0-9a-f]{24}\.parquet")
 TIME = pa.timestamp("us", tz="UTC")

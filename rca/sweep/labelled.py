@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from rca.errors import InvalidInput, RcaError, SourceError
+from rca.sources.labels import read_collection, write_labelled, write_manifest
 from rca.sweep.answers import Answers
 from rca.sweep.archive import archived, using
 from rca.sweep.data_set import Row
 from rca.sweep.truth import SOURCE, Finding, label_of
-from rca.telemetry.labels import read_collection, write_labelled, write_manifest
 
 #: Why a window of a job with findings is left out.
 UNCLEAR, WITHOUT_STEPS = "neither faulty nor healthy by the findings", "without steps"

@@ -14,10 +14,10 @@ from itertools import pairwise
 import numpy as np
 
 from rca.errors import InvalidInput, cut
+from rca.sources.instants import text_of
+from rca.sources.prometheus.credentials import split_address
 from rca.sweep.tables import END, JOB, START, known, read_table, span_of
-from rca.telemetry.instants import text_of
-from rca.telemetry.sources.prometheus.credentials import split_address
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 #: Names of the steps of Slurm's jobs, such as ``4711.batch``: they are parts of the job.
 _STEP = re.compile(r"\d+(?:[_+]\d+)?\.(?:batch|extern|interactive|\d+)")
@@ -55,7 +55,7 @@ class JobWindow:
         Digest of the end and of what selects the samples.
     start, end : float, Unix seconds
     reading : callable
-        `rca.telemetry.sources.prometheus.window.read_prometheus` with everything but the job and the times.
+        `rca.sources.prometheus.window.read_prometheus` with everything but the job and the times.
     """
 
     url: str

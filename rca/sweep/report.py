@@ -14,7 +14,7 @@ from jinja2 import Template
 from rca.runbook.html import page_environment
 from rca.sweep.answers import Answers
 from rca.sweep.data_set import REFUSED, Row
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 #: Two windows of a job with the same cause and place are one incident if so little time lies between them.
 SAME_INCIDENT = timedelta(hours=1)

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from rca.errors import InvalidInput, SourceError, cut
-from rca.telemetry.files import read_text
-from rca.telemetry.instants import moment_of
+from rca.files import read_text
+from rca.sources.instants import moment_of
 
 #: Empty lines, lines under a header, and what Excel writes for itself.
 _NO_DATA = re.compile(r"[\s|+=-]*|sep=.", re.IGNORECASE)

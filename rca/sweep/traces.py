@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from rca.errors import InvalidInput, InvalidTrace
 from rca.sweep.archive import Archived, Folder, file_system, protocols, using, windows_of
-from rca.telemetry.encodings.directory import JOB_FILE
+from rca.window.encodings.directory import JOB_FILE
 
 TRACE_SUFFIX = ".parquet"
 #: Largest trace that a cluster gets as bytes. Several wait for each worker, and all are in memory.

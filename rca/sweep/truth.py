@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rca.errors import InvalidInput, cut
+from rca.sources.labels import Label, LabelledCause, located
 from rca.sweep.tables import END, JOB, START, known, read_table, span_of
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN
-from rca.telemetry.labels import Label, LabelledCause, located
-from rca.telemetry.topology.hostlist import expanded
-from rca.telemetry.window import Window
+from rca.window.causes import CAUSES, SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN
+from rca.window.topology.hostlist import expanded
+from rca.window.window import Window
 
 #: In place of a cause: the job ran as it should.
 HEALTHY = "healthy"

@@ -15,9 +15,9 @@ from rca.sweep.filling import Progress, Swept, Task, content_of, fill
 from rca.sweep.losses import Losses, row_of, row_without_operations
 from rca.sweep.traces import ArchivedTrace, operations_of, refuse_to_send
 from rca.whatif.analysis import analysed, replay_of, what_if
-from rca.whatif.long_trace import STREAMED_FROM, stream_replay
-from rca.whatif.reader import count_rows
+from rca.whatif.long_trace.long_trace import STREAMED_FROM, stream_replay
 from rca.whatif.result import WhatIf
+from rca.whatif.trace.reader import count_rows
 from rca.workers import HERE, Workers
 
 #: Traces, and bytes of traces, that count as one window when it is decided whether workers start.

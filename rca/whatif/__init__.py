@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rca.whatif.analysis import scenarios_of, what_if
-    from rca.whatif.phase_replay import PhaseReplay
+    from rca.whatif.graph.trace_replay import TraceReplay
+    from rca.whatif.phases.phase_replay import PhaseReplay
     from rca.whatif.result import WhatIf
     from rca.whatif.scenario import Change, Scenario, Selection
-    from rca.whatif.trace_replay import TraceReplay
 
 _PLACES = {
     "Change": "scenario",
-    "PhaseReplay": "phase_replay",
+    "PhaseReplay": "phases.phase_replay",
     "Scenario": "scenario",
     "Selection": "scenario",
-    "TraceReplay": "trace_replay",
+    "TraceReplay": "graph.trace_replay",
     "WhatIf": "result",
     "scenarios_of": "analysis",
     "what_if": "analysis",

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, TooLarge
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import MAX_MEMORY_BYTES
 from rca.whatif.attribution import Share, Workers
 from rca.whatif.decompose import (
     decompose,
@@ -22,17 +20,19 @@ from rca.whatif.decompose import (
     top_workers,
     worker_scores,
 )
+from rca.whatif.graph.replay import Engine
+from rca.whatif.graph.schedules import Schedule, by_types
+from rca.whatif.graph.trace_replay import TraceReplay
 from rca.whatif.memory import refuse_large_source
 from rca.whatif.operation_scenarios import scenario_seconds
 from rca.whatif.patterns import find_patterns, unsearched_patterns
-from rca.whatif.phase_analysis import analysed_phase_scenarios, phase_scenario_seconds, phase_what_if
-from rca.whatif.reader import read_trace, trace_from_table, trace_from_window
-from rca.whatif.replay import Engine
+from rca.whatif.phases.phase_analysis import analysed_phase_scenarios, phase_scenario_seconds, phase_what_if
 from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
-from rca.whatif.schedules import Schedule, by_types
-from rca.whatif.trace import OpTrace, TraceMeta
-from rca.whatif.trace_replay import TraceReplay
+from rca.whatif.trace.reader import read_trace, trace_from_table, trace_from_window
+from rca.whatif.trace.trace import OpTrace, TraceMeta
+from rca.window.memory import MAX_MEMORY_BYTES
+from rca.window.window import Window
 
 Source: TypeAlias = Window | OpTrace | TraceReplay | pa.Table | str | PathLike[str]
 Meta: TypeAlias = TraceMeta | Mapping[str, Any] | str | PathLike[str]

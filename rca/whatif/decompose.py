@@ -9,8 +9,8 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.whatif.attribution import Decomposition
 from rca.whatif.bootstrap import loses
+from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import OP_TYPES
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 TOP_SHARE = 0.03
 """Share of the workers in the top set of the worker metric M_W (the published value)."""

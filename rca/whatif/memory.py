@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import FIXED_BYTES, TABLE_COPIES, WindowCounts, refuse_beyond
+from rca.window.memory import FIXED_BYTES, TABLE_COPIES, WindowCounts, refuse_beyond
+from rca.window.window import Window
 
 #: Per row of an operation trace: its columns as integers, dense times, and its part of the answer.
 ROW_BYTES = 360

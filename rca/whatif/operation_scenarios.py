@@ -10,11 +10,11 @@ import numpy.typing as npt
 from rca.arrays import BoolArray, FloatArray, Seconds32
 from rca.errors import InvalidInput
 from rca.robust import nan_median
+from rca.whatif.graph.replay import replay_batch, step_blocks, whole_job
+from rca.whatif.graph.schedules import DATA_COLLECTIVES
+from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import CLIP, COMPUTE, EMBEDDING, GC, LAYERNORM, OP_TYPES, OPTIMIZER, POINT_TO_POINT
-from rca.whatif.replay import replay_batch, step_blocks, whole_job
 from rca.whatif.scenario import Change, Scenario, Selection, refuse_absent, refuse_unmatched
-from rca.whatif.schedules import DATA_COLLECTIVES
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 CODES_OF_KIND = {
     "compute": COMPUTE,

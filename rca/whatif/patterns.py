@@ -10,8 +10,8 @@ from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
 from rca.whatif.attribution import Finding
 from rca.whatif.decompose import Decompositions, Removal
+from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import BACKWARD, FORWARD
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 SMALLEST_SLOWDOWN = 1.05
 """Jobs with a smaller slowdown have no findings."""

@@ -17,9 +17,9 @@ from pydantic_core import PydanticCustomError
 
 from rca.arrays import BoolArray
 from rca.errors import InvalidInput
-from rca.telemetry.own_work import WORK_PHASES
-from rca.telemetry.schema import PHASES
 from rca.whatif.optypes import NAMES, OP_TYPES
+from rca.window.schema import PHASES
+from rca.window.times.own_work import WORK_PHASES
 
 Kind = Literal["compute", "communication", "host"]
 Target = Literal["ideal", "peers", "measured", "scale", "seconds", "less", "move_to_stage"]

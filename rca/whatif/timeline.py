@@ -8,6 +8,8 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
+from rca.whatif.graph.replay import end_times
+from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD_RECV,
@@ -25,8 +27,6 @@ from rca.whatif.optypes import (
     REDUCE_SCATTER,
     SEPARATE_ALL_REDUCE,
 )
-from rca.whatif.replay import end_times
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 STREAMS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("compute", COMPUTE),

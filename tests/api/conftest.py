@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.errors import RcaError
-from rca.telemetry.encodings import arrow
-from rca.telemetry.window import Window
-from rca_api.decoding import Body, Limits, Sent
+from rca.window.encodings import arrow
+from rca.window.window import Window
 from rca_api.diagnoses import work
-from rca_api.problems import CATALOGUE, from_rca_error
+from rca_api.shell.requests.decoding import Body, Limits, Sent
+from rca_api.shell.requests.problems import CATALOGUE, from_rca_error
 
 JSON = {"Content-Type": "application/json"}
 GIGABYTE = 1_000_000_000

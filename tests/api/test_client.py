@@ -27,7 +27,7 @@ from rca.client import asynchronous as client_asynchronous
 from rca.client import service as client_service
 from rca.client.service import Call
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
-from rca_api.problems import MEDIA_TYPE
+from rca_api.shell.requests.problems import MEDIA_TYPE
 from tests.telemetry.prometheus_servers import dripping, talking
 
 Scripted = tuple[int, dict[str, str], bytes]

@@ -13,7 +13,7 @@ from bad_windows import WHOLE, window_document
 from starlette.testclient import TestClient
 
 import rca
-from rca.telemetry.encodings import arrow
+from rca.window.encodings import arrow
 
 WINDOWS = sorted(path.parent for path in Path("data/windows").glob("*/window.json"))
 JSON = {"Content-Type": "application/json"}

@@ -11,7 +11,7 @@ import pytest
 from bad_windows import WHOLE
 from starlette.testclient import TestClient
 
-from rca_api import openapi
+from rca_api.shell import openapi
 
 COMMITTED = Path("api/openapi.json")
 

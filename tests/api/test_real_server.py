@@ -19,7 +19,7 @@ from bad_windows import REFUSED
 import rca
 from rca.client import AsyncClient, Client
 from rca.errors import InvalidWindow
-from rca_api import demo
+from rca_api.shell import demo
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 
-from rca_api import demo
-from rca_api.app import create_app
+from rca_api.shell import demo
+from rca_api.shell.app import create_app
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from bad_windows import REFUSED, WHOLE
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 JSON = {"Content-Type": "application/json"}
 

@@ -20,7 +20,7 @@ from benchmarks.recovery_gains import (
 )
 from rca.recovery.option import Gain, option
 from rca.recovery.remedies import REMEDIES
-from rca.telemetry.labels import LabelledCause, read_label
+from rca.sources.labels import LabelledCause, read_label
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 REMEDY = {each.name: each for each in REMEDIES}

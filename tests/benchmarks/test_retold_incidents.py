@@ -10,7 +10,7 @@ import pytest
 from benchmarks.retold import main, outcome
 from benchmarks.retold_incidents import INCIDENTS, Expected
 from benchmarks.retold_incidents.incident import SOUND, exactly, slow, stop
-from rca.telemetry.causes import CAUSES
+from rca.window.causes import CAUSES
 
 #: Causes that the catalogue is to get; an answer may name them already.
 COMING = {"allocator_retries", "communication_misconfiguration", "recompilation", "unknown"}

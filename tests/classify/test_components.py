@@ -19,8 +19,8 @@ from rca.classify.components import (
     exact_cover,
     likely_among_all_ranks,
 )
-from rca.telemetry.job import Job, Parallelism, Topology
-from rca.training.corpus import RANKS_KEPT
+from rca.lab.training.corpus import RANKS_KEPT
+from rca.window.job import Job, Parallelism, Topology
 
 
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:

@@ -7,7 +7,7 @@ import pytest
 
 from rca.classify.counterfactual import Counterfactual
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet, extract
-from rca.simulation import Fault, simulate
+from rca.lab.simulation import Fault, simulate
 from tests.diagnosis.simulated_jobs import job
 
 NOISE = 1e-5

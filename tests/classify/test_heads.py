@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from rca.classify.classifier import combine
 from rca.classify.head import Calibration, Head
 from rca.errors import BundleError
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES, STRAGGLER_TYPES
+from rca.window.causes import CAUSES, SLOW_CAUSES, STRAGGLER_TYPES
 
 scores = st.floats(-500, 500)
 

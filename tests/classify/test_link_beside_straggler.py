@@ -12,7 +12,7 @@ from rca.classify import link_evidence
 from rca.classify.components import Component, ComponentCause
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import Segment
-from rca.telemetry.job import Job, RankPlace
+from rca.window.job import Job, RankPlace
 
 LATE = 0
 

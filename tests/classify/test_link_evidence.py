@@ -7,7 +7,7 @@ import numpy as np
 from rca.classify.components import Component, ComponentCause
 from rca.classify.link_evidence import NVLINK, Ports, isolated_link_fault, slowest_link
 from rca.classify.link_evidence import through_ports as through
-from rca.telemetry.job import Job, RankPlace, Topology
+from rca.window.job import Job, RankPlace, Topology
 
 NIC = "nic_degradation"
 

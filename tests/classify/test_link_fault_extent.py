@@ -11,7 +11,7 @@ import pytest
 from rca.classify.components import Component
 from rca.classify.shared_parts import crowded_part, of_one_node, reaching
 from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
-from rca.telemetry.job import Job, RankPlace, Topology
+from rca.window.job import Job, RankPlace, Topology
 
 CONGESTION, NIC = "network_congestion", "nic_degradation"
 NODES, PER_NODE = 6, 2

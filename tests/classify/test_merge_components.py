@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rca.classify.components import Component, ComponentCause, merge_suspects
-from rca.telemetry.job import Job, Parallelism, RankPlace, Topology
+from rca.window.job import Job, Parallelism, RankPlace, Topology
 
 
 def topology(*, pipeline: int = 1, named: bool = True) -> Topology:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rca
 from rca.classify.operator_inputs import MAX_FACTOR, checked_node_odds, read_node_odds, with_history
 from rca.errors import InvalidInput
-from rca.telemetry.job import Job, Topology
+from rca.window.job import Job, Topology
 
 WINDOWS = Path(__file__).parents[2] / "data" / "windows"
 

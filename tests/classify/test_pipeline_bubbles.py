@@ -11,9 +11,9 @@ import pytest
 from rca.arrays import FloatArray
 from rca.classify.preconditions import stages_end_together
 from rca.diagnosis import diagnose
-from rca.telemetry.job import Job, Parallelism, Topology
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.window import Window
+from rca.window.job import Job, Parallelism, Topology
+from rca.window.times.phases import PhaseArrays
+from rca.window.window import Window
 
 FORWARD, BACKWARD, OPTIMIZER, UNSPLIT, STEP = (
     f"{name}_seconds" for name in ("forward", "backward", "optimizer", "communication", "step")

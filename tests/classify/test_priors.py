@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rca
 from rca.classify.operator_inputs import checked_priors, ratios, read_priors, reweighted
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.causes import SLOW_CAUSES
+from rca.window.causes import SLOW_CAUSES
 
 frequencies = st.dictionaries(st.sampled_from(SLOW_CAUSES), st.floats(1e-3, 1e3), min_size=1)
 beliefs = st.fixed_dictionaries({name: st.floats(1e-6, 1) for name in SLOW_CAUSES})

@@ -12,7 +12,7 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.counterfactual import cost, is_residual_suspect
 from rca.features import FeatureSet
 from rca.features.slow_segment import Segment
-from rca.telemetry.job import Job, Parallelism, RankPlace
+from rca.window.job import Job, Parallelism, RankPlace
 
 PLACES = tuple(RankPlace(rank=rank, node=f"n{rank // 4}") for rank in range(16))
 SIZES = Parallelism(data=4, pipeline=2, tensor=2)

@@ -12,7 +12,7 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.shared_parts import carrying, crowded_switch, through_switches
 from rca.features.port_evidence import PortEvidence
 from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
-from rca.telemetry.job import Job, RankPlace, Topology
+from rca.window.job import Job, RankPlace, Topology
 
 NODES, PER_NODE, PER_LEAF = 6, 4, 2
 N_RANKS = NODES * PER_NODE

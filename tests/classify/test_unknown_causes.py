@@ -6,7 +6,7 @@ import pytest
 
 from rca.classify.classifier import combine
 from rca.classify.link_evidence import between_machines
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 
 def test_the_causes_share_what_the_unknown_leaves() -> None:

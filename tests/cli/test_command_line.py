@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from rca.commands import COMMANDS
-from rca.telemetry.catalogue import KNOWN
-from rca_api import environment
-from rca_api.settings import Settings
+from rca.window.catalogue import KNOWN
+from rca_api.shell.settings import environment
+from rca_api.shell.settings.settings import Settings
 
 Run = Callable[..., Any]
 
@@ -114,7 +114,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def run(app: str, **options: Any) -> None:
         held.update(options, app=app)
 
-    monkeypatch.setattr("rca_api.server.run", run)
+    monkeypatch.setattr("rca_api.shell.server.run", run)
     monkeypatch.setenv("RCA_AUTH", "keys")
     return held
 
@@ -122,12 +122,12 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
 def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str) -> None:
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
-    assert (served["host"], served["app"]) == (host, "rca_api.app:create_app")
+    assert (served["host"], served["app"]) == (host, "rca_api.shell.app:create_app")
 
 
 def test_heads_of_requests_are_limited(rca_command: Run, served: dict[str, Any]) -> None:
     assert rca_command("serve", "--port", "0").code == 0
-    assert served["http"] == "rca_api.request_heads:BoundedHeads"
+    assert served["http"] == "rca_api.shell.requests.request_heads:BoundedHeads"
     assert issubclass(pydoc.locate(served["http"].replace(":", ".")), asyncio.Protocol)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rca.commands import completion
-from rca.telemetry.causes import SPECS
+from rca.window.causes import SPECS
 
 #: Sources what has been installed as a login does, and prints the offered words of three command lines.
 BASH = """

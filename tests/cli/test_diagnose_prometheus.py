@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rca.errors import InvalidInput
-from rca.telemetry.instants import moment_of, seconds_of
+from rca.sources.instants import moment_of, seconds_of
 from tests.telemetry.prometheus_servers import (
     END,
     INTERVAL,

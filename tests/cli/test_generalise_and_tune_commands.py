@@ -10,12 +10,12 @@ import pytest
 
 from rca.classify.classifier import HEADS
 from rca.commands.tune import HeadName
-from rca.evaluation.intervals import Estimate
-from rca.training.cross_validation import generalise as generalise_module
-from rca.training.cross_validation import tune as tune_module
-from rca.training.cross_validation.generalise import Generalisation
-from rca.training.cross_validation.tune import TunedHead, Tuning
-from rca.training.settings import read_settings
+from rca.lab.evaluation.intervals import Estimate
+from rca.lab.training.cross_validation import generalise as generalise_module
+from rca.lab.training.cross_validation import tune as tune_module
+from rca.lab.training.cross_validation.generalise import Generalisation
+from rca.lab.training.cross_validation.tune import TunedHead, Tuning
+from rca.lab.training.settings import read_settings
 
 
 @pytest.fixture

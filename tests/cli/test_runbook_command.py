@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rca
-from rca.telemetry.causes import SPECS
+from rca.window.causes import SPECS
 
 Run = Callable[..., Any]
 

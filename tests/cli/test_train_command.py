@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rca.training import run
-from rca.training.run import TrainingResult
+from rca.lab.training import run
+from rca.lab.training.run import TrainingResult
 
 
 @pytest.fixture

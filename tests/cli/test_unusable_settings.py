@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rca_api import environment, start_checks
-from rca_api.settings import Settings
+from rca_api.shell.settings import environment, start_checks
+from rca_api.shell.settings.settings import Settings
 
 pytestmark = [
     pytest.mark.slow,
@@ -141,7 +141,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_: object, **__: object) -> None:
         raise AssertionError("the service started")
 
-    monkeypatch.setattr("rca_api.server.run", run)
+    monkeypatch.setattr("rca_api.shell.server.run", run)
     monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("RCA_AUTH", "keys")
 
@@ -262,7 +262,7 @@ def test_a_database_that_is_away_is_an_error_of_one_line(
 def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch, rca_command: Run) -> None:
     """They may come back; `/readyz` says what is missing."""
     pytest.importorskip("redis", reason="the driver of Redis is not installed: make setup")
-    monkeypatch.setattr("rca_api.server.run", lambda *_, **__: None)
+    monkeypatch.setattr("rca_api.shell.server.run", lambda *_, **__: None)
     monkeypatch.setenv("RCA_DATABASE_URL", "postgresql://rca@127.0.0.1:1/rca")
     monkeypatch.setenv("RCA_RATE_LIMIT_STORAGE_URL", "redis://127.0.0.1:1")
     monkeypatch.setenv("RCA_TRACKING_URI", "http://127.0.0.1:1")

@@ -399,7 +399,7 @@ def test_counters_of_threads_children_and_the_container(tmp_path: Path) -> None:
 
 
 def test_every_series_is_in_the_catalogue() -> None:
-    from rca.telemetry.catalogue import process
+    from rca.window.catalogue import process
 
     known = {signal.name: signal for signal in process.SIGNALS}
     assert {name for name, _ in counters.SERIES} <= known.keys()

@@ -18,7 +18,7 @@ from rca.collect.counters import SERIES
 from rca.collect.segments import OPEN_STEP, table_block
 from rca.collect.timers import COLUMNS
 from rca.errors import InvalidInput
-from rca.telemetry.sources.collector import WINDOW_STEPS
+from rca.sources.collector.window import WINDOW_STEPS
 
 
 def rows(window: rca.Window, rank: int) -> list[Mapping[str, Any]]:

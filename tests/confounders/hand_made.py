@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from rca.diagnosis import Diagnosis
-from rca.telemetry import Window
-from rca.telemetry.phases import PhaseArrays
+from rca.window import Window
+from rca.window.times.phases import PhaseArrays
 
 SAMPLES_PER_STEP = 2
 

@@ -12,9 +12,9 @@ from hand_made import Exported, exported
 
 import rca
 from rca.features import extract
-from rca.simulation import Benign, HarmlessSignal, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign, HarmlessSignal, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
 
 ODDITIES = {
     "a hot GPU at full clock": Exported("DCGM_FI_DEV_GPU_TEMP", [[60.0]] * 3 + [[89.0]] + [[61.0]] * 4),

@@ -6,8 +6,8 @@ import pytest
 from hand_made import KERNELS, believed, blamed, names_of
 
 import rca
-from rca.simulation import Scenario, Telemetry, Workload, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Scenario, Telemetry, Workload, simulate
+from rca.window.job import Parallelism
 
 SHAPES = pytest.mark.parametrize(
     ("pipeline", "data"), [(2, 4), (4, 2), (4, 16)], ids=["2 stages of 4", "4 stages of 2", "4 stages of 16"]

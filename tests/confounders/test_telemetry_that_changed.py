@@ -9,7 +9,7 @@ import pytest
 from hand_made import KERNELS, Exported, believed, blamed, exported, idle_gpus, names_of
 
 import rca
-from rca.telemetry.catalogue import resolve
+from rca.window.catalogue import resolve
 
 SLOW = ("compute-duty-cycle", "cpu-contention-node", "garbage-collection", "slow-dataset")
 

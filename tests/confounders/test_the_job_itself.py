@@ -8,9 +8,9 @@ import pytest
 from hand_made import KERNELS, believed, blamed, components, names_of
 
 import rca
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
-from rca.telemetry.job import Parallelism
-from rca.telemetry.phases import PhaseArrays
+from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.window.job import Parallelism
+from rca.window.times.phases import PhaseArrays
 
 
 def uneven_sequences(make_window, n_ranks: int, *, spread: float, seed: int = 0) -> rca.Window:

@@ -8,9 +8,9 @@ import pytest
 from hand_made import KERNELS, believed, blamed
 
 import rca
-from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
 
 FAULTS = {
     "gpu_throttling": Fault(cause="gpu_throttling", ranks=(6,), nodes=(3,)),

@@ -7,11 +7,11 @@ import pytest
 from hand_made import blamed
 
 import rca
-from rca.simulation import Fault, PhaseAccounting, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, PhaseAccounting, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
 from rca.whatif import what_if
-from rca.whatif.phase_analysis import HIDDEN_WAITS
+from rca.whatif.phases.phase_analysis import HIDDEN_WAITS
+from rca.window.job import Parallelism
 
 VICTIM = 5
 

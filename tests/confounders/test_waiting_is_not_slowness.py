@@ -7,7 +7,7 @@ import pytest
 from hand_made import blamed
 
 import rca
-from rca.telemetry.phases import PhaseArrays
+from rca.window.times.phases import PhaseArrays
 
 WHOLE, MIDDLE, END = slice(None), slice(15, 30), slice(20, None)
 

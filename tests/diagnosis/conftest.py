@@ -14,7 +14,7 @@ from made_up_uncertainty import NOTHING_KNOWN, OPEN, SETTLED
 from rca.classify.conformal import PredictionSets
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.telemetry import Window
+from rca.window import Window
 from tests.shifted_windows import shifted
 
 Doubting = Callable[..., Bundle]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rca.telemetry import Window
+from rca.window import Window
 
 HOUR = 3600.0
 RANKS, PER_NODE, STEPS = 16, 8, 60

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
 
 COMPUTE = Workload(forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.1, gradient_bytes=4e9)
 #: The same job with every phase timed.

@@ -11,8 +11,8 @@ import simulated_jobs
 import rca
 from rca.classify.suspects import outlier_ranks_of
 from rca.features import FeatureSet, extract
-from rca.simulation import Fault, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, simulate
+from rca.window.job import Parallelism
 
 STAGE = tuple(range(4, 8))
 

@@ -16,8 +16,8 @@ from rca.classify.components import Component
 from rca.classify.suspects import MAX_COMPONENTS, most_probable
 from rca.diagnosis import answer_limits
 from rca.diagnosis.answer_limits import LEAST_PLACES, LONGEST_TEXT, within_limits
-from rca.telemetry import Window
-from rca.telemetry.catalogue import KNOWN
+from rca.window import Window
+from rca.window.catalogue import KNOWN
 from tests.conftest import START, MakeWindow
 
 MEGABYTE = 1_000_000

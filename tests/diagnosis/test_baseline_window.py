@@ -14,10 +14,10 @@ from fabrics import HOUR, RANKS, STEPS
 import rca
 from rca.diagnosis import Diagnosis, baseline_window, pipeline
 from rca.errors import InvalidInput
-from rca.simulation import Benign, Fault, simulate
-from rca.telemetry import Window
-from rca.telemetry.labels import Label
-from rca.telemetry.step_clock import StepClock
+from rca.lab.simulation import Benign, Fault, simulate
+from rca.sources.labels import Label
+from rca.window import Window
+from rca.window.times.step_clock import StepClock
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
 from tests.shifted_windows import shifted
 

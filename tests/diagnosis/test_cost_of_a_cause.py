@@ -10,9 +10,9 @@ from rca.causal.responsibility import UNMEASURED, decided
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.excess_time import excess_of, split
 from rca.diagnosis.pipeline import analyse
-from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
 
 
 def scenario(fault: Fault, *, parallelism: Parallelism | None = None) -> Scenario:

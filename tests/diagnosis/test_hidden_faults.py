@@ -18,9 +18,9 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.hidden_faults import _at_the_same_time
 from rca.features import FeatureSet, extract
 from rca.features.slow_segment import Segment
-from rca.simulation import Fault, Scenario, simulate
-from rca.telemetry import Window
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, Scenario, simulate
+from rca.window import Window
+from rca.window.job import Parallelism
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
 
 ALL = tuple(range(16))

@@ -13,8 +13,8 @@ import rca
 from rca.classify.preconditions import silent_enough
 from rca.features import extract
 from rca.features.post_stop_signals import PostStopSignals
-from rca.simulation import simulate
-from rca.telemetry.window import Window
+from rca.lab.simulation import simulate
+from rca.window.window import Window
 
 MEMORY = "DCGM_FI_DEV_FB_USED"
 DEVICE = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_POWER_USAGE", MEMORY)

@@ -12,9 +12,9 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import _charges, price
 from rca.diagnosis.result import Cause
 from rca.features import extract
-from rca.telemetry import Window
-from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window import Window
+from rca.window.causes import SLOW_CAUSES, UNKNOWN
 
 
 def causes(window: Window, **beliefs: float) -> list[Cause]:

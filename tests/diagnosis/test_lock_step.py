@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.diagnosis.excess_time import lock_step_waits
-from rca.telemetry.job import Job, Parallelism, Topology
+from rca.window.job import Job, Parallelism, Topology
 
 #: Seconds above the reference per rank, of four ranks in two tensor groups, in each of two steps.
 FORWARD = np.array([[0.30, 0.0], [0.25, 0.1], [0.20, 0.2], [0.0, -0.1]])

@@ -15,8 +15,8 @@ from rca.classify.components import Component
 from rca.classify.link_evidence import Ports
 from rca.diagnosis.bundle import baseline
 from rca.features import extract
-from rca.simulation import Fault, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Fault, simulate
+from rca.window.job import Parallelism
 
 
 def with_event(window: rca.Window, node: str, message: str) -> rca.Window:

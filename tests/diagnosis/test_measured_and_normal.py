@@ -21,8 +21,8 @@ from rca.diagnosis.machine_evidence import (
 )
 from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, activity_per_compute, resource_names
-from rca.simulation import Fault, simulate
-from rca.telemetry.causes import CAUSES, DECIDING
+from rca.lab.simulation import Fault, simulate
+from rca.window.causes import CAUSES, DECIDING
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rca.diagnosis.cause_pooling import PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.segment_rediagnosis import _certain as certain_beside
-from rca.simulation import Fault, simulate
+from rca.lab.simulation import Fault, simulate
 
 PLACES = (3, 12)
 BUSY = BusyEvidence(np.zeros((16, 0)), np.zeros((16, 0)))

@@ -10,7 +10,7 @@ from simulated_jobs import WORKLOAD
 
 import rca
 from rca.diagnosis.result import Diagnosis
-from rca.simulation import (
+from rca.lab.simulation import (
     Benign,
     Fault,
     Scenario,
@@ -21,8 +21,8 @@ from rca.simulation import (
     rail_fault,
     simulate,
 )
-from rca.telemetry.job import Parallelism
-from rca.telemetry.window import Window
+from rca.window.job import Parallelism
+from rca.window.window import Window
 
 NODES, PER_NODE, LEAF = 6, 4, 2
 FIRST = 30

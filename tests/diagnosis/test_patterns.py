@@ -6,8 +6,8 @@ import pytest
 import simulated_jobs
 
 import rca
-from rca.simulation import Benign, Fault, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign, Fault, simulate
+from rca.window.job import Parallelism
 
 HOT = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.9)
 LENGTHS = Fault(

@@ -16,7 +16,7 @@ from rca.diagnosis.segment_rediagnosis import (
     with_segment_diagnoses,
 )
 from rca.features import extract
-from rca.simulation import Fault, Scenario, simulate
+from rca.lab.simulation import Fault, Scenario, simulate
 
 THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, first_step=8, last_step=34)
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)

@@ -19,9 +19,9 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.features import FeatureSet, extract
-from rca.simulation import Benign, Fault, PhaseAccounting, Scenario, simulate
-from rca.telemetry.job import Parallelism
-from rca.whatif.phase_replay import PhaseReplay
+from rca.lab.simulation import Benign, Fault, PhaseAccounting, Scenario, simulate
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.job import Parallelism
 
 SLOW, MATE = (5,), (4,)
 FLAT = Parallelism(data=8)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import rca
 from rca.cli import app
-from rca.telemetry.schema import COLLECTIVES
+from rca.window.schema import COLLECTIVES
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "flight-recorder"
 Row = tuple[int, str, str, int | None]

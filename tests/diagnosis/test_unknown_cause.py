@@ -15,10 +15,10 @@ from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.planning import with_actions
 from rca.diagnosis.result import Cause, Evidence, RecoveryFacts, Removal
 from rca.diagnosis.segment_rediagnosis import _certain
+from rca.lab.simulation import Fault, Scenario, simulate
 from rca.recovery.site import Site
 from rca.runbook.headline import headline
-from rca.simulation import Fault, Scenario, simulate
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 DEBUG_BUILD = Fault(
     cause=UNKNOWN, variant="compute", ranks=(5,), nodes=(0,), severity=0.8, first_step=20, last_step=79

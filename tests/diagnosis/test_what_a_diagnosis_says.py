@@ -12,7 +12,7 @@ from rca.diagnosis.advice import next_check, removals
 from rca.diagnosis.planning import plan
 from rca.diagnosis.result import Evidence
 from rca.recovery.remedies import REMEDIES, REMEDY_OF
-from rca.telemetry.causes import CAUSES, SLOW_CAUSES
+from rca.window.causes import CAUSES, SLOW_CAUSES
 
 SPEAKS_FOR = Evidence(signal="sm_clock_mhz", value=900.0, reference=1700.0, unit="MHz", note="")
 

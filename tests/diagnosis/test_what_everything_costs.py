@@ -19,8 +19,8 @@ from rca.diagnosis.excess_time import excesses_of, ideal_work, lock_step_waits, 
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.features.slow_segment import Segment
-from rca.telemetry.window import Window
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.window import Window
 
 STEPS, QUIET, SLOW = 60, 0.2, 0.5
 #: Three steps of five, not in turns.

@@ -8,8 +8,8 @@ from simulated_jobs import WORKLOAD, job
 import rca
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.result import Cause
-from rca.simulation import simulate
-from rca.simulation.scenario import Fault
+from rca.lab.simulation import simulate
+from rca.lab.simulation.scenario import Fault
 
 HALF = {"share": 0.5, "measured": 3.0, "rank_steps": 1600.0}
 

@@ -17,7 +17,7 @@ from rca.diagnosis.feature_units import read_feature, subject, subject_of_signal
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.groups import feature_groups
 from rca.features.resource_evidence import RESOURCES
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 
 #: A slow GPU lengthens its kernels, wherever they are.
 KERNELS = {"forward_seconds": 0.35, "backward_seconds": 0.65}

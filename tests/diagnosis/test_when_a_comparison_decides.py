@@ -16,8 +16,8 @@ from rca.diagnosis.result import AbstentionReason
 from rca.diagnosis.segment_rediagnosis import Outline
 from rca.features import WINDOW_FEATURES, extract
 from rca.features.slow_segment import Segment
-from rca.telemetry import Window
-from rca.telemetry.baseline_window import after_earlier
+from rca.window import Window
+from rca.window.baseline_window import after_earlier
 
 
 def told_of(

@@ -10,7 +10,7 @@ import pytest
 import rca
 from rca.diagnosis.result import Diagnosis
 from rca.diagnosis.when_and_where import utc
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 SLOW = "data/windows/cpu-contention-node"
 STOPPED = "data/windows/killed-rank"
@@ -58,7 +58,7 @@ def test_an_answer_has_the_span_of_its_window(slow: Diagnosis, slow_window: Wind
 
 def test_who_is_late_to_the_end_has_no_end(slow_window: Window, slow: Diagnosis) -> None:
     """The same window, cut while the node was slow."""
-    from rca.telemetry.step_clock import StepClock
+    from rca.window.times.step_clock import StepClock
 
     found = rca.diagnose(StepClock.of(slow_window).cut(45))
     assert found.verdict == "fail_slow"

@@ -25,7 +25,7 @@ from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
-from rca.telemetry.step_clock import StepClock
+from rca.window.times.step_clock import StepClock
 
 THRESHOLDS = {"decide": 0.5, "name": 0.4}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")

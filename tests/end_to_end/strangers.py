@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import rca
 from rca.diagnosis.result import Diagnosis
-from rca.telemetry.labels import Label, accepted, read_label
+from rca.sources.labels import Label, accepted, read_label
 
 
 class Answer(NamedTuple):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from strangers import Answer, alarms, diagnosed, is_right
 
-from rca.telemetry.labels import read_collection
-from rca.testbed.pack import unpack
+from rca.lab.testbed.pack import unpack
+from rca.sources.labels import read_collection
 
 pytestmark = pytest.mark.slow
 

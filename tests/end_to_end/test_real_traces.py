@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rca
-from rca.telemetry import Window
+from rca.window import Window
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces" / "what-if"
 PHASES = {

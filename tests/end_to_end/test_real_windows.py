@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.cli import run
-from rca.evaluation.scores import judge
-from rca.telemetry.encodings import arrow
-from rca.telemetry.labels import accepted, read_label
+from rca.lab.evaluation.scores import judge
+from rca.sources.labels import accepted, read_label
+from rca.window.encodings import arrow
 
 pytestmark = pytest.mark.slow
 

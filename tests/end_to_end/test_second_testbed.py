@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rca
-from rca.telemetry.labels import read_label
-from rca.testbed.pack import unpack
+from rca.lab.testbed.pack import unpack
+from rca.sources.labels import read_label
 
 PACKED = Path(__file__).parents[2] / "data" / "testbed" / "second"
 

@@ -11,8 +11,8 @@ import pytest
 from strangers import Answer, alarms, diagnosed, is_right
 
 import rca
-from rca.telemetry.labels import read_label
-from rca.testbed.pack import unpack
+from rca.lab.testbed.pack import unpack
+from rca.sources.labels import read_label
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
-from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.judged_rows import PRODUCT, JudgedRow
-from rca.evaluation.scores import judge
-from rca.telemetry.labels import Label
+from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
+from rca.lab.evaluation.scores import judge
+from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy")
 SILENT = Answer("healthy", confidence=0.9)

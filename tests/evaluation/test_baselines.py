@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.evaluation.baseline_inputs import Observed
-from rca.evaluation.baselines import below_mad, mad_per_cohort, relative_median, relative_scores
-from rca.evaluation.baselines_forest import COLUMNS, Forest, answer_of, forest_example, raw_means
-from rca.evaluation.baselines_signals import causes_of, robust_scores, signal_ranking
-from rca.telemetry.causes import SLOW_CAUSES
+from rca.lab.evaluation.baseline_inputs import Observed
+from rca.lab.evaluation.baselines import below_mad, mad_per_cohort, relative_median, relative_scores
+from rca.lab.evaluation.baselines_forest import COLUMNS, Forest, answer_of, forest_example, raw_means
+from rca.lab.evaluation.baselines_signals import causes_of, robust_scores, signal_ranking
+from rca.window.causes import SLOW_CAUSES
 
 ONE_COHORT = np.zeros(4, dtype=np.int64)
 

@@ -9,9 +9,9 @@ import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
 from rca import Window, read_window
-from rca.evaluation.detection_delay import delay_summary, detection_delay
-from rca.telemetry.labels import Label, read_label
-from rca.telemetry.step_clock import StepClock
+from rca.lab.evaluation.detection_delay import delay_summary, detection_delay
+from rca.sources.labels import Label, read_label
+from rca.window.times.step_clock import StepClock
 
 
 def told_from(step: int):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from judged import HEALTHY, SILENT, slow_answer, slow_label
 
-from rca.evaluation.answer import Answer
-from rca.evaluation.scores import Judged, judge
-from rca.evaluation.summary import MIN_DIFFERING, Difference, differences
+from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.scores import Judged, judge
+from rca.lab.evaluation.summary import MIN_DIFFERING, Difference, differences
 
 RIGHT, WRONG = judge(slow_answer(), slow_label()), judge(SILENT, slow_label())
 QUIET, ALARM = judge(SILENT, HEALTHY), judge(slow_answer(), HEALTHY)

@@ -13,13 +13,13 @@ import pytest
 from rca.cli import run
 from rca.commands.evaluate import training_seeds
 from rca.errors import InvalidInput
-from rca.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
-from rca.evaluation.signal_sets import SIGNAL_SETS
-from rca.simulation import sample_second, simulate
-from rca.simulation.mechanisms.parts import changed
-from rca.telemetry.labels import Label, write_labelled, write_manifest
-from rca.training.collection import simulate_collection
-from rca.training.split import part_of
+from rca.lab.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
+from rca.lab.evaluation.signal_sets import SIGNAL_SETS
+from rca.lab.simulation import sample_second, simulate
+from rca.lab.simulation.mechanisms.parts import changed
+from rca.lab.training.collection import simulate_collection
+from rca.lab.training.split import part_of
+from rca.sources.labels import Label, write_labelled, write_manifest
 from rca.workers import Workers
 
 pytestmark = pytest.mark.slow

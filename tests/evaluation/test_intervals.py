@@ -7,7 +7,7 @@ from math import exp, inf, isnan, log
 import numpy as np
 import pytest
 
-from rca.evaluation.intervals import bootstrap, calibration_estimate, poisson_rate, score, share_interval
+from rca.lab.evaluation.intervals import bootstrap, calibration_estimate, poisson_rate, score, share_interval
 
 
 def rng() -> np.random.Generator:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
-from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.error_kinds import KINDS, kind_of_error
-from rca.evaluation.tables import errors_table
-from rca.telemetry.labels import Label
+from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.error_kinds import KINDS, kind_of_error
+from rca.lab.evaluation.tables import errors_table
+from rca.sources.labels import Label
 
 ONE = slow_label(ranks=(5, 6))
 TWO = Label.model_validate(

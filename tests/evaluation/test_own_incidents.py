@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rca.evaluation.run import evaluate_collection
-from rca.telemetry import read_window
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.labels import write_manifest
+from rca.lab.evaluation.run import evaluate_collection
+from rca.sources.labels import write_manifest
+from rca.sources.read import read_window
+from rca.window.causes import CAUSES
 from tests.shifted_windows import shifted
 
 PAGE = (Path(__file__).parents[2] / "data" / "README.md").read_text(encoding="utf-8")

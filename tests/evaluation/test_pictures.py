@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rca.evaluation.intervals import calibration_difference
-from rca.evaluation.pictures import reliability, write_calibration
+from rca.lab.evaluation.intervals import calibration_difference
+from rca.lab.evaluation.pictures import reliability, write_calibration
 
 RNG = np.random.default_rng(0)
 

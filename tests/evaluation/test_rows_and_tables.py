@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
-from rca.evaluation.judged_rows import grouped, to_table
-from rca.evaluation.pictures import confusion_matrix, write_confusion
-from rca.evaluation.tables import (
+from rca.lab.evaluation.judged_rows import grouped, to_table
+from rca.lab.evaluation.pictures import confusion_matrix, write_confusion
+from rca.lab.evaluation.tables import (
     alarm_rate,
     alarms_table,
     confusion,

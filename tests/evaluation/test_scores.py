@@ -12,12 +12,12 @@ from judged import slow_answer, slow_label
 
 import rca
 from rca.diagnosis import Diagnosis
-from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.intervals import calibration_error
-from rca.evaluation.judged_rows import judged_row
-from rca.evaluation.scores import judge
-from rca.evaluation.summary import summarise
-from rca.telemetry.labels import Label
+from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.intervals import calibration_error
+from rca.lab.evaluation.judged_rows import judged_row
+from rca.lab.evaluation.scores import judge
+from rca.lab.evaluation.summary import summarise
+from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy")
 THROTTLED = Label.model_validate(

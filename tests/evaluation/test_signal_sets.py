@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from rca import Window, diagnose, read_window
-from rca.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
-from rca.simulation import sample_scenario, simulate
+from rca.lab.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
+from rca.lab.simulation import sample_scenario, simulate
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from rca.features.end_events import End, Event, ranks_in_events
 from rca.features.end_origin import end_origin
-from rca.telemetry.job import Job
+from rca.window.job import Job
 
 SIGN, STEP = 100.0, 1.0
 #: Eight ranks on two nodes.

@@ -12,7 +12,7 @@ from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import RESOURCES, missing_resources, resource_names
 from rca.features.slow_segment import high_segment
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
-from rca.telemetry import Window
+from rca.window import Window
 
 
 def rank_column(features, name):

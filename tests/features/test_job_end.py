@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
-from rca.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
-from rca.telemetry.window import Window
+from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
+from rca.window.window import Window
 
 MARGIN = 9
 EVERY = tuple(EXPORTERS)

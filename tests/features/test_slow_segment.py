@@ -9,7 +9,7 @@ import pytest
 import rca
 from rca.features import extract
 from rca.features.slow_segment import Segment
-from rca.telemetry import Window
+from rca.window import Window
 
 BLIP = slice(12, 17)
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from rca.diagnosis import Diagnosis
-from rca.telemetry import Window
+from rca.window import Window
 
 #: A diagnosis takes tens of milliseconds, so a handful of examples is what a law may cost.
 few = settings(

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca.simulation import corpus_window
-from rca.telemetry.encodings import arrow
+from rca.lab.simulation import corpus_window
+from rca.window.encodings import arrow
 
 WINDOWS = Path(__file__).parents[2] / "data" / "windows"
 REAL = sorted(path.parent for path in WINDOWS.glob("*/window.json"))

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rca.telemetry.fragments import current, joined
-from rca.telemetry.window import Window
+from rca.window.fragments import current, joined
+from rca.window.window import Window
 
 Key = tuple[int, int, int, float]
 BEGIN = 1e9

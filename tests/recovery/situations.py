@@ -8,9 +8,9 @@ import numpy as np
 
 from rca.recovery.site import Site
 from rca.recovery.situation import Fault, Situation, Suspect
-from rca.telemetry.job import Job
-from rca.telemetry.phases import PhaseArrays
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.job import Job
+from rca.window.times.phases import PhaseArrays
 
 STEPS = 60
 

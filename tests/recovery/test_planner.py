@@ -15,7 +15,7 @@ from rca.recovery.planner import ACTIONS, plan
 from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site
 from rca.recovery.situation import Situation
-from rca.telemetry.causes import CAUSES, STOP_CAUSES
+from rca.window.causes import CAUSES, STOP_CAUSES
 from tests.recovery.situations import fault, job, situation, slow_rank
 
 SLOW = sorted(set(CAUSES) - set(STOP_CAUSES))

@@ -14,8 +14,6 @@ from rca.recovery.all_reduce import StragglerAwareAllReduce
 from rca.recovery.checkpoints import CheckpointInterval, lost_share
 from rca.recovery.planner import plan
 from rca.recovery.site import Site
-from rca.recovery.star.price import Progress, partial_updates
-from rca.recovery.star.selector import GROUPED, Selector
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import (
     LEAST_SHARE,
@@ -25,6 +23,8 @@ from rca.recovery.work_shares import (
     AdjustBatchSizes,
     equal_finish,
 )
+from rca.runtime.star.price import Progress, partial_updates
+from rca.runtime.star.selector import GROUPED, Selector
 from tests.recovery.situations import STEPS, fault, job, replay_of, situation, slow_rank
 
 SECONDS = st.floats(0.01, 1.0)

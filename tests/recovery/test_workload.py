@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.workload.collection import PlannedCollection, planned_pauses
-from rca.recovery.workload.sequences import fit_square, pack, sequence_costs
-from rca.recovery.workload.stages import StageBalance, as_scenario, balance_stages, layer_costs
+from rca.runtime.workload.collection import PlannedCollection, planned_pauses
+from rca.runtime.workload.sequences import fit_square, pack, sequence_costs
+from rca.runtime.workload.stages import StageBalance, as_scenario, balance_stages, layer_costs
 from rca.whatif.optypes import NAMES
 
 TRACES = Path(os.environ.get("RCA_WHAT_IF_TRACES", "../shared/traces/what-if"))

@@ -13,7 +13,7 @@ from command_lint import WrongCommandError, check
 from rca.runbook.procedures import Library, Runbook, runbook
 from rca.runbook.procedures.pages import markdown, text
 from rca.runbook.procedures.sources import PLATFORMS, SECTIONS, Platform, texts, unknown_placeholders
-from rca.telemetry.causes import SPECS
+from rca.window.causes import SPECS
 
 LIBRARY = Library.read()
 PAGES = [(cause, platform) for cause in SPECS for platform in PLATFORMS]

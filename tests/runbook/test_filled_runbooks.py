@@ -17,7 +17,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.runbook.procedures import Incident, Library, Runbook, runbook
 from rca.runbook.procedures.pages import markdown, text
 from rca.runbook.procedures.sources import SECTIONS
-from rca.telemetry.job import Job, RankPlace
+from rca.window.job import Job, RankPlace
 
 Varied = Callable[..., Diagnosis]
 LIBRARY = Library.read()

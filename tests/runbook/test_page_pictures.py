@@ -11,8 +11,8 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.runbook import render
 from rca.runbook.pictures import Picture, pictures_of
-from rca.telemetry.job import Parallelism
-from rca.telemetry.window import Window
+from rca.window.job import Parallelism
+from rca.window.window import Window
 
 Varied = Callable[..., Diagnosis]
 WATERFALL, HEAT_MAP = "From the measured step to the ideal one", "Lateness of ranks over steps"

@@ -6,7 +6,7 @@ from typing import Any
 
 from rca.diagnosis.result import ModelVersion
 from rca_api.diagnoses.work import Answer, Blame, Facts, StoredWindow
-from rca_api.store.base import new_id
+from rca_api.shell.store.base import new_id
 
 
 def kept(name: str = "w", **changes: Any) -> StoredWindow:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rca_api.child_process import REPORT, Parent
 from rca_api.models.bundle_check import Hindered
+from rca_api.shell.processes.child_process import REPORT, Parent
 
 
 #: Command of a child that behaves as named.

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from postgres_server import SERVER_USER, Server, database_name, postgres_binaries
 
-from rca_api.store import sqlite_engine
-from rca_api.store.database import Database
+from rca_api.shell.store import sqlite_engine
+from rca_api.shell.store.database import Database
 
 
 @pytest.fixture(scope="session")

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 from sqlalchemy.orm import Session
 
-from rca.telemetry.causes import SPECS, UNKNOWN
+from rca.window.causes import SPECS, UNKNOWN
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.state_machine import Hysteresis
-from rca_api.state import OnDiagnosed
-from rca_api.store.base import new_id
+from rca_api.shell.state import OnDiagnosed
+from rca_api.shell.store.base import new_id
 
 START = 1_795_000_000.0
 SECONDS = 60.0

@@ -15,15 +15,15 @@ import orjson
 
 import rca
 from rca.diagnosis.result import Diagnosis
-from rca.telemetry.window import Window
-from rca_api.compute.bundles import BundleRef
-from rca_api.metrics import Metrics
+from rca.window.window import Window
 from rca_api.models.bundle_cache import BundleCache
 from rca_api.models.bundle_check import Diagnose
 from rca_api.models.current import CurrentModels
 from rca_api.models.follower import Follower
 from rca_api.models.retry_policy import RetryPolicy
-from rca_api.settings import Settings
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.settings.settings import Settings
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
 

@@ -11,9 +11,9 @@ from diagnosed import diagnosed
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 
 def state_of(client: TestClient) -> State:

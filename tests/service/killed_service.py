@@ -18,8 +18,8 @@ from watched import until
 
 LAUNCHER = """
 import os, signal, socket, sys
-import rca_api.app
-from rca_api.demo import _serve
+import rca_api.shell.app
+from rca_api.shell.demo import _serve
 
 port = int(sys.argv[1])
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

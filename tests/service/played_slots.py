@@ -7,10 +7,10 @@ from typing import Any
 
 from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.process import Reply, Report, Setup
-from rca_api.compute.slot import Slot
-from rca_api.tracing import Timed
+from rca_api.shell.observability.tracing import Timed
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.process import Reply, Report, Setup
+from rca_api.shell.processes.slot import Slot
 
 MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
 DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from rca.errors import InvalidWindow
-from rca_api.compute.process import Context
+from rca_api.shell.processes.process import Context
 
 
 def process_id(context: Context) -> int:

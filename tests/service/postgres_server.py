@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from rca_api.store.base import new_id
+from rca_api.shell.store.base import new_id
 
 #: The server refuses to run as root.
 SERVER_USER = "postgres" if os.geteuid() == 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rca.causal import checks
-from rca.training import bundle_comparison, heads, promotion_gate
+from rca.lab.training import bundle_comparison, heads, promotion_gate
 from rca_api.training_runs import child
 
 if __name__ == "__main__":

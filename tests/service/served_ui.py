@@ -13,11 +13,11 @@ from typing import Any
 import uvicorn
 from test_model_endpoints import FakeRegistry, version
 
-from rca_api.app import create_app
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 
 class Registry(FakeRegistry):

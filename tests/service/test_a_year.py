@@ -17,24 +17,24 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.diagnosis.result import Diagnosis
-from rca.telemetry.encodings import arrow
-from rca.telemetry.fragments import between_steps
-from rca.telemetry.window import Window
-from rca_api.app import create_app
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.pool import ComputePool
-from rca_api.compute.process import Context
+from rca.window.encodings import arrow
+from rca.window.fragments import between_steps
+from rca.window.window import Window
 from rca_api.diagnoses import work
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.incidents.sweep import Sweeper
-from rca_api.lifespan import tidying
-from rca_api.listening import Listening
 from rca_api.models.shadow_comparison import comparison
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store import base
-from rca_api.store.base import new_id
-from rca_api.store.tables import Base
+from rca_api.shell.app import create_app
+from rca_api.shell.lifespan import tidying
+from rca_api.shell.listening import Listening
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.pool import ComputePool
+from rca_api.shell.processes.process import Context
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store import base
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.tables import Base
 from rca_api.webhooks.delivery import Outcome, Sender
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)

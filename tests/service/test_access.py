@@ -17,14 +17,14 @@ from httpx2 import Response
 from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput
-from rca_api import logs
-from rca_api.app import create_app
-from rca_api.logs import hidden, redact
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.security.rates import Rates
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.observability import logs
+from rca_api.shell.observability.logs import hidden, redact
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.security.rates import Rates
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 

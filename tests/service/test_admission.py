@@ -13,15 +13,15 @@ from fastapi.routing import APIRoute
 from httpx2 import ASGITransport, AsyncClient, Response
 from starlette.testclient import TestClient
 
-from rca_api.admission import Admission
-from rca_api.app import create_app
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
-from rca_api.request_bodies import SmallBodies
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests.admission import Admission
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.requests.request_bodies import SmallBodies
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 
 def admission(**settings: int) -> Admission:

@@ -20,12 +20,12 @@ from watched import asked
 
 from rca.deadline import Deadline
 from rca.errors import InvalidInput
-from rca_api import prometheus_access
-from rca_api.demo import running_service
 from rca_api.hooks import alertmanager as alertmanager_hook
 from rca_api.hooks.alertmanager import jobs_of
 from rca_api.hooks.schemas import AlertGroup
 from rca_api.hooks.sources import Sources
+from rca_api.shell.demo import running_service
+from rca_api.watch import prometheus_access
 from tests.telemetry import prometheus_servers
 from tests.telemetry.prometheus_servers import (
     dcgm_samples,

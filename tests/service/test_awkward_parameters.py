@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 MOMENTS = [
     "0001-01-01T00:00:00Z",

@@ -10,18 +10,18 @@ import pytest
 from fastapi.concurrency import run_in_threadpool
 
 from rca.deadline import Deadline
-from rca_api import lifespan
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.pool import ComputePool, Load
-from rca_api.compute.process import Reply, Report, Setup
-from rca_api.compute.slot import Slot, Waiting, WorkerLost
 from rca_api.diagnoses import dispatcher
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Claimed
-from rca_api.metrics import Metrics
 from rca_api.models.current import CurrentModels
-from rca_api.settings import Settings
-from rca_api.store.database import Schema, StoreError
+from rca_api.shell import lifespan
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.pool import ComputePool, Load
+from rca_api.shell.processes.process import Reply, Report, Setup
+from rca_api.shell.processes.slot import Slot, Waiting, WorkerLost
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.database import Schema, StoreError
 
 
 def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pytest
 
 from rca.errors import RcaError
-from rca_api.decoding import Body, Sent
 from rca_api.diagnoses import work
-from rca_api.request_bodies import limits_of
-from rca_api.settings import Settings
+from rca_api.shell.requests.decoding import Body, Sent
+from rca_api.shell.requests.request_bodies import limits_of
+from rca_api.shell.settings.settings import Settings
 
 pytestmark = pytest.mark.slow
 

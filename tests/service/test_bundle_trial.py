@@ -15,16 +15,16 @@ from child_processes import command
 
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
-from rca.telemetry.window import Window
-from rca_api import logs
-from rca_api.child_process import UNEXPECTED, Parent
-from rca_api.compute import bundles
-from rca_api.compute.bundles import BundleRef, LoadedBundles, small_window
-from rca_api.compute.process import Context, Setup
+from rca.window.window import Window
 from rca_api.models import bundle_trial
 from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
 from rca_api.models.bundle_trial import BundleTrial, attempt
-from rca_api.store.window_store import WindowStore
+from rca_api.shell.observability import logs
+from rca_api.shell.processes import bundles
+from rca_api.shell.processes.bundles import BundleRef, LoadedBundles, small_window
+from rca_api.shell.processes.child_process import UNEXPECTED, Parent
+from rca_api.shell.processes.process import Context, Setup
+from rca_api.shell.store.window_store import WindowStore
 
 pytestmark = pytest.mark.slow
 

@@ -12,10 +12,10 @@ from incident_service import ids, service_without_model, state_of
 from starlette.testclient import TestClient
 
 import rca
-from rca.telemetry.fragments import between_steps
-from rca.telemetry.labels import read_label
+from rca.sources.labels import read_label
+from rca.window.fragments import between_steps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
-from rca_api.store.base import new_id
+from rca_api.shell.store.base import new_id
 
 WINDOWS = Path(__file__).parents[2] / "data" / "windows"
 #: Python's collector paused one rank of this job. Later the job ran without it.

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from child_processes import command
 
-from rca_api.child_process import UNEXPECTED, ChildProcess, JobFailed
+from rca_api.shell.processes.child_process import UNEXPECTED, ChildProcess, JobFailed
 
 #: Longer than a pipe holds.
 LONG = "x" * 300_000
 SERVES = """
 import argparse
-from rca_api.child_process import REPORT, Parent
+from rca_api.shell.processes.child_process import REPORT, Parent
 parser = argparse.ArgumentParser()
 parser.add_argument(REPORT, type=int)
 Parent(parser.parse_args().report).serve({"set": lambda: {1, 2}, "bad": lambda: 1 / 0})

@@ -8,7 +8,7 @@ import pytest
 from diagnosed import SETTINGS, Clock, diagnosed
 from sqlalchemy import select
 
-from rca.recovery.antdt.shard_plan import ShardPlan
+from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards import repository as shards
 from rca_api.data_shards.repository import StoredShards
 from rca_api.diagnoses import keys
@@ -18,9 +18,9 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow
 from rca_api.jobs import repository as jobs
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.metrics import Metrics
-from rca_api.store.database import Database
-from rca_api.store.waits import is_waiting
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.waits import is_waiting
 from rca_api.webhooks import outbox
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow

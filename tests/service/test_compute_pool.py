@@ -15,11 +15,11 @@ from watched import until
 
 from rca.deadline import Deadline
 from rca.errors import InvalidWindow
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.pool import ComputePool
-from rca_api.compute.process import Setup
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.pool import ComputePool
+from rca_api.shell.processes.process import Setup
+from rca_api.shell.requests.problems import ProblemError
 
 pytestmark = pytest.mark.slow
 

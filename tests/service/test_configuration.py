@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rca.cli import run
-from rca_api import configuration
-from rca_api.settings import Settings
+from rca_api.shell.settings import configuration
+from rca_api.shell.settings.settings import Settings
 
 
 def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -22,7 +22,7 @@ def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_every_setting_says_what_it_is(name: str) -> None:
     description = Settings.model_fields[name].description
-    assert description, f"write a docstring below {name} in rca_api/settings.py"
+    assert description, f"write a docstring below {name} in rca_api/shell/settings/settings.py"
     assert description.strip()[-1] in ".;:)", description
 
 

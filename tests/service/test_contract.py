@@ -15,13 +15,13 @@ from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput
 from rca_api.actions.schemas import NewAction
-from rca_api.app import create_app
 from rca_api.feedback.schemas import NewFeedback
 from rca_api.models.schemas import PromotionRequest, RollbackRequest
-from rca_api.problems import CATALOGUE
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.requests.problems import CATALOGUE
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.settings.settings import Settings
 from rca_api.training_runs.schemas import TrainingOrder
 from rca_api.webhooks.schemas import NewWebhook, WebhookChange
 

@@ -21,19 +21,19 @@ from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, SourceError, TooLarge
-from rca.recovery.antdt import shard_client, shard_plan
-from rca.recovery.antdt.leases import Checkpoint, Offer, Progress, Receipt, Report
-from rca.recovery.antdt.shard_client import ShardClient
-from rca.recovery.antdt.shard_plan import ShardPlan
-from rca.recovery.antdt.shard_sampler import ShardSampler
-from rca_api.app import create_app
+from rca.runtime.data_shards import shard_client, shard_plan
+from rca.runtime.data_shards.leases import Checkpoint, Offer, Progress, Receipt, Report
+from rca.runtime.data_shards.shard_client import ShardClient
+from rca.runtime.data_shards.shard_plan import ShardPlan
+from rca.runtime.data_shards.shard_sampler import ShardSampler
 from rca_api.data_shards import repository
 from rca_api.data_shards.repository import StoredShards
 from rca_api.data_shards.tables import ShardLeaseRow, ShardSetRow
-from rca_api.old_rows import Ages, OldRows
-from rca_api.settings import Settings
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.old_rows import Ages, OldRows
 from tests.telemetry.prometheus_servers import dripping, talking
 
 sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))

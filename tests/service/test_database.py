@@ -19,14 +19,14 @@ from sqlalchemy.exc import StatementError
 from structlog.testing import capture_logs
 
 from rca.cli import run as run_command_line
-from rca_api.compute.body import Spool
 from rca_api.diagnoses.tables import WindowRow
-from rca_api.lifespan import upgraded
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.database import Database, StoreError
-from rca_api.store.sqlite_engine import _on_connect
-from rca_api.store.tables import Base
+from rca_api.shell.lifespan import upgraded
+from rca_api.shell.processes.body import Spool
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.sqlite_engine import _on_connect
+from rca_api.shell.store.tables import Base
 
 
 def row(digest: str, **values: object) -> WindowRow:

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from rca.errors import InvalidInput, TooLarge
-from rca_api.decoding import decompress
+from rca_api.shell.requests.decoding import decompress
 
 LIMIT = 8 << 20
 NOISE = os.urandom(3 << 20)

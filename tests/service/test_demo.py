@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rca
-from rca_api import demo
+from rca_api.shell import demo
 
 
 class _Service:

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
-from rca_api.app import create_app
 from rca_api.diagnoses import dispatcher
-from rca_api.metrics import Metrics
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.settings.settings import Settings
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
@@ -210,7 +210,7 @@ def test_the_dashboard_uses_existing_metrics(exposed: set[str]) -> None:
 
 
 def test_alerts_name_problem_codes_that_exist() -> None:
-    from rca_api.problems import CATALOGUE
+    from rca_api.shell.requests.problems import CATALOGUE
 
     text = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
     assert set(re.findall(r'code="([^"]+)"', text)) <= set(CATALOGUE)

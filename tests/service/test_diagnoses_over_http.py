@@ -17,12 +17,12 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from rca.diagnosis.result import Diagnosis
-from rca.telemetry.encodings import arrow
-from rca.telemetry.window import Window
-from rca_api.app import create_app
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.database import StoreError
+from rca.window.encodings import arrow
+from rca.window.window import Window
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.database import StoreError
 
 URL = "/v1/diagnoses"
 JSON = {"Content-Type": "application/json"}
@@ -305,7 +305,7 @@ def test_without_a_database_nothing_is_acknowledged(client: TestClient, body_of,
         raise StoreError("the database cannot be used: connection refused")
 
     with monkeypatch.context() as patch:
-        patch.setattr("rca_api.store.database.Database.session", away)
+        patch.setattr("rca_api.shell.store.database.Database.session", away)
         answer = client.post(URL, content=body_of("unstored"), headers=JSON)
         later = client.post(URL, content=body_of("unstored"), headers=ASYNC)
     for refused in (answer, later):

@@ -13,16 +13,16 @@ from incident_service import live, service_without_model, state_of
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 
-from rca.telemetry.window import Window
+from rca.window.window import Window
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, IdempotencyRow, WindowRow
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.models.shadow_comparison import ShadowRow
 from rca_api.nodes.repository import NodeExposureRow
-from rca_api.security.authority import Authority
-from rca_api.security.principal import Principal, Scope
-from rca_api.store.base import Base
+from rca_api.shell.security.authority import Authority
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.store.base import Base
 from rca_api.webhooks.tables import DeliveryRow
 
 

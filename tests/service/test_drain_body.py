@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rca_api import drain_body
-from rca_api.demo import running_service
-from rca_api.drain_body import DrainBody
+from rca_api.shell.demo import running_service
+from rca_api.shell.requests import drain_body
+from rca_api.shell.requests.drain_body import DrainBody
 
 CHUNK: Message = {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
 AT_MOST = 64 << 20

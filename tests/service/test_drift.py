@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from rca.classify.uncertainty import CONFIDENCE_BINS, AnswerShares, confidence_bin
-from rca_api.drift import FEWEST, RECENT, AnswerDrift, population_stability_index
+from rca_api.shell.observability.drift import FEWEST, RECENT, AnswerDrift, population_stability_index
 
 USUAL = AnswerShares(
     {"healthy": 0.9, "fail_slow": 0.08, "fail_stop": 0.02}, (0.0,) * 5 + (0.05, 0.05, 0.1, 0.1, 0.7)

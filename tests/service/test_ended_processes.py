@@ -13,15 +13,14 @@ from fastapi import FastAPI
 from played_slots import PlayedSlot
 from starlette.testclient import TestClient
 
-from rca.deadline import Deadline
-from rca_api.app import create_app
-from rca_api.compute.process import Reply
-from rca_api.compute.slot import WorkerDied
 from rca_api.diagnoses import dispatcher
 from rca_api.diagnoses.journal import MOST_ATTEMPTS
 from rca_api.diagnoses.work import StoredWindow
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.processes.process import Reply
+from rca_api.shell.processes.slot import WorkerDied
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 JSON = {"Content-Type": "application/json"}
 HOW = "signal 9 (Killed), which the kernel sends when memory runs out"

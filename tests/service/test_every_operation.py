@@ -24,12 +24,12 @@ from schemathesis.checks import (
 from test_model_endpoints import FakeRegistry
 from watched import asked, post
 
-from rca_api.app import create_app
-from rca_api.demo import running_service
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.settings import Settings
-from rca_api.store.database import Database
+from rca_api.shell.app import create_app
+from rca_api.shell.demo import running_service
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.database import Database
 
 pytestmark = pytest.mark.slow
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -14,20 +14,20 @@ from fastapi import FastAPI
 from sqlalchemy import insert
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.compute.pool import Load
 from rca_api.diagnoses.journal import Journal
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.watcher import MAX_LOOKS, Watcher
 from rca_api.jobs.work import Fragment, Look
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.database import Database
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.pool import Load
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.database import Database
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 4192

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from watched import SECONDS, computing, metric, post, processor_seconds, serving, stored, until
 
-from rca_api.demo import running_service
+from rca_api.shell.demo import running_service
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 from rca.errors import SourceError
-from rca.telemetry.labels import Label, LabelledCause, read_collection
-from rca.telemetry.window import Window
-from rca.training.incidents import incident_examples, incidents, learned_incidents
+from rca.lab.training.incidents import incident_examples, incidents, learned_incidents
+from rca.sources.labels import Label, LabelledCause, read_collection
+from rca.window.window import Window
 from rca.workers import HERE
 from rca_api.commands.feedback import app
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
@@ -23,10 +23,10 @@ from rca_api.feedback.export import ExportCounts, export_collection
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
-from rca_api.store.base import now
-from rca_api.store.database import Database
-from rca_api.store.window_store import WindowStore
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.window_store import WindowStore
 
 MakeWindow = Callable[..., Window]
 SLOW_NIC = Label(

@@ -9,8 +9,8 @@ import pytest
 from incident_service import ids, live, service_without_model
 from starlette.testclient import TestClient
 
-from rca_api.security.authority import Authority
-from rca_api.security.principal import Principal, Scope
+from rca_api.shell.security.authority import Authority
+from rca_api.shell.security.principal import Principal, Scope
 
 CORRECTED = {
     "verdict": "corrected",

@@ -11,11 +11,11 @@ from following import FakeRegistry, Serve, damage, followed, serving_from
 import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput
-from rca.telemetry.window import Window
-from rca_api.compute.bundles import BundleRef
+from rca.window.window import Window
 from rca_api.models.bundle_cache import STATE_FILE
 from rca_api.models.bundle_check import TryLater
 from rca_api.models.registry import RegistryAway
+from rca_api.shell.processes.bundles import BundleRef
 
 
 @pytest.fixture

@@ -17,19 +17,20 @@ from rca.diagnosis.result import ModelVersion
 from rca.features import WINDOW_FEATURES
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
-from rca_api import health, tracing
-from rca_api.app import create_app
-from rca_api.compute.bundles import BundleRef
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
-from rca_api.drift import SIGNALS
-from rca_api.gauges import count, resident_bytes
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.base import now
-from rca_api.store.database import Database, StoreError
-from rca_api.store.schema_check import SchemaCheck
+from rca_api.shell import health
+from rca_api.shell.app import create_app
+from rca_api.shell.observability import tracing
+from rca_api.shell.observability.drift import SIGNALS
+from rca_api.shell.observability.gauges import count, resident_bytes
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.schema_check import SchemaCheck
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 

@@ -14,8 +14,8 @@ from rca_api.incidents.endpoints import _detail
 from rca_api.incidents.markdown import page
 from rca_api.incidents.repository import found
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.database import Database
 
 
 def detail(database: Database, *said: str) -> Any:

@@ -15,11 +15,11 @@ from starlette.testclient import TestClient
 from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, state_of, step_rows, watch
 
 from rca.errors import SourceError, TooLarge
-from rca_api.app import create_app
-from rca_api.compute.process import Context
 from rca_api.jobs import repository, watcher, work
-from rca_api.settings import Settings
-from rca_api.store.base import now
+from rca_api.shell.app import create_app
+from rca_api.shell.processes.process import Context
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import now
 
 
 @pytest.fixture(scope="module")

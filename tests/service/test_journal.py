@@ -12,14 +12,14 @@ from answers_made_up import answer, kept
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from rca_api.compute.pool import ProcessesEnded
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.journal import MOST_ATTEMPTS, Journal
 from rca_api.diagnoses.keys import Hold, Key, Keys
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, IdempotencyRow, WindowRow
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
-from rca_api.store.database import Database, StoreError
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.pool import ProcessesEnded
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.database import Database, StoreError
 
 
 class Clock:

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
-from rca_api.security import keys
-from rca_api.security.keys import ApiKeyRow
-from rca_api.security.principal import Scope
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.security import keys
+from rca_api.shell.security.keys import ApiKeyRow
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 
 
 def make(database: Database, *scopes: Scope, life: timedelta | None = None) -> tuple[str, str]:

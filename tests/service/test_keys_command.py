@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from rca.cli import run
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.store.database import Database
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.store.database import Database
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import String, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from rca_api.store.base import UtcDateTime
-from rca_api.store.database import Database
-from rca_api.store.leases import Leases
+from rca_api.shell.store.base import UtcDateTime
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.leases import Leases
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LENGTH = timedelta(seconds=30)

@@ -18,9 +18,9 @@ from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.nodes.repository import NodeExposureRow
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database
-from rca_api.store.tables import Base
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.tables import Base
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import WebhookRow
 

@@ -15,19 +15,19 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from rca.errors import TooLarge
-from rca.telemetry.encodings import arrow
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import WindowCounts
-from rca_api.app import create_app
-from rca_api.compute.bundles import LoadedBundles, small_window
-from rca_api.compute.process import Context
-from rca_api.decoding import Limits
+from rca.window.encodings import arrow
+from rca.window.memory import WindowCounts
+from rca.window.window import Window
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.canonical import CanonicalPieces
-from rca_api.store.window_store import WindowStore
+from rca_api.shell.app import create_app
+from rca_api.shell.processes.bundles import LoadedBundles, small_window
+from rca_api.shell.processes.process import Context
+from rca_api.shell.requests.decoding import Limits
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.canonical import CanonicalPieces
+from rca_api.shell.store.window_store import WindowStore
 from rca_api.what_if.work import Wanted, answered, refuse_long_replays
 from tests.conftest import MakeWindow
 from tests.shifted_windows import shifted

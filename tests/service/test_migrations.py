@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from rca_api.commands.db import app
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.health import check_database
 from rca_api.incidents.tables import IncidentRow
-from rca_api.store.database import Database, StoreError
-from rca_api.store.schema_check import SchemaCheck
+from rca_api.shell.health import check_database
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.schema_check import SchemaCheck
 from rca_api.webhooks.tables import WebhookRow
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, MissingExtra
-from rca_api.app import create_app
 from rca_api.models.registry import RegistryAway
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 GATE = {"outcome": "as good", "passed": True, "against": "shipped", "reasons": "no check tells them apart"}
 

@@ -12,15 +12,15 @@ from diagnosed import SETTINGS, Clock, diagnosed
 from starlette.testclient import TestClient
 
 from rca.errors import InvalidWindow
-from rca.telemetry.schema import TEXT
-from rca.telemetry.window import Window
-from rca_api.app import create_app
+from rca.window.schema import TEXT
+from rca.window.window import Window
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
 from rca_api.nodes.service import Exposures
-from rca_api.settings import Settings
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 #: A mark of direction, none of width, and path segments that clients drop.
 OLD_NAMES = ["a\u202eb", "a\u200bb", "..", "a/../b"]

@@ -7,7 +7,7 @@ import time
 import pytest
 from starlette.requests import Request
 
-from rca_api.negotiation import Preferences
+from rca_api.shell.requests.negotiation import Preferences
 
 LATER, NOW = Preferences(respond_async=True), Preferences()
 

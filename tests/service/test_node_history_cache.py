@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rca
-from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.diagnoses.history import NodeOdds
-from rca_api.history_cache import NodeHistoryCache
+from rca_api.diagnoses.history_cache import NodeHistoryCache
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
 from rca_api.nodes.fault_prior import fault_odds
 from rca_api.nodes.service import Exposures
-from rca_api.store.database import Database, StoreError
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
+from rca_api.shell.store.database import Database, StoreError
 
 PRIOR = 0.01
 WINDOW = Path(__file__).parents[2] / "data" / "windows" / "cpu-contention-node"

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rca.telemetry.labels import Label, LabelledCause
+from rca.sources.labels import Label, LabelledCause
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import ObservationRow
-from rca_api.metrics import Metrics
 from rca_api.nodes import repository
 from rca_api.nodes.fault_prior import (
     APART_SECONDS,
@@ -34,8 +33,9 @@ from rca_api.nodes.fault_prior import (
 )
 from rca_api.nodes.repository import NodeExposureRow, Record
 from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabilities
-from rca_api.state import OnDiagnosed
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.state import OnDiagnosed
+from rca_api.shell.store.database import Database
 
 PRIOR = 0.01
 

@@ -17,10 +17,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from starlette.testclient import TestClient
 
-from rca_api import tracing
-from rca_api.app import create_app
-from rca_api.metrics import STAGES
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.observability import tracing
+from rca_api.shell.observability.metrics import STAGES
+from rca_api.shell.settings.settings import Settings
 
 JSON = {"Content-Type": "application/json"}
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

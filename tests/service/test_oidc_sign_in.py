@@ -15,8 +15,8 @@ from httpx2 import Response
 from oidc_provider import AUDIENCE, CLIENT, Provider, provided
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 VERIFIER = "v" * 43
 BACK = "https://rca.example.org/ui"
@@ -144,7 +144,7 @@ def test_an_issuer_that_hangs_holds_few_threads(
 
 
 def test_attempts_are_limited(tmp_path: Path, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rca_api.security.authority._SIGN_IN_RATE", "2/minute")
+    monkeypatch.setattr("rca_api.shell.security.authority._SIGN_IN_RATE", "2/minute")
     client = service(tmp_path, provider)
     assert [exchange(client, "made up").status_code for _ in range(3)] == [401, 401, 429]
 

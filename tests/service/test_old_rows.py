@@ -17,16 +17,16 @@ from sqlalchemy import func, select, update
 from test_lists import watched
 
 from rca.cli import run
-from rca_api import lifespan, old_rows
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.nodes.repository import NodeExposureRow
-from rca_api.old_rows import Ages, OldRows
-from rca_api.settings import Settings
-from rca_api.store import time_limits
-from rca_api.store.base import Base, new_id, now
-from rca_api.store.database import Database, StoreError
+from rca_api.shell import lifespan
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store import old_rows, time_limits
+from rca_api.shell.store.base import Base, new_id, now
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.old_rows import Ages, OldRows
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow

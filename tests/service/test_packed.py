@@ -15,10 +15,10 @@ from sqlalchemy import text
 import rca
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.journal import Journal
-from rca_api.metrics import Metrics
-from rca_api.store import packed
-from rca_api.store.database import Database
-from rca_api.store.packed import pack, unpack
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store import packed
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.packed import pack, unpack
 
 WINDOWS = Path(__file__).parents[2] / "data" / "windows"
 

@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.pagination import page
-from rca_api.problems import ProblemError
-from rca_api.store.database import Database
+from rca_api.shell.requests.pagination import page
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.database import Database
 
 KEYS = (DiagnosisRow.created_at, DiagnosisRow.id)
 START = datetime(2026, 1, 1, tzinfo=UTC)

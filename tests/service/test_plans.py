@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 import rca
 from rca.diagnosis.result import RecoveryFacts, Removal
 from rca.runbook.plan_page import plan_markdown
-from rca_api.compute.bundles import BundleRef, LoadedBundles
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
 
 
 @pytest.fixture(scope="module")

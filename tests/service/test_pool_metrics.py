@@ -11,11 +11,11 @@ from played_slots import DONE, SETUP, PlayedSlot
 
 from rca.deadline import Deadline
 from rca.errors import InvalidInput
-from rca_api.compute.pool import ComputePool, Load
-from rca_api.compute.process import Reply, Report
-from rca_api.compute.slot import Slot, WorkerDied, WorkerLost
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.pool import ComputePool, Load
+from rca_api.shell.processes.process import Reply, Report
+from rca_api.shell.processes.slot import Slot, WorkerDied, WorkerLost
+from rca_api.shell.requests.problems import ProblemError
 
 
 def task() -> None:

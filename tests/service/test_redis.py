@@ -15,9 +15,9 @@ import structlog
 from redis_server import RedisServer
 
 from rca.errors import InvalidInput, MissingExtra
-from rca_api.problems import ProblemError
-from rca_api.redis_pool import is_redis, redis_pool
-from rca_api.security.rates import Rates
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.rates import Rates
+from rca_api.shell.store.redis_pool import is_redis, redis_pool
 from rca_api.training_runs.wakeup import WakeupQueue
 
 FORMS = ("password", "user", "tls", "socket", "socket of limits")

@@ -9,10 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from rca.diagnosis import result
-from rca_api import reference
+from rca_api.shell import reference
 
 FOLDER = Path("docs/reference")
-COMMAND = "python -m rca_api.reference docs/reference"
+COMMAND = "python -m rca_api.shell.reference docs/reference"
 
 
 @pytest.mark.parametrize("name", reference.PAGES)

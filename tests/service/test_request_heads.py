@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rca_api.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, MAX_WAITING
+from rca_api.shell.requests.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, MAX_WAITING
 
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -52,7 +52,7 @@ async def echo(scope: dict, receive: object, send: object) -> None:
 def serve(descriptor: int) -> None:
     import uvicorn
 
-    from rca_api import request_heads
+    from rca_api.shell.requests import request_heads
 
     request_heads.HEAD_SECONDS = request_heads.LINGER_SECONDS = request_heads.READ_SECONDS = SECONDS
     config = uvicorn.Config(

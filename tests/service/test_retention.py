@@ -13,16 +13,16 @@ import pytest
 from answers_made_up import answer, kept
 from sqlalchemy import func, select
 
-from rca.telemetry.window import Window
+from rca.window.window import Window
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.journal import Journal
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
-from rca_api.settings import Settings
-from rca_api.store.base import now
-from rca_api.store.database import Database
-from rca_api.store.window_store import WindowStore
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Keeper, Retention
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

@@ -9,11 +9,11 @@ import pytest
 from incident_service import live, service_without_model, state_of
 from starlette.testclient import TestClient
 
-from rca.telemetry.causes import SPECS
-from rca_api.app import create_app
+from rca.window.causes import SPECS
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.hooks.alertmanager import _facts
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.gauges import count
-from rca_api.metrics import Metrics
-from rca_api.store.database import Database
+from rca_api.shell.observability.gauges import count
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.database import Database
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
 #: The only kind of expression the rule is made of: terms over all replicas, added up.

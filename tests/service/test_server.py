@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 
-from rca_api.server import Server, page_url
+from rca_api.shell.server import Server, page_url
 
 
 async def _app(_scope: Any, _receive: Any, _send: Any) -> None:

@@ -16,20 +16,20 @@ from starlette.testclient import TestClient
 import rca
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError
-from rca_api.app import create_app
-from rca_api.compute.bundles import BundleRef
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import History
+from rca_api.diagnoses.history_cache import HistoryCache
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.history_cache import HistoryCache
-from rca_api.metrics import Metrics
 from rca_api.models.current import CurrentModels
 from rca_api.models.shadow import Shadow, _drawn
 from rca_api.models.shadow_comparison import ShadowRow, summary
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.base import new_id
-from rca_api.store.database import Database
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.database import Database
 
 DIGEST = "d" * 64
 #: Gives the challenger's answer.

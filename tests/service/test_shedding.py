@@ -19,13 +19,13 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from starlette.types import Message
 
-from rca_api import shedding
-from rca_api.admission import Admission
-from rca_api.app import create_app
-from rca_api.metrics import Metrics
-from rca_api.settings import Settings
-from rca_api.shedding import QUEUED, Shedding
-from rca_api.state import State
+from rca_api.shell.app import create_app
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests import shedding
+from rca_api.shell.requests.admission import Admission
+from rca_api.shell.requests.shedding import QUEUED, Shedding
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
 
 JSON = {"Content-Type": "application/json"}
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from rca_api.admission import Admission, Ticket
-from rca_api.compute import body
-from rca_api.compute.body import IN_MEMORY_BYTES, Received, Spool
+from rca_api.shell.processes import body
+from rca_api.shell.processes.body import IN_MEMORY_BYTES, Received, Spool
+from rca_api.shell.requests.admission import Admission, Ticket
 
 LARGE = b"x" * (IN_MEMORY_BYTES + 1)
 HOLD = """
 import sys, time
 from pathlib import Path
-from rca_api.compute.body import Spool
+from rca_api.shell.processes.body import Spool
 spool = Spool(Path(sys.argv[1]))
 spool.clean()
 path, file = spool._opened()

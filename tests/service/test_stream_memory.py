@@ -14,16 +14,16 @@ from streaming import fragments, send, state_of, step_rows
 
 from rca.errors import TooLarge
 from rca.features.step_time_change import StepTimeChange
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import WindowCounts
-from rca_api.app import create_app
-from rca_api.compute.bundles import LoadedBundles
-from rca_api.compute.process import Context
+from rca.window.memory import WindowCounts
+from rca.window.window import Window
 from rca_api.jobs import segments, watcher, work
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import Wanted
-from rca_api.settings import Settings
-from rca_api.store.window_store import WindowStore
+from rca_api.shell.app import create_app
+from rca_api.shell.processes.bundles import LoadedBundles
+from rca_api.shell.processes.process import Context
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.window_store import WindowStore
 
 N_RANKS = 64
 

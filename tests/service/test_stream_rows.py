@@ -13,9 +13,9 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 from streaming import body, diagnosed, fragments, send, state_of, step_rows, watch
 
-from rca_api.app import create_app
 from rca_api.jobs import repository, watcher
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 N_RANKS, N_STEPS, SLOW_FROM = 8, 400, 384
 FAR_FUTURE = 4_102_444_800.0

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from child_processes import RESULT, WRITING, command
 
-from rca_api.child_process import ChildProcess
-from rca_api.store.base import now
-from rca_api.store.database import Database, StoreError
+from rca_api.shell.processes.child_process import ChildProcess
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import Pace, Supervisor
@@ -212,7 +212,7 @@ def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, time; from rca_api.child_process import ChildProcess;"
+            "import sys, time; from rca_api.shell.processes.child_process import ChildProcess;"
             f" c = ChildProcess({toil!r}); c.receive(30); print(c.pid, flush=True); time.sleep(600)",
         ],
         stdout=subprocess.PIPE,

@@ -29,11 +29,11 @@ from postgres_server import Server
 from shifted_clock import ShiftedClock
 from watched import asked, computing, metric, post, serving, stored, until
 
-from rca_api.demo import running_service
-from rca_api.security import keys
-from rca_api.security.principal import Scope
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.demo import running_service
+from rca_api.shell.security import keys
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 
 pytestmark = pytest.mark.slow
 #: Passes alone; on a crowded machine a wait by the shifted clock, or a file deleted in between, may spoil it.

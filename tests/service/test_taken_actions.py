@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents.tables import IncidentRow
-from rca_api.store.base import new_id, now
-from rca_api.store.deletion import delete_rows
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.deletion import delete_rows
 
 DRAIN = {
     "action": "drain_node",

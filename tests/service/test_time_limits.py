@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 from watched import until
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
-from rca_api.store import time_limits
-from rca_api.store.database import Database, StoreError
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store import time_limits
+from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs.wakeup import WakeupQueue
 
 DEADLINE_SECONDS = 2.0

@@ -17,10 +17,10 @@ import structlog
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from rca_api.security import issuer as issuer_keys
-from rca_api.security.issuer import IssuerError
-from rca_api.security.principal import Scope
-from rca_api.security.tokens import RefusedToken, TokenVerifier
+from rca_api.shell.security import issuer as issuer_keys
+from rca_api.shell.security.issuer import IssuerError
+from rca_api.shell.security.principal import Scope
+from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
 from tests.telemetry.prometheus_servers import dripping, talking
 
 ISSUER, AUDIENCE, NOW = "https://id.example", "straggler-rca", 1_800_000_000.0

@@ -20,8 +20,8 @@ pytest.importorskip("dowhy")
 
 from rca.diagnosis import Bundle
 from rca_api.models.registry import RegistryClient
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.tables import TrainingRunRow
 
@@ -34,9 +34,9 @@ WORKER = f"""
     from threading import Event
     from rca_api import logs
     from rca_api.feedback.export import export_collection
-    from rca_api.settings import Settings
-    from rca_api.store.database import Database
-    from rca_api.store.window_store import WindowStore
+    from rca_api.shell.settings.settings import Settings
+    from rca_api.shell.store.database import Database
+    from rca_api.shell.store.window_store import WindowStore
     from rca_api.training_runs.wakeup import WakeupQueue
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rca_api.store.database import Database
+from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import ActiveRun, Progress, Terms
 from rca_api.training_runs.tables import TrainingRunRow

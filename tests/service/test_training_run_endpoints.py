@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import delete
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.base import new_id, now
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.base import new_id, now
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.schemas import DEFAULT_SEED, DEFAULT_WINDOWS
@@ -136,5 +136,5 @@ def test_runs_are_listed_page_by_page_the_newest_first(client: TestClient) -> No
 
 
 def test_the_defaults_are_those_of_the_command() -> None:
-    run = pytest.importorskip("rca.training.run")
+    run = pytest.importorskip("rca.lab.training.run")
     assert (DEFAULT_WINDOWS, DEFAULT_SEED) == (run.DEFAULT_WINDOWS, run.DEFAULT_SEED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from sqlalchemy import delete, select
 
-from rca_api.store.database import Database
+from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import FINAL, ActiveRun, Progress, Terms
 from rca_api.training_runs.tables import TrainingRunRow

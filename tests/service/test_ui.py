@@ -17,8 +17,8 @@ from served_ui import Registry, served
 from starlette.testclient import TestClient
 
 import rca
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 STATIC = Path(create_app.__code__.co_filename).parent / "ui" / "static"
 PARTS = ("", "upload", "compare", "models", "training", "nodes")

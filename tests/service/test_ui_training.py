@@ -10,7 +10,7 @@ from served_ui import served
 from test_training_end_to_end import Installation
 
 import rca
-from rca.training.registry import Registry
+from rca.lab.training.registry import Registry
 
 pytestmark = [
     pytest.mark.long,

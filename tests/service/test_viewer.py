@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from rca_api import viewer
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.ui import viewer
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from rca.cli import app
 from rca.client import Client
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.telemetry.window import Window
+from rca.window.window import Window
 from rca_api.watch.plan import Plan, WatchedJob, read_plan
 from rca_api.watch.rounds import Outcome, Rounds, State
 from tests.telemetry.prometheus_servers import dripping, talking

@@ -21,8 +21,8 @@ from sqlalchemy import select
 
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.delivery import Sender

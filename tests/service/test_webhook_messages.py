@@ -17,8 +17,8 @@ from test_webhook_dispatch import LIFE, dispatcher_of, subscribe
 
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
-from rca_api.metrics import Metrics
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.database import Database
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 PUBLIC = "https://rca.example.org/"

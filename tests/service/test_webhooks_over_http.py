@@ -10,8 +10,8 @@ from incident_service import live, service_without_model, state_of
 from receivers import receiver, send_until
 from starlette.testclient import TestClient
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 
 @pytest.fixture

@@ -13,16 +13,16 @@ from diagnosed import SECONDS, START, diagnosed
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from rca.telemetry.window import Window
-from rca_api.app import create_app
+from rca.window.window import Window
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, without_overlaps
+from rca_api.diagnoses.history_cache import EarlierWindowCache
 from rca_api.diagnoses.tables import WindowRow
-from rca_api.history_cache import EarlierWindowCache
-from rca_api.settings import Settings
-from rca_api.state import State
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 from tests.shifted_windows import shifted
 
 URL = "/v1/diagnoses"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.telemetry.encodings import arrow
-from rca.telemetry.schema import TEXT
-from rca.telemetry.window import Window
-from rca_api.store.canonical import CanonicalPieces, canonical_table
-from rca_api.store.window_store import WindowDamaged, WindowMissing, WindowStore, WindowStoreError
+from rca.window.encodings import arrow
+from rca.window.schema import TEXT
+from rca.window.window import Window
+from rca_api.shell.store.canonical import CanonicalPieces, canonical_table
+from rca_api.shell.store.window_store import WindowDamaged, WindowMissing, WindowStore, WindowStoreError
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from watched import until
 
 from rca.cli import run as run_command_line
 from rca.errors import InvalidInput, SourceError
-from rca_api.settings import Settings
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.simulation import FAULTS, Fault, Scenario, Telemetry, Workload
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import FAULTS, Fault, Scenario, Telemetry, Workload
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
 
 TESTBED = ("cpu", "pressure", "memory", "disk", "network", "tcp", "qdisc", "process", "container", "python")
 
@@ -58,7 +58,7 @@ def cluster_workload() -> Workload:
 
 def phase(window, name: str) -> np.ndarray:
     """One phase as (n_ranks, n_steps)."""
-    from rca.telemetry.phases import PhaseArrays
+    from rca.window.times.phases import PhaseArrays
 
     return PhaseArrays.from_window(window).phase(name)
 

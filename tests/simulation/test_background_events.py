@@ -7,12 +7,12 @@ import pytest
 from pydantic import ValidationError
 from simulated import TESTBED, change, cluster_workload, fault, phase, scenario
 
-from rca.simulation import Benign, Telemetry, Workload, simulate
-from rca.simulation.faults import apply_faults
-from rca.simulation.healthy_job import Burst, HarmlessSignal
-from rca.simulation.impact import slowdown
-from rca.simulation.noise import draw_noise
-from rca.simulation.timing import run_steps
+from rca.lab.simulation import Benign, Telemetry, Workload, simulate
+from rca.lab.simulation.faults import apply_faults
+from rca.lab.simulation.healthy_job import Burst, HarmlessSignal
+from rca.lab.simulation.impact import slowdown
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.timing import run_steps
 
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0, copy_noise=0.0, loading_noise=0.0)
 FIRST, LAST = 20, 50

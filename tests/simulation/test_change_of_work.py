@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.simulation import Scenario, sample_scenario, simulate
-from rca.simulation.compute_work import inputs_over_time, work_over_time
-from rca.simulation.healthy_job import Benign, Workload
-from rca.simulation.scenario import Telemetry
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Scenario, sample_scenario, simulate
+from rca.lab.simulation.compute_work import inputs_over_time, work_over_time
+from rca.lab.simulation.healthy_job import Benign, Workload
+from rca.lab.simulation.scenario import Telemetry
+from rca.window.job import Parallelism
 
 N_STEPS = 60
 

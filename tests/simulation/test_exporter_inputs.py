@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import rca.simulation.exporters as exporters
+import rca.lab.simulation.exporters as exporters
 
 FILES = sorted(Path(exporters.__file__).parent.glob("*.py"))
 #: Names of faults: in a scenario, in the catalogue of faults, in a label.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.simulation.forward_replay import Durations, Feed, n_rows, op_starts, run_forward, work_of
-from rca.simulation.schedule import Plan, StepShape, compute_order, plan_of
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation.forward_replay import Durations, Feed, n_rows, op_starts, run_forward, work_of
+from rca.lab.simulation.schedule import Plan, StepShape, compute_order, plan_of
+from rca.whatif.graph.replay import end_times
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, CLIP, FORWARD, REDUCE_SCATTER
-from rca.whatif.replay import end_times
+from rca.window.job import Parallelism
 
 SHAPES = {
     "data parallel": StepShape(),

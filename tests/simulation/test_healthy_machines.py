@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from simulated import change, cluster_workload, phase, scenario
 
-from rca.simulation import Benign, Telemetry, sample_scenario, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.simulation.faults import apply_faults
-from rca.simulation.healthy_job import GcPauses
-from rca.simulation.impact import VISIBLE_SLOWDOWN
-from rca.simulation.machine_differences import BACKGROUND_RATES
-from rca.simulation.noise import draw_noise
-from rca.simulation.timing import run_steps
+from rca.lab.simulation import Benign, Telemetry, sample_scenario, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.lab.simulation.faults import apply_faults
+from rca.lab.simulation.healthy_job import GcPauses
+from rca.lab.simulation.impact import VISIBLE_SLOWDOWN
+from rca.lab.simulation.machine_differences import BACKGROUND_RATES
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.timing import run_steps
 
 SEEN = Telemetry(exporters=tuple(EXPORTERS), interval_seconds=1.0)
 

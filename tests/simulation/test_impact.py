@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from simulated import fault, scenario
 
-from rca.simulation import impact, simulate
-from rca.simulation.faults import apply_faults
-from rca.simulation.impact import Runs, impacts, slowdown, total_impact
-from rca.simulation.noise import draw_noise
-from rca.simulation.timing import run_steps
+from rca.lab.simulation import impact, simulate
+from rca.lab.simulation.faults import apply_faults
+from rca.lab.simulation.impact import Runs, impacts, slowdown, total_impact
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.timing import run_steps
 
 THROTTLED = fault("gpu_throttling", ranks=(3,), severity=0.8)
 STALLED = fault("data_loader_stall", ranks=(1,), severity=0.8)

@@ -10,7 +10,7 @@ import pytest
 from simulated import fault, phase, scenario
 
 from rca.features import RANK_FEATURES, extract
-from rca.simulation import (
+from rca.lab.simulation import (
     FAULTS,
     LabelledWindow,
     Scenario,
@@ -20,9 +20,9 @@ from rca.simulation import (
     sample_scenario,
     simulate,
 )
-from rca.simulation.corpus import sampled
-from rca.simulation.faults import FIRST_CAUSES
-from rca.telemetry.window import Window
+from rca.lab.simulation.corpus import sampled
+from rca.lab.simulation.faults import FIRST_CAUSES
+from rca.window.window import Window
 from rca.workers import HERE
 
 pytestmark = pytest.mark.slow
@@ -76,7 +76,7 @@ def test_sampled_windows_pass_validation_and_keep_their_types(index):
 
 
 def test_windows_survive_a_round_trip_through_a_directory(tmp_path):
-    from rca.telemetry.read import read_window
+    from rca.sources.read import read_window
 
     made = simulate(scenario("cpu_contention"))
     made.window.to_directory(tmp_path / "window")

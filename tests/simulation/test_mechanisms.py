@@ -9,18 +9,18 @@ import pytest
 from simulated import change, cluster_workload, phase, scenario
 
 from rca.errors import InvalidInput
-from rca.simulation import Fault, LabelledWindow, Scenario, Telemetry, corpus, sample_scenario, simulate
-from rca.simulation.corpus import corpus_window, sampled
-from rca.simulation.exporters import EXPORTERS
-from rca.simulation.faults import FIRST_CAUSES, apply_faults
-from rca.simulation.impact import VISIBLE_SLOWDOWN
-from rca.simulation.mechanisms import HARMLESS, MECHANISMS, sample_second
-from rca.simulation.mechanisms.parts import changed, with_timers
-from rca.simulation.resources import FACTORS
-from rca.telemetry.labels import Label
-from rca.telemetry.window import Window
-from rca.training.corpus import example
-from rca.training.simulated import simulated_examples
+from rca.lab.simulation import Fault, LabelledWindow, Scenario, Telemetry, corpus, sample_scenario, simulate
+from rca.lab.simulation.corpus import corpus_window, sampled
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.lab.simulation.faults import FIRST_CAUSES, apply_faults
+from rca.lab.simulation.impact import VISIBLE_SLOWDOWN
+from rca.lab.simulation.mechanisms import HARMLESS, MECHANISMS, sample_second
+from rca.lab.simulation.mechanisms.parts import changed, with_timers
+from rca.lab.simulation.resources import FACTORS
+from rca.lab.training.corpus import example
+from rca.lab.training.simulated import simulated_examples
+from rca.sources.labels import Label
+from rca.window.window import Window
 from rca.workers import HERE
 
 SLOW = [

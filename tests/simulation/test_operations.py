@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, fault, scenario
 
-from rca.simulation import Benign, Telemetry, sample_scenario, simulate
-from rca.telemetry.job import Parallelism
-from rca.telemetry.window import Window
+from rca.lab.simulation import Benign, Telemetry, sample_scenario, simulate
 from rca.whatif import scenarios_of, what_if
+from rca.window.job import Parallelism
+from rca.window.window import Window
 
 JOBS = {
     "data parallel": Parallelism(data=8),

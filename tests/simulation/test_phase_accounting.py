@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, phase, scenario
 
-from rca.simulation import Benign, PhaseAccounting, Telemetry, sample_scenario, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.hidden_waits import without_hidden_waits
-from rca.telemetry.job import Parallelism
-from rca.telemetry.phases import PhaseArrays
+from rca.lab.simulation import Benign, PhaseAccounting, Telemetry, sample_scenario, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Parallelism
+from rca.window.times.hidden_waits import without_hidden_waits
+from rca.window.times.phases import PhaseArrays
 
 TENSOR = Parallelism(data=2, tensor=4)
 WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"

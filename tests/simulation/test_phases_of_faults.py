@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated import phase, scenario
 
-from rca.simulation import FAULTS, simulate
+from rca.lab.simulation import FAULTS, simulate
 
 # Cause -> own phases that grow on the victims (relative to peers and to the time before).
 OWN = {

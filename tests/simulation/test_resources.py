@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, fault, phase, scenario
 
-from rca.simulation import Benign, Fleet, Scenario, simulate
-from rca.simulation.compute_work import spread_for, stage_work
-from rca.simulation.faults import apply_faults
-from rca.simulation.gpu_clock import SPAN_DEGREES, THROTTLE_DEGREES, WORKING_DEGREES, cooling_for
-from rca.simulation.impact import slowdown
-from rca.simulation.noise import draw_noise
-from rca.simulation.timing import run_steps
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign, Fleet, Scenario, simulate
+from rca.lab.simulation.compute_work import spread_for, stage_work
+from rca.lab.simulation.faults import apply_faults
+from rca.lab.simulation.gpu_clock import SPAN_DEGREES, THROTTLE_DEGREES, WORKING_DEGREES, cooling_for
+from rca.lab.simulation.impact import slowdown
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.timing import run_steps
+from rca.window.job import Parallelism
 
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0)
 

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rca.simulation import Scenario, Telemetry, sample_scenario, sampling
-from rca.telemetry.causes import STOP_CAUSES
+from rca.lab.simulation import Scenario, Telemetry, sample_scenario, sampling
+from rca.window.causes import STOP_CAUSES
 
 
 @pytest.fixture(scope="module")

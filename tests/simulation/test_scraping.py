@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from simulated import cluster_workload, scenario
 
-from rca.simulation import Scenario, simulate
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Scenario, simulate
+from rca.window.job import Parallelism
 
 
 def _watched(hold: float, lag: float, **changes) -> Scenario:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated import change, scenario
 
-from rca.simulation import HarmlessSignal, Scenario, simulate
+from rca.lab.simulation import HarmlessSignal, Scenario, simulate
 
 # Cause, variant, signal, scope, dialect, direction.
 SIGNALS = [

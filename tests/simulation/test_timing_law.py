@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, fault, scenario
 
-from rca.simulation import Benign
-from rca.simulation.faults import FAULTS, apply_faults
-from rca.simulation.noise import draw_noise
-from rca.simulation.timing import run_steps
-from rca.telemetry.job import Parallelism
+from rca.lab.simulation import Benign
+from rca.lab.simulation.faults import FAULTS, apply_faults
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.timing import run_steps
+from rca.window.job import Parallelism
 
 SHAPES = [
     Parallelism(data=8),

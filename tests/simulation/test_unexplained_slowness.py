@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from simulated import fault, scenario
 
-from rca.simulation import simulate
-from rca.simulation.faults import apply_faults
-from rca.simulation.faults.job import UNEXPLAINED_TYPES
-from rca.simulation.healthy_job import LongStall
-from rca.simulation.noise import draw_noise
-from rca.simulation.resources import Resources
-from rca.simulation.timing import run_steps
-from rca.telemetry.causes import UNKNOWN
+from rca.lab.simulation import simulate
+from rca.lab.simulation.faults import apply_faults
+from rca.lab.simulation.faults.job import UNEXPLAINED_TYPES
+from rca.lab.simulation.healthy_job import LongStall
+from rca.lab.simulation.noise import draw_noise
+from rca.lab.simulation.resources import Resources
+from rca.lab.simulation.timing import run_steps
+from rca.window.causes import UNKNOWN
 
 #: What only times show.
 STRETCHES = {

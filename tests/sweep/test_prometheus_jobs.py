@@ -11,9 +11,9 @@ import pytest
 
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
+from rca.sources.prometheus.window import read_prometheus
 from rca.sweep import Answers, job_windows, read_jobs, report, sweep
 from rca.sweep.prometheus_jobs import SETTLED_SECONDS, JobSpan
-from rca.telemetry.sources.prometheus.window import read_prometheus
 from tests.telemetry.prometheus_servers import END, INTERVAL, MISSING, dcgm_samples, node_samples, prometheus
 
 pytest.importorskip("fsspec", reason="the extra [scale] is not installed")

@@ -12,11 +12,11 @@ import pytest
 import rca
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput
-from rca.evaluation.run import evaluate_collection
+from rca.lab.evaluation.run import evaluate_collection
+from rca.lab.training.incidents import learned_incidents
 from rca.sweep import Answers, archived, read_findings, sweep, write_collection
 from rca.sweep.truth import Finding, label_of
-from rca.telemetry.window import Window
-from rca.training.incidents import learned_incidents
+from rca.window.window import Window
 
 pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

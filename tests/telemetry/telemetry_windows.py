@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from rca.errors import InvalidWindow
-from rca.telemetry import PHASES, Window
-from rca.telemetry.names import flaw_of
+from rca.window import PHASES, Window
+from rca.window.names import flaw_of
 
 START = 1_700_000_000.0
 #: Texts that name nothing, or that would break a line, a terminal or an address.

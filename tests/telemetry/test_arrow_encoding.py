@@ -12,8 +12,8 @@ import pytest
 from telemetry_windows import START, job, metrics, rows_of, steps, window
 
 from rca.errors import InvalidWindow, TooLarge
-from rca.telemetry.encodings import arrow
-from rca.telemetry.window import Window
+from rca.window.encodings import arrow
+from rca.window.window import Window
 
 FORM = "multipart/form-data; boundary=xyz"
 

@@ -14,11 +14,11 @@ import pytest
 from telemetry_windows import START, job, steps
 
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
-from rca.telemetry import texts
-from rca.telemetry.encodings import ipc_size
-from rca.telemetry.encodings.multipart import MAX_HEADER, boundary_of, split_parts
-from rca.telemetry.schema import SPECS
-from rca.telemetry.window import Window
+from rca.window.encodings import ipc_size
+from rca.window.encodings.multipart import MAX_HEADER, boundary_of, split_parts
+from rca.window.rows import texts
+from rca.window.schema import SPECS
+from rca.window.window import Window
 
 FORM = "multipart/form-data; boundary=xyz"
 MEGABYTE = 1 << 20

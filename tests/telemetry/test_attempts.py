@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from rca.errors import InvalidWindow
-from rca.telemetry.attempts import UNKNOWN, earlier_attempts, latest_attempt
-from rca.telemetry.window import Window
+from rca.window.rows.attempts import UNKNOWN, earlier_attempts, latest_attempt
+from rca.window.window import Window
 
 
 def table(rows: Sequence[tuple[int, int, float, int | None]]) -> pa.Table:

@@ -10,10 +10,11 @@ import pytest
 from telemetry_windows import START, job, metrics, rows_of, series_of, steps, window
 
 from rca.errors import InvalidInput
-from rca.telemetry import Window, read_window
-from rca.telemetry.baseline_window import after_earlier, refuse_incomparable
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.step_clock import StepClock
+from rca.sources.read import read_window
+from rca.window import Window
+from rca.window.baseline_window import after_earlier, refuse_incomparable
+from rca.window.times.phases import PhaseArrays
+from rca.window.times.step_clock import StepClock
 from tests.shifted_windows import shifted
 
 HOUR = 3600.0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.telemetry.binning import bin_codes, bin_means, increments
+from rca.window.signals.binning import bin_codes, bin_means, increments
 
 NAN = float("nan")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rca.telemetry.causes import CAUSES, UNKNOWN, pattern_of
+from rca.window.causes import CAUSES, UNKNOWN, pattern_of
 
 BY_DESIGN = {"stage_imbalance", "sequence_length_imbalance", "checkpoint_stall", "recompilation"}
 

@@ -10,9 +10,9 @@ import pytest
 from telemetry_windows import job, metrics, steps
 
 from rca.errors import InvalidInput, RcaError
-from rca.telemetry import Window
-from rca.telemetry.encodings import arrow
 from rca.whatif.scenario import Scenario
+from rca.window import Window
+from rca.window.encodings import arrow
 
 LONG = "x" * 1_000_000
 MOST = 20_000

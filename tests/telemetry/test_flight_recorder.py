@@ -11,8 +11,8 @@ from flight_recorder_dumps import START, dump, entry, hang, write
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources import flight_recorder
-from rca.telemetry.sources.registry import SOURCES, read_files, source_of
+from rca.sources import flight_recorder
+from rca.sources.registry import SOURCES, read_files, source_of
 
 
 def states(window: rca.Window) -> dict[int, str]:

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from rca.errors import InvalidInput
-from rca.telemetry.fragments import between_steps, complete_until, current, joined, within
-from rca.telemetry.window import Window
+from rca.window.fragments import between_steps, complete_until, current, joined, within
+from rca.window.window import Window
 
 
 @pytest.fixture

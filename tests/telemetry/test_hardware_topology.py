@@ -10,8 +10,8 @@ import pytest
 
 import rca
 from rca.errors import InvalidInput, InvalidWindow, SourceError
-from rca.telemetry.topology import HardwareTopology, merged, read_topology, with_topology
-from rca.telemetry.topology.hostlist import MAX_HOSTS, expanded
+from rca.window.topology import HardwareTopology, merged, read_topology, with_topology
+from rca.window.topology.hostlist import MAX_HOSTS, expanded
 
 TOPOLOGY_CONF = """
 # Two leaves under one spine.

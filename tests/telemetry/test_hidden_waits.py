@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rca.arrays import FloatArray
-from rca.telemetry.hidden_waits import without_hidden_waits
-from rca.telemetry.job import Job, Parallelism, Topology
-from rca.telemetry.phases import PhaseArrays
+from rca.window.job import Job, Parallelism, Topology
+from rca.window.times.hidden_waits import without_hidden_waits
+from rca.window.times.phases import PhaseArrays
 
 STEPS = 30
 LOADING, FORWARD, BACKWARD, OPTIMIZER = (

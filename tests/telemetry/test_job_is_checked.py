@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from telemetry_windows import START, UNUSABLE_NAMES, job, refusal, window
 
-from rca.telemetry import names
-from rca.telemetry.job import Job
+from rca.window import names
+from rca.window.job import Job
 
 
 def test_one_rank_is_a_job() -> None:

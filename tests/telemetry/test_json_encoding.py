@@ -10,7 +10,7 @@ import pytest
 from telemetry_windows import START, job, metrics, window
 
 from rca.errors import InvalidWindow
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 
 def document(**changes: Any) -> dict[str, Any]:

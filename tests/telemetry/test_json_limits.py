@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from telemetry_windows import START, job, window
 
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
-from rca.telemetry.encodings import json_text
-from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, json_memory, parsed_json
-from rca.telemetry.read import read_window
-from rca.telemetry.window import Window
+from rca.sources.read import read_window
+from rca.window.encodings import json_text
+from rca.window.encodings.json_text import MEMORY_PER_BYTE, json_memory, parsed_json
+from rca.window.window import Window
 
 MEGABYTE = 1 << 20
 SMALL = orjson.loads(window().to_json())

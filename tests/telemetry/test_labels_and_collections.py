@@ -10,7 +10,7 @@ import pytest
 from telemetry_windows import window
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.labels import Label, read_collection, read_label, write_labelled
+from rca.sources.labels import Label, read_collection, read_label, write_labelled
 
 SLOW = Label(
     failure_mode="fail_slow",

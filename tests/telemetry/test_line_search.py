@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.sources import line_search
-from rca.telemetry.sources.line_search import first_that_occurs, matching_lines
-from rca.telemetry.sources.megatron_timers import _WANTED as MEGATRON
-from rca.telemetry.sources.mlperf import _WANTED as MLPERF
-from rca.telemetry.sources.nvrx.window import _WANTED as NVRX
-from rca.telemetry.sources.watchdog_messages import WANTED as WATCHDOG
+from rca.sources.logs import line_search
+from rca.sources.logs.line_search import first_that_occurs, matching_lines
+from rca.sources.megatron_timers import _WANTED as MEGATRON
+from rca.sources.mlperf import _WANTED as MLPERF
+from rca.sources.nvrx.window import _WANTED as NVRX
+from rca.sources.watchdog.messages import WANTED as WATCHDOG
 
 PIECES = (
     b"[rank3]:", b"  exitcode  : -9 (pid: 4)", b"last enqueued work: 7", b"rank  0: 12.30", b"   ", b"\t",

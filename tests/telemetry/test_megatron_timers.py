@@ -13,7 +13,7 @@ from watchdog_logs import FIRED, hang
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources import megatron_timers
+from rca.sources import megatron_timers
 
 #: An old log of the last rank's timers, which is not part of the project.
 REAL = Path(__file__).resolve().parents[3] / "shared" / "traces" / "logs" / "megatron-timers-old.log"

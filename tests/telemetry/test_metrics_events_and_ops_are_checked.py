@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from telemetry_windows import START, UNUSABLE_NAMES, metrics, refusal, steps, window
 
-from rca.telemetry import names
+from rca.window import names
 
 
 def events(**changes: Any) -> pa.Table:

@@ -14,7 +14,7 @@ from inspector_files import BEGIN, STEP, TRANSFER, records, write
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources.nccl_inspector.window import WAITED_FOR
+from rca.sources.nccl_inspector.window import WAITED_FOR
 
 LATE = 120_000
 Records = dict[int, list[dict[str, Any]]]

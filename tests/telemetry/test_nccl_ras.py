@@ -10,7 +10,7 @@ import pytest
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources.registry import source_of
+from rca.sources.registry import source_of
 
 
 def member(rank: int, process: int, count: int | None) -> dict[str, Any]:

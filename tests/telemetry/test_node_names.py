@@ -10,12 +10,12 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.simulation import Fault, Scenario, Telemetry, Workload, simulate
-from rca.simulation.exporters import EXPORTERS
-from rca.telemetry.job import Job, Parallelism, RankPlace
-from rca.telemetry.node_names import placed, same_nodes
-from rca.telemetry.signal_arrays import SignalArrays
-from rca.telemetry.window import Window
+from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation.exporters import EXPORTERS
+from rca.window.job import Job, Parallelism, RankPlace
+from rca.window.node_names import placed, same_nodes
+from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.window import Window
 
 
 @pytest.mark.parametrize(

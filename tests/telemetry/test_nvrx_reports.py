@@ -10,8 +10,8 @@ from watchdog_logs import TABLE, hang
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources.nvrx.window import FEWEST_STEPS
-from rca.telemetry.sources.registry import source_of
+from rca.sources.nvrx.window import FEWEST_STEPS
+from rca.sources.registry import source_of
 
 
 def log(folder: Path, lines: list[str]) -> Path:

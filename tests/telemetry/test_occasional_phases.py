@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from telemetry_windows import START, steps, window
 
-from rca.telemetry.phases import PhaseArrays
+from rca.window.times.phases import PhaseArrays
 
 N_STEPS = 6
 UNKNOWN = [None] * N_STEPS

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rca.arrays import FloatArray
-from rca.telemetry.own_work import own_work
-from rca.telemetry.phases import PhaseArrays
+from rca.window.times.own_work import own_work
+from rca.window.times.phases import PhaseArrays
 
 RANKS, STEPS = 6, 20
 WORK = {

@@ -13,8 +13,8 @@ import pytest
 
 import rca
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
-from rca.telemetry.sources import table
-from rca.telemetry.sources.registry import source_of
+from rca.sources import table
+from rca.sources.registry import source_of
 
 BEGIN = datetime(2026, 3, 21, 2, 7, 8, tzinfo=UTC)
 JOB = {"job_id": "mine", "world_size": 4, "start": BEGIN.timestamp(), "end": BEGIN.timestamp() + 40}

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import pytest
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry import read_window
-from rca.telemetry.sources import profiler_trace
-from rca.telemetry.window import Window
+from rca.sources.profiler import trace as profiler_trace
+from rca.sources.read import read_window
 from rca.whatif.analysis import what_if
+from rca.window.window import Window
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "kineto"
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import rca
-from rca.telemetry.sources.prometheus import answers, client, credentials
-from rca.telemetry.sources.prometheus.answers import TooMuchError
-from rca.telemetry.sources.prometheus.client import Prometheus
-from rca.telemetry.sources.prometheus.credentials import read_token
-from rca.telemetry.sources.prometheus.promql import hosts, matcher
-from rca.telemetry.sources.prometheus.queries import Query, read_samples
+from rca.sources.prometheus import answers, client, credentials
+from rca.sources.prometheus.answers import TooMuchError
+from rca.sources.prometheus.client import Prometheus
+from rca.sources.prometheus.credentials import read_token
+from rca.sources.prometheus.promql import hosts, matcher
+from rca.sources.prometheus.queries import Query, read_samples
 from tests.telemetry.prometheus_servers import Answer, failure, free_port, stub, success
 
 LOGIN = 200, "text/html", b"<!doctype html><title>Log in</title>"

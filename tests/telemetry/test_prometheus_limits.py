@@ -21,10 +21,10 @@ import pytest
 
 import rca
 from rca import timed_http
-from rca.telemetry.sources.prometheus import answers, client, matrix, queries
-from rca.telemetry.sources.prometheus.client import Prometheus
-from rca.telemetry.sources.prometheus.queries import Query, read_samples
-from rca.telemetry.sources.prometheus.rank_places import natural
+from rca.sources.prometheus import answers, client, matrix, queries
+from rca.sources.prometheus.client import Prometheus
+from rca.sources.prometheus.queries import Query, read_samples
+from rca.sources.prometheus.rank_places import natural
 from tests.telemetry.prometheus_servers import Answer, dripping, failure, stub, success, talking
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rca.telemetry.sources.prometheus.matrix import Matrix
-from rca.telemetry.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
+from rca.sources.prometheus.matrix import Matrix
+from rca.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
 
 
 def series(labels: Mapping[str, str], times: Sequence[float], value: float = 1.0) -> Matrix:

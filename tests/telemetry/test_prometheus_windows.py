@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pytest
 
 import rca
-from rca.telemetry.sources.prometheus.label_map import LabelMap
+from rca.sources.prometheus.label_map import LabelMap
 from tests.telemetry.prometheus_servers import (
     END,
     INTERVAL,

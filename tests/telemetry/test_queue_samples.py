@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from telemetry_windows import metrics, window
 
-from rca.telemetry.series import CHANCE, SeriesSet, without_queue_spikes
+from rca.window.signals.series import CHANCE, SeriesSet, without_queue_spikes
 
 
 def cut(*values: float) -> list[float]:

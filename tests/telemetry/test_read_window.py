@@ -11,7 +11,7 @@ import pytest
 from telemetry_windows import window
 
 from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
-from rca.telemetry import read_window
+from rca.sources.read import read_window
 
 JSON = window().to_json()
 ARROW = window().to_arrow()

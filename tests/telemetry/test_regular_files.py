@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 import rca
+from rca import files
 from rca.classify.operator_inputs import read_priors
 from rca.diagnosis.bundle import Bundle
 from rca.errors import RcaError
 from rca.recovery.site import Site
-from rca.telemetry import files
-from rca.telemetry.labels import read_collection, read_label
-from rca.telemetry.sources.prometheus.credentials import read_token, trust
-from rca.telemetry.sources.prometheus.label_map import read_label_map
-from rca.telemetry.topology import with_topology
-from rca.whatif.reader import count_rows, read_trace
+from rca.sources.labels import read_collection, read_label
+from rca.sources.prometheus.credentials import read_token, trust
+from rca.sources.prometheus.label_map import read_label_map
+from rca.whatif.trace.reader import count_rows, read_trace
+from rca.window.topology import with_topology
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = ROOT / "data" / "windows" / "healthy"

@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from telemetry_windows import rows_of, series_of, windows
 
-from rca.telemetry import Window, read_window
+from rca.sources.read import read_window
+from rca.window import Window
 
 thorough = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 

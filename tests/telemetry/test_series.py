@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from telemetry_windows import START, metrics, window
 
-from rca.telemetry.grouping import contiguous_order, run_starts, series_numbers
-from rca.telemetry.series import SeriesSet
+from rca.window.grouping import contiguous_order, run_starts, series_numbers
+from rca.window.signals.series import SeriesSet
 
 
 def series(*samples: tuple[object, ...]) -> SeriesSet:

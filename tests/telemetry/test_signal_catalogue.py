@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rca.telemetry.catalogue import KNOWN, channels, resolve, to_markdown, unit_of_channel
+from rca.window.catalogue import KNOWN, channels, resolve, to_markdown, unit_of_channel
 
 
 @pytest.mark.parametrize(

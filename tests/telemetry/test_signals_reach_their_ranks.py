@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from telemetry_windows import START, job, metrics, window
 
-from rca.telemetry.labels import read_collection
-from rca.telemetry.signal_arrays import SignalArrays
+from rca.sources.labels import read_collection
+from rca.window.signals.signal_arrays import SignalArrays
 
 EDGES = [START, START + 2]
 TWO_NODES = job(

@@ -20,7 +20,7 @@ from rca.collect.counters import SERIES
 from rca.collect.segments import SAMPLES, STEPS, SegmentWriter, table_block
 from rca.collect.timers import COLUMNS
 from rca.errors import RcaError
-from rca.telemetry.sources.registry import SOURCES, source_of
+from rca.sources.registry import SOURCES, source_of
 
 BEGIN = 1_760_000_000.0
 Writer = Callable[[Path], None]

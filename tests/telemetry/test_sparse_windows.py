@@ -13,10 +13,11 @@ from telemetry_windows import START, job, metrics, steps
 
 import rca
 from rca.errors import InvalidWindow, TooLarge
-from rca.telemetry import Window, validation
-from rca.telemetry.density import CELLS_PER_ROW, FREE_CELLS, FREE_RANKS, RANKS_PER_REPORTING
-from rca.telemetry.job import RankPlace
-from rca.telemetry.validation import MAX_WORLD_SIZE
+from rca.window import Window
+from rca.window.job import RankPlace
+from rca.window.rows import validation
+from rca.window.rows.density import CELLS_PER_ROW, FREE_CELLS, FREE_RANKS, RANKS_PER_REPORTING
+from rca.window.rows.validation import MAX_WORLD_SIZE
 
 MOST_MEMORY = 24 << 20
 """Bytes for a refusal. The arrays of the smallest window here would take more than 100 MB."""
@@ -151,7 +152,7 @@ def test_an_earlier_window_counts_as_well(make_window: Callable[..., Window]) ->
 
     window = make_window(64, 100)
     earlier = shifted(window, -3600.0)
-    alone = rca.telemetry.window_memory.WindowCounts.of(window).memory()
+    alone = rca.window.memory.WindowCounts.of(window).memory()
     rca.diagnose(window, max_memory_bytes=alone)
     with pytest.raises(TooLarge):
         rca.diagnose(window, earlier=earlier, max_memory_bytes=alone)

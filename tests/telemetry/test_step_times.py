@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rca.telemetry.step_times import ahead_of_arrival, steadied, with_arrival
+from rca.window.step_times import ahead_of_arrival, steadied, with_arrival
 
 N_RANKS, N_STEPS = 4, 30
 BEGIN = 1e9

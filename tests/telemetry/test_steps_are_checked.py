@@ -10,7 +10,8 @@ import pytest
 from telemetry_windows import START, job, refusal, steps, window
 
 from rca.errors import InvalidWindow
-from rca.telemetry import PhaseArrays, read_window
+from rca.sources.read import read_window
+from rca.window import PhaseArrays
 
 
 def test_tables_come_out_in_the_formats_types_and_order() -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rca.arrays import FloatArray
-from rca.telemetry.hidden_waits import without_hidden_waits
-from rca.telemetry.job import Job, Parallelism, Topology
-from rca.telemetry.own_work import UNTIMED, own_work
-from rca.telemetry.phases import PhaseArrays
+from rca.window.job import Job, Parallelism, Topology
+from rca.window.times.hidden_waits import without_hidden_waits
+from rca.window.times.own_work import UNTIMED, own_work
+from rca.window.times.phases import PhaseArrays
 
 STEPS, STEP = 30, 1.0
 FORWARD, BACKWARD, OPTIMIZER, LOADING = (

@@ -12,7 +12,7 @@ from watchdog_logs import FIRED, NEW, TABLE, behind, caught, hang, labelled, sta
 
 import rca
 from rca.errors import InvalidInput
-from rca.telemetry.sources.registry import source_of
+from rca.sources.registry import source_of
 
 
 def states(window: rca.Window) -> dict[int, tuple[str, int | None]]:

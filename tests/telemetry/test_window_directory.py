@@ -8,8 +8,9 @@ import pytest
 from telemetry_windows import metrics, rows_of, window
 
 from rca.errors import InvalidWindow, SourceError
-from rca.telemetry import Window, read_window
-from rca.telemetry.encodings import directory
+from rca.sources.read import read_window
+from rca.window import Window
+from rca.window.encodings import directory
 
 
 @pytest.fixture

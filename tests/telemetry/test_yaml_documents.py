@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.telemetry.yaml_documents import MAX_BYTES, read_document
+from rca.yaml_documents import MAX_BYTES, read_document
 
 HINT = "see the guide"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rca.telemetry.causes import CAUSES
-from rca.telemetry.labels import Collection, read_collection
-from rca.testbed.matrix import expand, read_matrix
-from rca.testbed.pack import unpack
+from rca.lab.testbed.matrix import expand, read_matrix
+from rca.lab.testbed.pack import unpack
+from rca.sources.labels import Collection, read_collection
+from rca.window.causes import CAUSES
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKED = ROOT / "data" / "testbed" / "captures"

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rca.testbed.ranks import calibration
-from rca.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrate, match_pace
-from rca.testbed.ranks.models import Network
-from rca.testbed.ranks.shared import Pace, Row, Shared, job_pace
-from rca.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
+from rca.lab.testbed.ranks import calibration
+from rca.lab.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrate, match_pace
+from rca.lab.testbed.ranks.models import Network
+from rca.lab.testbed.ranks.shared import Pace, Row, Shared, job_pace
+from rca.lab.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
 
 
 class Modelled:

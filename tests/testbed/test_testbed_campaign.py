@@ -6,12 +6,12 @@ import pytest
 from testbed_records import acted_of, record_of, rows_of
 
 from rca.errors import InvalidInput, RcaError
-from rca.telemetry.labels import read_collection, write_labelled
-from rca.testbed.campaign import Progress, run_campaign
-from rca.testbed.labels import label_of
-from rca.testbed.matrix import Matrix, expand
-from rca.testbed.scenario import Scenario
-from rca.testbed.window import window_of
+from rca.lab.testbed.campaign import Progress, run_campaign
+from rca.lab.testbed.labels import label_of
+from rca.lab.testbed.matrix import Matrix, expand
+from rca.lab.testbed.scenario import Scenario
+from rca.lab.testbed.window import window_of
+from rca.sources.labels import read_collection, write_labelled
 
 MATRIX = Matrix.model_validate(
     {

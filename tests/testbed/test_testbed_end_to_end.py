@@ -9,10 +9,10 @@ import pytest
 from testbed_records import scenario_of
 
 import rca
-from rca.telemetry.catalogue import resolve
-from rca.telemetry.labels import read_label
-from rca.testbed.probe import installed
-from rca.testbed.sweep import exclusive, sweep
+from rca.lab.testbed.probe import installed
+from rca.lab.testbed.sweep import exclusive, sweep
+from rca.sources.labels import read_label
+from rca.window.catalogue import resolve
 
 pytestmark = [
     pytest.mark.slow,
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory):
-    from rca.testbed.capture import capture_to
+    from rca.lab.testbed.capture import capture_to
 
     slow = {"kind": "device_clock", "scope": "rank", "ranks": [1], "first_step": 7, "severity": 3}
     scenario = scenario_of(slow, name="two-ranks", job={"world_size": 2, "nodes": 2, "steps": 12})

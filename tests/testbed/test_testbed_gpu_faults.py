@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from testbed_records import GEMMS, acted_of, gpu_scenario, record_of, rows_of, scenario_of
 
-from rca.testbed.gpus import Gpu
-from rca.testbed.injection import injector
-from rca.testbed.labels import label_of
-from rca.testbed.ranks.neighbour import Control, GpuWork, set_gpu_load
-from rca.testbed.ranks.shared import Knob, Pace, Shared, job_pace
-from rca.testbed.sampling.gpu_watch import GpuObservation
-from rca.testbed.sampling.nvml import NAMES
-from rca.testbed.window import window_of
+from rca.lab.testbed.gpus import Gpu
+from rca.lab.testbed.injection import injector
+from rca.lab.testbed.labels import label_of
+from rca.lab.testbed.ranks.neighbour import Control, GpuWork, set_gpu_load
+from rca.lab.testbed.ranks.shared import Knob, Pace, Shared, job_pace
+from rca.lab.testbed.sampling.gpu_watch import GpuObservation
+from rca.lab.testbed.sampling.nvml import NAMES
+from rca.lab.testbed.window import window_of
 
 
 def gpu_bed(n_ranks: int = 4):

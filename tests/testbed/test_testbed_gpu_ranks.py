@@ -14,10 +14,10 @@ from testbed_records import GEMMS, gpu_scenario, scenario_of
 
 from rca.cli import run as run_command_line
 from rca.errors import InvalidInput
-from rca.testbed import FAULTS, gpus
-from rca.testbed.campaign import require_gpus_of
-from rca.testbed.gpus import Gpu, GpuMissing, find_gpus, require_gpus
-from rca.testbed.matrix import Matrix, expand, read_matrix
+from rca.lab.testbed import FAULTS, gpus
+from rca.lab.testbed.campaign import require_gpus_of
+from rca.lab.testbed.gpus import Gpu, GpuMissing, find_gpus, require_gpus
+from rca.lab.testbed.matrix import Matrix, expand, read_matrix
 
 ROOT = Path(__file__).parents[2]
 GPU_MATRIX = ROOT / "data/testbed/matrix-gpu.yaml"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rca.errors import InvalidInput
-from rca.testbed import FAULTS
-from rca.testbed.matrix import Matrix, expand, part_of, read_matrix
+from rca.lab.testbed import FAULTS
+from rca.lab.testbed.matrix import Matrix, expand, part_of, read_matrix
 
 SHIPPED = Path(__file__).parents[2] / "data/testbed/matrix.yaml"
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from rca.testbed.sampling import network_signals
-from rca.testbed.sampling.network_signals import by_peer
+from rca.lab.testbed.sampling import network_signals
+from rca.lab.testbed.sampling.network_signals import by_peer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="netlink is Linux")
 

@@ -10,15 +10,15 @@ import orjson
 import pytest
 from fake_nvml import FakeNvml
 
-from rca.telemetry.catalogue import resolve
-from rca.testbed.gpus import Gpu
-from rca.testbed.probe import installed
-from rca.testbed.process import ProcessTable
-from rca.testbed.sampling import gpu_watch
-from rca.testbed.sampling.gpu_watch import GpuWatch, report
-from rca.testbed.sampling.nvml import NAMES, XID_NAME, GpuProbe, reasons_in_words
-from rca.testbed.sampling.series import Series
-from rca.testbed.scenario import JobShape
+from rca.lab.testbed.gpus import Gpu
+from rca.lab.testbed.probe import installed
+from rca.lab.testbed.process import ProcessTable
+from rca.lab.testbed.sampling import gpu_watch
+from rca.lab.testbed.sampling.gpu_watch import GpuWatch, report
+from rca.lab.testbed.sampling.nvml import NAMES, XID_NAME, GpuProbe, reasons_in_words
+from rca.lab.testbed.sampling.series import Series
+from rca.lab.testbed.scenario import JobShape
+from rca.window.catalogue import resolve
 
 GPU = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
 #: What the fake's answers are in DCGM's units: watts, MiB, bytes per second, nanoseconds, millijoules.

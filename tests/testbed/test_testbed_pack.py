@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry import read_window
-from rca.telemetry.labels import read_collection, read_label
-from rca.testbed.pack import pack, unpack
+from rca.lab.testbed.pack import pack, unpack
+from rca.sources.labels import read_collection, read_label
+from rca.sources.read import read_window
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 PARTS = {"healthy": "train", "slow-dataset": "test", "killed-rank": "test"}

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from rca.testbed.sampling import parsers
-from rca.testbed.sampling.host_signals import sample_process
-from rca.testbed.sampling.sampler import CpuAccount
-from rca.testbed.sampling.series import Series
+from rca.lab.testbed.sampling import parsers
+from rca.lab.testbed.sampling.host_signals import sample_process
+from rca.lab.testbed.sampling.sampler import CpuAccount
+from rca.lab.testbed.sampling.series import Series
 
 TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 STAT = "77 (python (x) y) T 1 77 77 0 -1 4194560 1201 0 3 0 250 50 0 0 20 0 3 0 900 1048576 2048 99 0 0"
@@ -110,7 +110,7 @@ def test_a_process_that_has_ended_leaves_no_sample(tmp_path):
 
 
 def test_every_metric_name_is_in_the_catalogue(tmp_path):
-    from rca.telemetry.catalogue import resolve
+    from rca.window.catalogue import resolve
 
     fake_process(tmp_path, 77)
     series = Series()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from testbed_records import scenario_of
 
-from rca.testbed.capture import Schedule
-from rca.testbed.cgroups import find_hierarchies, members, remove_tree
-from rca.testbed.injection.device import restore_token
-from rca.testbed.process import Placement, ProcessTable
-from rca.testbed.ranks.shared import Knob, PeerExited, Pipe, Row, Shared
+from rca.lab.testbed.capture import Schedule
+from rca.lab.testbed.cgroups import find_hierarchies, members, remove_tree
+from rca.lab.testbed.injection.device import restore_token
+from rca.lab.testbed.process import Placement, ProcessTable
+from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, Row, Shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
 

@@ -9,11 +9,11 @@ import sys
 import numpy as np
 import pytest
 
-from rca.testbed.process import ProcessTable
-from rca.testbed.ranks.host import CheckpointWriter, GcMonitor
-from rca.testbed.ranks.loader import balanced_length, draw_lengths, load, write_dataset
-from rca.testbed.ranks.models import TYPICAL_TOKENS
-from rca.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, Shared
+from rca.lab.testbed.process import ProcessTable
+from rca.lab.testbed.ranks.host import CheckpointWriter, GcMonitor
+from rca.lab.testbed.ranks.loader import balanced_length, draw_lengths, load, write_dataset
+from rca.lab.testbed.ranks.models import TYPICAL_TOKENS
+from rca.lab.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, Shared
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
 

@@ -6,9 +6,9 @@ import pytest
 from testbed_records import EVERYTHING, scenario_of
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry.causes import CAUSES, SPECS
-from rca.testbed import BENIGN, FAULTS, read_scenario
-from rca.testbed.capture import refuse_impossible
+from rca.lab.testbed import BENIGN, FAULTS, read_scenario
+from rca.lab.testbed.capture import refuse_impossible
+from rca.window.causes import CAUSES, SPECS
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "data/testbed/examples").glob("*.yaml"))
 

@@ -18,21 +18,21 @@ from fake_nvml import FakeNvml
 from testbed_records import scenario_of
 
 import rca
-from rca.telemetry.catalogue import resolve
-from rca.telemetry.labels import read_label
-from rca.testbed import bed, capture
-from rca.testbed.gpus import Gpu, GpuMissing
-from rca.testbed.probe import installed
-from rca.testbed.process import ProcessTable
-from rca.testbed.ranks import models, neighbour
-from rca.testbed.ranks.calibration import measure, prepare
-from rca.testbed.ranks.neighbour import Control, GpuOperations, GpuWork, run_period
-from rca.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
-from rca.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device, resized
-from rca.testbed.ranks.torch_device import HostMarks, TorchDevice
-from rca.testbed.sampling import gpu_watch
-from rca.testbed.scenario import JobShape
-from rca.testbed.sweep import exclusive, sweep
+from rca.lab.testbed import bed, capture
+from rca.lab.testbed.gpus import Gpu, GpuMissing
+from rca.lab.testbed.probe import installed
+from rca.lab.testbed.process import ProcessTable
+from rca.lab.testbed.ranks import models, neighbour
+from rca.lab.testbed.ranks.calibration import measure, prepare
+from rca.lab.testbed.ranks.neighbour import Control, GpuOperations, GpuWork, run_period
+from rca.lab.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
+from rca.lab.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device, resized
+from rca.lab.testbed.ranks.torch_device import HostMarks, TorchDevice
+from rca.lab.testbed.sampling import gpu_watch
+from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.sweep import exclusive, sweep
+from rca.sources.labels import read_label
+from rca.window.catalogue import resolve
 
 pytestmark = [
     pytest.mark.slow,

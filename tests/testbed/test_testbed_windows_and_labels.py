@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from testbed_records import UNIX_OFFSET, acted_of, record_of, rows_of, scenario_of
 
-from rca.testbed.labels import impact_of, label_of
-from rca.testbed.process import Exit, Spawned
-from rca.testbed.ranks.shared import Row
-from rca.testbed.sampling.series import Sample
-from rca.testbed.window import clock_offsets, split_communication, window_of
+from rca.lab.testbed.labels import impact_of, label_of
+from rca.lab.testbed.process import Exit, Spawned
+from rca.lab.testbed.ranks.shared import Row
+from rca.lab.testbed.sampling.series import Sample
+from rca.lab.testbed.window import clock_offsets, split_communication, window_of
 
 DATASET = {"kind": "slow_dataset", "scope": "rank", "ranks": [2], "first_step": 15, "last_step": 30}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.testbed.probe import Capabilities
-from rca.testbed.process import Exit
-from rca.testbed.ranks.shared import Row
-from rca.testbed.record import Acted, Record
-from rca.testbed.sampling.series import Sample
-from rca.testbed.scenario import Scenario
+from rca.lab.testbed.probe import Capabilities
+from rca.lab.testbed.process import Exit
+from rca.lab.testbed.ranks.shared import Row
+from rca.lab.testbed.record import Acted, Record
+from rca.lab.testbed.sampling.series import Sample
+from rca.lab.testbed.scenario import Scenario
 
 EVERYTHING = Capabilities(2, *[True] * 11)
 UNIX_OFFSET = 1_700_000_000.0

@@ -9,10 +9,10 @@ from functools import cache
 import pytest
 
 from rca.commands import worker_options
-from rca.evaluation import simulated
-from rca.evaluation.judged_rows import JudgedRow
-from rca.training import bundle_comparison, promotion_gate
-from rca.training.feature_cache import FeatureCache
+from rca.lab.evaluation import simulated
+from rca.lab.evaluation.judged_rows import JudgedRow
+from rca.lab.training import bundle_comparison, promotion_gate
+from rca.lab.training.feature_cache import FeatureCache
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
-from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES
-from rca.training.corpus import Corpus
+from rca.lab.training.corpus import Corpus
+from rca.window.causes import SLOW_CAUSES, STOP_CAUSES
 
 MODES = ("healthy", "fail_slow", "fail_stop")
 PARTS = ("train", "calibration", "validation", "test")

@@ -11,11 +11,11 @@ from typing import Any
 import orjson
 
 from rca.diagnosis import Bundle
-from rca.training.promotion import FACTS_FILE
-from rca.training.registration import register
-from rca.training.registry import CORPUS, SHA256, Registry
-from rca.training.run_record import run_name
-from rca.training.tracking import log_run
+from rca.lab.training.promotion import FACTS_FILE
+from rca.lab.training.registration import register
+from rca.lab.training.registry import CORPUS, SHA256, Registry
+from rca.lab.training.run_record import run_name
+from rca.lab.training.tracking import log_run
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
 

@@ -18,8 +18,8 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.store.tracking import sqlalchemy_store  # noqa: F401  (imported before the forks)
 
-from rca.training import store_file
-from rca.training.tracking import check_store
+from rca.lab.training import store_file
+from rca.lab.training.tracking import check_store
 
 
 def forked(work: Callable[[], object]) -> int:

@@ -12,10 +12,10 @@ from made_up_corpus import made_up_corpus
 from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.features import WINDOW_FEATURES
-from rca.simulation.faults import FIRST_CAUSES
-from rca.telemetry.causes import SLOW_CAUSES, UNKNOWN
-from rca.training import classifier_fit, heads
-from rca.training.heads import Target, fit_head, targets, with_healthy
+from rca.lab.simulation.faults import FIRST_CAUSES
+from rca.lab.training import classifier_fit, heads
+from rca.lab.training.heads import Target, fit_head, targets, with_healthy
+from rca.window.causes import SLOW_CAUSES, UNKNOWN
 
 
 def test_one_half_teaches_and_the_other_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.telemetry.labels import MANIFEST_FILE, read_collection
-from rca.training.collection import simulate_collection
+from rca.lab.training.collection import simulate_collection
+from rca.sources.labels import MANIFEST_FILE, read_collection
 from rca.workers import FEWEST, Workers
 
 N_WINDOWS = FEWEST + 8

@@ -8,8 +8,8 @@ from made_up_corpus import made_up_corpus
 
 from rca.arrays import FloatArray
 from rca.classify.conformal import QUESTIONS, PredictionSets
-from rca.telemetry.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
-from rca.training.conformal import FEWEST_GROUPS, effective_groups, fit_sets, floors, held_out_quantile
+from rca.lab.training.conformal import FEWEST_GROUPS, effective_groups, fit_sets, floors, held_out_quantile
+from rca.window.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
 
 CLASSES = ("a", "b", "c")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rca.telemetry import read_window
-from rca.telemetry.labels import Label, read_label, unfelt
-from rca.telemetry.window import Window
-from rca.training.crops import crop, without_ranks
+from rca.lab.training.crops import crop, without_ranks
+from rca.sources.labels import Label, read_label, unfelt
+from rca.sources.read import read_window
+from rca.window.window import Window
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 SLOW, KILLED = "slow-dataset", "killed-rank"

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.features import WINDOW_FEATURES
-from rca.telemetry.labels import CollectionEntry
-from rca.training.cross_validation.folds import (
+from rca.lab.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
+from rca.lab.training.cross_validation.folds import (
     SEEN,
     SEVERITY,
     WORLD_SIZE,
@@ -22,7 +21,8 @@ from rca.training.cross_validation.folds import (
     group_folds,
     scenarios_to_test,
 )
-from rca.training.cross_validation.pool import Origin, Pool
+from rca.lab.training.cross_validation.pool import Origin, Pool
+from rca.sources.labels import CollectionEntry
 
 N_SIMULATED, N_CAPTURES, VARIANTS = 600, 48, 3
 BANDS = [name for _, name in SEVERITIES]

@@ -12,11 +12,11 @@ import pytest
 
 from rca.classify.classifier import HEADS
 from rca.errors import InvalidInput, SourceError
-from rca.training import distributed_heads as module
-from rca.training import heads
-from rca.training.cross_validation.held_out_loss import held_out_losses
-from rca.training.distributed_heads import is_distributed, sample_of
-from rca.training.heads import Target, fit_head
+from rca.lab.training import distributed_heads as module
+from rca.lab.training import heads
+from rca.lab.training.cross_validation.held_out_loss import held_out_losses
+from rca.lab.training.distributed_heads import is_distributed, sample_of
+from rca.lab.training.heads import Target, fit_head
 from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")

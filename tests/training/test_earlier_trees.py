@@ -12,9 +12,9 @@ from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput
-from rca.training import heads
-from rca.training.earlier_trees import EarlierTrees, with_classes, with_columns
-from rca.training.heads import Target, fit_head
+from rca.lab.training import heads
+from rca.lab.training.earlier_trees import EarlierTrees, with_classes, with_columns
+from rca.lab.training.heads import Target, fit_head
 
 lightgbm = pytest.importorskip("lightgbm")
 

@@ -17,12 +17,12 @@ import pytest
 
 import rca
 from rca.errors import SourceError
-from rca.training import feature_cache, simulated
-from rca.training.corpus import Example, stack
-from rca.training.digests import files_digest, joint_digest, window_digest
-from rca.training.feature_cache import FeatureCache, cache_key, computing_files
-from rca.training.incidents import incident_examples, learned_incidents
-from rca.training.simulated import scenario_seeds, simulated_examples
+from rca.lab.training import feature_cache, simulated
+from rca.lab.training.corpus import Example, stack
+from rca.lab.training.digests import files_digest, joint_digest, window_digest
+from rca.lab.training.feature_cache import FeatureCache, cache_key, computing_files
+from rca.lab.training.incidents import incident_examples, learned_incidents
+from rca.lab.training.simulated import scenario_seeds, simulated_examples
 from rca.workers import HERE, Workers
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

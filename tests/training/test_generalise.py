@@ -15,19 +15,19 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from rca.evaluation.judged_rows import JudgedRow
-from rca.evaluation.scores import Judged
-from rca.training import heads
-from rca.training.corpus import stack
-from rca.training.cross_validation import generalise as module
-from rca.training.cross_validation.driver import Results
-from rca.training.cross_validation.folds import SEEN, SEVERITY, SIMULATION, WORLD_SIZE, Fold, folds
-from rca.training.cross_validation.generalise import FoldAnswers, Generalisation, generalise, what_lacks
-from rca.training.cross_validation.pool import Pool, build_pool
-from rca.training.cross_validation.report import document, lines, tables, to_markdown, write_report
-from rca.training.feature_cache import FeatureCache
-from rca.training.held_out import SIGNALS
-from rca.training.simulated import simulated_examples
+from rca.lab.evaluation.judged_rows import JudgedRow
+from rca.lab.evaluation.scores import Judged
+from rca.lab.training import heads
+from rca.lab.training.corpus import stack
+from rca.lab.training.cross_validation import generalise as module
+from rca.lab.training.cross_validation.driver import Results
+from rca.lab.training.cross_validation.folds import SEEN, SEVERITY, SIMULATION, WORLD_SIZE, Fold, folds
+from rca.lab.training.cross_validation.generalise import FoldAnswers, Generalisation, generalise, what_lacks
+from rca.lab.training.cross_validation.pool import Pool, build_pool
+from rca.lab.training.cross_validation.report import document, lines, tables, to_markdown, write_report
+from rca.lab.training.feature_cache import FeatureCache
+from rca.lab.training.held_out import SIGNALS
+from rca.lab.training.simulated import simulated_examples
 from rca.workers import HERE
 
 N_WINDOWS, SEED = 260, 3

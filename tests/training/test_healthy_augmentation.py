@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from rca.features import WINDOW_FEATURES
-from rca.simulation import sample_scenario
-from rca.training.feature_cache import FeatureCache
-from rca.training.healthy_augmentation import healthy_seeds, healthy_windows
-from rca.training.simulated import scenario_seeds
+from rca.lab.simulation import sample_scenario
+from rca.lab.training.feature_cache import FeatureCache
+from rca.lab.training.healthy_augmentation import healthy_seeds, healthy_windows
+from rca.lab.training.simulated import scenario_seeds
 from rca.workers import HERE
 
 

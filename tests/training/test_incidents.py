@@ -14,15 +14,16 @@ import orjson
 import pytest
 
 from rca.errors import InvalidInput, SourceError
-from rca.telemetry import Window, read_window
-from rca.telemetry.labels import Label, read_collection, read_label, write_manifest
-from rca.training import examples
-from rca.training.corpus import Example, stack
-from rca.training.cross_validation import pool
-from rca.training.heads import targets
-from rca.training.incidents import incident_examples, incidents, learned_incidents, varied
-from rca.training.telemetry_dropout import blinded
-from rca.training.weighting import balanced
+from rca.lab.training import examples
+from rca.lab.training.corpus import Example, stack
+from rca.lab.training.cross_validation import pool
+from rca.lab.training.heads import targets
+from rca.lab.training.incidents import incident_examples, incidents, learned_incidents, varied
+from rca.lab.training.telemetry_dropout import blinded
+from rca.lab.training.weighting import balanced
+from rca.sources.labels import Label, read_collection, read_label, write_manifest
+from rca.sources.read import read_window
+from rca.window import Window
 from rca.workers import HERE, Workers
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from registered import facts
 
-from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.judged_rows import PRODUCT, JudgedRow
-from rca.evaluation.scores import judge
-from rca.telemetry.labels import Label
-from rca.training.model_card import Card
-from rca.training.run_record import metrics, write_artifacts
+from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
+from rca.lab.evaluation.scores import judge
+from rca.lab.training.model_card import Card
+from rca.lab.training.run_record import metrics, write_artifacts
+from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy", source="simulation")
 

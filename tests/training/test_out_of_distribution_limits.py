@@ -9,8 +9,8 @@ from made_up_corpus import made_up_corpus
 from rca.classify.out_of_distribution import Familiarity
 from rca.classify.uncertainty import TABLES, Doubt
 from rca.features import WINDOW_FEATURES
-from rca.training.corpus import Corpus
-from rca.training.out_of_distribution import FLAGGED, fit_familiarity, healthy_medians
+from rca.lab.training.corpus import Corpus
+from rca.lab.training.out_of_distribution import FLAGGED, fit_familiarity, healthy_medians
 
 
 @pytest.fixture(scope="module")

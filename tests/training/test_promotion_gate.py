@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 
-from rca.evaluation.answer import Answer, NamedCause
-from rca.evaluation.scores import Judged, judge
-from rca.telemetry.labels import Label
-from rca.training.promotion_gate import Check, Latency, Pair, Verdict, decide
+from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.scores import Judged, judge
+from rca.lab.training.promotion_gate import Check, Latency, Pair, Verdict, decide
+from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy")
 SLOW = Label.model_validate(

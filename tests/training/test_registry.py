@@ -16,10 +16,10 @@ from registered import SHIPPED, add_version, bundle_copy, facts
 from rca.cli import run as run_command_line
 from rca.diagnosis import Bundle
 from rca.errors import BundleError, InvalidInput, SourceError
-from rca.training import run_record
-from rca.training.model_card import Card
-from rca.training.promotion import FORCED, OUTCOME, Promotion, promote
-from rca.training.registry import ORDER, Registry
+from rca.lab.training import run_record
+from rca.lab.training.model_card import Card
+from rca.lab.training.promotion import FORCED, OUTCOME, Promotion, promote
+from rca.lab.training.registry import ORDER, Registry
 from rca_api.models import registry_process
 
 pytestmark = [

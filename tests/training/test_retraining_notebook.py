@@ -12,12 +12,12 @@ from made_up_corpus import made_up_corpus
 from registered import bundle_copy
 
 from rca.diagnosis import Bundle
-from rca.training import bundle_comparison
-from rca.training import run as training
-from rca.training.data_facts import data_facts
-from rca.training.held_out import held_out_rows
-from rca.training.model_card import Card
-from rca.training.run import Trained
+from rca.lab.training import bundle_comparison
+from rca.lab.training import run as training
+from rca.lab.training.data_facts import data_facts
+from rca.lab.training.held_out import held_out_rows
+from rca.lab.training.model_card import Card
+from rca.lab.training.run import Trained
 from rca.workers import HERE, Workers
 
 pytest.importorskip("mlflow")

@@ -9,9 +9,9 @@ import pytest
 from made_up_corpus import made_up_corpus
 
 from rca.errors import InvalidInput, SourceError
-from rca.training import heads, run
-from rca.training.heads import PARAMETERS, fit_head, targets
-from rca.training.settings import TUNABLE, read_settings, write_settings
+from rca.lab.training import heads, run
+from rca.lab.training.heads import PARAMETERS, fit_head, targets
+from rca.lab.training.settings import TUNABLE, read_settings, write_settings
 
 TUNED = {"mode": {"num_leaves": 5, "lambda_l2": 0.5}}
 

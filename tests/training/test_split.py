@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.training.split import SHARES, mask, part_of, scenario_group, seeds_of
+from rca.lab.training.split import SHARES, mask, part_of, scenario_group, seeds_of
 
 
 def test_the_split_never_moves() -> None:

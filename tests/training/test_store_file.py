@@ -16,9 +16,9 @@ import pytest
 pytest.importorskip("mlflow")
 
 from rca.errors import SourceError
-from rca.training import store_file
-from rca.training.store_file import complete_file
-from rca.training.tracking import check_store, open_store
+from rca.lab.training import store_file
+from rca.lab.training.store_file import complete_file
+from rca.lab.training.tracking import check_store, open_store
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,7 +10,7 @@ import pytest
 from made_up_corpus import made_up_corpus
 
 from rca.features import WINDOW_FEATURES
-from rca.training.thresholds import FALSE_ALARM_BUDGET, GRID, _alarm, choose_thresholds
+from rca.lab.training.thresholds import FALSE_ALARM_BUDGET, GRID, _alarm, choose_thresholds
 
 
 def chances(n: int, loud: int) -> np.ndarray:

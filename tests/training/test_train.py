@@ -13,11 +13,11 @@ import pytest
 import rca
 from rca.causal import checks
 from rca.errors import InvalidInput, SourceError
-from rca.training import heads
-from rca.training.feature_cache import FeatureCache
-from rca.training.promotion import promote
-from rca.training.registry import Registry
-from rca.training.run import TrainingResult, train
+from rca.lab.training import heads
+from rca.lab.training.feature_cache import FeatureCache
+from rca.lab.training.promotion import promote
+from rca.lab.training.registry import Registry
+from rca.lab.training.run import TrainingResult, train
 from rca.workers import HERE, Workers
 
 pytest.importorskip("mlflow")

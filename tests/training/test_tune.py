@@ -11,22 +11,22 @@ import pytest
 from made_up_corpus import made_up_corpus
 
 from rca.classify.classifier import HEADS
-from rca.training import heads
-from rca.training.cross_validation import tune as module
-from rca.training.cross_validation.driver import Results
-from rca.training.cross_validation.held_out_loss import Losses, loss_change
-from rca.training.cross_validation.pool import Origin, Pool
-from rca.training.cross_validation.search import PRESENT, Values, search
-from rca.training.cross_validation.tune import (
+from rca.lab.training import heads
+from rca.lab.training.cross_validation import tune as module
+from rca.lab.training.cross_validation.driver import Results
+from rca.lab.training.cross_validation.held_out_loss import Losses, loss_change
+from rca.lab.training.cross_validation.pool import Origin, Pool
+from rca.lab.training.cross_validation.search import PRESENT, Values, search
+from rca.lab.training.cross_validation.tune import (
     TunedHead,
     Tuner,
     Tuning,
     tune,
     tuned,
 )
-from rca.training.feature_cache import FeatureCache
-from rca.training.heads import Target
-from rca.training.settings import TUNABLE
+from rca.lab.training.feature_cache import FeatureCache
+from rca.lab.training.heads import Target
+from rca.lab.training.settings import TUNABLE
 from rca.workers import HERE, Workers
 
 pytest.importorskip("optuna")

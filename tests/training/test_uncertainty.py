@@ -12,7 +12,7 @@ from rca.classify.decision_table import FEWEST_STEPS, MIN_STEPS
 from rca.classify.uncertainty import AnswerShares, Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
-from rca.training.uncertainty import fit_answers
+from rca.lab.training.uncertainty import fit_answers
 
 CLASSES = ("healthy", "fail_slow", "fail_stop")
 

@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("mlflow")
 
 from rca.errors import BundleError, SourceError
-from rca.training import version_files
-from rca.training.tracking import import_pyfunc
-from rca.training.version_files import download, read_text
+from rca.lab.training import version_files
+from rca.lab.training.tracking import import_pyfunc
+from rca.lab.training.version_files import download, read_text
 
 pytestmark = pytest.mark.slow
 

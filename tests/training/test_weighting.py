@@ -10,8 +10,8 @@ import orjson
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.training.examples import gathered
-from rca.training.weighting import balanced
+from rca.lab.training.examples import gathered
+from rca.lab.training.weighting import balanced
 from rca.workers import HERE
 
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"

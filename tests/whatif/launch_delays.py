@@ -6,8 +6,8 @@ import numpy as np
 
 from rca.arrays import Seconds32
 from rca.robust import nan_max
-from rca.whatif.graph import DependencyGraph
-from rca.whatif.step_shapes import StepShape
+from rca.whatif.graph.graph import DependencyGraph
+from rca.whatif.trace.step_shapes import StepShape
 
 
 def launch_delays(shape: StepShape, graph: DependencyGraph) -> Seconds32:

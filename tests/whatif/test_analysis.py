@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 
 import rca.cli
 from rca.errors import InvalidInput
-from rca.telemetry.window import Window
 from rca.whatif import WhatIf, scenarios_of, what_if
 from rca.whatif.analysis import replay_of
-from rca.whatif.long_trace import stream_replay
+from rca.whatif.long_trace.long_trace import stream_replay
 from rca.whatif.report import render, worker_grid, write_heatmap
 from rca.whatif.scenario import Scenario
 from rca.whatif.timeline import timeline
+from rca.window.window import Window
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import rca.cli
 from rca.whatif.analysis import replay_of, what_if
-from rca.whatif.clock_offsets import joint_offsets
+from rca.whatif.graph.clock_offsets import joint_offsets
 
 HERE = Path(os.environ.get("RCA_WHAT_IF_TRACES", "../shared/traces/what-if"))
 Row = dict[str, Any]

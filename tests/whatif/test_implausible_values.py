@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import rca.cli
 from rca.errors import InvalidTrace
 from rca.whatif import what_if
-from rca.whatif.reader import trace_from_table
-from rca.whatif.trace import TraceMeta
+from rca.whatif.trace.reader import trace_from_table
+from rca.whatif.trace.trace import TraceMeta
 
 JOB = make_job(pp=2, dp=2, microbatches=4)
 EXECUTION = execute(JOB, 3)

@@ -14,9 +14,9 @@ from synthetic_jobs import execute, make_job, table_of
 
 from rca.whatif.analysis import replay_of, scenarios_of, what_if
 from rca.whatif.decompose import decompose
-from rca.whatif.replay import end_times
+from rca.whatif.graph.replay import end_times
+from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.scenario import Change, Scenario, Selection
-from rca.whatif.trace_replay import ShapeReplay, TraceReplay
 
 jobs = st.builds(
     make_job,
@@ -142,7 +142,7 @@ def test_long_traces_are_replayed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     job = make_job(pp=2, dp=3)
     replay = replay_of(execute(job, 7).table, job.meta)
     whole = decompose(replay)
-    monkeypatch.setattr("rca.whatif.replay.LONGEST_FOLD", 6)
+    monkeypatch.setattr("rca.whatif.graph.replay.LONGEST_FOLD", 6)
     for threads in (1, 2):
         split = decompose(dataclasses.replace(replay, threads=threads))
         np.testing.assert_array_equal(split.no_delay, whole.no_delay)

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from synthetic_jobs import Key, execute, make_job, rows_of, run, table_of
 
 from rca.errors import InvalidTrace
-from rca.whatif import clock_correction, long_trace, long_trace_blocks, replay
 from rca.whatif.analysis import replay_of, what_if
-from rca.whatif.derived_times import pooled_ideal_durations
-from rca.whatif.long_trace import stream_replay
+from rca.whatif.graph import clock_correction, replay
+from rca.whatif.graph.derived_times import pooled_ideal_durations
+from rca.whatif.long_trace import blocks as long_trace_blocks
+from rca.whatif.long_trace import long_trace
+from rca.whatif.long_trace.long_trace import stream_replay
 from rca.whatif.result import WhatIf
 
 Row = dict[str, Any]

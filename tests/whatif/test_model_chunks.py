@@ -11,8 +11,8 @@ from synthetic_jobs import execute, make_job, table_of
 from rca.errors import InvalidTrace
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.optypes import FORWARD
-from rca.whatif.reader import trace_from_table
-from rca.whatif.trace import TraceMeta
+from rca.whatif.trace.reader import trace_from_table
+from rca.whatif.trace.trace import TraceMeta
 
 Row = dict[str, Any]
 SIZES = [

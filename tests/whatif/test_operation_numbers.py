@@ -11,9 +11,9 @@ import pytest
 from synthetic_jobs import execute, make_job, table_of
 
 from rca.errors import InvalidWindow
-from rca.telemetry.window import Window
 from rca.whatif import WhatIf, what_if
-from rca.whatif.trace_checks import shared_ranks
+from rca.whatif.trace.trace_checks import shared_ranks
+from rca.window.window import Window
 
 Row = dict[str, Any]
 JOB = make_job(pp=2, dp=2, microbatches=4)

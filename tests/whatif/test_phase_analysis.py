@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from rca.errors import InvalidInput
-from rca.telemetry import read_window
-from rca.telemetry.window import Window
+from rca.sources.read import read_window
 from rca.whatif import PhaseReplay, scenarios_of, what_if
+from rca.window.window import Window
 
 REAL = Path(__file__).parents[2] / "data" / "windows"
 
@@ -154,8 +154,8 @@ def test_ten_thousand_ranks_give_the_slowest_rank_of_every_step() -> None:
 
 
 def _large(own: np.ndarray) -> tuple[Any, Any]:
-    from rca.telemetry.job import Job
-    from rca.telemetry.phases import PhaseArrays
+    from rca.window.job import Job
+    from rca.window.times.phases import PhaseArrays
 
     wait = own.max(axis=0) - own
     seconds = {"communication_wait_seconds": wait, "step_seconds": own + wait}

@@ -12,9 +12,9 @@ from hypothesis.extra.numpy import arrays
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
-from rca.telemetry.job import Job
-from rca.telemetry.phases import PhaseArrays
-from rca.whatif.phase_replay import PhaseReplay
+from rca.whatif.phases.phase_replay import PhaseReplay
+from rca.window.job import Job
+from rca.window.times.phases import PhaseArrays
 
 
 def job_of(world_size: int, hints: dict[str, Any] | None = None, **sizes: int) -> Job:

@@ -12,7 +12,7 @@ import pytest
 from rca.arrays import FloatArray
 from rca.errors import InvalidTrace
 from rca.whatif.analysis import what_if
-from rca.whatif.long_trace import stream_replay
+from rca.whatif.long_trace.long_trace import stream_replay
 
 TRANSFER = 1e-3
 

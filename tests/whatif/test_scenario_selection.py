@@ -10,10 +10,10 @@ from synthetic_jobs import execute, make_job
 from test_phase_analysis import window_of
 
 from rca.errors import InvalidInput
-from rca.telemetry.window import Window
 from rca.whatif import scenarios_of
 from rca.whatif.analysis import replay_of
-from rca.whatif.trace_replay import TraceReplay
+from rca.whatif.graph.trace_replay import TraceReplay
+from rca.window.window import Window
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 

@@ -20,12 +20,12 @@ from typer.testing import CliRunner
 
 import rca.cli
 from rca.errors import InvalidInput, TooLarge
-from rca.telemetry.encodings import arrow
 from rca.whatif import scenarios_of, what_if
 from rca.whatif.analysis import MOST_SCENARIOS, analysed_scenarios, described_all
 from rca.whatif.report import Extras, document
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca.window.encodings import arrow
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 from rca_api.what_if import work
 
 JOB = make_job(pp=2, dp=3, microbatches=4)

@@ -10,8 +10,8 @@ from launch_delays import launch_delays
 from synthetic_jobs import Key, SyntheticJob, Times, execute, make_job, step_seconds
 
 from rca.whatif.analysis import replay_of, what_if
+from rca.whatif.graph.replay import Engine, end_times
 from rca.whatif.optypes import OP_TYPES
-from rca.whatif.replay import Engine, end_times
 from rca.whatif.result import WhatIf
 
 pytestmark = pytest.mark.slow

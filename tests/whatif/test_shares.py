@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 import rca.cli
 from rca.errors import InvalidInput
-from rca.telemetry.window import Window
 from rca.whatif import bootstrap
 from rca.whatif.analysis import what_if
 from rca.whatif.bootstrap import StepBootstrap, loses
 from rca.whatif.decompose import share_of_loss
 from rca.whatif.report import render
 from rca.whatif.result import WhatIf
+from rca.window.window import Window
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 

@@ -11,7 +11,7 @@ from synthetic_jobs import execute, make_job, table_of
 
 from rca.errors import InvalidTrace
 from rca.whatif import what_if
-from rca.whatif.trace import distinct
+from rca.whatif.trace.trace import distinct
 
 MOST_MEMORY = 16 << 20
 """Bytes for a refusal. The arrays of the smallest trace here take more than 400 MB."""

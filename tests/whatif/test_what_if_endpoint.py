@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 from synthetic_jobs import execute, make_job
 
-from rca_api.app import create_app
-from rca_api.settings import Settings
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 
 WINDOW = {
     "job": {"format": 1, "job_id": "job", "world_size": 2, "start": 1.7e9, "end": 1.7e9 + 1},

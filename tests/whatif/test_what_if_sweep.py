@@ -24,8 +24,8 @@ from rca.sweep.losses import Losses
 from rca.sweep.traces import ArchivedTrace, operations_of
 from rca.sweep.what_if import sweep_what_if
 from rca.sweep.what_if_report import what_if_report
-from rca.telemetry import Window
 from rca.whatif.analysis import what_if
+from rca.window import Window
 from rca.workers import Workers
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from rca_api.actions.schemas import NewAction
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import IncidentRow, ObservationRow
-from rca_api.problems import ProblemError
+from rca_api.shell.requests.problems import ProblemError
 
 #: Between the clock of the job, or of the person, and that of the service.
 _AHEAD = timedelta(minutes=5)

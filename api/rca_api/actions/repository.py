@@ -19,8 +19,8 @@ from rca_api.diagnoses.repository import DONE
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import repository as incidents
 from rca_api.incidents.tables import IncidentRow, ObservationRow
-from rca_api.problems import ProblemError
-from rca_api.security.principal import Principal
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.principal import Principal
 
 #: Newest windows of an incident that are searched for a prediction.
 _SEARCHED = 10

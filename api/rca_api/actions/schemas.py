@@ -19,7 +19,7 @@ from rca.recovery.outcomes import Outcome
 from rca.recovery.planner import ACTIONS
 from rca_api.actions.tables import TakenActionRow
 from rca_api.feedback.schemas import Note
-from rca_api.parameters import Moment, Name
+from rca_api.shell.requests.parameters import Moment, Name
 
 OTHER = "other"
 NAMES = (*(action.name for action in ACTIONS), OTHER)

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import JSON, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, new_id, now
+from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
 
 
 class TakenActionRow(Base):

@@ -12,8 +12,8 @@ import typer
 from rca.errors import MissingExtra, SourceError
 
 if TYPE_CHECKING:
-    from rca_api.settings import Settings
-    from rca_api.store.database import Database
+    from rca_api.shell.settings.settings import Settings
+    from rca_api.shell.store.database import Database
 
 Url = Annotated[
     str | None,
@@ -29,8 +29,8 @@ def require_service() -> None:
     MissingExtra
     """
     try:
-        import rca_api.settings
-        import rca_api.store.database  # noqa: F401
+        import rca_api.shell.settings.settings
+        import rca_api.shell.store.database  # noqa: F401
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
 
@@ -47,8 +47,9 @@ def any_database(url: str | None) -> Iterator[Database]:
         If the service's libraries are not installed.
     """
     require_service()
-    from rca_api import environment, logs, start_checks
-    from rca_api.store.database import Database
+    from rca_api.shell.observability import logs
+    from rca_api.shell.settings import environment, start_checks
+    from rca_api.shell.store.database import Database
 
     settings = environment.read() if url is None else environment.read(database_url=url)
     logs.configure(settings.log_level)
@@ -88,7 +89,7 @@ def unchanged_database(settings: Settings) -> Iterator[Database]:
     """
     from sqlalchemy import make_url
 
-    from rca_api.store.database import Database
+    from rca_api.shell.store.database import Database
 
     url = make_url(settings.database_url)
     if url.get_backend_name() == "sqlite" and url.database and not Path(url.database).exists():

@@ -17,8 +17,8 @@ from rca_api.commands.database import (
 from rca_api.commands.keys import duration
 
 if TYPE_CHECKING:
-    from rca_api.settings import Settings
-    from rca_api.store.database import Database
+    from rca_api.shell.settings.settings import Settings
+    from rca_api.shell.store.database import Database
     from rca_api.stored_windows.retention import Retention
 
 app = typer.Typer(
@@ -55,7 +55,7 @@ def upgrade(database_url: Url = None) -> None:
 def status(database_url: Url = None) -> None:
     """Show the revision of the schema; exit code 1 if this version needs a newer one."""
     with any_database(database_url) as database:
-        from rca_api.logs import hidden
+        from rca_api.shell.observability.logs import hidden
 
         schema = database.schema()
         # A password may also be a parameter of the URL.
@@ -72,7 +72,7 @@ def check(database_url: Url = None) -> None:
     They differ if a migration was edited after it ran, or if somebody changed a table by hand.
     """
     with any_database(database_url) as database:
-        from rca_api.store.schema_check import SchemaCheck
+        from rca_api.shell.store.schema_check import SchemaCheck
 
         found = SchemaCheck(database).read()
     if not found.is_comparable:
@@ -115,9 +115,10 @@ def prune(
     RCA_WEBHOOK_KEEP_DAYS, RCA_WEBHOOK_DEAD_DAYS, RCA_WINDOW_DAYS and RCA_MAX_WINDOW_STORE_BYTES.
     """
     require_service()
-    from rca_api import environment, logs, start_checks
-    from rca_api.old_rows import Ages, OldRows
-    from rca_api.store.base import now
+    from rca_api.shell.observability import logs
+    from rca_api.shell.settings import environment, start_checks
+    from rca_api.shell.store.base import now
+    from rca_api.shell.store.old_rows import Ages, OldRows
 
     settings, age, at = environment.read(), None if older_than is None else duration(older_than), now()
     logs.configure(settings.log_level)
@@ -154,7 +155,7 @@ def prune(
 
 def _retention(settings: Settings, database: Database, age: timedelta | None) -> Retention:
     from rca_api.feedback.repository import has_feedback
-    from rca_api.store.window_store import WindowStore
+    from rca_api.shell.store.window_store import WindowStore
     from rca_api.stored_windows.retention import Retention
 
     if age is not None:

@@ -45,9 +45,9 @@ def export(
     so are those without a cause or steps; the last lines count them.
     """
     require_service()
-    from rca_api import environment, start_checks
     from rca_api.feedback.export import export_collection
-    from rca_api.store.window_store import WindowStore
+    from rca_api.shell.settings import environment, start_checks
+    from rca_api.shell.store.window_store import WindowStore
 
     settings = environment.read() if database_url is None else environment.read(database_url=database_url)
     start_checks.check(settings, start_checks.FEEDBACK)

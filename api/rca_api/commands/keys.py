@@ -13,7 +13,7 @@ from rca.errors import InvalidInput
 from rca_api.commands.database import Url, ready_database
 
 if TYPE_CHECKING:
-    from rca_api.security.keys import ApiKeyRow
+    from rca_api.shell.security.keys import ApiKeyRow
 
 _UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 app = typer.Typer(
@@ -47,8 +47,8 @@ def create(
     database_url: Url = None,
 ) -> None:
     """Create a key. It is shown only once, because only its digest is kept."""
-    from rca_api.security import keys
-    from rca_api.store.base import now
+    from rca_api.shell.security import keys
+    from rca_api.shell.store.base import now
 
     scopes = _scopes(scope)
     until = None if expires is None else now() + duration(expires)
@@ -67,7 +67,7 @@ def list_command(
     database_url: Url = None,
 ) -> None:
     """List all keys without their secrets, the newest first."""
-    from rca_api.security import keys
+    from rca_api.shell.security import keys
 
     with ready_database(database_url) as database, database.reading() as session:
         rows = keys.listed(session)
@@ -89,7 +89,7 @@ def list_command(
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], database_url: Url = None) -> None:
     """Revoke a key; every replica refuses it from the next request on."""
-    from rca_api.security import keys
+    from rca_api.shell.security import keys
 
     with ready_database(database_url) as database, database.session() as session:
         row = keys.revoke(session, key_id)
@@ -97,7 +97,7 @@ def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], database_url: U
 
 
 def _scopes(names: list[str]) -> list[Any]:
-    from rca_api.security.principal import Scope
+    from rca_api.shell.security.principal import Scope
 
     known = ", ".join(scope.value for scope in Scope)
     wrong = [name for name in names if name not in list(Scope)]

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import orjson
 import typer
 
-from rca.commands.diagnose import verdict_code
-from rca.commands.output import BAD_INPUT
 from rca.errors import MissingExtra
+from rca.terminal import BAD_INPUT, VERDICT_CODES
 
 if TYPE_CHECKING:
-    from rca.telemetry.window import Window
+    from rca.window.window import Window
     from rca_api.watch.plan import WatchedJob
     from rca_api.watch.rounds import Diagnose, Outcome
 
@@ -54,7 +53,7 @@ def command(
     the last one ended. A source that fails is tried again later, and less often.
     """
     try:
-        from rca_api import logs
+        from rca_api.shell.observability import logs
         from rca_api.watch.plan import read_plan
         from rca_api.watch.rounds import Rounds, State
     except ImportError as error:
@@ -76,7 +75,7 @@ def command(
 
 
 def _read(job: WatchedJob) -> Window:
-    from rca.telemetry.read import read_window
+    from rca.sources.read import read_window
 
     if job.folder is not None:
         return read_window(job.folder)
@@ -107,4 +106,4 @@ def _print(outcome: Outcome, form: Format) -> None:
 def _code(outcome: Outcome) -> int:
     if outcome.diagnosis is None:
         return BAD_INPUT
-    return verdict_code(outcome.diagnosis)
+    return VERDICT_CODES[outcome.diagnosis.verdict]

@@ -34,10 +34,11 @@ def command(
     at once. Needs the extras [api,train].
     """
     try:
-        from rca_api import environment, logs, start_checks
         from rca_api.feedback.export import export_collection
-        from rca_api.store.database import Database, migrate
-        from rca_api.store.window_store import WindowStore
+        from rca_api.shell.observability import logs
+        from rca_api.shell.settings import environment, start_checks
+        from rca_api.shell.store.database import Database, migrate
+        from rca_api.shell.store.window_store import WindowStore
         from rca_api.training_runs.wakeup import WakeupQueue
         from rca_api.training_runs.worker import Worker
     except ImportError as error:

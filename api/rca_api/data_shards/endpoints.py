@@ -25,13 +25,13 @@ from rca_api.data_shards.schemas import (
     WantedLease,
 )
 from rca_api.data_shards.tables import ShardSetRow
-from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/data-shards", tags=["data shards"], route_class=SmallBodies)
 

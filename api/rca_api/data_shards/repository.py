@@ -1,7 +1,7 @@
 """Shards in the database; every method works in the caller's transaction.
 
 A transaction that writes locks the row of the data set first, so requests for one data set follow each other.
-The rules of leases and reports are those of `rca.recovery.antdt.leases`.
+The rules of leases and reports are those of `rca.runtime.data_shards.leases`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from sqlalchemy import ColumnElement, and_, delete, func, not_, select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
-from rca.recovery.antdt.leases import Checkpoint, Lease, LeaseState, Offer, Progress, Receipt, Report
-from rca.recovery.antdt.shard_plan import ShardPlan
+from rca.runtime.data_shards.leases import Checkpoint, Lease, LeaseState, Offer, Progress, Receipt, Report
+from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards.tables import ReturnedShardRow, ShardLeaseRow, ShardSetRow
-from rca_api.problems import ProblemError
-from rca_api.store.base import new_id
-from rca_api.store.deletion import delete_rows
-from rca_api.store.upsert import insert_if_absent
-from rca_api.store.waits import furthest_seconds
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.deletion import delete_rows
+from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.waits import furthest_seconds
 
 _HELD, _DROPPED = LeaseState.held.value, LeaseState.dropped.value
 

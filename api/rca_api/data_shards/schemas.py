@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from rca.recovery.antdt.leases import (
+from rca.runtime.data_shards.leases import (
     MOST_EPOCHS_SHOWN,
     Checkpoint,
     Lease,
@@ -17,7 +17,7 @@ from rca.recovery.antdt.leases import (
     Receipt,
     Report,
 )
-from rca.recovery.antdt.shard_plan import (
+from rca.runtime.data_shards.shard_plan import (
     LARGEST_SEED,
     LARGEST_SHARD,
     LONGEST_LEASE_SECONDS,
@@ -26,7 +26,7 @@ from rca.recovery.antdt.shard_plan import (
     ShardPlan,
 )
 from rca_api.data_shards.tables import ShardSetRow
-from rca_api.parameters import Name
+from rca_api.shell.requests.parameters import Name
 
 #: Most reports in one request, and most open shards of a checkpoint.
 MOST_REPORTS, MOST_OPEN = 1000, 20_000

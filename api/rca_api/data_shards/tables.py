@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca.recovery.antdt.leases import Lease, LeaseState
-from rca.recovery.antdt.shard_plan import ShardPlan
-from rca_api.store.base import Base, UtcDateTime, now
+from rca.runtime.data_shards.leases import Lease, LeaseState
+from rca.runtime.data_shards.shard_plan import ShardPlan
+from rca_api.shell.store.base import Base, UtcDateTime, now
 
 
 class ShardSetRow(Base):

@@ -6,14 +6,14 @@ import orjson
 from fastapi import Response
 from sqlalchemy.orm import Session
 
-from rca_api.decoding import JSON
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.schemas import PendingDiagnosis
 from rca_api.diagnoses.stored import read_stored
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.diagnoses.work import HTML, MARKDOWN, rendered
-from rca_api.problems import ProblemError
-from rca_api.state import State
+from rca_api.shell.requests.decoding import JSON
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.state import State
 
 OFFERED = (JSON, MARKDOWN, HTML)
 ACCEPTED = 202

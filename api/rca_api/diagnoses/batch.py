@@ -11,16 +11,22 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
-from rca_api import tracing
-from rca_api.decoding import JSON
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.service import Posted, held, received, stored
 from rca_api.diagnoses.work import StoredWindow
-from rca_api.problems import CATALOGUE, ProblemError, from_rca_error, internal_error, problem_document
-from rca_api.security.principal import Principal
-from rca_api.state import State
-from rca_api.store.base import new_id
+from rca_api.shell.observability import tracing
+from rca_api.shell.requests.decoding import JSON
+from rca_api.shell.requests.problems import (
+    CATALOGUE,
+    ProblemError,
+    from_rca_error,
+    internal_error,
+    problem_document,
+)
+from rca_api.shell.security.principal import Principal
+from rca_api.shell.state import State
+from rca_api.shell.store.base import new_id
 
 _log = structlog.stdlib.get_logger("rca_api")
 

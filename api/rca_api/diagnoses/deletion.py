@@ -16,8 +16,8 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository as node_records
 from rca_api.nodes.service import judged_nodes
-from rca_api.problems import ProblemError
-from rca_api.store.deletion import delete_rows
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.deletion import delete_rows
 from rca_api.stored_windows.retention import Retention
 
 

@@ -11,16 +11,16 @@ from fastapi.concurrency import run_in_threadpool
 
 from rca.deadline import Deadline
 from rca.errors import RcaError
-from rca_api import tracing
-from rca_api.compute.pool import ComputePool, NeverBegun, ProcessesEnded
 from rca_api.diagnoses import work
+from rca_api.diagnoses.history_cache import HistoryCache
 from rca_api.diagnoses.journal import Claimed, Journal
-from rca_api.history_cache import HistoryCache
 from rca_api.models.current import CurrentModels
-from rca_api.problems import ProblemError, from_rca_error
-from rca_api.settings import Settings
-from rca_api.store.base import new_id
-from rca_api.store.database import StoreError
+from rca_api.shell.observability import tracing
+from rca_api.shell.processes.pool import ComputePool, NeverBegun, ProcessesEnded
+from rca_api.shell.requests.problems import ProblemError, from_rca_error
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.database import StoreError
 
 _log = structlog.stdlib.get_logger("rca_api")
 _POLL_SECONDS = 1.0

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response, Security, status
 
 from rca.diagnosis.result import Diagnosis
-from rca.telemetry.causes import FailureMode
+from rca.window.causes import FailureMode
 from rca_api.diagnoses import answers, batch, deletion, repository, service
 from rca_api.diagnoses.schemas import (
     BatchAnswer,
@@ -17,15 +17,15 @@ from rca_api.diagnoses.schemas import (
     State,
 )
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.negotiation import PREFER_PARAMETER, choose
-from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.parameters import Flag, Moment, Name
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import WINDOW_BODY
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State as Parts
-from rca_api.store.base import now
+from rca_api.shell.requests.negotiation import PREFER_PARAMETER, choose
+from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.shell.requests.parameters import Flag, Moment, Name
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import WINDOW_BODY
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State as Parts
+from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/diagnoses", tags=["diagnoses"])
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rca.telemetry.job import Job
+from rca.window.job import Job
 
 
 @dataclass(frozen=True)

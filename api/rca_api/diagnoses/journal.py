@@ -10,16 +10,16 @@ import orjson
 import structlog
 from sqlalchemy.orm import Session
 
-from rca_api import tracing
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.keys import Hold, bind
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.diagnoses.work import Answer, StoredWindow
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError, problem_document
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database
-from rca_api.store.packed import PlainDocument
+from rca_api.shell.observability import tracing
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests.problems import ProblemError, problem_document
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.packed import PlainDocument
 
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 OnDiagnosed = Callable[[Session, DiagnosisRow], None]

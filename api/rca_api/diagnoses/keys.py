@@ -15,12 +15,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import IdempotencyRow
-from rca_api.problems import ProblemError
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database, StoreError
-from rca_api.store.deletion import delete_rows
-from rca_api.store.time_limits import TIDYING_SECONDS
-from rca_api.store.waits import is_waiting
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.deletion import delete_rows
+from rca_api.shell.store.time_limits import TIDYING_SECONDS
+from rca_api.shell.store.waits import is_waiting
 
 #: Expired keys that one transaction deletes.
 _KEYS_AT_ONCE = 200

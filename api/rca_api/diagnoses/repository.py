@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, undefer
 from rca_api.diagnoses.history import HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import Answer, StoredWindow
-from rca_api.store.database import Database
-from rca_api.store.leases import Claim, Leases
-from rca_api.store.upsert import insert_of
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.leases import Claim, Leases
+from rca_api.shell.store.upsert import insert_of
 
 #: Jobs with healthy windows in the history, which is sent with every task.
 MOST_JOBS = 1000

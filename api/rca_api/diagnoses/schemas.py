@@ -1,7 +1,7 @@
 """Schemas of posted windows and of stored diagnoses.
 
 The models of a window describe the JSON encoding for readers and client generators. Bodies are not parsed
-through them. `rca.telemetry` reads columns into arrays and reports wrong rows a hundred times faster.
+through them. `rca.window` reads columns into arrays and reports wrong rows a hundred times faster.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from rca.diagnosis.result import Diagnosis, Verdict
-from rca.telemetry.causes import FailureMode
-from rca.telemetry.job import Job
-from rca.telemetry.names import Name
+from rca.window.causes import FailureMode
+from rca.window.job import Job
+from rca.window.names import Name
 from rca_api.diagnoses.tables import DiagnosisRow
 
 Seconds = Annotated[float, Field(ge=0)]

@@ -13,19 +13,19 @@ from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.deadline import Deadline
-from rca_api import request_bodies
-from rca_api.admission import content_encoding
-from rca_api.compute.body import Received
-from rca_api.decoding import Sent
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.work import Answer, StoredWindow
-from rca_api.negotiation import Preferences, choose
-from rca_api.problems import ProblemError
-from rca_api.security.principal import Principal
-from rca_api.state import State
-from rca_api.store import time_limits
-from rca_api.store.database import StoreError
+from rca_api.shell.processes.body import Received
+from rca_api.shell.requests import request_bodies
+from rca_api.shell.requests.admission import content_encoding
+from rca_api.shell.requests.decoding import Sent
+from rca_api.shell.requests.negotiation import Preferences, choose
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.principal import Principal
+from rca_api.shell.state import State
+from rca_api.shell.store import time_limits
+from rca_api.shell.store.database import StoreError
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 

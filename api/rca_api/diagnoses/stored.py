@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from rca.diagnosis.result import Diagnosis
-from rca_api.problems import ProblemError
+from rca_api.shell.requests.problems import ProblemError
 
 
 def read_stored(document: bytes) -> Diagnosis:

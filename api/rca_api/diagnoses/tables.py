@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import JSON, BigInteger, ForeignKey, Index, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from rca_api.store.base import Base, UtcDateTime, new_id, now
-from rca_api.store.packed import PackedDocument
+from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
+from rca_api.shell.store.packed import PackedDocument
 
 
 class WindowRow(Base):
@@ -70,7 +70,7 @@ class DiagnosisRow(Base):
 
     #: Place in the queue, see `rca_api.diagnoses.repository.Queue`; 0 for one that was never queued.
     turn: Mapped[int] = mapped_column(BigInteger, default=0, server_default="0")
-    #: Lease of a running diagnosis, and number of claims; see `rca_api.store.leases`.
+    #: Lease of a running diagnosis, and number of claims; see `rca_api.shell.store.leases`.
     lease_owner: Mapped[str | None] = mapped_column(String(64))
     lease_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     attempts: Mapped[int] = mapped_column(default=0)

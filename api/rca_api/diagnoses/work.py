@@ -1,4 +1,4 @@
-"""Work on windows in the processes of the pool; see `rca_api.compute.process`."""
+"""Work on windows in the processes of the pool; see `rca_api.shell.processes.process`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import structlog
 from rca.classify.uncertainty import AnswerShares
 from rca.diagnosis.result import Cause, Diagnosis, ModelVersion
 from rca.errors import BundleError, InvalidInput, InvalidWindow, RcaError, SourceError, TooLarge
-from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
-from rca.telemetry.encodings.multipart import boundary_of, split_parts
-from rca.telemetry.row_errors import shown
-from rca.telemetry.schema import Scope
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import WindowCounts, refuse_large
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.process import Context
-from rca_api.decoding import JSON, Limits, Sent, decode_window, media_type
+from rca.window.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
+from rca.window.encodings.multipart import boundary_of, split_parts
+from rca.window.memory import WindowCounts, refuse_large
+from rca.window.rows.row_errors import shown
+from rca.window.schema import Scope
+from rca.window.window import Window
 from rca_api.diagnoses.history import History
-from rca_api.store.window_store import Stored
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.process import Context
+from rca_api.shell.requests.decoding import JSON, Limits, Sent, decode_window, media_type
+from rca_api.shell.store.window_store import Stored
 
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 MARKDOWN = "text/markdown"

@@ -22,14 +22,14 @@ from rca_api.feedback.schemas import (
     read_side,
 )
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.pagination import Cursor, Limit, Page, link_next, page
-from rca_api.parameters import Flag, Moment
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.shell.requests.parameters import Flag, Moment
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1", tags=["feedback"], route_class=SmallBodies)
 

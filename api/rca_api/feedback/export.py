@@ -13,8 +13,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca.errors import RcaError
-from rca.telemetry.labels import Label, located, write_labelled, write_manifest
-from rca.telemetry.window import Window
+from rca.sources.labels import Label, located, write_labelled, write_manifest
+from rca.window.window import Window
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.telemetry.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
-from rca.telemetry.labels import Label, LabelledCause
+from rca.sources.labels import Label, LabelledCause
+from rca.window.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.parameters import Name
-from rca_api.problems import ProblemError
+from rca_api.shell.requests.parameters import Name
+from rca_api.shell.requests.problems import ProblemError
 
 _LONGEST_LIST = 100_000
 Step = Annotated[int, Field(ge=0, lt=2**63)]

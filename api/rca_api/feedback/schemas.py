@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from rca.telemetry.causes import FailureMode
+from rca.window.causes import FailureMode
 from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.parameters import Line
+from rca_api.shell.requests.parameters import Line
 
 Verdict = Literal["confirmed", "corrected"]
 #: Of any number of lines, without other control characters than tabs.

@@ -14,8 +14,7 @@ from rca.deadline import Deadline
 from rca.errors import InvalidInput, RcaError
 from rca.runbook.headline import headline
 from rca.runbook.phrases import plain
-from rca.telemetry.window_memory import refuse_large
-from rca_api.compute.process import Context
+from rca.window.memory import refuse_large
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.stored import read_stored
 from rca_api.diagnoses.work import StoredWindow, store
@@ -23,8 +22,9 @@ from rca_api.hooks.schemas import Alert, AlertAnswer, AlertGroup
 from rca_api.hooks.sources import Sources, WantedWindow
 from rca_api.incidents.announce import incident_url
 from rca_api.incidents.repository import open_incident
-from rca_api.problems import ProblemError
-from rca_api.state import State
+from rca_api.shell.processes.process import Context
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.state import State
 from rca_api.webhooks.messages import ALERT_NAME
 
 #: Most jobs of one message; the others are skipped.

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Security
 
 from rca_api.hooks.alertmanager import answered
 from rca_api.hooks.schemas import AlertAnswers, AlertGroup
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"], route_class=SmallBodies)
 

@@ -10,9 +10,9 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.errors import InvalidInput
-from rca.telemetry.window import Window
-from rca.telemetry.yaml_documents import read_document
-from rca_api.prometheus_access import PrometheusAccess, Span
+from rca.window.window import Window
+from rca.yaml_documents import read_document
+from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
 #: Labels that name the job of an alert, in this order. `job` is not one: it names the scrape.
 JOB_LABELS = (

@@ -22,8 +22,8 @@ from rca_api.incidents.schemas import (
 )
 from rca_api.incidents.state_machine import Event
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow
-from rca_api.metrics import Metrics
-from rca_api.problems import ProblemError
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests.problems import ProblemError
 from rca_api.webhooks import outbox
 from rca_api.webhooks.messages import body_for
 

@@ -28,14 +28,14 @@ from rca_api.incidents.schemas import (
 )
 from rca_api.incidents.stages import stages
 from rca_api.incidents.tables import IncidentRow, ObservationRow
-from rca_api.negotiation import choose
 from rca_api.nodes.service import known_lemons
-from rca_api.pagination import Cursor, Limit, Page, link_next, page
-from rca_api.parameters import Moment, Name
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.shell.requests.parameters import Moment, Name
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1", tags=["incidents"])
 

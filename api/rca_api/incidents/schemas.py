@@ -10,7 +10,7 @@ from pydantic.config import JsonDict
 
 from rca.runbook.phrases import plain
 from rca.runbook.summary import Summary
-from rca.telemetry.causes import FailureMode
+from rca.window.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.state_machine import Kind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow

@@ -23,7 +23,7 @@ from rca_api.incidents.state_machine import (
     replay,
 )
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
-from rca_api.store.base import new_id, now
+from rca_api.shell.store.base import new_id, now
 
 _log = structlog.stdlib.get_logger("rca_api.incidents")
 

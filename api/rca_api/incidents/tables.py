@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import JSON, ForeignKey, Index, String, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, new_id, now
+from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
 
 #: Conditions of indexes that hold few of the rows.
 _IS_OPEN, _IS_SICK = text("open_job_id IS NOT NULL"), text("verdict = 'sick'")

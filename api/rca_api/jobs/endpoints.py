@@ -10,23 +10,23 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
 from rca.deadline import Deadline
-from rca.telemetry.encodings import arrow
-from rca_api import request_bodies
-from rca_api.admission import content_encoding
-from rca_api.decoding import JSON, MULTIPART, Sent
+from rca.window.encodings import arrow
 from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.jobs import repository, running, work
 from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.negotiation import choose
-from rca_api.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.parameters import Flag, Moment, Name
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests import request_bodies
+from rca_api.shell.requests.admission import content_encoding
+from rca_api.shell.requests.decoding import JSON, MULTIPART, Sent
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.shell.requests.parameters import Flag, Moment, Name
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -27,9 +27,9 @@ from rca_api.diagnoses.repository import keep_window
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.work import Fragment
-from rca_api.problems import ProblemError
-from rca_api.store.upsert import insert_if_absent
-from rca_api.store.waits import is_waiting
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.waits import is_waiting
 
 #: Segments that are read at once.
 MOST_SEGMENTS = 5000

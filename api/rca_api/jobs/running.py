@@ -9,7 +9,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.problems import ProblemError
+from rca_api.shell.requests.problems import ProblemError
 
 #: A job that was not ended runs until so long after its last telemetry.
 RUNNING_SECONDS = 3600.0

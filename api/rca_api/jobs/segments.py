@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from rca.arrays import IntArray
 from rca.errors import TooLarge
-from rca.telemetry.encodings import arrow
-from rca.telemetry.encodings.document import Decoded
-from rca.telemetry.fragments import current_steps, joined, joined_rows, numbered
-from rca.telemetry.job import RankPlace
-from rca.telemetry.names import accepted_before
-from rca.telemetry.schema import LOAD_COLUMNS, PHASES, STEPS
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import WindowCounts, refuse_beyond
-from rca_api.compute.process import Context
+from rca.window.encodings import arrow
+from rca.window.encodings.document import Decoded
+from rca.window.fragments import current_steps, joined, joined_rows, numbered
+from rca.window.job import RankPlace
+from rca.window.memory import WindowCounts, refuse_beyond
+from rca.window.names import accepted_before
+from rca.window.schema import LOAD_COLUMNS, PHASES, STEPS
+from rca.window.window import Window
+from rca_api.shell.processes.process import Context
 
 #: Steps that a look at a job reads: at most, and at least; large jobs fewer.
 MAX_STEPS_LOOKED_AT, MIN_STEPS_LOOKED_AT = 400, 120

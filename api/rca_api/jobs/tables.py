@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, now
+from rca_api.shell.store.base import Base, UtcDateTime, now
 
 
 class StreamedJobRow(Base):

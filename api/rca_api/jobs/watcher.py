@@ -22,17 +22,17 @@ from sqlalchemy.orm import Session
 
 from rca.deadline import Deadline
 from rca.errors import InvalidInput, RcaError
-from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal
 from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import Fragment, Look, Wanted
-from rca_api.listening import Listening
-from rca_api.problems import ProblemError
-from rca_api.settings import Settings
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.listening import Listening
+from rca_api.shell.processes.pool import ComputePool
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0

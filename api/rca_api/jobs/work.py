@@ -1,4 +1,4 @@
-"""Work on the telemetry of jobs in the processes of the pool; see `rca_api.compute.process`."""
+"""Work on the telemetry of jobs in the processes of the pool; see `rca_api.shell.processes.process`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from rca.errors import InvalidInput
 from rca.features.end_events import read_events
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
-from rca.telemetry.fragments import between_steps, complete_until, current, within
-from rca.telemetry.step_times import with_arrival
-from rca.telemetry.window import Window
-from rca.telemetry.window_memory import WindowCounts, refuse_beyond, refuse_large
-from rca_api.compute.process import Context
-from rca_api.decoding import JSON, Sent
+from rca.window.fragments import between_steps, complete_until, current, within
+from rca.window.memory import WindowCounts, refuse_beyond, refuse_large
+from rca.window.step_times import with_arrival
+from rca.window.window import Window
 from rca_api.diagnoses.work import StoredWindow, decoded, store
 from rca_api.jobs.segments import (
     COPIES,
@@ -31,7 +29,9 @@ from rca_api.jobs.segments import (
     newest_steps,
     oldest_gathered,
 )
-from rca_api.store.canonical import CanonicalPieces
+from rca_api.shell.processes.process import Context
+from rca_api.shell.requests.decoding import JSON, Sent
+from rca_api.shell.store.canonical import CanonicalPieces
 
 #: Steps before a change that its diagnosis compares with.
 STEPS_BEFORE = 120

@@ -19,9 +19,9 @@ import orjson
 import structlog
 
 from rca.errors import BundleError
-from rca.telemetry.files import replace_file
-from rca_api.compute.bundles import BundleRef
+from rca.files import replace_file
 from rca_api.models.bundle_check import verify
+from rca_api.shell.processes.bundles import BundleRef
 
 STATE_FILE = "state.json"
 #: Longer than a request that uses a bundle, and longer than the poll interval of another replica.

@@ -13,8 +13,8 @@ import orjson
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError
-from rca.telemetry.window import Window
-from rca_api.compute.bundles import BundleRef
+from rca.window.window import Window
+from rca_api.shell.processes.bundles import BundleRef
 
 #: Diagnoses a window, or a stored window by its digest.
 Diagnose = Callable[[BundleRef, Window | str], Diagnosis]

@@ -2,7 +2,7 @@
 
 The processes of the pool are not used: a bundle that hangs or uses all memory must not take one of them from
 requests. Started as a module, this file is the child: its first message is its setup, and its job is
-`diagnose`, see `rca_api.child_process`.
+`diagnose`, see `rca_api.shell.processes.child_process`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ import structlog
 
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
-from rca.telemetry.window import Window
-from rca_api.child_process import REPORT, UNEXPECTED, ChildEnded, ChildProcess, JobFailed, Message, Parent
-from rca_api.compute import process
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.process import Context, Setup
+from rca.window.window import Window
 from rca_api.diagnoses.stored import read_stored
 from rca_api.models.bundle_check import Diagnose, Hindered, TryLater, Unfinished, WindowUnreadable, is_passing
-from rca_api.problems import ProblemError
+from rca_api.shell.processes import process
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.child_process import (
+    REPORT,
+    UNEXPECTED,
+    ChildEnded,
+    ChildProcess,
+    JobFailed,
+    Message,
+    Parent,
+)
+from rca_api.shell.processes.process import Context, Setup
+from rca_api.shell.requests.problems import ProblemError
 
 TRIAL_COMMAND = (sys.executable, "-m", "rca_api.models.bundle_trial")
 #: A child that is not ready by then cannot be used; imports from a cold disk take a few seconds.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from rca_api.compute.bundles import BundleRef
+from rca_api.shell.processes.bundles import BundleRef
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,13 @@ from fastapi import APIRouter, Body, Path, Request, Response, Security
 from pydantic import Field
 
 from rca_api.models import schemas, service
-from rca_api.negotiation import choose
-from rca_api.parameters import WHOLE
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.parameters import WHOLE
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 from rca_api.training_runs.schemas import TrainingRun
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=SmallBodies)

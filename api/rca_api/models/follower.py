@@ -19,15 +19,15 @@ from typing import Any
 import structlog
 
 from rca.errors import BundleError, RcaError
-from rca.telemetry.window import Window
-from rca_api.compute.bundles import BundleRef
-from rca_api.metrics import Metrics
+from rca.window.window import Window
 from rca_api.models.bundle_cache import BundleCache
 from rca_api.models.bundle_check import Diagnose, TryLater, Unfinished, objection, verify
 from rca_api.models.current import CurrentModels
 from rca_api.models.registry import RegistryClient
 from rca_api.models.retry_policy import MOST_UNFINISHED, RetryPolicy
-from rca_api.settings import Settings
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.settings.settings import Settings
 
 _log = structlog.stdlib.get_logger("rca_api.models")
 

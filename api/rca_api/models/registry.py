@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rca.errors import BundleError, InvalidInput, MissingExtra, RcaError, SourceError
-from rca_api.child_process import UNEXPECTED, ChildEnded, ChildProcess, JobFailed
+from rca_api.shell.processes.child_process import UNEXPECTED, ChildEnded, ChildProcess, JobFailed
 
 REGISTRY_COMMAND = (sys.executable, "-m", "rca_api.models.registry_process")
 #: A child that is not ready by then is replaced. Importing MLflow from a cold disk takes minutes.

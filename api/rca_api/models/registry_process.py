@@ -2,7 +2,7 @@
 
 MLflow takes seconds and hundreds of megabytes to import, and its calls may hang. In a child process neither
 affects the process that answers requests. Its first message has the URI of the registry and the log level.
-The functions named in `JOBS` are its jobs, see `rca_api.child_process`.
+The functions named in `JOBS` are its jobs, see `rca_api.shell.processes.child_process`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 import structlog
 
 from rca.errors import InvalidInput, MissingExtra
-from rca_api import logs
-from rca_api.child_process import REPORT, Parent
+from rca_api.shell.observability import logs
+from rca_api.shell.processes.child_process import REPORT, Parent
 
 #: Ends of an interval in the names of MLflow metrics.
 _ENDS = ("value", "low", "high", "n")
@@ -26,7 +26,7 @@ _log = structlog.stdlib.get_logger("rca_api.models")
 
 
 def _registry(uri: str) -> Any:
-    from rca.training.registry import Registry
+    from rca.lab.training.registry import Registry
 
     return Registry.existing(uri)
 
@@ -46,7 +46,7 @@ def version(uri: str, name: str) -> dict[str, Any] | None:
 
 def card(uri: str, name: str) -> str | None:
     """The model card of a version, Markdown."""
-    from rca.training.run_record import CARD_FILE
+    from rca.lab.training.run_record import CARD_FILE
 
     registry = _registry(uri)
     found = registry.find(name)
@@ -55,8 +55,8 @@ def card(uri: str, name: str) -> str | None:
 
 def aliases(uri: str) -> dict[str, dict[str, Any]]:
     """Version, digest and last retry request behind each alias; cheap enough to call every few seconds."""
-    from rca.training.registry import MODEL, REQUESTED, SHA256
-    from rca.training.tracking import open_store
+    from rca.lab.training.registry import MODEL, REQUESTED, SHA256
+    from rca.lab.training.tracking import open_store
 
     registry = _registry(uri)
     with open_store(uri):
@@ -77,7 +77,7 @@ def aliases(uri: str) -> dict[str, dict[str, Any]]:
 
 def fetch(uri: str, name: str, output: str) -> str:
     """Copy a version's bundle to a folder that appears complete or not at all."""
-    from rca.training.registry import copy_bundle
+    from rca.lab.training.registry import copy_bundle
 
     registry = _registry(uri)
     try:
@@ -91,8 +91,8 @@ def fetch(uri: str, name: str, output: str) -> str:
 
 def promote(uri: str, name: str, by: str, force: str | None) -> dict[str, Any]:
     """Promote by the kept verdict; ``unjudged`` where there is none against the present champion."""
-    from rca.training.promotion import has_passed, pass_judged
-    from rca.training.registry import CHAMPION
+    from rca.lab.training.promotion import has_passed, pass_judged
+    from rca.lab.training.registry import CHAMPION
 
     registry = _registry(uri)
     found, champion = registry.get(name), registry.find(CHAMPION)
@@ -159,7 +159,7 @@ def scores_of(metrics: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 def gate_of(tags: Mapping[str, str]) -> dict[str, Any] | None:
     """The gate's verdict kept with a version; None if it was never compared."""
-    from rca.training.promotion import AGAINST, BY, FORCED, OUTCOME, REASONS
+    from rca.lab.training.promotion import AGAINST, BY, FORCED, OUTCOME, REASONS
 
     if OUTCOME not in tags:
         return None
@@ -189,7 +189,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _import() -> None:
     """Import MLflow before the first call, because a call has a time limit."""
-    from rca.training.tracking import import_pyfunc
+    from rca.lab.training.tracking import import_pyfunc
 
     try:
         import_pyfunc()

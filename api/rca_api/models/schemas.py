@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.telemetry.causes import FailureMode
-from rca.telemetry.names import Line
+from rca.window.causes import FailureMode
+from rca.window.names import Line
 
 Reason = Annotated[Line, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
 Sha256 = Annotated[str, Field(description="SHA-256 of the bundle's manifest.")]

@@ -8,9 +8,9 @@ from rca.errors import InvalidInput
 from rca_api.models import schemas
 from rca_api.models.current import Choice
 from rca_api.models.shadow_comparison import summary
-from rca_api.problems import ProblemError
-from rca_api.security.principal import Principal
-from rca_api.state import State
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.principal import Principal
+from rca_api.shell.state import State
 from rca_api.training_runs import service as training_runs
 from rca_api.training_runs.schemas import TrainingRun
 

@@ -13,17 +13,17 @@ from sqlalchemy.exc import IntegrityError
 
 from rca.deadline import Deadline
 from rca.errors import RcaError
-from rca_api.compute.bundles import BundleRef
-from rca_api.compute.pool import ComputePool
 from rca_api.diagnoses import work
+from rca_api.diagnoses.history_cache import HistoryCache
 from rca_api.diagnoses.stored import read_stored
-from rca_api.history_cache import HistoryCache
-from rca_api.metrics import Metrics
 from rca_api.models.current import CurrentModels
 from rca_api.models.shadow_comparison import ShadowRow, comparison
-from rca_api.problems import ProblemError
-from rca_api.store import time_limits
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.pool import ComputePool
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.store import time_limits
+from rca_api.shell.store.database import Database
 
 _log = structlog.stdlib.get_logger("rca_api.models")
 

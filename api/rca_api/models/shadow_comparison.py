@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import JSON, ForeignKey, Index, Integer, String, UniqueConstraint, cast, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, now
+from rca_api.shell.store.base import Base, UtcDateTime, now
 
 if TYPE_CHECKING:
     # Not at run time: every command that opens the database imports its tables.
     from rca.diagnosis.result import Diagnosis
-    from rca_api.compute.bundles import BundleRef
+    from rca_api.shell.processes.bundles import BundleRef
 
 #: Disagreements that a summary lists.
 _SHOWN = 50

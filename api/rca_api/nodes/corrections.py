@@ -11,8 +11,8 @@ import orjson
 from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
-from rca.telemetry.causes import SPECS
-from rca.telemetry.labels import LabelledCause
+from rca.sources.labels import LabelledCause
+from rca.window.causes import SPECS
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
 from rca_api.feedback.tables import FeedbackRow

@@ -17,13 +17,13 @@ from rca_api.nodes.fault_prior import THRESHOLD
 from rca_api.nodes.repository import Record
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
-from rca_api.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
-from rca_api.parameters import Flag, Name
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
+from rca_api.shell.requests.parameters import Flag, Name
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 

@@ -14,8 +14,8 @@ from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes.corrections import Correction, corrections
 from rca_api.nodes.fault_prior import WEIGHTS, Blame
-from rca_api.store.base import Base, UtcDateTime
-from rca_api.store.upsert import insert_of
+from rca_api.shell.store.base import Base, UtcDateTime
+from rca_api.shell.store.upsert import insert_of
 
 
 class NodeExposureRow(Base):

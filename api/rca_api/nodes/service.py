@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from rca.telemetry.causes import UNKNOWN
+from rca.window.causes import UNKNOWN
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
 from rca_api.nodes.fault_prior import THRESHOLD, lemon_probability
 from rca_api.nodes.repository import Record
-from rca_api.store.base import now
+from rca_api.shell.store.base import now
 
 #: Only records of this age count, because nodes are repaired.
 RECORD_AGE = timedelta(days=90)

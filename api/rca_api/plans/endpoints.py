@@ -14,12 +14,12 @@ from rca.runbook.plan_page import plan_markdown
 from rca_api.actions.corrections import corrections, factors
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
-from rca_api.negotiation import choose
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBodies)
 

@@ -11,14 +11,14 @@ from rca.diagnosis.result import Diagnosis
 from rca.runbook.procedures import Incident, Runbook, runbook
 from rca.runbook.procedures.pages import markdown
 from rca.runbook.procedures.sources import Platform
-from rca.telemetry.causes import SPECS, CauseOwner
+from rca.window.causes import SPECS, CauseOwner
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
-from rca_api.negotiation import choose
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/runbooks", tags=["runbooks"])
 

@@ -8,15 +8,15 @@ from fastapi import APIRouter, Path, Request, Response, Security
 from fastapi.concurrency import run_in_threadpool
 
 from rca.deadline import Deadline
-from rca.telemetry.encodings import arrow
-from rca_api.decoding import JSON, MULTIPART
+from rca.window.encodings import arrow
 from rca_api.diagnoses import work
 from rca_api.diagnoses.schemas import TelemetryWindow
-from rca_api.negotiation import choose
-from rca_api.problems import problem_responses
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.decoding import JSON, MULTIPART
+from rca_api.shell.requests.negotiation import choose
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
 

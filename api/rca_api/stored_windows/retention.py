@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import QUEUED, RUNNING
 from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
-from rca_api.settings import Settings
-from rca_api.store.base import now
-from rca_api.store.database import Database
-from rca_api.store.time_limits import TIDYING_SECONDS
-from rca_api.store.upsert import insert_if_absent
-from rca_api.store.window_store import YOUNG_SECONDS, WindowStore
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
+from rca_api.shell.store.time_limits import TIDYING_SECONDS
+from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.window_store import YOUNG_SECONDS, WindowStore
 
 #: A condition on `WindowRow` under which a window is kept.
 Keeper = ColumnElement[bool]

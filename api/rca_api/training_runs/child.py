@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from rca.errors import RcaError
-from rca_api.child_process import REPORT, Parent
-from rca_api.logs import HidingFormatter
+from rca_api.shell.observability.logs import HidingFormatter
+from rca_api.shell.processes.child_process import REPORT, Parent
 from rca_api.training_runs.task import Task
 
 #: Lets the service on the same machine go first.

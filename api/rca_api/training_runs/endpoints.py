@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response, Security
 
-from rca_api.pagination import Cursor, Limit, link_next
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.pagination import Cursor, Limit, link_next
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 from rca_api.training_runs import service
 from rca_api.training_runs.schemas import TrainingOrder, TrainingRun, TrainingRuns
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from rca_api.store.leases import Leases
+from rca_api.shell.store.leases import Leases
 from rca_api.training_runs.tables import TrainingRunRow
 
 FINAL = ("succeeded", "failed", "cancelled")

@@ -6,11 +6,11 @@ from typing import Any, NoReturn
 
 from sqlalchemy import select
 
-from rca_api.pagination import page
-from rca_api.problems import ProblemError
-from rca_api.security.principal import Principal
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests.pagination import page
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.principal import Principal
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 from rca_api.training_runs import repository
 from rca_api.training_runs.collections import available
 from rca_api.training_runs.repository import ActiveRun

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import structlog
 
-from rca_api.child_process import ChildProcess, Message
-from rca_api.store.base import now
-from rca_api.store.database import Database, StoreError
+from rca_api.shell.processes.child_process import ChildProcess, Message
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Progress, Terms
 

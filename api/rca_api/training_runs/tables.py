@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import JSON, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, new_id, now
+from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
 
 
 class TrainingRunRow(Base):

@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from rca_api.redis_pool import is_redis, redis_pool
-from rca_api.store import time_limits
+from rca_api.shell.store import time_limits
+from rca_api.shell.store.redis_pool import is_redis, redis_pool
 
 _NAME = "rca-training"
 #: Longest use of a queue in PostgreSQL; a wait for an id is shorter.
@@ -100,7 +100,7 @@ def _storage(url: str, pool: Any) -> Any:
         place = Path(rest.removeprefix("/"))
         place.parent.mkdir(parents=True, exist_ok=True)
         return storage.SqliteStorage(_NAME, filename=str(place))
-    from rca_api.store.postgresql_engine import LimitedConnection
+    from rca_api.shell.store.postgresql_engine import LimitedConnection
 
     connect = partial(LimitedConnection.connect, f"postgresql://{rest}")
     return storage.PostgresStorage(_NAME, connection=connect, read_timeout=1)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rca.errors import SourceError
-from rca.training.data_facts import tested_on
-from rca.training.feature_cache import FeatureCache
-from rca.training.promotion import (
+from rca.lab.training.data_facts import tested_on
+from rca.lab.training.feature_cache import FeatureCache
+from rca.lab.training.promotion import (
     Judgement,
     describe_run,
     facts_of,
@@ -19,10 +19,10 @@ from rca.training.promotion import (
     keep_judgement,
     pass_judged,
 )
-from rca.training.registration import withdraw_unfinished
-from rca.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
-from rca.training.run import RECORDING, Trained, fit
-from rca.training.run_record import record
+from rca.lab.training.registration import withdraw_unfinished
+from rca.lab.training.registry import CHAMPION, ORDER, RegisteredVersion, Registry
+from rca.lab.training.run import RECORDING, Trained, fit
+from rca.lab.training.run_record import record
 from rca.workers import Workers
 from rca_api.models.registry_process import gate_of, scores_of
 from rca_api.training_runs.task import Task

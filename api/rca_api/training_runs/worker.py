@@ -14,10 +14,10 @@ from threading import Event
 import structlog
 
 from rca.errors import RcaError
-from rca_api.settings import Settings
-from rca_api.store.base import new_id, now
-from rca_api.store.database import Database, StoreError
-from rca_api.store.private import private_folder
+from rca_api.shell.settings.settings import Settings
+from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.database import Database, StoreError
+from rca_api.shell.store.private import private_folder
 from rca_api.training_runs import repository
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms

@@ -11,14 +11,14 @@ from fastapi import Path as PathParameter
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from rca.telemetry.catalogue import channels
-from rca.telemetry.causes import SPECS
+from rca.window.catalogue import channels
+from rca.window.causes import SPECS
 from rca_api.actions.schemas import NAMES
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 from rca_api.ui import sign_in
 from rca_api.ui.summary import DiagnosisText, text_of
 

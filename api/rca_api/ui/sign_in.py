@@ -9,11 +9,11 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from rca.errors import TooLarge
-from rca_api.admission import chunks_of
-from rca_api.problems import ProblemError
-from rca_api.security.authority import address_of
-from rca_api.security.sign_in import Code
-from rca_api.state import State
+from rca_api.shell.requests.admission import chunks_of
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.security.authority import address_of
+from rca_api.shell.security.sign_in import Code
+from rca_api.shell.state import State
 
 router = APIRouter(prefix="/ui/sign-in", include_in_schema=False)
 

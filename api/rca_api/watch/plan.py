@@ -12,8 +12,8 @@ from pydantic import (
     model_validator,
 )
 
-from rca.telemetry.yaml_documents import read_document
-from rca_api.prometheus_access import PrometheusAccess, Span
+from rca.yaml_documents import read_document
+from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
 MOST_JOBS = 256
 

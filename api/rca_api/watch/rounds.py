@@ -13,8 +13,8 @@ import structlog
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
-from rca.telemetry.files import read_file, replace_file
-from rca.telemetry.window import Window
+from rca.files import read_file, replace_file
+from rca.window.window import Window
 from rca_api.watch.plan import Plan, WatchedJob
 
 _log = structlog.stdlib.get_logger("rca_api.watch")

@@ -14,9 +14,9 @@ import structlog
 from sqlalchemy.orm import Session
 
 from rca.errors import RcaError
-from rca_api.metrics import Metrics
-from rca_api.store.base import now
-from rca_api.store.database import Database
+from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.store.base import now
+from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.delivery import Outcome, Sender
 from rca_api.webhooks.outbox import MAX_PAUSE, MAX_REST, Claimed

@@ -9,13 +9,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca_api.incidents.schemas import IncidentNotification
-from rca_api.pagination import Cursor, Limit, link_next, page
-from rca_api.problems import ProblemError, problem_responses
-from rca_api.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
-from rca_api.store.base import now
+from rca_api.shell.requests.pagination import Cursor, Limit, link_next, page
+from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy, Refused
 from rca_api.webhooks.schemas import (

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import and_, func, not_, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from rca_api.store.base import new_id
-from rca_api.store.leases import Leases
-from rca_api.store.waits import is_waiting
+from rca_api.shell.store.base import new_id
+from rca_api.shell.store.leases import Leases
+from rca_api.shell.store.waits import is_waiting
 from rca_api.webhooks.messages import with_routing_key
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
-from rca.telemetry.causes import SPECS
+from rca.window.causes import SPECS
 from rca_api.incidents.schemas import EventType
-from rca_api.parameters import Line, Name
+from rca_api.shell.requests.parameters import Line, Name
 from rca_api.webhooks.messages import Form
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 

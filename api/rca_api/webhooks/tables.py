@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from rca_api.store.base import Base, UtcDateTime, new_id, now
+from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
 
 
 class WebhookRow(Base):
@@ -57,7 +57,7 @@ class DeliveryRow(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
-    #: Owner and end of the lease; see `rca_api.store.leases`.
+    #: Owner and end of the lease; see `rca_api.shell.store.leases`.
     lease: Mapped[str | None] = mapped_column(String(32))
     leased_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_status: Mapped[int | None]

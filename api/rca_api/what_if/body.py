@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from rca.errors import InvalidInput, InvalidTrace, InvalidWindow, TooLarge
-from rca.telemetry.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
-from rca.telemetry.encodings.multipart import boundary_of, split_parts
-from rca.telemetry.row_errors import shown
-from rca.telemetry.schema import SPECS
-from rca.telemetry.window import Window
 from rca.whatif.analysis import described_all
-from rca.whatif.reader import open_trace
 from rca.whatif.scenario import Scenario
-from rca_api.decoding import MULTIPART, Limits, decode_window, media_type
+from rca.whatif.trace.reader import open_trace
+from rca.window.encodings.json_text import MEMORY_PER_BYTE, parsed_json, uncollected
+from rca.window.encodings.multipart import boundary_of, split_parts
+from rca.window.rows.row_errors import shown
+from rca.window.schema import SPECS
+from rca.window.window import Window
+from rca_api.shell.requests.decoding import MULTIPART, Limits, decode_window, media_type
 
 PARQUET = "application/vnd.apache.parquet"
 SCENARIOS = "scenarios"

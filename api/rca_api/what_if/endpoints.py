@@ -8,15 +8,21 @@ from fastapi import APIRouter, Query, Request, Response, Security
 from pydantic import Field
 
 from rca.deadline import Deadline
-from rca_api.admission import content_encoding
-from rca_api.decoding import JSON, MULTIPART, Sent
-from rca_api.negotiation import WAIT_PARAMETER, Preferences, choose
-from rca_api.parameters import WHOLE, Flag
-from rca_api.problems import problem_responses
-from rca_api.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of, received
-from rca_api.security.access import requires
-from rca_api.security.principal import Principal, Scope
-from rca_api.state import State
+from rca_api.shell.requests.admission import content_encoding
+from rca_api.shell.requests.decoding import JSON, MULTIPART, Sent
+from rca_api.shell.requests.negotiation import WAIT_PARAMETER, Preferences, choose
+from rca_api.shell.requests.parameters import WHOLE, Flag
+from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import (
+    WINDOW_BODY,
+    WINDOW_TYPES,
+    content_type_of,
+    limits_of,
+    received,
+)
+from rca_api.shell.security.access import requires
+from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.state import State
 from rca_api.what_if import work
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer

@@ -9,14 +9,14 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
-from rca.telemetry.phases import distinct_steps
-from rca.telemetry.window import Window
 from rca.whatif.analysis import analysed_scenarios, what_if
 from rca.whatif.memory import refuse_large_source
 from rca.whatif.report import Extras, document
 from rca.whatif.result import finite
-from rca_api.compute.process import Context
-from rca_api.decoding import Limits, Sent
+from rca.window.times.phases import distinct_steps
+from rca.window.window import Window
+from rca_api.shell.processes.process import Context
+from rca_api.shell.requests.decoding import Limits, Sent
 from rca_api.what_if.body import decode
 
 MOST_REPLAYED = 1_000_000_000

@@ -11,7 +11,7 @@ from rca.runbook.pictures.lateness import lateness_pictures
 from rca.runbook.pictures.signals import signal_pictures
 from rca.runbook.pictures.svg import Picture
 from rca.runbook.pictures.waterfall import waterfall
-from rca.telemetry.window import Window
+from rca.window.window import Window
 
 __all__ = ["Picture", "pictures_of"]
 

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from rca.diagnosis.result import Cause, Diagnosis
 from rca.runbook.numbers import rank_list
 from rca.runbook.pictures.svg import Picture, box, line, picture, shortened, text
-from rca.telemetry.causes import SPECS, UNKNOWN
+from rca.window.causes import SPECS, UNKNOWN
 
 MOST_CAUSES = 5
 _X = (4.0, 250.0, 420.0, 600.0)

@@ -12,11 +12,11 @@ from rca.features.work import Work
 from rca.robust import nan_mean
 from rca.runbook.numbers import seconds
 from rca.runbook.pictures.svg import LINE, SHADES, WIDTH, Picture, box, line, picture, text
-from rca.telemetry.hidden_waits import without_hidden_waits
-from rca.telemetry.job import Topology
-from rca.telemetry.node_names import placed
-from rca.telemetry.phases import PhaseArrays
-from rca.telemetry.window import Window
+from rca.window.job import Topology
+from rca.window.node_names import placed
+from rca.window.times.hidden_waits import without_hidden_waits
+from rca.window.times.phases import PhaseArrays
+from rca.window.window import Window
 
 #: Most rows and columns of a map; more ranks or steps share a cell.
 MOST_ROWS, MOST_COLUMNS = 64, 120

@@ -14,10 +14,10 @@ from rca.robust import nan_median, nan_quantile
 from rca.runbook.numbers import quantity
 from rca.runbook.phrases import label_of
 from rca.runbook.pictures.svg import WIDTH, Picture, line, picture, tag, text
-from rca.telemetry.catalogue import channels, unit_of_channel
-from rca.telemetry.node_names import placed
-from rca.telemetry.signal_arrays import SignalArrays
-from rca.telemetry.window import Window
+from rca.window.catalogue import channels, unit_of_channel
+from rca.window.node_names import placed
+from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.window import Window
 
 MOST_SIGNALS = 3
 #: Intervals in which samples are averaged.

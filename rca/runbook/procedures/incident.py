@@ -10,7 +10,7 @@ from rca.diagnosis.places import Place as RankInAnswer
 from rca.diagnosis.result import Action, Cause, Diagnosis, Straggler
 from rca.runbook.numbers import rank_list
 from rca.runbook.summary import began
-from rca.telemetry.job import Job, RankPlace
+from rca.window.job import Job, RankPlace
 
 #: Names come from telemetry, and commands are copied into a shell: only harmless ones are put into them.
 _HARMLESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,252}")

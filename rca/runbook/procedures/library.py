@@ -10,8 +10,8 @@ from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
 from rca.runbook.procedures.sources import Common, RunbookSource, unknown_placeholders
-from rca.telemetry.causes import SPECS
-from rca.telemetry.yaml_documents import read_document
+from rca.window.causes import SPECS
+from rca.yaml_documents import read_document
 
 COMMON = "common"
 _HINT = "docs/how-to/runbooks.md describes the files"

@@ -24,7 +24,7 @@ from rca.runbook.procedures.sources import (
     Undo,
     Where,
 )
-from rca.telemetry.causes import SPECS, CauseOwner
+from rca.window.causes import SPECS, CauseOwner
 
 #: Placeholders of a place: a command with one of these is written for each place.
 _OF_PLACE = frozenset({"node", "node_pattern", "rank", "gpu", "pci_address", "port"})

@@ -20,8 +20,8 @@ import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from rca.recovery.antdt import Decision, Monitor, NonDedicated, Thresholds
-from rca.recovery.antdt.agent import Agent
+from rca.runtime.antdt import Decision, Monitor, NonDedicated, Thresholds
+from rca.runtime.antdt.agent import Agent
 
 N_RANKS, N_STEPS, N_FEATURES = 3, 14, 5
 #: Unequal from the start, with accumulation: the update has to be that of one batch all the same.

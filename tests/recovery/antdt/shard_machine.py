@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rca.recovery.antdt.leases import Checkpoint, LeaseState, Report, ShardService
-from rca.recovery.antdt.shard_plan import Shard, ShardPlan
+from rca.runtime.data_shards.leases import Checkpoint, LeaseState, Report, ShardService
+from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 
 LEASE_SECONDS = 10.0
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.antdt import (
+from rca.runtime.antdt import (
     SOURCES,
     Accumulation,
     Decision,
@@ -24,7 +24,7 @@ from rca.recovery.antdt import (
     Thresholds,
     accumulated,
 )
-from rca.recovery.antdt import controller as control
+from rca.runtime.antdt import controller as control
 
 RULES = Thresholds(short_seconds=10, long_seconds=60)
 NONE, TRANSIENT = Straggler.none, Straggler.transient

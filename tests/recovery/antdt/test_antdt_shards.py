@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from shard_machine import Clock, ShardMachine
 
 from rca.errors import InvalidInput
-from rca.recovery.antdt import shard_plan
-from rca.recovery.antdt.leases import MOST_EPOCHS_SHOWN, Checkpoint, LeaseState, Report
-from rca.recovery.antdt.shard_plan import MOST_EPOCHS, ShardPlan
-from rca.recovery.antdt.shards import Shards
+from rca.runtime.data_shards import shard_plan
+from rca.runtime.data_shards.leases import MOST_EPOCHS_SHOWN, Checkpoint, LeaseState, Report
+from rca.runtime.data_shards.shard_plan import MOST_EPOCHS, ShardPlan
+from rca.runtime.data_shards.shards import Shards
 
 
 class InMemory(ShardMachine):
@@ -202,6 +202,6 @@ def test_impossible_plans_are_refused(wrong: dict, message: str) -> None:
 
 def test_the_package_needs_no_torch() -> None:
     names = ("", ".agent", ".shards", ".shard_client", ".shard_sampler")
-    modules = ", ".join(f"rca.recovery.antdt{name}" for name in names)
+    modules = ", ".join(f"rca.runtime.antdt{name}" for name in names)
     code = f"import {modules}, sys; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.antdt import (
+from rca.runtime.antdt import (
     Decision,
     Hardware,
     accumulated,

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from shard_machine import Clock
 
 from rca.errors import InvalidInput, SourceError
-from rca.recovery.antdt import Decision, NonDedicated, equal
-from rca.recovery.antdt.agent import Agent
-from rca.recovery.antdt.agreement import Agreement
-from rca.recovery.antdt.leases import Offer, Receipt, Report
-from rca.recovery.antdt.shard_client import ShardClient
-from rca.recovery.antdt.shard_plan import ShardPlan
-from rca.recovery.antdt.shard_sampler import ShardSampler
-from rca.recovery.antdt.shards import Shards
+from rca.runtime.antdt import Decision, NonDedicated, equal
+from rca.runtime.antdt.agent import Agent
+from rca.runtime.antdt.agreement import Agreement
+from rca.runtime.data_shards.leases import Offer, Receipt, Report
+from rca.runtime.data_shards.shard_client import ShardClient
+from rca.runtime.data_shards.shard_plan import ShardPlan
+from rca.runtime.data_shards.shard_sampler import ShardSampler
+from rca.runtime.data_shards.shards import Shards
 
 
 def opened(n_samples: int = 20, shard_size: int = 8, **more: Any) -> tuple[Shards, Clock]:

@@ -9,7 +9,7 @@ import pytest
 
 def test_it_is_the_best_step_along_the_gradient() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
-    from rca.recovery.star.learning_rate import best_learning_rate
+    from rca.runtime.star.learning_rate import best_learning_rate
 
     w, b = torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([0.5], requires_grad=True)
 
@@ -25,7 +25,7 @@ def test_it_is_the_best_step_along_the_gradient() -> None:
 
 def test_it_has_no_bound_where_the_loss_is_a_plane() -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch")
-    from rca.recovery.star.learning_rate import best_learning_rate
+    from rca.runtime.star.learning_rate import best_learning_rate
 
     w = torch.ones(3, requires_grad=True)
     assert math.isinf(best_learning_rate(-(w.square().sum()), [w]))

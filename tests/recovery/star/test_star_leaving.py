@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.star.leaving import StragglersLeave
+from rca.runtime.star.leaving import StragglersLeave
 
 SLOW = np.array([0.1, 0.1, 0.15, 0.1])
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.star.modes import (
+from rca.runtime.star.modes import (
     best_groups,
     best_order,
     choose,
@@ -24,7 +24,7 @@ from rca.recovery.star.modes import (
     synchronous,
     x_order,
 )
-from rca.recovery.star.price import Progress, grouped_step_seconds
+from rca.runtime.star.price import Progress, grouped_step_seconds
 
 progresses = st.builds(
     lambda seconds, *others: Progress(np.array(seconds), *others),

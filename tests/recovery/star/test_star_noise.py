@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.star.noise import NoiseMeter, noise_scale, signal_and_noise
+from rca.runtime.star.noise import NoiseMeter, noise_scale, signal_and_noise
 
 #: Loss of sample x: half the squared distance to it. The gradient of a sample is `at - x`.
 AT, DEVIATIONS = np.array([1.0, -0.5, 2.0]), np.array([2.0, 1.0, 3.0])

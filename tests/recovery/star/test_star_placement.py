@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.star.placement import Node, Placement, Task, place
+from rca.runtime.star.placement import Node, Placement, Task, place
 
 tasks = st.builds(Task, st.integers(0, 9).map(float), st.integers(0, 9).map(float), st.integers(0, 3))
 nodes = st.builds(Node, st.integers(1, 16).map(float), st.integers(1, 16).map(float), st.integers(0, 6))

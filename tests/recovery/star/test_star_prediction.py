@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.star import prediction
-from rca.recovery.star.prediction import (
+from rca.runtime.star import prediction
+from rca.runtime.star.prediction import (
     LOOK_BACK,
     History,
     Predictor,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.star.modes import synchronous
-from rca.recovery.star.price import Progress
-from rca.recovery.star.selector import FEATURES, Selector, candidates, features
+from rca.runtime.star.modes import synchronous
+from rca.runtime.star.price import Progress
+from rca.runtime.star.selector import FEATURES, Selector, candidates, features
 
 
 def steps(n_slow: int, factor: float = 4.0, n: int = 8) -> np.ndarray:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.star.grouping import DynamicGroups, Groups, XOrder, of_mode
-from rca.recovery.star.modes import dynamic_groups, static_groups, synchronous, x_order
-from rca.recovery.star.price import Progress
-from rca.recovery.star.simulation import Job, with_ring, with_server
+from rca.runtime.star.grouping import DynamicGroups, Groups, XOrder, of_mode
+from rca.runtime.star.modes import dynamic_groups, static_groups, synchronous, x_order
+from rca.runtime.star.price import Progress
+from rca.runtime.star.simulation import Job, with_ring, with_server
 
 TIMES = np.array([0.1, 0.1, 0.1, 0.4])
 

@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch", reason="STAR runs on torch.distributed; PyT
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402
-from rca.recovery.star.grouping import DynamicGroups, Groups, XOrder  # noqa: E402
-from rca.recovery.star.parameter_server import serve, work  # noqa: E402
-from rca.recovery.star.ring_with_children import ddp_hook  # noqa: E402
-from rca.recovery.star.switching_ring import SwitchingRing  # noqa: E402
+from rca.runtime.star.grouping import DynamicGroups, Groups, XOrder  # noqa: E402
+from rca.runtime.star.parameter_server import serve, work  # noqa: E402
+from rca.runtime.star.ring_with_children import ddp_hook  # noqa: E402
+from rca.runtime.star.switching_ring import SwitchingRing  # noqa: E402
 
 WORLD, CHILD = 4, 3
 TIMEOUT = timedelta(seconds=60)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.recovery.stragglar import cost
-from rca.recovery.stragglar.cost import Link, predicted_saving
+from rca.runtime.stragglar import cost
+from rca.runtime.stragglar.cost import Link, predicted_saving
 
 BANDWIDTH_ONLY = Link(0.0, 1.0)
 

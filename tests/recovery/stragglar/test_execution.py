@@ -14,11 +14,11 @@ torch = pytest.importorskip("torch", reason="StragglAR runs on torch.distributed
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402
-from rca.recovery.stragglar import execution  # noqa: E402
-from rca.recovery.stragglar.arrivals import Arrivals  # noqa: E402
-from rca.recovery.stragglar.ddp_hook import StragglarState, ddp_hook  # noqa: E402
-from rca.recovery.stragglar.execution import all_reduce  # noqa: E402
-from rca.recovery.stragglar.point_to_point import ring_all_reduce  # noqa: E402
+from rca.runtime.stragglar import execution  # noqa: E402
+from rca.runtime.stragglar.arrivals import Arrivals  # noqa: E402
+from rca.runtime.stragglar.ddp_hook import StragglarState, ddp_hook  # noqa: E402
+from rca.runtime.stragglar.execution import all_reduce  # noqa: E402
+from rca.runtime.stragglar.point_to_point import ring_all_reduce  # noqa: E402
 
 WORLD = 9
 TIMEOUT = timedelta(seconds=60)

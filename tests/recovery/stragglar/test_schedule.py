@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.recovery.stragglar import schedule as stragglar_schedule
-from rca.recovery.stragglar.checker import InvalidSchedule, check
-from rca.recovery.stragglar.schedule import Schedule, Transfer, fewest_rounds, schedule
-from rca.recovery.stragglar.spreading import exchanges_then_ring
+from rca.runtime.stragglar import schedule as stragglar_schedule
+from rca.runtime.stragglar.checker import InvalidSchedule, check
+from rca.runtime.stragglar.schedule import Schedule, Transfer, fewest_rounds, schedule
+from rca.runtime.stragglar.spreading import exchanges_then_ring
 
 PUBLISHED_POWERS_OF_TWO = {4: 4, 8: 9, 16: 18, 32: 35, 64: 68, 128: 133}
 PUBLISHED_EVEN = {
@@ -156,6 +156,6 @@ def _changed(rounds: Schedule, number: int, transfers: list[Transfer]) -> Schedu
 
 
 def test_schedules_and_prices_need_no_torch() -> None:
-    modules = "rca.recovery.stragglar.cost, rca.recovery.stragglar.checker"
+    modules = "rca.runtime.stragglar.cost, rca.runtime.stragglar.checker"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

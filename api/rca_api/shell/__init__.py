@@ -1,0 +1,1 @@
+"""Below every resource of the service: the app, its state, requests, settings, security, storage."""

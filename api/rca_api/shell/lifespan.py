@@ -1,0 +1,132 @@
+"""What starts and ends with the service: processes, background work, the schema, deletion of old windows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import structlog
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+
+from rca.errors import RcaError
+from rca_api.shell.observability import tracing
+from rca_api.shell.observability.gauges import count_rows
+from rca_api.shell.state import State
+from rca_api.shell.store.database import StoreError, migrate
+
+_log = structlog.stdlib.get_logger("rca_api.background")
+#: Pause before background work that failed starts again.
+_RESTART_SECONDS = 5.0
+#: Pause between two attempts to migrate a database that is away.
+_MIGRATION_SECONDS = 2.0
+
+Work = Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Start the parts of `app`, and end them in the opposite order."""
+    state: State = app.state.parts
+    # First, because warming up takes longest. Requests that come meanwhile wait for it.
+    state.pool.start()
+    migrating: asyncio.Task[None] | None = None
+    try:
+        if state.settings.migrate and not await run_in_threadpool(upgraded, state):
+            migrating = asyncio.create_task(upgrade_later(state))
+        await run_in_threadpool(state.authority.prepare)
+        await run_in_threadpool(state.spool.clean)
+        await run_in_threadpool(state.follower.resume)
+        state.dispatcher.start()
+        works: tuple[Work, ...] = (
+            state.webhook_dispatcher.run,
+            state.sweeper.run,
+            state.watcher.run,
+            state.follower.follow,
+            state.memory.nodes.follow,
+            state.memory.windows.follow,
+            state.memory.corrections.follow,
+            *tidying(state),
+            partial(count_rows, state.database, state.metrics),
+        )
+        async with running(*works):
+            yield
+            # Ends a poll that waits for the registry or for the trial of a bundle.
+            state.trial.close()
+            await run_in_threadpool(state.registry.close)
+        if migrating is not None:
+            migrating.cancel()
+        await state.dispatcher.stop()
+    finally:
+        await state.shadow.close()
+        state.wakeup.close()
+        state.authority.close()
+        await state.pool.close()
+        await run_in_threadpool(state.spool.close)
+        state.database.close()
+        await run_in_threadpool(tracing.stop)
+
+
+@asynccontextmanager
+async def running(*works: Work, pause_seconds: float = _RESTART_SECONDS) -> AsyncIterator[None]:
+    """Run each work until the context ends, then cancel it and wait for what it has to finish."""
+    tasks = [asyncio.create_task(_forever(work, pause_seconds)) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forever(work: Work, pause_seconds: float) -> None:
+    """Restart work that failed, so that one unexpected error does not end it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            _log.exception("background work failed")
+        await asyncio.sleep(pause_seconds)
+
+
+def upgraded(state: State) -> bool:
+    """Migrate; False if the database is away, so that the service starts and `/readyz` reports it."""
+    try:
+        migrate(state.database)
+    except StoreError as error:
+        _log.error("the database cannot be migrated", reason=error.message)
+        return False
+    return True
+
+
+async def upgrade_later(state: State) -> None:
+    """Migrate as soon as the database is back; the service needs no restart."""
+    while not await run_in_threadpool(upgraded, state):
+        await asyncio.sleep(_MIGRATION_SECONDS)
+
+
+def tidying(state: State) -> tuple[Work, ...]:
+    """What deletes the old, each on its own: none waits for another one or fails with it."""
+    pause = state.settings.retention_interval_seconds
+    return (
+        partial(repeated, "expired idempotency keys", state.keys.forget_expired, pause),
+        partial(repeated, "old rows", state.old_rows.delete, pause),
+        partial(repeated, "old windows", state.retention.prune, pause),
+        partial(repeated, "bodies of ended processes", state.spool.clean, pause),
+        partial(repeated, "statistics of indexes", state.database.analyze, pause),
+    )
+
+
+async def repeated(what: str, work: Callable[[], object], pause_seconds: float) -> None:
+    """Do some work again and again, until cancelled."""
+    while True:
+        # The first time waits as well: it must not slow down the start.
+        await asyncio.sleep(pause_seconds)
+        try:
+            done = await run_in_threadpool(work)
+        except RcaError as error:
+            _log.warning("tidying up is postponed", what=what, reason=error.message)
+        else:
+            _log.info("tidied up", what=what, done=done if isinstance(done, dict | int) else str(done))

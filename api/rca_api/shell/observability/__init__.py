@@ -1,0 +1,1 @@
+"""Logs, metrics and traces of the service itself."""

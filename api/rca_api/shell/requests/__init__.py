@@ -1,0 +1,1 @@
+"""A request on its way in and out: limits, bodies, parameters, pages and problems."""

@@ -1,1 +1,0 @@
-"""Compares simulated windows with real captures: effect sizes, and a real-or-simulated discriminator."""

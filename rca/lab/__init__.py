@@ -1,0 +1,1 @@
+"""How models are made and judged: simulation, real captures, training and evaluation."""

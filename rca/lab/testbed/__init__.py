@@ -1,0 +1,27 @@
+"""The testbed: a real training job on one machine, with injected faults, captured as labelled windows.
+
+Ranks are real processes that train a small network over gloo. Nodes are network namespaces with a pinned
+core. Processes replace GPU hardware; with a real GPU, a rank may compute on it. Every label says what was
+real.
+
+The testbed needs the extra ``[testbed]`` (PyTorch; NVML for GPUs). Namespaces, control groups and real-time
+scheduling need root. See ``docs/explanation/simulation-and-testbed.md``.
+"""
+
+from __future__ import annotations
+
+from rca.lab.testbed.catalogue import BENIGN, FAULTS, FaultKind
+from rca.lab.testbed.probe import Capabilities, probe
+from rca.lab.testbed.scenario import Fault, JobShape, Scenario, read_scenario
+
+__all__ = [
+    "BENIGN",
+    "FAULTS",
+    "Capabilities",
+    "Fault",
+    "FaultKind",
+    "JobShape",
+    "Scenario",
+    "probe",
+    "read_scenario",
+]

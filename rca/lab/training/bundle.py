@@ -1,0 +1,98 @@
+"""Write a bundle folder that `rca.diagnosis.bundle` reads: byte-identical for the same fit."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rca.causal.mechanisms import Mechanisms
+from rca.causal.report import causal_page
+from rca.diagnosis.bundle import FORMAT
+from rca.errors import SourceError
+from rca.features import VERSION
+from rca.files import replace_folder
+from rca.lab.training.classifier_fit import Learned
+
+#: Default name of a bundle.
+NAME = "baseline"
+MANIFEST = "manifest.json"
+
+
+def write_bundle(
+    folder: Path,
+    learned: Learned,
+    mechanisms: Mechanisms,
+    provenance: dict[str, Any],
+    *,
+    name: str = NAME,
+    version: str,
+) -> str:
+    """Write all files to a fresh folder and move it into place; return the manifest's SHA-256.
+
+    Parameters
+    ----------
+    folder : Path
+        Replaced if it holds a bundle. The old bundle stays until the new one is complete.
+    provenance : dict
+        Seeds, corpus digest and library versions. Without times and paths, a rerun on the same kind of
+        processor gives the same digest.
+    """
+    document = {
+        "feature_version": VERSION,
+        "heads": {key: head.entry() for key, head in learned.heads.items()},
+        "thresholds": learned.thresholds,
+        **learned.doubt,
+    }
+    contents = {f"{key}.txt": head.text.encode() for key, head in learned.heads.items()}
+    contents["heads.json"] = _json(document)
+    contents["causal.json"] = _json(mechanisms.to_document())
+    if mechanisms.report:
+        contents["causal.md"] = causal_page(mechanisms).encode()
+    manifest = _json(
+        {
+            "format": FORMAT,
+            "name": name,
+            "version": version,
+            "provenance": provenance,
+            "files": {key: hashlib.sha256(value).hexdigest() for key, value in sorted(contents.items())},
+        }
+    )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        for key, value in (contents | {MANIFEST: manifest}).items():
+            (fresh / key).write_bytes(value)
+        fresh.chmod(0o755)
+        refuse_to_replace(folder)
+        replace_folder(folder, fresh)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return hashlib.sha256(manifest).hexdigest()
+
+
+def refuse_to_replace(folder: Path) -> None:
+    """Refuse to replace anything that is not a bundle.
+
+    Raises
+    ------
+    SourceError
+        If `folder` is a file, or a folder with something else in it.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise SourceError(f"{folder}: exists and is not a directory")
+    if any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise SourceError(
+            f"{folder}: is not a bundle, so it is not replaced",
+            hint="name a folder that does not exist, is empty or holds a bundle",
+        )
+
+
+def _json(document: dict[str, Any]) -> bytes:
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS) + b"\n"

@@ -1,0 +1,32 @@
+"""AntDT: batch sizes that follow the speed of workers, restarts of what persists, and shards of the data.
+
+`Monitor` measures workers, a controller (`NonDedicated` or `Dedicated`) decides. Modules that run inside a
+training job need torch and are imported by their own names.
+"""
+
+from rca.runtime.antdt.accumulation import Accumulation, Hardware, accumulated
+from rca.runtime.antdt.batch_sizes import balanced, equal, step_seconds
+from rca.runtime.antdt.controller import Action, Dedicated, NonDedicated
+from rca.runtime.antdt.decision import Decision, gradient_weights, loss_scale
+from rca.runtime.antdt.monitor import Monitor, Reading, Straggler
+from rca.runtime.antdt.thresholds import SOURCES, Thresholds
+
+__all__ = [
+    "SOURCES",
+    "Accumulation",
+    "Action",
+    "Decision",
+    "Dedicated",
+    "Hardware",
+    "Monitor",
+    "NonDedicated",
+    "Reading",
+    "Straggler",
+    "Thresholds",
+    "accumulated",
+    "balanced",
+    "equal",
+    "gradient_weights",
+    "loss_scale",
+    "step_seconds",
+]

@@ -1,0 +1,180 @@
+"""A learned choice of the mode: LightGBM says how the time to progress compares with synchronous training.
+
+It is learned on simulated jobs (`python -m benchmarks star-selector`), where steps vary, workers pause and
+the server is busy. The price of `modes` counts none of these; it is a feature, beside those of recent steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from importlib import resources
+
+import numpy as np
+
+from rca.arrays import FloatArray
+from rca.classify.booster import Booster
+from rca.errors import InvalidInput
+from rca.runtime.star.modes import (
+    GROUP_DISTANCE,
+    best_groups,
+    best_order,
+    dynamic_groups,
+    heuristic_order,
+    static_groups,
+    synchronous,
+    x_order,
+)
+from rca.runtime.star.prediction import usual_seconds
+from rca.runtime.star.price import Kind, Mode, Progress
+
+#: Jobs with more workers were not learned from.
+MOST_WORKERS = 12
+#: Modes in which each worker belongs to one group.
+GROUPED: tuple[Kind, ...] = ("synchronous", "static groups", "dynamic groups")
+FEATURES = (
+    "price",
+    "noise",
+    "workers",
+    "share of first update",
+    "groups",
+    "staleness",
+    "learning rate",
+    "mean over usual",
+    "slowest over usual",
+    "spread",
+    "slowest over mean",
+    "variation",
+    "server",
+)
+
+
+def candidates(progress: Progress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
+    """The modes to choose from, synchronous training first."""
+    n = progress.n_workers
+    orders = {1, max(n // 2, 1), max(n - 1, 1), heuristic_order(progress), best_order(progress)} - {n}
+    sizes = {max(n // 2, 1), heuristic_order(progress)} - {1, n}
+    found = [
+        synchronous(progress),
+        *(x_order(progress, order) for order in sorted(orders)),
+        *(static_groups(progress, size) for size in sorted(sizes)),
+        dynamic_groups(progress, distance),
+        best_groups(progress),
+    ]
+    # Modes that do the same are one.
+    kept = {(mode.kind == "x-order", mode.groups): mode for mode in reversed(found)}
+    return tuple(reversed(kept.values()))
+
+
+def features(
+    steps: FloatArray, progress: Progress, modes: Sequence[Mode], server_seconds: float
+) -> FloatArray:
+    """What the choice depends on, shape (n_modes, n_features).
+
+    Parameters
+    ----------
+    steps : ndarray of shape (n_workers, n_steps), seconds
+        Recent own times.
+    progress : Progress
+        With the usual times of these steps.
+    modes : sequence of Mode
+    server_seconds : float
+        Time of the server for one message.
+    """
+    usual, n = progress.seconds, progress.n_workers
+    full = synchronous(progress)
+    mean = float(usual.mean())
+    job = [
+        np.log(np.nanmean(steps) / mean),
+        np.log(np.nanmean(np.fmax.reduce(steps, axis=0)) / usual.max()),
+        float(usual.std() / mean),
+        float(usual.max() / mean - 1.0),
+        float(np.nanmean(np.nanstd(steps, axis=1) / np.nanmean(steps, axis=1))),
+        2.0 * server_seconds * n / mean,
+    ]
+    rows = [
+        [
+            np.log(min(mode.seconds / full.seconds, 1e3)),
+            np.log1p(progress.noise / (progress.batch * n)),
+            n,
+            mode.order / n,
+            len(mode.groups) / n,
+            mode.staleness,
+            mode.learning_rate,
+            *job,
+        ]
+        for mode in modes
+    ]
+    return np.array(rows, dtype=np.float64)
+
+
+class Selector:
+    """Chooses among `candidates`.
+
+    Parameters
+    ----------
+    text : str
+        A LightGBM model of the logarithm of a mode's time over that of synchronous training.
+
+    Raises
+    ------
+    InvalidInput
+        If the model has other features.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._booster = Booster(text)
+        if self._booster.n_features != len(FEATURES):
+            raise InvalidInput(f"the selector has {self._booster.n_features} features, not {len(FEATURES)}")
+
+    @classmethod
+    @cache
+    def shipped(cls) -> Selector:
+        """The one that comes with the package."""
+        return cls(resources.files(__package__).joinpath("selector.txt").read_text(encoding="utf-8"))
+
+    def times(self, rows: FloatArray) -> FloatArray:
+        """Expected time of each mode over that of synchronous training, shape (n_modes,)."""
+        found: FloatArray = np.exp(self._booster.raw(rows)[:, 0])
+        return found
+
+    def choose(
+        self,
+        steps: FloatArray,
+        batch: float,
+        noise: float,
+        *,
+        server_seconds: float = 0.0,
+        learning_rate: float | None = None,
+        distance: float = GROUP_DISTANCE,
+        kinds: Collection[Kind] = ("x-order", *GROUPED),
+    ) -> Mode:
+        """The mode with the least expected time.
+
+        Parameters
+        ----------
+        steps : ndarray of shape (n_workers, n_steps), seconds
+            Recent own times of the workers; NaN where none was measured.
+        batch, noise, learning_rate
+            As for `Progress`.
+        server_seconds : float
+            Time of a parameter server for one message.
+        distance : float
+            As for `dynamic_groups`.
+        kinds : collection of str
+            Kinds of modes to choose from.
+
+        Raises
+        ------
+        InvalidInput
+            If a worker has no time, or there are more than `MOST_WORKERS`.
+        """
+        if len(steps) > MOST_WORKERS:
+            raise InvalidInput(
+                f"the learned choice is for up to {MOST_WORKERS} workers, not {len(steps)}",
+                hint="use rca.runtime.star.modes.choose",
+            )
+        progress = Progress(usual_seconds(steps), batch, noise, learning_rate=learning_rate)
+        modes = [mode for mode in candidates(progress, distance) if mode.kind in kinds]
+        times = self.times(features(steps, progress, modes, server_seconds))
+        return modes[int(np.argmin(times))]

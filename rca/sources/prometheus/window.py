@@ -1,0 +1,316 @@
+"""A window from Prometheus: the samples of a job's devices and machines."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rca.errors import InvalidInput, cut
+from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
+from rca.sources.prometheus.job_devices import JobDevices, JobSearch
+from rca.sources.prometheus.kubernetes import pod_name
+from rca.sources.prometheus.label_map import LabelMap, read_label_map
+from rca.sources.prometheus.machines import find_machines
+from rca.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
+from rca.sources.prometheus.node_exporters import NodeExporters
+from rca.sources.prometheus.node_labels import with_hardware
+from rca.sources.prometheus.promql import matcher, quoted, selector
+from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
+from rca.sources.prometheus.rank_places import DeviceNames, Places, place_ranks
+from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
+from rca.window.catalogue import resolve
+from rca.window.window import Window
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Span of a window unless one is given, and the longest, seconds.
+USUAL_SECONDS, LONGEST_SECONDS = 1800.0, 7 * 86_400.0
+#: Counters that DCGM's exporter leaves out unless its counters file names them.
+OFF_BY_DEFAULT = (
+    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+    "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "DCGM_FI_DEV_POWER_VIOLATION",
+    "DCGM_FI_DEV_PCIE_LINK_GEN",
+    "DCGM_FI_DEV_PCIE_LINK_WIDTH",
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "DCGM_FI_PROF_SM_ACTIVE",
+)
+_MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"(?:[^"\\]|\\.)*"')
+
+
+@dataclass(frozen=True)
+class _Span:
+    start: float
+    end: float
+
+
+def read_prometheus(
+    url: str,
+    job: str,
+    *,
+    since: float = USUAL_SECONDS,
+    start: float | None = None,
+    end: float | None = None,
+    labels: LabelMap | str | os.PathLike[str] | None = None,
+    namespace: str | None = None,
+    matchers: Sequence[str] = (),
+    token: str | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    timeout: float = USUAL_TIMEOUT,
+    allow_partial: bool = False,
+    headers: Mapping[str, str] | None = None,
+    max_samples: int = MAX_SAMPLES,
+    report: Report | None = None,
+) -> Window:
+    """Read what the exporters reported about one job from Prometheus.
+
+    Parameters
+    ----------
+    url : str
+        Base address. A user and a password in it are sent as basic authentication.
+    job : str
+        Name of the job in Kubernetes, number in Slurm, or job of the scrape.
+    since : float, seconds
+        Length of the window if `start` is not given.
+    start, end : float, Unix seconds, optional
+        Bounds of the window. It ends now by default.
+    labels : LabelMap or path, optional
+        Names of labels and places of ranks (YAML).
+    namespace : str, optional
+        Of the job's pods.
+    matchers : sequence of str
+        Matchers that every series has to meet, such as ``cluster="eu-1"``.
+    token : str, optional
+        Bearer token. Default: of the environment variable ``RCA_PROMETHEUS_TOKEN``.
+    ca_file : path, optional
+        Certificates to trust in place of the system's.
+    timeout : float, seconds
+        Of all requests together, one day at most.
+    allow_partial : bool
+        Note warnings of the server in place of an error.
+    headers : mapping of str to str, optional
+        Sent with every request, such as ``X-Scope-OrgID`` with the tenant of Mimir. No message shows values.
+    max_samples : int
+    report : callable, optional
+        ``report(phase, done, total)``.
+
+    Returns
+    -------
+    Window
+        Without steps: a diagnosis compares machines.
+
+    Raises
+    ------
+    InvalidInput
+        If there is no such job, several have its name, or an argument cannot be used.
+    SourceError
+        If the server cannot be reached, refuses the credentials, or answers with something else.
+    TooLarge
+        If the job has more than `max_samples` samples in this time.
+    """
+    span = _span(since, start, end)
+    check_matchers(matchers)
+    label_map = (
+        labels if isinstance(labels, LabelMap) else LabelMap() if labels is None else read_label_map(labels)
+    )
+    server = Prometheus(
+        url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
+    )
+    reading = _Reading(
+        server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples
+    )
+    return reading.window()
+
+
+def check_matchers(matchers: Sequence[str]) -> None:
+    """Refuse what is no label matcher.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    for each in matchers:
+        if not _MATCHER.fullmatch(each):
+            raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')
+
+
+def _silent(phase: str, done: int, total: int) -> None:
+    del phase, done, total
+
+
+def _span(since: float, start: float | None, end: float | None) -> _Span:
+    last = time.time() if end is None else end
+    first = last - since if start is None else start
+    if last < first:
+        raise InvalidInput(
+            f"the end of the window lies {first - last:g} s before its start",
+            hint="give an --end after --start; without --end, the window ends now",
+        )
+    if not 0 < last - first <= LONGEST_SECONDS:
+        raise InvalidInput(
+            f"the window has {last - first:g} s",
+            hint=f"give at most {LONGEST_SECONDS / 86_400:g} days with --since, or --start and --end",
+        )
+    return _Span(round(first, 3), round(last, 3))
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """One job that is read from one server."""
+
+    server: Prometheus
+    job: str
+    span: _Span
+    label_map: LabelMap
+    namespace: str | None
+    matchers: tuple[str, ...]
+    report: Report
+    max_samples: int
+
+    def window(self) -> Window:
+        start, end = self.span.start, self.span.end
+        asked = [selector(*self.matchers)] if self.matchers else []
+        names = names_by_level(self.server.label_values("__name__", asked, start, end))
+        if not names["device"] and not names["node"]:
+            raise InvalidInput(
+                f"{self.server.address} has no metric of a GPU exporter or of a node exporter in this time",
+                hint="rca signals lists the names; check the exporters, --start and --end",
+            )
+        search = JobSearch(
+            self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
+        )
+        found, places = self._ranks(search, names["node"])
+        devices = DeviceNames(found, self.label_map)
+        places = with_hardware(places, found, devices, self.server, self.matchers, start, end)
+        nodes = sorted({place.node for place in places.places if place.node is not None})
+        exporters = NodeExporters.find(self.server, nodes, self.matchers, start, end)
+        queries = [
+            *self._device_queries(found),
+            *self._container_queries(found, names["container"]),
+            *self._node_queries(exporters, names["node"]),
+        ]
+        self.report(f"{places.world_size} ranks on {len(nodes)} nodes, {len(queries)} queries", 0, 0)
+        parts = read_samples(self.server, queries, self.report, max_samples=self.max_samples)
+        placed = [
+            PlacedSeries.of(part, lambda labels: self._place(labels, found, places, devices, exporters))
+            for part in parts
+        ]
+        table, notes = metric_table(placed)
+        return self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+
+    def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, Places]:
+        """The devices of the job with their ranks; without any, its machines with a rank each."""
+        found = search.find() if search.names else None
+        if found is not None:
+            return found, place_ranks(found, self.label_map)
+        machines = find_machines(search, node_names) if node_names else None
+        if machines is None:
+            raise search.unknown(node_names)
+        return machines
+
+    def _device_queries(self, found: JobDevices) -> list[Query]:
+        return [
+            query
+            for chosen in found.matchers
+            for query in planned(
+                self.server, found.names, (*self.matchers, *chosen), self.span.start, self.span.end
+            )
+        ]
+
+    def _container_queries(self, found: JobDevices, names: Sequence[str]) -> list[Query]:
+        """Of the containers of the pods: their own, not the sums over a pod."""
+        if not names or not found.pods:
+            return []
+        pods = sorted({pod.name for pod in found.pods})
+        chosen = (
+            matcher("namespace", [found.pods[0].namespace]),
+            matcher("pod", pods),
+            'container!=""',
+            'container!="POD"',
+        )
+        return planned(self.server, names, (*self.matchers, *chosen), self.span.start, self.span.end)
+
+    def _node_queries(self, exporters: NodeExporters, names: Sequence[str]) -> list[Query]:
+        start, end = self.span.start, self.span.end
+        whole = [name for name in names if name not in CPU_TIMES]
+        virtual = f"device!~{quoted(VIRTUAL)}"
+        queries: list[Query] = []
+        for hosts in exporters.matchers():
+            queries += planned(self.server, whole, (*self.matchers, hosts, virtual), start, end)
+            queries += [
+                Query.of_sums(name, (*self.matchers, hosts), ("instance", "mode"), start, end)
+                for name in names
+                if name in CPU_TIMES
+            ]
+        return queries
+
+    def _place(
+        self,
+        labels: Mapping[str, str],
+        found: JobDevices,
+        places: Places,
+        devices: DeviceNames,
+        exporters: NodeExporters,
+    ) -> Place | None:
+        name = labels.get("__name__", "")
+        if name in found.names:
+            device = devices.of(labels)
+            if device is None:
+                return None
+            node, gpu, part, uuid = device
+            text = uuid or str(gpu)
+            return Place(node, places.ranks.get(device), f"{text}/{part}" if part else text, whole=True)
+        host: str | None
+        if name.startswith("container_"):
+            pod = pod_name(labels)
+            host = None if pod is None else found.node_of_pod.get(pod)
+            return None if host is None else Place(host, None, labels.get("container"))
+        host = exporters.node_of(labels)
+        return None if host is None else Place(host)
+
+    def _gaps(self, found: JobDevices, exporters: NodeExporters, placed: Sequence[PlacedSeries]) -> list[str]:
+        notes = list(self.server.warnings)
+        reporting = {
+            place.node
+            for part in placed
+            for labels, place in zip(part.matrix.labels, part.places, strict=True)
+            if place is not None and place.node is not None and labels.get("__name__", "") not in found.names
+        }
+        silent = exporters.silent(reporting)
+        if silent:
+            notes.append(
+                f"no node exporter reports on {len(silent)} of {len(exporters.nodes)} nodes "
+                f"({', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}): "
+                "its instance, or nodename in node_uname_info, has to be the name of the machine"
+            )
+        held = {resolve(name) for name in found.names}
+        off = [name for name in OFF_BY_DEFAULT if resolve(name) not in held]
+        if off and any(name.lower().startswith("dcgm_") for name in found.names):
+            notes.append(
+                f"DCGM's exporter leaves out {', '.join(off)} by default: "
+                "api/deploy/prometheus/dcgm-counters.csv turns them on"
+            )
+        return notes
+
+    def _window(self, places: Places, table: pa.Table, notes: Sequence[str]) -> Window:
+        job = {
+            "job_id": self.job,
+            "world_size": places.world_size,
+            "ranks": [place.model_dump(exclude_none=True) for place in places.places],
+            "start": self.span.start,
+            "end": self.span.end,
+        }
+        if not table.num_rows:
+            raise InvalidInput(
+                f"Prometheus has no sample of the job {cut(self.job)} in this time",
+                hint="check --start and --end, and whether the job ran",
+            )
+        window = Window.from_tables(job, metrics=table)
+        return replace(window, notes=(*window.notes, *notes))

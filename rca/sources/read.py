@@ -1,0 +1,130 @@
+"""Read a window from a path, bytes or a file; its content decides the encoding."""
+
+from __future__ import annotations
+
+import codecs
+from os import PathLike
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from rca.errors import InvalidWindow, SourceError, TooLarge
+from rca.files import read_file, refuse_outside
+from rca.window.encodings.directory import JOB_FILE
+from rca.window.window import Window
+
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+
+
+def read_window(
+    source: str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    *,
+    max_bytes: int | None = None,
+) -> Window:
+    """Read and validate a telemetry window.
+
+    Parameters
+    ----------
+    source : path, bytes-like or binary file
+        A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its content. The
+        content decides the encoding, not the name. A path may also be a file or a folder of a source in
+        `rca.sources`.
+    max_bytes : int, optional
+        Limit on the size after decompression. The memory to read JSON has a limit of ten times as much.
+
+    Raises
+    ------
+    SourceError
+        If the path is empty, does not exist or cannot be read.
+    InvalidWindow
+        If the content is not a window, or breaks the format.
+    TooLarge
+        If the content exceeds `max_bytes`.
+    """
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _from_bytes(source, max_bytes)
+    if isinstance(source, str) and not source:
+        raise SourceError("the path is empty", hint="give the path of a window; . is the current folder")
+    if isinstance(source, str | PathLike):
+        return _from_path(Path(source), max_bytes)
+    return _from_bytes(source.read(), max_bytes)
+
+
+_MISSING = "give the folder or file of a window; `rca sources` lists what can be read"
+
+
+def _from_path(path: Path, max_bytes: int | None) -> Window:
+    refuse_outside(path)
+    if not path.exists():
+        raise SourceError(f"{path}: no such file or directory", hint=_MISSING)
+    if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
+        # A window has no source; the imports of all of them take a tenth of a cold start.
+        from rca.sources.registry import read_files
+
+        window = read_files(path)
+        if window is not None:
+            return window
+    try:
+        return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
+    except InvalidWindow as error:
+        error.path = str(path)
+        raise
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise SourceError(f"{path}: no such file or directory", hint=_MISSING) from None
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> Window:
+    for magic, name in _COMPRESSIONS.items():
+        if body[: len(magic)] == magic:
+            body = _decompressed(body, name, max_bytes)
+            break
+    if max_bytes is not None and len(body) > max_bytes:
+        raise TooLarge(f"the window has {len(body):,} bytes, the limit is {max_bytes:,}")
+    start = bytes(body[:64]).lstrip()
+    if start.startswith(b"{"):
+        return Window.from_json(body, max_bytes=max_bytes)
+    if start.startswith(b"--"):
+        return Window.from_arrow(body, max_bytes=max_bytes)
+    if not body:
+        message = "is empty"
+    elif _is_text(start):
+        message = f"begins with {bytes(body[:8])!r}, which is no known encoding"
+    else:
+        message = "is no text, and no window in a binary encoding"
+    raise InvalidWindow(
+        message,
+        table="window",
+        expected="a JSON object or a multipart body of Arrow streams",
+        hint="this is one file of a window: give the path of its directory"
+        if body[:4] == b"PAR1"
+        else "`rca sources` lists what can be read",
+    )
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether bytes are text, apart from a letter that is cut at their end."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+
+
+def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: int | None) -> bytes:
+    try:
+        with pa.input_stream(pa.py_buffer(body), compression=name) as stream:
+            content: bytes = stream.read() if max_bytes is None else stream.read(max_bytes + 1)
+            return content
+    except OSError as error:
+        raise InvalidWindow(
+            f"is damaged: the {name} data cannot be unpacked ({error})",
+            table="window",
+            expected="a complete file",
+        ) from error

@@ -1,0 +1,151 @@
+"""All sources, and how a file or a folder finds its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rca.errors import InvalidInput, SourceError
+from rca.files import open_file
+from rca.sources import flight_recorder, megatron_timers, mlperf, nccl_inspector, nccl_ras, nvrx, table
+from rca.sources.collector import window as collector
+from rca.sources.logs.line_search import first_that_occurs
+from rca.sources.logs.text_lines import text_of
+from rca.sources.profiler import window as profiler
+from rca.sources.source import HEAD_BYTES, Source
+from rca.sources.watchdog import window as watchdog
+from rca.window.encodings.directory import OWN_FILES
+from rca.window.window import Window
+
+#: Of several kinds of logs in one folder, the first one here reads all of them.
+SOURCES: tuple[Source, ...] = (
+    nccl_ras.SOURCE,
+    nccl_inspector.SOURCE,
+    flight_recorder.SOURCE,
+    collector.SOURCE,
+    profiler.SOURCE,
+    table.SOURCE,
+    megatron_timers.SOURCE,
+    nvrx.SOURCE,
+    watchdog.SOURCE,
+    mlperf.SOURCE,
+)
+#: More files in one folder are hardly the files of one job.
+MAX_FILES = 200_000
+_SHOWN = 3
+_LOG_NAMES = frozenset({".log", ".out", ".err"})
+#: Logs of known producers that cannot be used, by a line of theirs, and why.
+_UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
+    "DLRover training events": (
+        re.compile(r"^\[\d{4}-\d\d-\d\dT[\d:.]+\] \[\d+\] \[\w+\] \[\w+\] \[#\w+\] \[\w+\] \{", re.MULTILINE),
+        "they hold no rank",
+    ),
+    "an NCCL RAS status as text": (
+        re.compile(r"^Job summary\s*\n=+", re.MULTILINE),
+        "only `ncclras -f json` names every rank",
+    ),
+}
+
+
+def source_of(path: Path) -> Source | None:
+    """The source that recognises a file; None if there is none.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read.
+    """
+    head = _head(path)
+    found = next((source for source in SOURCES if source.recognises(head, path.name)), None)
+    if found is not None or text_of(head) is None:
+        return found
+    logs = [(source, source.marks) for source in SOURCES if source.marks is not None]
+    number = first_that_occurs(path, [marks for _, marks in logs])
+    return None if number is None else logs[number][0]
+
+
+def read_files(path: Path) -> Window | None:
+    """Read a file or a folder of one source; None if no source recognises any file.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder with the files of one job. Hidden files and folders in it are ignored.
+
+    Raises
+    ------
+    InvalidInput
+        If only some files of the folder are of the source, or files of several sources are in it. Logs may
+        be of several kinds, and some of them may hold nothing of interest. A log of no known kind is refused.
+    """
+    files = _files(path)
+    found = {file: source_of(file) for file in files}
+    kinds = [source for source in SOURCES if source in found.values()]
+    if not kinds:
+        _refuse_unknown_log(path, files)
+        _refuse_unknown_folder(path, files)
+        return None
+    logs = all(source.marks is not None for source in kinds)
+    foreign = [
+        file.name
+        for file, source in found.items()
+        if source is None and not (logs and text_of(_head(file)) is not None)
+    ]
+    if (len(kinds) > 1 and not logs) or foreign:
+        others = ", ".join(foreign[:_SHOWN])
+        reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
+        raise InvalidInput(
+            f"{path} holds files of {' and '.join(sorted(each.name for each in kinds))} {reason}",
+            hint="give a folder with the files of one kind, one job and one moment",
+        )
+    return kinds[0].read(files, path.resolve().name)
+
+
+def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
+    """Refuse text that is no encoding of a window either."""
+    for file in files:
+        text = text_of(_head(file))
+        if not text or not text.strip() or (path.is_dir() and file.suffix not in _LOG_NAMES):
+            continue
+        for name, (line, reason) in _UNUSABLE.items():
+            if line.search(text) is not None:
+                raise InvalidInput(
+                    f"{file.name} holds {name}, which cannot be diagnosed: {reason}",
+                    hint="`rca sources` lists what can be diagnosed",
+                )
+        raise InvalidInput(
+            f"{file.name} is text in which no line is of a known kind",
+            hint="`rca sources` lists what can be diagnosed",
+        )
+
+
+def _refuse_unknown_folder(path: Path, files: Sequence[Path]) -> None:
+    """Refuse a folder whose files are neither of a source nor of a window."""
+    if not path.is_dir() or not files or any(file.name in OWN_FILES for file in files):
+        return
+    shown = [f"{file.name} is empty" if file.stat().st_size == 0 else file.name for file in files[:_SHOWN]]
+    more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+    raise InvalidInput(
+        f"{path} holds no file of a known kind: {', '.join(shown)}{more}",
+        hint="`rca sources` lists what can be diagnosed",
+    )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_file(path) as file:
+            return file.read(HEAD_BYTES)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
+    # torchrun writes folders of ranks with a file for each stream.
+    files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
+    if len(files) > MAX_FILES:
+        raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
+    return files

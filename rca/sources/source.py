@@ -1,0 +1,43 @@
+"""What a source of telemetry has to offer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rca.window.window import Window
+
+#: So many first bytes of a file decide what it is.
+HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kind of files that can be read into a window.
+
+    Attributes
+    ----------
+    name : str
+        In messages and on the command line.
+    title : str
+        What the files are, for people.
+    tells, lacks : str
+        What a diagnosis of such a window can say, and what it cannot.
+    recognises : callable
+        Whether a file is of this kind, from its first `HEAD_BYTES` bytes and its name.
+    read : callable
+        Reads files of one job and moment into a window; the second argument is the job's id.
+    marks : re.Pattern of bytes or None
+        For logs, which have other text before the lines of interest: a file is of this kind if such a line
+        occurs anywhere in it.
+    """
+
+    name: str
+    title: str
+    tells: str
+    lacks: str
+    recognises: Callable[[bytes, str], bool]
+    read: Callable[[Sequence[Path], str], Window]
+    marks: re.Pattern[bytes] | None = None

@@ -1,0 +1,1 @@
+"""Logs with messages of the NCCL watchdog and of launchers."""

@@ -1,3 +1,0 @@
-"""Reports of the NVIDIA Resiliency Extension's straggler detection: scores of ranks and their sections."""
-
-from rca.telemetry.sources.nvrx.window import SOURCE as SOURCE

@@ -1,0 +1,1 @@
+"""The dependency graph of a job's operations and its replay."""

@@ -1,0 +1,1 @@
+"""Traces that do not fit in memory, analysed in blocks."""

@@ -1,0 +1,1 @@
+"""What-if analysis of the phases of each step."""

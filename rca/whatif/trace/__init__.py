@@ -1,0 +1,1 @@
+"""Operation traces: reading, checks, repair and shapes of steps."""

@@ -1,0 +1,1 @@
+"""Signals of a window as arrays over ranks and steps."""

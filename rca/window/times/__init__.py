@@ -1,0 +1,1 @@
+"""Seconds of each phase, rank and step, with waiting and untimed work told apart."""
