@@ -19,7 +19,7 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.pool import ComputePool, Load
 from rca_api.shell.processes.process import Reply, Report, Setup
-from rca_api.shell.processes.slot import Slot, Waiting, WorkerLost
+from rca_api.shell.processes.slot import Slot, WorkerLost
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Schema, StoreError
 
@@ -52,7 +52,7 @@ class SlowlyWarm(Slot):
         self.report = Report(1, None, None)
         return self.report
 
-    async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
         return Reply(SimpleNamespace(document="found"), {}, 0.01)
 
 
@@ -88,11 +88,11 @@ class GoneOnce(SlowlyWarm):
 
     gone = False
 
-    async def run(self, waiting: Waiting, deadline: Deadline) -> Reply:
+    async def run(self, task: Any, arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
         if not self.gone:
             self.gone, self.report = True, None
             raise WorkerLost
-        return await super().run(waiting, deadline)
+        return await super().run(task, arguments, deadline)
 
 
 def test_a_queued_diagnosis_waits_for_a_process_that_starts_slowly() -> None:

@@ -22,7 +22,7 @@ from rca_api.shell.store.schema_check import SchemaCheck
 from rca_api.webhooks.tables import WebhookRow
 
 ROOT = Path(__file__).parents[2]
-VERSIONS = ROOT / "api" / "rca_api" / "store" / "migrations" / "versions"
+VERSIONS = ROOT / "api" / "rca_api" / "shell" / "store" / "migrations" / "versions"
 #: Release -> SHA-256 of the migrations that came with it. A released file must not change: databases have run
 #: it. At a release, add a line with those that are new.
 RELEASED = {

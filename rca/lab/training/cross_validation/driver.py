@@ -22,7 +22,7 @@ from rca.source_digest import package_folder, source_digest
 Score = Callable[[Fold], dict[str, Any]]
 
 #: Code of the package that has no influence on a result.
-_WITHOUT_INFLUENCE = ("commands", "testbed", "runbook", "training/cross_validation/report.py")
+_WITHOUT_INFLUENCE = ("commands", "lab/testbed", "runbook", "lab/training/cross_validation/report.py")
 _LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
 
 
