@@ -236,8 +236,11 @@ def _mean_interval(values: FloatArray) -> tuple[float, float]:
     count = values.size
     length = max(1, round(math.sqrt(count)))
     starts = np.random.default_rng(0).integers(0, count, (_RESAMPLES, math.ceil(count / length)))
-    positions = (starts[:, :, None] + np.arange(length)) % count
-    means = values[positions].reshape(_RESAMPLES, -1)[:, :count].mean(axis=1)
+    lengths = np.full(starts.shape[1], length)
+    lengths[-1] = count - length * (starts.shape[1] - 1)
+    # Sums of blocks are differences of running sums: all positions of all resamples would take gigabytes.
+    running = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
+    means = (running[starts + lengths] - running[starts]).sum(axis=1) / count
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
