@@ -16,7 +16,6 @@ class Deadline:
     at : float, seconds
     seconds : float
         Time limit in all, for the error message.
-    clock : callable
     of_work : bool
         Whether the work has the whole time limit again after the wait.
     """

@@ -25,7 +25,6 @@ def read_document(path: str | os.PathLike[str], model: type[_Model], *, hint: st
 
     Parameters
     ----------
-    path : path
     model : type
         What the mapping is checked against.
     hint : str

@@ -54,8 +54,6 @@ class Removal:
 
     Attributes
     ----------
-    cause : str
-    ranks : tuple of int
     own : ndarray of shape (len(ranks), n_steps), seconds
         Taken off the ranks' own work.
     transfer : ndarray of shape (n_steps,), seconds
@@ -82,7 +80,6 @@ class Attribution:
     intervals : ndarray of shape (n_removals, 2), seconds per step
     slowdown, unexplained : float, seconds per step
         ``seconds.sum() + unexplained == slowdown``.
-    slowdown_interval : tuple of float
     """
 
     seconds: FloatArray
@@ -205,7 +202,6 @@ def resampled_means(values: FloatArray, seed: int) -> FloatArray:
     Parameters
     ----------
     values : ndarray of shape (n_rows, n_steps)
-    seed : int
 
     Returns
     -------

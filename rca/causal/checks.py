@@ -75,13 +75,10 @@ def refutation(
 
     Parameters
     ----------
-    data : DataFrame
-    treatment, outcome : str
     others : sequence of str
         The outcome's other parents, held fixed.
     slope : float
         The mechanism's coefficient for the arrow.
-    seed : int
     """
     if slope < NO_EFFECT:
         return Arrow(treatment, outcome, slope, 0.0, 0.0, 0.0, 0.0, False)
@@ -145,8 +142,6 @@ def falsification(graph: Any, data: pd.DataFrame, seed: int) -> dict[str, Any]:
     ----------
     graph : networkx.DiGraph
         Acyclic; its nodes are columns of `data`.
-    data : DataFrame
-    seed : int
 
     Returns
     -------

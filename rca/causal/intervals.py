@@ -63,7 +63,6 @@ def group_of(*, past: bool, belief: float, share: float) -> str:
     ----------
     past : bool
         Whether the window has normal steps to compare the slow ones with.
-    belief : float
     share : float
         The cause's share of the slowdown.
     """
@@ -80,11 +79,6 @@ def fit_margins(held: Sequence[HeldOutCost], level: float) -> dict[str, Margin]:
 
     A group of fewer than `MIN_GROUP` has no margin of its own and uses that of the next wider group. For
     ``peers-unsure-part`` these are ``peers-unsure``, ``peers`` and `ANY`.
-
-    Parameters
-    ----------
-    held : sequence of HeldOutCost
-    level : float
 
     Notes
     -----
@@ -110,7 +104,6 @@ def widened(
     Parameters
     ----------
     margins : mapping of interval group to Margin
-    group : str
     low, high, lost : float, seconds per step
         The bootstrap interval and the upper end of the whole slowdown.
     """

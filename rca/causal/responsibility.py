@@ -40,7 +40,6 @@ def responsibilities(
     ----------
     beliefs : mapping of cause to float
         The classifier's probabilities, used as a prior.
-    mechanisms : Mechanisms
     scores : ndarray of shape (n_resources,), units
         The component's resource scores; NaN = not measured.
     excess : mapping of phase to float, relative

@@ -128,7 +128,6 @@ class Classifier:
 
         Parameters
         ----------
-        features : FeatureSet
         priors : mapping of cause to float, optional
             Shares of the slow causes on this cluster, from `rca.classify.operator_inputs.checked_priors`.
         node_odds : mapping of node to float, optional

@@ -151,7 +151,6 @@ def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> lis
 
     Parameters
     ----------
-    components : sequence of Component
     n_ranks : int
         Of the job.
 
@@ -208,11 +207,6 @@ def _component(scope: Scope, members: IntArray, probability: FloatArray) -> Comp
 
 def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> list[Component]:
     """Merge suspects with the same likeliest cause (if unknown, of the same type) in the same place.
-
-    Parameters
-    ----------
-    suspects : sequence of ComponentCause
-    topology : Topology
 
     Returns
     -------

@@ -194,8 +194,6 @@ def cost(component: Component, features: FeatureSet, inside: BoolArray) -> float
 
     Parameters
     ----------
-    component : Component
-    features : FeatureSet
     inside : ndarray of shape (n_steps,), bool
     """
     comparison = features.comparison

@@ -208,13 +208,7 @@ def link_behind_growth(features: FeatureSet) -> Component | None:
 
 
 def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
-    """Whether the collectives became slower by more than the suspects' causes explain.
-
-    Parameters
-    ----------
-    suspects : sequence of ComponentCause
-    features : FeatureSet
-    """
+    """Whether the collectives became slower by more than the suspects' causes explain."""
     if not suspects or not transfer_grew(features):
         return False
     work, segment = features.work, features.comparison.segment
@@ -238,7 +232,6 @@ def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: Feat
     ----------
     suspects : sequence of ComponentCause
         With the likeliest cause of each, of the catalogue or not.
-    features : FeatureSet
     """
     ports = Ports.from_features(features)
     if ports.queues.max(initial=0.0) < FAULTY_PORT or not suspects:

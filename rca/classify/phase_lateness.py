@@ -52,7 +52,6 @@ def late_members(component: Component, features: FeatureSet) -> list[int] | None
     ----------
     component : Component
         Of several ranks.
-    features : FeatureSet
 
     Returns
     -------

@@ -61,8 +61,6 @@ def stages_end_together(phases: PhaseArrays, topology: Topology, step_seconds: f
 
     Parameters
     ----------
-    phases : PhaseArrays
-    topology : Topology
     step_seconds : float
         The job's usual step.
     """
@@ -106,12 +104,7 @@ def _steadier(forward: FloatArray, work: FloatArray, stage: IntArray) -> bool:
 
 
 def single_events(features: FeatureSet) -> BoolArray | None:
-    """The few outlier steps, bool of shape (n_steps,); None if there are none, or too many.
-
-    Parameters
-    ----------
-    features : FeatureSet
-    """
+    """The few outlier steps, bool of shape (n_steps,); None if there are none, or too many."""
     work = features.work
     if not np.isfinite(work.step_reference):
         return None

@@ -93,8 +93,6 @@ def carrying(ranks: Sequence[int], cause: str | None, features: FeatureSet) -> S
     ----------
     ranks : sequence of int
         Of a straggler or cause.
-    cause : str or None
-    features : FeatureSet
     """
     slow = frozenset(ranks)
     carriers = [part for part in features.topology.parts if cause in CARRIED[part.level]]
@@ -138,8 +136,6 @@ def _contrast(ports: PortEvidence, part: SharedPart, among: IntArray) -> float:
 
     Parameters
     ----------
-    ports : PortEvidence
-    part : SharedPart
     among : ndarray of int, shape (n_compared,)
         Ranks whose ports are compared, with those behind the part.
     """
@@ -197,12 +193,6 @@ def reaching(
 
     By the catalogue one node's link fault is `nic_degradation`, that of many nodes `network_congestion`.
     The rank models see one rank at a time and cannot separate the two.
-
-    Parameters
-    ----------
-    component : Component
-    causes : dict of str to float
-    features : FeatureSet
 
     Returns
     -------

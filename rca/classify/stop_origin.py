@@ -31,13 +31,7 @@ WORKING, WAITING, ENOUGH_OTHERS = 0.5, 0.3, 2
 
 
 def stop_origin(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Keep the components that stopped first; slow ranks of a stopped job are not its cause.
-
-    Parameters
-    ----------
-    components : list of Component
-    features : FeatureSet
-    """
+    """Keep the components that stopped first; slow ranks of a stopped job are not its cause."""
     stopped = [component for component in components if _stopped(component, features)]
     if stopped:
         return _least_far(stopped, features)

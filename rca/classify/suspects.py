@@ -65,7 +65,6 @@ def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
     ----------
     per_rank : ndarray of shape (n_ranks,)
         Straggler probability.
-    features : FeatureSet
     """
     certain: BoolArray = per_rank.ravel() >= CERTAIN_STRAGGLER
     none = np.zeros(per_rank.size, dtype=bool)
@@ -87,7 +86,6 @@ def job_is_suspect(causes: Mapping[str, float], named: list[int], features: Feat
         Probabilities of the job's causes, the likeliest first.
     named : list of int
         The outlier ranks.
-    features : FeatureSet
     """
     first = next(iter(causes), None)
     if first is not None and first != COMMON_JOB_CAUSE and causes[first] >= JOB_CAUSE_CERTAIN:
@@ -135,7 +133,6 @@ class Suspicion:
         ``scope`` and ``type`` of the classifier.
     threshold : float
         Probability from which a rank is suspected.
-    features : FeatureSet
     per_rank : ndarray of shape (n_ranks,)
         Probability that a rank straggles, or stopped the job.
     """

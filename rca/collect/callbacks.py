@@ -26,7 +26,6 @@ class Session:
 
     Attributes
     ----------
-    start : callable
     stop : callable
         Takes the error that ends the training, if there is one.
     watch : callable
@@ -35,7 +34,6 @@ class Session:
         Takes the loss.
     timer : callable
         The timer of the collection; None without one.
-    faults : callable
     """
 
     start: Callable[[], bool]

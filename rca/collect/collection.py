@@ -36,8 +36,6 @@ class Collection:
         None while nothing is collected.
     timer : StepTimer or None
         Of the recorder, to save training code a lookup per phase.
-    hooks : TorchHooks or None
-    faults : Faults
     """
 
     def __init__(self) -> None:

@@ -87,8 +87,6 @@ class Counters:
 
     Parameters
     ----------
-    timer : StepTimer
-    pauses : CollectorPauses
     proc, groups : Path
         Where the kernel shows processes and control groups.
     """

@@ -30,11 +30,8 @@ class Identity:
 
     Attributes
     ----------
-    rank, world_size : int
     gpu : int or None
         Number of the rank on its node.
-    node : str
-    job_id : str or None
     run : str or None
         The same for all ranks of one run, other for a restart; None if the launcher gives none.
     attempt : int or None

@@ -40,7 +40,6 @@ class Settings:
 
     Attributes
     ----------
-    folder : Path
     identify : callable
         Called at the first write.
     header : mapping
@@ -85,9 +84,6 @@ class Recorder:
 
     Parameters
     ----------
-    settings : Settings
-    timer : StepTimer
-    faults : Faults
     wall : callable
         Unix seconds.
     """

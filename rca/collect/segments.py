@@ -58,7 +58,6 @@ class Segment:
         The last report of a step in progress; NaN where a phase had not ended.
     samples : ndarray of shape (n_samples, 1 + n_series)
         Unix time, and a value for each of the header's `series`.
-    events : list of mapping
     damaged_bytes : int
         Bytes that were skipped because their checksum does not fit.
     """
@@ -77,7 +76,6 @@ class SegmentWriter:
 
     Attributes
     ----------
-    folder : Path
     stem : str
         Begin of the file names; the segment's number and `SUFFIX` follow.
     header : mapping

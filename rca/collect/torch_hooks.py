@@ -59,14 +59,7 @@ MOST_TENSORS, MOST_DEPTH = 8, 3
 
 
 class TorchHooks:
-    """Hooks of one collection.
-
-    Parameters
-    ----------
-    torch : module
-    timer : StepTimer
-    faults : Faults
-    """
+    """Hooks of one collection."""
 
     def __init__(self, torch: ModuleType, timer: StepTimer, faults: Faults) -> None:
         self._torch: Any = torch

@@ -39,7 +39,6 @@ class Tools:
     ----------
     root : Path
         Folder; files outside it are not read.
-    library : Library
     service : Client or None
         Holds incidents and stored diagnoses.
     """

@@ -20,7 +20,6 @@ def say_done(done: Swept, output: str, found: str, kept: str) -> None:
 
     Parameters
     ----------
-    done : Swept
     output : str
         Folder of the data set.
     found, kept : str

@@ -96,7 +96,6 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     ----------
     causes : sequence of Cause
         In the order of the answer.
-    pricing : Pricing
     threshold : float
         Least probability.
     """
@@ -195,8 +194,6 @@ def abstention(
 
     Parameters
     ----------
-    classification : Classification
-    features : FeatureSet
     causes : sequence of Cause
         In the order of the answer.
     strangeness : Strangeness or None

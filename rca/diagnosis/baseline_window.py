@@ -73,10 +73,8 @@ def with_earlier(
     ----------
     alone : Diagnosis
         Of the window alone.
-    window : Window
     outline : Outline
         Of the window.
-    earlier : Window
     diagnose_both : callable
         Diagnoses both as one window, with seconds as means over the steps from a number on.
 

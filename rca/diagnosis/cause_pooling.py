@@ -69,7 +69,6 @@ def affordable_causes(causes: Sequence[PricedCause], limit: int) -> list[PricedC
     ----------
     causes : sequence of PricedCause
         The weightiest first.
-    limit : int
     """
     if len(causes) <= limit or len({suspect for cause in causes for suspect in cause.suspects}) <= limit:
         return list(causes[:limit])

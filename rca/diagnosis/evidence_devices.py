@@ -33,7 +33,6 @@ def with_devices(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     ----------
     diagnosis : Diagnosis
         With the times of its stragglers.
-    window : Window
     """
     wanted = {each.signal for cause in diagnosis.causes[:MOST_CAUSES] for each in cause.evidence}
     wanted &= DEVICE_CHANNELS

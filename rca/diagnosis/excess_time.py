@@ -55,13 +55,7 @@ class Excess:
 
 
 def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
-    """Time above the reference that fits the suspect: its peers, the other stages, or the job's own usual.
-
-    Parameters
-    ----------
-    suspect : Suspect
-    features : FeatureSet
-    """
+    """Time above the reference that fits the suspect: its peers, the other stages, or the job's own usual."""
     rows = list(suspect.component.ranks)
     work, comparison = features.work, features.comparison
     own = work.own[rows]
@@ -104,11 +98,6 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
     stages by more than its stage. So the narrowest suspect comes first. Its excess over its peers is removed
     from its work before a wider suspect is compared. A suspect without peers is compared with its past, which
     may include the wider suspect's effect. That stays in both, and `ideal_work` removes the larger one.
-
-    Parameters
-    ----------
-    suspects : sequence of Suspect
-    features : FeatureSet
     """
     found: dict[int, Excess] = {}
     left, lags = features, np.zeros(features.topology.n_ranks, dtype=bool)
@@ -191,8 +180,6 @@ def ideal_work(
     own : ndarray of shape (n_ranks, n_steps), seconds
     serial : ndarray of shape (n_ranks, n_steps), seconds, optional
         Only in a pipeline.
-    features : FeatureSet
-    excesses : list of Excess
     """
     ideal = np.where(np.isfinite(own), np.fmin(own, features.comparison.reference), np.nan)
     named = sorted({rank for excess in excesses for rank in excess.ranks})
@@ -261,7 +248,6 @@ def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
 
     Parameters
     ----------
-    features : FeatureSet
     flaps : bool
         Whether a link is suspected. Links flap, so equally slow steps outside the slow segment count as well,
         and steps of two kinds count without a segment. They do not count if they follow a program's cycle,

@@ -37,9 +37,6 @@ def mode_evidence(
 
     Parameters
     ----------
-    classification : Classification
-    classifier : Classifier
-    features : FeatureSet
     causes : sequence of Cause
         The subjects of their evidence are not repeated.
     """
@@ -99,12 +96,8 @@ def preference(
 
     Parameters
     ----------
-    suspect : Suspect
     named : str
         Cause that the answer lists first on its ranks.
-    classification : Classification
-    classifier : Classifier
-    features : FeatureSet
 
     Returns
     -------

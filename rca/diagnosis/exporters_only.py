@@ -74,7 +74,6 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
 
     Parameters
     ----------
-    window : Window
     model : ModelVersion
         Version of the bundle; it has no part in this answer.
 

@@ -62,7 +62,6 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
 
     Parameters
     ----------
-    window : Window
     model : ModelVersion
         Version of the bundle; it has no part in this answer.
 

@@ -91,7 +91,6 @@ def read_feature(
 
     Parameters
     ----------
-    feature : Feature
     value, usual : float
         Of the window, and of healthy training windows (NaN if not known); in the feature's own unit.
     features : FeatureSet

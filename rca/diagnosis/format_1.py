@@ -70,11 +70,8 @@ def cost_is_unknown(
 
     Parameters
     ----------
-    steps_used : int
     seconds, ratio : float or None
         Of the replay without stragglers.
-    versus_own_past : float or None
-    abstained : bool
     priced : sequence of bool
         For each cause of slowness, whether its cost is known.
 

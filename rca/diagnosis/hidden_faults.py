@@ -38,10 +38,8 @@ def with_hidden_faults(
     ----------
     found : Classification
         Of a slow job, its suspects reweighted by machine evidence.
-    window : Window
     features : FeatureSet
         Of the window.
-    bundle : Bundle
     priors : mapping of cause to float, optional
         As in `Classifier.classify`.
     """

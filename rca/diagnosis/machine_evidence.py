@@ -45,14 +45,7 @@ UNSPECIFIC = frozenset({"gpu_heat", "gpu_activity", "stopped", "tcp", FABRIC})
 
 
 def contradicted(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with lower probabilities of contradicted causes; the other causes do not gain.
-
-    Parameters
-    ----------
-    suspect : Suspect
-    features : FeatureSet
-    busy : BusyEvidence
-    """
+    """The suspect with lower probabilities of contradicted causes; the other causes do not gain."""
     ranks = list(suspect.component.ranks)
     unlike = most_unlike(ranks, features, busy)
     if is_its_own(features.rank[ranks, _ACTIVITY]):
@@ -74,7 +67,6 @@ def is_contradicted(cause: str, unlike: FloatArray) -> bool:
 
     Parameters
     ----------
-    cause : str
     unlike : ndarray of shape (n_resources,), units
         From `most_unlike`.
     """
@@ -113,26 +105,12 @@ def _others_are_closer_to_nominal(nominal: FloatArray, ranks: list[int], feature
 
 
 def with_machine_evidence(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with more belief in causes whose signals are loud, and less in those whose are normal.
-
-    Parameters
-    ----------
-    suspect : Suspect
-    features : FeatureSet
-    busy : BusyEvidence
-    """
+    """The suspect with more belief in causes whose signals are loud, and less in those whose are normal."""
     return contradicted(corroborated(suspect, features, busy), features, busy)
 
 
 def corroborated(suspect: Suspect, features: FeatureSet, busy: BusyEvidence) -> Suspect:
-    """The suspect with more belief in the causes of the one loud resource or phase, if no cause is certain.
-
-    Parameters
-    ----------
-    suspect : Suspect
-    features : FeatureSet
-    busy : BusyEvidence
-    """
+    """The suspect with more belief in causes of the one loud resource or phase, if none is certain."""
     beliefs, ranks = suspect.causes, list(suspect.component.ranks)
     first = next(iter(beliefs), None)
     if first is None or (first != UNKNOWN and beliefs[first] >= UNSURE):

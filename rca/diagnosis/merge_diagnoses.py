@@ -43,7 +43,6 @@ def merge_diagnoses(
 
     Parameters
     ----------
-    whole, part : Diagnosis
     causes : sequence of Cause
         Causes of the part to add: more certain than the whole's on the same ranks.
     share : float
@@ -87,7 +86,6 @@ def adopt_segment_verdict(
 
     Parameters
     ----------
-    whole, part : Diagnosis
     share : float
         Share of the window's steps in which the part's verdict holds.
     measured, rank_steps : float

@@ -33,7 +33,6 @@ def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | Non
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     window : Window, optional
         The diagnosed window. Without it, actions that a replay prices keep the price of the diagnosis, which
         was made with the site of that time.
@@ -58,8 +57,6 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
     ----------
     diagnosis : Diagnosis
         With removals, and with the options of `with_replayed_actions`.
-    window : Window
-    site : Site
     """
     if diagnosis.recovery is None:
         return diagnosis

@@ -83,11 +83,8 @@ def price(
 
     Parameters
     ----------
-    features : FeatureSet
     suspects : list of Suspect
         Empty for healthy and stopped jobs: then only the totals are computed.
-    busy : BusyEvidence
-    mechanisms : Mechanisms
     replay : PhaseReplay
         Of the same steps as ``features.work`` (warm-up left out).
     since : int, optional

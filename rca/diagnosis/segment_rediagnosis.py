@@ -60,7 +60,6 @@ class Outline(NamedTuple):
     ----------
     steps : ndarray of shape (n_steps,), int64
         Step numbers, without warm-up.
-    warmup : int
     whole : bool
         Whether the slow segment is the whole window.
     long, slow, before_end : list of Part
@@ -111,8 +110,6 @@ def with_segment_diagnoses(
 
     Parameters
     ----------
-    diagnosis : Diagnosis
-    window : Window
     outline : Outline
         Of the window.
     measured : float

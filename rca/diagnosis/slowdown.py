@@ -35,9 +35,6 @@ def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: i
 
     Parameters
     ----------
-    window : Window
-    features : FeatureSet
-    pricing : Pricing
     since : int, optional
         First step that counts.
     """
@@ -99,10 +96,6 @@ def _late(classification: Classification, features: FeatureSet, before: str = ",
 
 def job_wide_check(features: FeatureSet) -> str | None:
     """The next check for a job without a straggler that was slower for some time.
-
-    Parameters
-    ----------
-    features : FeatureSet
 
     Returns
     -------

@@ -34,12 +34,6 @@ def priced_by_step_time(
 ) -> tuple[FeatureSet, PhaseReplay]:
     """Features and replay with whole steps for own work, where nothing else can price the suspects.
 
-    Parameters
-    ----------
-    features : FeatureSet
-    suspects : sequence of Suspect
-    replay : PhaseReplay
-
     Returns
     -------
     features : FeatureSet

@@ -53,7 +53,6 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
 
     Parameters
     ----------
-    window : Window
     model : ModelVersion
         Version of the bundle; it has no part in this answer.
 

@@ -33,14 +33,10 @@ def straggler(
 
     Parameters
     ----------
-    suspect : Suspect
-    features : FeatureSet
     first_cause : str or None
         The cause that the diagnosis lists first on these ranks.
     plausible : list of str
         Causes that are not ruled out on these ranks.
-    evidence : list of Contribution
-    preferred : Preference or None
     """
     ranks = list(suspect.component.ranks)
     first, last = affected_steps(suspect, features)

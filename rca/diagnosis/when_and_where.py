@@ -30,13 +30,7 @@ class _Moments(NamedTuple):
 
 
 def completed(diagnosis: Diagnosis, window: Window) -> Diagnosis:
-    """The answer with times, places, and None in place of costs that are unknown.
-
-    Parameters
-    ----------
-    diagnosis : Diagnosis
-    window : Window
-    """
+    """The answer with times, places, and None in place of costs that are unknown."""
     span = span_of(window)
     stragglers = _with_times(diagnosis.stragglers, window, span)
     places = Places(window.job)
@@ -93,12 +87,7 @@ def utc(moment: float | None) -> datetime | None:
 
 
 class Places:
-    """Places of a job's ranks.
-
-    Parameters
-    ----------
-    job : Job
-    """
+    """Places of a job's ranks."""
 
     def __init__(self, job: Job) -> None:
         self._topology = job.topology

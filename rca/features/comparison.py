@@ -172,7 +172,6 @@ def past_reference(seconds: FloatArray, slowed: BoolArray, segment: Segment) -> 
     seconds : ndarray of shape (n_ranks, n_steps)
         Own work, or one phase of it.
     slowed : ndarray of shape (n_ranks,), bool
-    segment : Segment
 
     Returns
     -------

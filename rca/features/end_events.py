@@ -149,7 +149,6 @@ class End(NamedTuple):
 
     Attributes
     ----------
-    topology : Topology
     sign : float, Unix seconds
         Last sign of progress of the job.
     earliest : ndarray of shape (n_ranks,), Unix seconds

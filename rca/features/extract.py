@@ -103,7 +103,6 @@ def without_steps(features: FeatureSet, dropped: BoolArray) -> FeatureSet:
 
     Parameters
     ----------
-    features : FeatureSet
     dropped : ndarray of shape (n_steps,), bool
         Over the steps of ``features.work``.
 
@@ -263,7 +262,6 @@ def _weighted_means(
     ----------
     channels : mapping of channel to ndarray of shape (n_ranks, at least n_bins)
     duration : ndarray of shape (n_bins,), seconds
-    bins : ndarray of int
 
     Returns
     -------

@@ -34,7 +34,6 @@ class Attempt(NamedTuple):
     ----------
     events : list of Event
         In the order of their times; without those before the job's start.
-    failures : list of Event
     earlier : list of Event
         Failures since the job's start and before its last restart.
     """

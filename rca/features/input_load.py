@@ -23,7 +23,6 @@ def load_excess(work: Work, inside: BoolArray) -> FloatArray:
 
     Parameters
     ----------
-    work : Work
     inside : ndarray of shape (n_steps,), bool
 
     Returns
@@ -44,7 +43,6 @@ def load_features(work: Work, inside: BoolArray, slow_segment_ratio: float) -> d
 
     Parameters
     ----------
-    work : Work
     inside : ndarray of shape (n_steps,), bool
         Steps of the slow segment.
     slow_segment_ratio : float

@@ -79,7 +79,6 @@ class Outlier:
         another tool found slow.
     resource : str
         Of `rca.features.resource_evidence.RESOURCES`; "" unless it is loud or released.
-    ranks : tuple of int
     channel : str
         The resource's loudest channel.
     score : float, units
@@ -109,9 +108,6 @@ class MachineComparison:
     ----------
     outliers : tuple of Outlier
         The loudest first. One rank may be in several: its device failed and its series end.
-    evidence : Evidence
-    signals : SignalArrays
-    topology : Topology
     """
 
     outliers: tuple[Outlier, ...]
@@ -271,7 +267,6 @@ def groups_of(marked: BoolArray, topology: Topology) -> list[tuple[int, ...]]:
     Parameters
     ----------
     marked : ndarray of shape (n_ranks,), bool
-    topology : Topology
     """
     left: list[int] = np.flatnonzero(marked).tolist()
     found: list[tuple[int, ...]] = [

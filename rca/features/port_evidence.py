@@ -66,7 +66,6 @@ class PortEvidence:
 
         Parameters
         ----------
-        window : Window
         edges : ndarray of shape (n_bins + 1,), Unix seconds
         inside : ndarray of shape (n_bins,), bool
             Bins of the slow segment.

@@ -110,7 +110,6 @@ class PostStopSignals:
         Parameters
         ----------
         before, after : mapping of channel to ndarray of shape (n_ranks,)
-        n_ranks : int
         networked : bool
             Whether the job's collectives cross the network.
         """
@@ -248,7 +247,6 @@ def sampled_until_end(window: Window, edges: FloatArray) -> bool:
 
     Parameters
     ----------
-    window : Window
     edges : ndarray of shape (n_bins + 3,), Unix seconds
         Bins up to the last sign of progress, the time after it, and the final share of that time.
     """

@@ -239,11 +239,8 @@ def _late_episode(
 
     Parameters
     ----------
-    work : Work
-    comparison : Comparison
     late : ndarray of shape (n_ranks, n_steps), bool
         See `late_steps`.
-    topology : Topology
     """
     unit, excess, episodes = work.step_reference, comparison.excess, comparison.episodes
     n_steps = max(work.steps.size, 1)

@@ -261,7 +261,6 @@ def gather_evidence(
         Means over the slow segment and over the rest of the window (NaN if there is no rest).
     levels : mapping of channel to {"rank", "node", "global"}
         Where the channel was measured. Nodes are compared with nodes; a global channel has no peers.
-    topology : Topology
     load : DeviceLoad, optional
         How the steps use the devices. Without it, only their own signals show load.
     """
@@ -355,8 +354,6 @@ def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> F
 
     Parameters
     ----------
-    work : Work
-    evidence : Evidence
     inside : ndarray of shape (n_steps,), bool
         Steps of the slow segment.
 

@@ -199,7 +199,6 @@ def find_slow_segment(
 
     Parameters
     ----------
-    work : Work
     excess : ndarray of shape (n_ranks, n_steps), seconds
         Own work above the reference.
     gains : sequence of ndarray of shape (n_units, n_steps), seconds

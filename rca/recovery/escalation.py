@@ -24,7 +24,6 @@ class Rung:
 
     Attributes
     ----------
-    action : str
     one_off : float, seconds
     left : float
         Share of the loss that stays with the action, 0 to 1.

@@ -57,10 +57,6 @@ def covering_suspects(suspects: Sequence[Suspect]) -> tuple[list[Suspect], float
     """The fewest suspects that hold the fault with probability `COVERED`, and that probability.
 
     Suspects are alternatives: one of them is at fault. Unlikely ones are not isolated.
-
-    Parameters
-    ----------
-    suspects : sequence of Suspect
     """
     total = max(sum(each.probability for each in suspects), 1.0)
     likely = [each for each in suspects if each.nodes and each.probability >= LEAST_SUSPECT]

@@ -27,7 +27,6 @@ class Option(_Frozen):
 
     Attributes
     ----------
-    action : str
     weight : {"none", "light", "heavy"}
     causes : list of str
         That it removes or bypasses.
@@ -35,7 +34,6 @@ class Option(_Frozen):
         It acts on these.
     seconds_per_step_saved : float or None
         If the diagnosis is right; None where it is unknown.
-    interval : tuple of float or None
     basis : {"attribution", "replay", "published", "unknown"}
     takes_out : bool
         Whether the nodes leave the job and are not replaced by the action itself.

@@ -34,7 +34,6 @@ class ObservedGain:
     ----------
     seconds : float, seconds per step
         Mean loss of the windows before less that of the windows after.
-    interval : tuple of float
     before, after : float, seconds per step
         Mean loss of the windows.
     """
@@ -108,7 +107,6 @@ def judged(gain: ObservedGain, predicted: float | None) -> Outcome:
 
     Parameters
     ----------
-    gain : ObservedGain
     predicted : float or None, seconds per step
         The expected gain. Where it is unknown or not above 0, that is the loss before.
 

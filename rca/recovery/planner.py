@@ -51,7 +51,6 @@ class Plan(BaseModel):
     mode : {"healthy", "fail_slow", "fail_stop"}
     seconds_per_step_lost : float or None
         Without any action; None where the cost is unknown.
-    interval : tuple of float or None
     options : list of Option
         Light actions before heavy ones; among these what removes a cause comes first, then the larger
         expected saving.
@@ -84,7 +83,6 @@ def plan(
 
     Parameters
     ----------
-    situation : Situation
     actions : sequence of Action
         By default all.
     replayed : sequence of Option

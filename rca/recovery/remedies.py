@@ -16,7 +16,6 @@ class Remedy:
 
     Attributes
     ----------
-    name : str
     weight : {"light", "heavy"}
         Heavy actions restart the job.
     causes : tuple of str
@@ -25,7 +24,6 @@ class Remedy:
         Asks others to act: how long that takes is unknown, so it delays no other action.
     hardware : bool
         Takes a machine out of service. It needs a named cause of the infrastructure and its signals.
-    risk, instruction : str
     """
 
     name: str

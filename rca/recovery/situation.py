@@ -23,13 +23,8 @@ class Fault:
 
     Attributes
     ----------
-    cause : str
-    ranks : tuple of int
-    nodes : tuple of str
-    probability : float
     saved : float or None, seconds per step
         If this cause alone is removed; None where its cost is unknown.
-    interval : tuple of float or None
     actionable : bool
         Likely enough to act on: it explains most of its ranks' delay, and no signal contradicts it.
     evident : bool
@@ -72,19 +67,16 @@ class Situation:
         Likeliest first.
     step_seconds, lost : float, seconds per step
         Mean step, and what all stragglers cost of it; 0 where that is unknown.
-    lost_interval : tuple of float
     steps_lost : int
         Steps over which `lost` is the mean: those of the window.
     over : bool
         The faults ended before the window did.
-    job_nodes : int
     global_batch : float or None
         Samples of one update.
     topology : Topology or None
         Absent where only a stored answer is planned for.
     replay : PhaseReplay or None
         Of the window's steps; prices actions that change the ranks' work.
-    site : Site
     lost_is_known : bool
         Whether `lost` was measured.
     """

@@ -36,7 +36,6 @@ def balanced(compute: FloatArray, topology: Topology) -> FloatArray:
     ----------
     compute : ndarray of shape (n_ranks, n_steps), seconds
         Work that moves with the layers.
-    topology : Topology
 
     Returns
     -------

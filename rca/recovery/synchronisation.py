@@ -35,7 +35,6 @@ class Workers:
     seconds : ndarray of shape (n_workers, n_steps), seconds
         Work of the slowest rank of each worker; NaN where none finished the step.
     transfer : ndarray of shape (n_steps,), seconds
-    ranks : list of ndarray of int
     """
 
     seconds: FloatArray

@@ -53,7 +53,6 @@ def render(
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     format_ : {"markdown", "html", "slack", "terminal"}
         GitHub-flavoured Markdown, whose first line is the verdict. One standalone HTML document without
         scripts or external files. A message for a Slack webhook, as JSON. A Rich renderable for terminals and

@@ -19,7 +19,6 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
 
     Parameters
     ----------
-    item : Evidence
     verbose : bool
         Also the internal name and the log-odds.
     brief : bool

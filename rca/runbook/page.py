@@ -75,9 +75,6 @@ class Page:
         Rows have one cell per `cause_columns`.
     cause_columns : tuple of str
         A stopped job's causes have no cost per step, so they have no columns for it either.
-    unexplained : Phrase
-    actions, missing, quality : tuple of Phrase
-    next_check : Phrase
     footer : Phrase
         Identity of the answer: ids, model, time.
     """

@@ -104,7 +104,6 @@ def place_of(component: Straggler | Cause, span: WindowSpan | None = None) -> Ph
 
     Parameters
     ----------
-    component : Straggler or Cause
     span : WindowSpan, optional
         Of the job, to see whether these are all ranks.
     """

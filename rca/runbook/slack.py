@@ -17,13 +17,7 @@ _MARKUP = re.compile(r"[*_~`]")
 
 
 def slack(summary: Summary, job_id: str) -> str:
-    """The message as JSON: `text` for notifications, and one attachment with the blocks.
-
-    Parameters
-    ----------
-    summary : Summary
-    job_id : str
-    """
+    """The message as JSON: `text` for notifications, and one attachment with the blocks."""
     headline = plain(summary.headline)
     fields = [
         {"type": "section", "text": {"type": "mrkdwn", "text": _row(title, lines)}}

@@ -99,7 +99,6 @@ class CollectionEntry:
 
     Attributes
     ----------
-    id : str
     path : Path
         The window's directory.
     summary : dict
@@ -147,8 +146,6 @@ class Collection:
 
     Attributes
     ----------
-    path : Path
-    entries : tuple of CollectionEntry
     properties : dict
         The manifest's other members (seed, software versions, ...).
     """

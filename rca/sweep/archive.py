@@ -136,8 +136,6 @@ class Folder:
 
     Attributes
     ----------
-    files : fsspec.AbstractFileSystem
-    path : str
     names : mapping of str to dict
         What the storage says about each file.
     given : (str, str)

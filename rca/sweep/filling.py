@@ -83,9 +83,6 @@ def fill(
 
     Parameters
     ----------
-    every : sequence of Found
-    data : DataSet
-    making : RowMaker
     workers : callable
         The workers for what has no row yet.
     chunk : int

@@ -39,8 +39,6 @@ def write_collection(
 
     Parameters
     ----------
-    answers : Answers
-    findings : sequence of Finding
     folder : Path
         New, empty, or of an earlier call.
     hold_out : bool

@@ -90,12 +90,10 @@ def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
 
     Parameters
     ----------
-    found : Archived
     analysis : str
         Version of the analysis.
     job_id : str
         Used if the metadata names no job.
-    result : WhatIf
     """
     lower, upper = result.intervals["slowdown"]
     step = float(result.no_delay.mean())

@@ -33,7 +33,6 @@ class JobSpan:
 
     Attributes
     ----------
-    job : str
     start, end : float, Unix seconds
         `end` is None while the job runs.
     """
@@ -119,7 +118,6 @@ def job_windows(
 
     Parameters
     ----------
-    jobs : iterable of JobSpan
     every : float, seconds
         Length of a span, counted from the start of the job. A short rest belongs to the last one.
     reading : callable

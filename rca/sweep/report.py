@@ -78,8 +78,6 @@ class Report:
 
     Attributes
     ----------
-    windows : int
-    jobs : int
     verdicts : dict of str to int
         Windows by verdict; ``refused`` are those that could not be diagnosed.
     models : dict of str to int

@@ -32,8 +32,6 @@ def sweep(
     windows : sequence of Found
         Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
         themselves; a cluster gets the content of files.
-    answers : Answers
-    bundle : Bundle
     workers : Workers
         Without influence on the answers.
     progress : callable

@@ -30,13 +30,7 @@ _TRACE_PREFIX, _META_NAMES = "trace-", (".yaml", ".yml")
 
 @dataclass(frozen=True)
 class SentTrace:
-    """The files of a trace, for workers that cannot read them.
-
-    Attributes
-    ----------
-    trace : bytes
-    meta : bytes or None
-    """
+    """The files of a trace, for workers that cannot read them."""
 
     trace: bytes
     meta: bytes | None

@@ -30,12 +30,10 @@ class Finding:
     ----------
     place : str
         File and line, for notes and messages.
-    job : str
     cause : str
         Id of the catalogue, ``unknown``, or `HEALTHY`.
     start, end : float, Unix seconds
         Of a stop only the start counts.
-    ranks : tuple of int
     nodes : tuple of str
         Without ranks and nodes the cause acted on all ranks.
     """
@@ -120,7 +118,6 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
         About the window's job.
     start, end : float, Unix seconds
         Of the window.
-    window : Window
 
     Raises
     ------

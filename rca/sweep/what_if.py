@@ -42,7 +42,6 @@ def sweep_what_if(
     urls : iterable of str
         Folders, files and URLs. Parquet files with a column ``optype`` are traces, see `rca.sweep.traces`;
         windows are analysed if they have operations. Workers read URLs themselves, ``file://`` included.
-    losses : Losses
     workers : Workers
         Without influence on the results. Each replays one trace at a time; of a trace with more than
         `STREAMED_FROM` rows it keeps 4 bytes per operation.

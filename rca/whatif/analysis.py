@@ -185,7 +185,6 @@ def scenarios_of(
     ----------
     source, meta, schedule, engine
         As in `what_if`.
-    scenarios : sequence of Scenario or mapping
 
     Returns
     -------
@@ -215,7 +214,6 @@ def analysed_scenarios(
     ----------
     source, meta, seed, max_memory_bytes
         As in `what_if`.
-    scenarios : sequence of Scenario or mapping
     replay : TraceReplay, optional
         The replay of `source`, if the caller already has it.
 

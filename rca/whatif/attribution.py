@@ -45,13 +45,10 @@ class Finding:
 
     Attributes
     ----------
-    pattern : str
     ranks : tuple of int
         Affected ranks; empty if the whole job is affected.
     share : float
         Share of the slowdown that disappears without the pattern.
-    seconds_per_step : float
-    evidence : dict of str to float
     text : str
         One sentence for the report.
     """

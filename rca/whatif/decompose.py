@@ -23,7 +23,6 @@ class Decompositions:
     Attributes
     ----------
     no_delay, ideal : ndarray of shape (n_steps,), seconds
-    by_type, by_data_rank, by_stage : Decomposition
     by_worker : ndarray of shape (n_stages, n_data, n_steps), seconds
         Exact step times if only that worker keeps its traced times.
     """

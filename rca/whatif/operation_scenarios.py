@@ -32,8 +32,6 @@ def scenario_seconds(
 
     Parameters
     ----------
-    replay : TraceReplay
-    scenarios : sequence of Scenario
     nodes : ndarray of shape (n_data, n_stages), str, optional
         Node of every worker. Needed by scenarios that select by node.
 

@@ -33,7 +33,6 @@ class Extras:
         Times and slowdowns of every step.
     worker_steps : bool
         Also the exact slowdown of every worker in every step. Needs `per_step`.
-    scenarios : sequence of Scenario
     scenario_seconds : ndarray of shape (n_scenarios, n_steps), seconds
     """
 

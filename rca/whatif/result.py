@@ -36,15 +36,10 @@ class WhatIf:
     steps : ndarray of shape (n_steps,), int
     measured, no_delay, ideal : ndarray of shape (n_steps,), seconds
         Step times: as traced, replayed without launch delays, and with ideal durations.
-    by_type, by_data_rank, by_stage : Decomposition
-    workers : Workers
     m_w, m_s : Share
         Shares of the slowest 3 % of workers, and of the last stage.
-    findings : tuple of Finding
-    world_size : int
     seed : int
         Seed of the bootstrap.
-    notes : tuple of str
     left_out : int
         Steps of the trace that could not be replayed.
     """

@@ -61,7 +61,6 @@ class Selection(_Frozen):
         columns.
     kind : str, optional
         ``compute`` (forward, backward), ``communication``, or ``host`` (garbage collection, loading, ...).
-    ranks, data_ranks, stages : tuple of int, optional
     nodes : tuple of str, optional
         Node names. Needs a window whose job names nodes.
     steps : (int, int), optional
@@ -93,7 +92,6 @@ class Change(_Frozen):
 
     Attributes
     ----------
-    select : Selection
     to : str
         - ``ideal``: the ideal time of the type.
         - ``peers``: the median of the data ranks that are not selected, same operation and step.
@@ -102,7 +100,6 @@ class Change(_Frozen):
         - ``seconds``: `value` seconds.
         - ``less``: `value` seconds less, at least zero.
         - ``move_to_stage``: the share `value` of the compute of the selected stage runs on stage `stage`.
-    value : float, optional
     stage : int, optional
         Receiving stage of ``move_to_stage``.
     """
@@ -170,7 +167,6 @@ def refuse_unmatched(scenario: Scenario, matched: BoolArray, hint: str) -> None:
 
     Parameters
     ----------
-    scenario : Scenario
     matched : ndarray of shape (n_changes,), bool
     hint : str
         The available selections.
@@ -190,7 +186,6 @@ def refuse_absent(scenario: Scenario, present: Mapping[str, frozenset[Any]]) -> 
 
     Parameters
     ----------
-    scenario : Scenario
     present : mapping of str to frozenset
         Available values, by field of `Selection`.
 

@@ -57,7 +57,6 @@ def timeline(replay: TraceReplay, step: int | None = None) -> dict[str, Any]:
 
     Parameters
     ----------
-    replay : TraceReplay
     step : int, optional
         Training step; by default the step with the median measured time.
 

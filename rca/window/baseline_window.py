@@ -32,7 +32,6 @@ def after_earlier(window: Window, earlier: Window) -> Window:
 
     Parameters
     ----------
-    window : Window
     earlier : Window
         Of the same ranks in the same parallelism. A restarted job may count its steps from 0 again, run on
         other nodes and have another id.

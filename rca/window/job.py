@@ -103,7 +103,6 @@ class SharedPart:
     Attributes
     ----------
     level : {"pcie_switch", "nic", "leaf_switch", "rail"}
-    name : str
     within : str or None
         Node of a PCIe switch or a network adapter; leaf switch of a rail, if known.
     ranks : tuple of int
@@ -124,7 +123,6 @@ class Topology:
     ----------
     node : ndarray of shape (n_ranks,), int
         Index into `node_names`; -1 where the node is unknown.
-    node_names : tuple of str
     data_rank, tensor_rank, stage : ndarray of shape (n_ranks,), int
         Position along the data (with context), tensor and pipeline dimension.
     parts : tuple of SharedPart

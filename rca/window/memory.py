@@ -168,7 +168,6 @@ def refuse_large(
 
     Parameters
     ----------
-    window : Window
     limit : int or None, bytes
     work : {"diagnosis", "replay"}
     earlier : Window, optional

@@ -108,7 +108,6 @@ def meant_names(unknown: Iterable[str], free: Collection[str]) -> dict[str, str]
 
     Parameters
     ----------
-    unknown : iterable of str
     free : collection of str
         Names of the format that are not taken.
 

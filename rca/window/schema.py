@@ -43,7 +43,6 @@ class Column:
 
     Attributes
     ----------
-    name : str
     type : pyarrow.DataType
         The type every validated window holds it in.
     presence : {"required", "filled", "optional"}

@@ -26,7 +26,6 @@ class Window:
 
     Attributes
     ----------
-    job : Job
     steps : pyarrow.Table
         One row per rank and step: ``rank`` int32, ``step`` int64, ``start_time`` float64 (Unix seconds,
         rank's own clock), phase durations float64 (seconds), optional load columns.

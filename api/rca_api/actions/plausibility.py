@@ -25,9 +25,6 @@ def check(session: Session, incident: IncidentRow, given: NewAction, at: datetim
 
     Parameters
     ----------
-    session : Session
-    incident : IncidentRow
-    given : NewAction
     at : datetime
         Now.
 

@@ -77,8 +77,6 @@ class StoredShards:
 
     Parameters
     ----------
-    session : Session
-    name : str
     at : datetime
         Leases that have expired by then are ended.
     locked : bool

@@ -91,8 +91,6 @@ def finished_row(session: Session, diagnosis_id: str, otherwise: str) -> tuple[D
 
     Parameters
     ----------
-    session : Session
-    diagnosis_id : str
     otherwise : str
         Ends the message about one that is not finished; its state comes before.
 

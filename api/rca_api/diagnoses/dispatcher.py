@@ -37,11 +37,6 @@ class Dispatcher:
 
     Parameters
     ----------
-    journal : Journal
-    pool : ComputePool
-    models : CurrentModels
-    memory : HistoryCache
-    settings : Settings
     answered : callable
         Called with each stored answer: id, document, digest of the window.
     """

@@ -71,7 +71,6 @@ class NodeHistoryCache(PolledCache[NodeOdds]):
 
     Parameters
     ----------
-    database : Database
     prior : float
         Share of lemons among all nodes.
     used : bool
@@ -99,7 +98,6 @@ class EarlierWindowCache(PolledCache[EarlierWindows]):
 
     Parameters
     ----------
-    database : Database
     used : bool
         Whether diagnoses may use them; `current` stays empty otherwise.
     """
@@ -115,12 +113,7 @@ class EarlierWindowCache(PolledCache[EarlierWindows]):
 
 
 class CorrectionCache(PolledCache[Mapping[str, float]]):
-    """Observed over predicted gain by action.
-
-    Parameters
-    ----------
-    database : Database
-    """
+    """Observed over predicted gain by action."""
 
     def __init__(self, database: Database) -> None:
         super().__init__({}, "the corrections of gains", used=True)
@@ -132,14 +125,7 @@ class CorrectionCache(PolledCache[Mapping[str, float]]):
 
 
 class HistoryCache:
-    """All caches, the first two as far as their settings allow; all have to be followed.
-
-    Attributes
-    ----------
-    nodes : NodeHistoryCache
-    windows : EarlierWindowCache
-    corrections : CorrectionCache
-    """
+    """All caches, the first two as far as their settings allow; all have to be followed."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         used = settings.node_priors == "on"

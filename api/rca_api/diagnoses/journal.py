@@ -42,13 +42,10 @@ class Journal:
 
     Parameters
     ----------
-    database : Database
-    metrics : Metrics
     on_diagnosed : tuple of callables
         Called with every finished diagnosis, in the transaction that stores it.
     has_window : callable
         Whether the window store has the window of a digest.
-    clock : callable
     packed : bool
         Whether to compress documents.
     """

@@ -34,7 +34,6 @@ class Key:
     ----------
     caller : str
         "" where authentication is off.
-    key : str
     request_digest : str
         SHA-256 of everything the answer depends on.
     """
@@ -57,7 +56,6 @@ class Keys:
 
     Parameters
     ----------
-    database : Database
     kept : timedelta
         A key expires after this time.
     held : timedelta

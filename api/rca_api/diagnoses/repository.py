@@ -256,7 +256,6 @@ def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[Hea
 
     Parameters
     ----------
-    session : Session
     since : datetime
         Older diagnoses are ignored.
 

@@ -30,7 +30,6 @@ class ExportCounts:
 
     Attributes
     ----------
-    written : int
     conflicting : int
         Feedback disagrees.
     missing : int

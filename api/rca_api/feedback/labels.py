@@ -132,7 +132,6 @@ def nodes_of(cause: LabelledCause, diagnosis: dict[str, Any]) -> set[str]:
 
     Parameters
     ----------
-    cause : LabelledCause
     diagnosis : dict
         If the cause has ranks only, their node is known if the diagnosis has them in a group on one node.
     """

@@ -49,8 +49,6 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
 
     Parameters
     ----------
-    group : AlertGroup
-    sources : Sources
     now : float, Unix seconds
     """
     found: dict[tuple[str, str, str | None], JobAlerts] = {}

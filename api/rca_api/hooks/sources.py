@@ -82,7 +82,6 @@ class Sources(BaseModel):
 
         Parameters
         ----------
-        labels : mapping of str to str
         began, now : float, Unix seconds
 
         Raises

@@ -35,7 +35,6 @@ class Announcer:
 
     Parameters
     ----------
-    metrics : Metrics
     public_url : str
         Begin of the links to incidents; "" for no links.
     notify_suspected : bool

@@ -40,7 +40,6 @@ class IncidentTracker:
 
     Parameters
     ----------
-    settings : Hysteresis
     announce : callable
         Called for every event in the same transaction.
     skew_seconds : float

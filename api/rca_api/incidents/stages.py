@@ -15,7 +15,6 @@ def stages(
 
     Parameters
     ----------
-    incident : Incident
     timeline : sequence of IncidentEvent
         In the order of their announcement.
     windows : sequence of IncidentWindow

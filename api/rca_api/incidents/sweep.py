@@ -24,8 +24,6 @@ class Sweeper:
 
     Parameters
     ----------
-    silence_seconds : float
-    listening : Listening
     clock : callable
         Wall clock of the service.
     """

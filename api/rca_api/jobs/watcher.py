@@ -65,15 +65,10 @@ class Watcher:
 
     Parameters
     ----------
-    database : Database
-    pool : ComputePool
-    journal : Journal
     dispatcher : Dispatcher
         Is woken for each queued diagnosis.
-    settings : Settings
     listening : Listening
         A job is silent at most as long as the service could hear it.
-    clock : callable
     """
 
     def __init__(

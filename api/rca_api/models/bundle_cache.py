@@ -35,7 +35,6 @@ class BundleCache:
 
     Parameters
     ----------
-    folder : Path
     keep_seconds : float
         How long an unused bundle is kept.
     """

@@ -37,18 +37,12 @@ class Follower:
 
     Parameters
     ----------
-    settings : Settings
-    current : CurrentModels
-    registry : RegistryClient
-    metrics : Metrics
-    cache : BundleCache
     trial : callable
         Context manager that gives a function for the trial of one bundle.
     healthy : callable
         Gives a small healthy window.
     recent : callable
         Gives some of the newest stored windows or their digests.
-    retries : RetryPolicy
     """
 
     def __init__(

@@ -48,9 +48,6 @@ class Retention:
 
     Parameters
     ----------
-    database : Database
-    windows : WindowStore
-    settings : Settings
     keepers : tuple of conditions
         Windows that meet one of them are never deleted.
     """

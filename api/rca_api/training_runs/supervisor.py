@@ -48,7 +48,6 @@ class Supervisor:
 
     Parameters
     ----------
-    database : Database
     worker : str
         Name under which the run was claimed.
     command : sequence of str

@@ -39,10 +39,6 @@ class Worker:
 
     Parameters
     ----------
-    settings : Settings
-    database : Database
-    wakeup : WakeupQueue
-    stopping : Event
     export_feedback : callable, optional
         Without it, runs that include feedback fail.
     command : sequence of str

@@ -33,7 +33,6 @@ def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     window_digest : str or None
         None once retention has deleted the window.
     """

@@ -73,8 +73,6 @@ class PrometheusAccess(BaseModel):
 
         Parameters
         ----------
-        url, job : str
-        namespace : str or None
         max_seconds : float
             Longest time limit, even if that of the access is longer.
 

@@ -78,13 +78,10 @@ class Rounds:
 
     Parameters
     ----------
-    plan : Plan
     read : callable
         Gives the present window of a job.
-    diagnose : callable
     report : callable
         Called with each outcome, one at a time.
-    state : State
     clock : callable
         Unix seconds.
     """

@@ -42,7 +42,6 @@ def body_for(form: str, message: IncidentNotification, summary: Summary | None =
     Parameters
     ----------
     form : {"standard", "slack", "alertmanager", "pagerduty"}
-    message : IncidentNotification
     summary : Summary, optional
         Of the diagnosis that caused the event.
 

@@ -38,7 +38,6 @@ def outside(normal: FloatArray, anomalous: FloatArray, target: int, graph: Colum
         Units of spread, in time order, the worse direction positive; NaN where nothing was measured.
     target : int
         The effect of every column for which `graph` has no nearer one that moved.
-    graph : ColumnGraph
 
     Returns
     -------

@@ -97,7 +97,6 @@ def resemblance(normal: FloatArray, anomalous: FloatArray, target: int) -> Float
     Parameters
     ----------
     normal, anomalous : ndarray of shape (n_rows, n_columns), units of spread
-    target : int
 
     Returns
     -------

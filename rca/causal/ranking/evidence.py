@@ -67,12 +67,10 @@ def gather(
     normal : ndarray of shape (n_normal, n_columns), units of spread
         The worse direction positive.
     anomalous : ndarray of shape (n_anomalous, n_columns), units of spread
-    graph : ColumnGraph, optional
     target : int, optional
         Column with the problem to explain.
     seed : int
         Of the bootstrap.
-    rounds : int
     """
     shift = locations(normal, anomalous, seed, rounds)
     rise = np.arcsinh(np.maximum(shift, 0.0))

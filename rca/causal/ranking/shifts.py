@@ -29,8 +29,6 @@ def locations(normal: FloatArray, anomalous: FloatArray, seed: int, rounds: int 
     ----------
     normal : ndarray of shape (n_normal, n_columns), units of spread
     anomalous : ndarray of shape (n_anomalous, n_columns), units of spread
-    seed : int
-    rounds : int
 
     Returns
     -------

@@ -43,7 +43,6 @@ def scores(evidence: Evidence, weights: Mapping[str, float]) -> tuple[FloatArray
 
     Parameters
     ----------
-    evidence : Evidence
     weights : mapping of str to float
         Per feature, and `NOTHING`.
 

@@ -19,7 +19,6 @@ class NamedCause:
     ----------
     cause : str
         Catalogue id, or "unknown".
-    ranks : frozenset of int
     seconds_per_step : float, seconds
         NaN if the method gives no cost.
     interval : tuple of float, optional, seconds
@@ -49,7 +48,6 @@ class Answer:
         Training step in which the first straggler starts to be late.
     confidence : float
         Probability of `mode` by the method; NaN if it gives none.
-    abstained : bool
     mode_set : frozenset of str
         Failure modes that are not ruled out; empty if the method gives no sets.
     cause_sets : tuple of (frozenset of int, frozenset of str)

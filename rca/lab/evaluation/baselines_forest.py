@@ -77,7 +77,6 @@ class Forest:
 
     Attributes
     ----------
-    model : sklearn.ensemble.RandomForestClassifier
     n_windows : int
         Windows it was fitted on.
     """
@@ -126,7 +125,6 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
 
     Parameters
     ----------
-    classes : list of str
     probability : ndarray of shape (n_ranks, n_classes)
 
     Notes

@@ -27,8 +27,6 @@ def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], st
 
     Parameters
     ----------
-    window : Window
-    label : Label
     mode_of : callable
         Failure mode of a window by a method.
 
@@ -73,7 +71,6 @@ class DelaySummary(NamedTuple):
 
     Attributes
     ----------
-    windows : int
     before_onset : int
         Detected before the onset, which is chance; left out of the median.
     never : int

@@ -41,7 +41,6 @@ def bootstrap(
     ----------
     values : ndarray of shape (n_windows,)
         NaN if the score does not apply; a median allows infinite values.
-    rng : Generator
     statistic : callable
         Takes an array and ``axis``: ``numpy.mean`` or ``numpy.median``.
     """

@@ -48,12 +48,10 @@ class JudgedRow:
         First cause of the label; "healthy" without one.
     severity : float
         Largest severity of the label's causes, 0 to 1; NaN if unknown.
-    world_size : int
     hours : float
         Length of the window.
     signals : str
         Key of `rca.lab.evaluation.signal_sets.SIGNAL_SETS`.
-    method : str
     first_cause : str
         First cause of the answer, or its failure mode without a cause.
     delay_steps : float
@@ -64,7 +62,6 @@ class JudgedRow:
         Of `rca.lab.evaluation.signal_sets.TELEMETRY`, for the whole window, whatever `signals` are.
     mechanism : str
         What made a simulated window slow or not (see `rca.lab.simulation.mechanisms`), if the label says.
-    judged : Judged
     """
 
     window: str
@@ -175,7 +172,6 @@ def grouped(rows: Sequence[JudgedRow], by: str) -> dict[str, list[JudgedRow]]:
 
     Parameters
     ----------
-    rows : sequence of JudgedRow
     by : str
         Key of `GROUPINGS`.
     """

@@ -73,8 +73,6 @@ def judge(given: Diagnosis | Answer, label: Label, first_step: int | None = None
 
     Parameters
     ----------
-    given : Diagnosis or Answer
-    label : Label
     first_step : int, optional
         First step of the window; without it the onset is not judged.
     """

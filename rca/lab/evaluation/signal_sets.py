@@ -44,7 +44,6 @@ def restrict(window: Window, signals: str) -> Window:
 
     Parameters
     ----------
-    window : Window
     signals : str
         A key of `SIGNAL_SETS`.
     """

@@ -33,7 +33,6 @@ def evaluate_simulated(
 
     Parameters
     ----------
-    seeds : iterable of int
     bundles : sequence of path or None
         Bundle folders; None is the shipped one.
     signals : sequence of str

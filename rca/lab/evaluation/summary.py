@@ -105,7 +105,6 @@ class Difference:
 
     Attributes
     ----------
-    score : str
     estimate : Estimate
         Mean difference; `n` counts the windows for which both methods have the score.
     differing : int

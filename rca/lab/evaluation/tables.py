@@ -128,7 +128,6 @@ class AlarmRate(NamedTuple):
 
     Attributes
     ----------
-    alarms, windows : int
     hours : float
         Summed length of the healthy windows.
     rate, low, high : float

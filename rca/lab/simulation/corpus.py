@@ -36,7 +36,6 @@ def sampled(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
     version : {1, 2}
         Version 2 also has the mechanisms of `rca.lab.simulation.mechanisms`.
     cause : str, optional
@@ -95,7 +94,6 @@ def generate_corpus(
 
     Parameters
     ----------
-    n : int
     seed : int
         Window ``i`` depends on ``(seed, i)`` alone: a larger corpus begins with the smaller one.
     workers : Workers

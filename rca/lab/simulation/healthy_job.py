@@ -156,7 +156,6 @@ class GcPauses(Frozen):
     ----------
     every : int
         Steps between two pauses of a rank.
-    seconds : float
     together : bool
         Whether all ranks collect in the same step.
     uneven : float

@@ -21,7 +21,6 @@ class Runs:
 
     Parameters
     ----------
-    scenario : Scenario
     noise : Noise
         Of the scenario; it does not depend on the faults.
     actual, calm : ndarray of shape (n_steps,), seconds, optional

@@ -195,7 +195,6 @@ def sample_scenario(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
     cause : str, optional
         ``healthy`` or a catalogue id that the scenario must contain. By default about a third is healthy, and
         the rest spreads over all causes, some with two at once.

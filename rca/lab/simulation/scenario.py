@@ -169,7 +169,6 @@ class Telemetry(Frozen):
         Whether exporters sample a process's state (mostly sleeping) rather than its existence.
     forgets_dead : bool
         Whether the series of a process end with the process.
-    phase_accounting : PhaseAccounting
     load_columns, samples_counted : bool
         Whether rows hold the amount of input per step; `samples_counted` alone gives the samples only.
     begun_steps_reported : bool
@@ -223,7 +222,6 @@ class Scenario(Frozen):
     ----------
     parallelism : Parallelism
         Sizes of the parallel dimensions; their product is the world size.
-    ranks_per_node : int
     n_steps : int
         Training steps the window covers, warm-up included.
     dialect : {"gpu_cluster", "cpu_testbed", "mixed"}

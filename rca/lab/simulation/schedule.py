@@ -70,8 +70,6 @@ class Plan:
 
     Attributes
     ----------
-    shape : StepShape
-    graph : DependencyGraph
     program : Program
         The graph compiled.
     optype, stage, sequence, chunk, microbatch : ndarray of shape (n_ops,), int

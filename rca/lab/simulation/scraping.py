@@ -88,7 +88,6 @@ class MetricsScraper:
 
     Parameters
     ----------
-    run : FinishedRun
     rng : numpy.random.Generator
         Draws sample times and losses.
     node_names : sequence of str or None

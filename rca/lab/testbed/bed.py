@@ -38,7 +38,6 @@ class RankProcesses:
 
     Attributes
     ----------
-    pipes : Pipes
     read : callable
         Work of a loader, with its ``number``: 0 for the first.
     """

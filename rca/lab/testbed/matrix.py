@@ -97,7 +97,6 @@ class Matrix(BaseModel):
         Seed of affected ranks, steps and the order of captures.
     split_seed : int
         Seed of the assignment of groups and world sizes to parts; choose one with every cause in every part.
-    steps : int
     shares : dict of str to float
         Shares of the collection's parts; they add up to 1.
     """

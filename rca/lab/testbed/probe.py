@@ -31,7 +31,6 @@ class Capabilities:
         SCHED_FIFO for processes that replace hardware.
     direct_reads : bool
         Whether files in the temporary folder can be read without the page cache.
-    torch : bool
     """
 
     cores: int

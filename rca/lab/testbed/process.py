@@ -25,14 +25,12 @@ class Placement:
 
     Attributes
     ----------
-    core : int or None
     namespace : Path or None
         A network namespace's file.
     groups : sequence of Path
         cgroup directories to join.
     real_time : bool
         SCHED_FIFO where permitted, so that processes that replace hardware do not wait for the core.
-    nice : int
     """
 
     core: int | None = None

@@ -41,10 +41,8 @@ class Record:
     ----------
     rows : list of ndarray of shape (n_steps, len(Row))
         Per rank, on the monotonic clock; NaN if not reached.
-    samples : list of Sample
     exits : list of Exit
         Processes of ranks that ended early, in order.
-    acted : list of Acted
     unix_offset : float
         Unix time minus monotonic time, seconds.
     foreign_cpu_share : float

@@ -33,7 +33,6 @@ class JobShape(BaseModel):
     model : {"mlp", "transformer", "convolution"}
     world_size, nodes, pipeline : int
         `nodes` and `pipeline` divide `world_size`. Pipeline ranks are numbered stage by stage.
-    steps : int
     gpu_ranks : tuple of int
         Ranks that compute on a real GPU, one each; processes replace the other ranks' devices.
     """

@@ -39,7 +39,6 @@ class Trial:
 
     Attributes
     ----------
-    sources : dict of str to Pair
     windows : dict of str to int
         Number of windows of each source.
     digest : str
@@ -71,8 +70,6 @@ def run_trial(
     ----------
     champion : Path or None
         Bundle folder; None is the shipped bundle.
-    challenger : Path
-    collections : mapping of str to Path
     learned : set of str
         Digests of windows that either version has learned from; they are left out.
     n_windows : int

@@ -25,8 +25,6 @@ class Learned:
 
     Attributes
     ----------
-    heads : dict of str to FittedHead
-    thresholds : dict of str to float
     doubt : dict
         Optional members of ``heads.json``, see `rca.classify.uncertainty.Doubt`.
     """

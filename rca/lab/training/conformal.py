@@ -27,10 +27,8 @@ def fit_sets(corpus: Corpus, heads: Mapping[str, Head], level: float = LEVEL) ->
 
     Parameters
     ----------
-    corpus : Corpus
     heads : mapping of str to Head
         Fitted and calibrated on other parts of the corpus.
-    level : float
     """
     held = mask(corpus.part, "validation")
     modes = np.array(corpus.mode)
@@ -101,11 +99,9 @@ def floors(
     chances : ndarray of shape (n_rows, n_classes)
     truth : ndarray of shape (n_rows,), str
         True class per row.
-    classes : sequence of str
     weights : ndarray of shape (n_rows,)
     groups : ndarray of shape (n_rows,), str
         Rows of one group are not independent.
-    level : float
     """
     column = np.array([classes.index(name) for name in truth], dtype=np.int64)
     scores = -chances[np.arange(truth.size), column]

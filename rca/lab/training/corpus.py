@@ -36,7 +36,6 @@ class Example:
         Per kept rank the cause that the label blames it for, "" for the others.
     pattern, cause : str
         Of the label's first cause; "" if there is none.
-    mode : str
     scope : {"", "some", "job"}
         Whether the label blames some ranks or (nearly) all of them; "" for healthy windows.
     group : str

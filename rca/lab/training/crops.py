@@ -27,7 +27,6 @@ def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, La
 
     Parameters
     ----------
-    window : Window
     label : Label
         Its causes must say in which steps they act.
     first, end : int

@@ -15,7 +15,6 @@ def files_digest(path: Path, *, without: Iterable[str] = ()) -> str:
 
     Parameters
     ----------
-    path : Path
     without : iterable of str
         Names at the top of the folder that are left out.
 

@@ -37,10 +37,8 @@ class Distribution:
 
     Attributes
     ----------
-    workers : int
     rows, sample_rows : int
         Rows that were learned from, and those that found the number of rounds.
-    rounds : int
     """
 
     workers: int
@@ -64,7 +62,6 @@ def sample_of(group: np.ndarray[Any, Any], n_rows: int, seed: int) -> BoolArray:
     Parameters
     ----------
     group : ndarray of shape (n,), str
-    n_rows, seed : int
     """
     names, inverse, counts = np.unique(group, return_inverse=True, return_counts=True)
     drawn = np.random.default_rng(seed).permutation(names.size)
@@ -87,7 +84,6 @@ def grow(
     ----------
     parameters : mapping
         Of LightGBM; ``num_threads`` is that of the workers.
-    rounds : int
     rows : ndarray of shape (n_rows, n_features)
     codes : ndarray of shape (n_rows,), int
     weight : ndarray of shape (n_rows,)

@@ -37,7 +37,6 @@ class EarlierTrees:
         LightGBM text per head.
     columns : dict of str to ndarray of int
         Per head the column of the feature table that each of its inputs is.
-    classes : dict of str to tuple of str
     """
 
     sha256: str
@@ -68,7 +67,6 @@ class EarlierTrees:
 
         Parameters
         ----------
-        head : str
         n_features : int
             Of the current feature table.
         classes : tuple of str
@@ -98,7 +96,6 @@ def with_columns(text: str, columns: IntArray, n_features: int) -> str:
 
     Parameters
     ----------
-    text : str
     columns : ndarray of shape (n_inputs,), int
         Column of each input of the model.
     n_features : int
@@ -126,10 +123,8 @@ def with_classes(text: str, places: list[int], n_classes: int) -> str:
 
     Parameters
     ----------
-    text : str
     places : list of int
         New place of each class of the model.
-    n_classes : int
     """
     begin, end = text.index("Tree=0\n"), text.index("end of trees")
     trees = re.split(r"^Tree=\d+\n", text[begin:end], flags=re.MULTILINE)[1:]

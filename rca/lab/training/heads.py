@@ -167,7 +167,6 @@ def with_healthy(target: Target, windows: FloatArray) -> Target:
 
     Parameters
     ----------
-    target : Target
     windows : ndarray of shape (n, n_window_features)
     """
     n = windows.shape[0]
@@ -229,8 +228,6 @@ def fit_head(
     ----------
     name : str
         Key of `rca.classify.classifier.HEADS`.
-    target : Target
-    seed : int
     settings : mapping of str to float, optional
         Replace those of `PARAMETERS`.
     earlier : EarlierTrees, optional
@@ -330,7 +327,6 @@ def calibrate(raw: FloatArray, codes: IntArray, n_classes: int, weights: FloatAr
     ----------
     raw : ndarray of shape (n_rows, n_scores), log-odds
     codes : ndarray of shape (n_rows,), int
-    n_classes : int
     weights : ndarray of shape (n_rows,)
     """
     from scipy.optimize import minimize

@@ -39,7 +39,6 @@ def healthy_windows(
 
     Parameters
     ----------
-    n, seed : int
     workers, cache
         Without influence on the result.
     progress : callable

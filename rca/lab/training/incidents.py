@@ -63,7 +63,6 @@ def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Inciden
 
     Parameters
     ----------
-    folder : Path
     every_part : bool
         Learn from all of them: folds decide what is held out, not the manifest.
 

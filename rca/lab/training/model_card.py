@@ -52,7 +52,6 @@ class Card:
         The manifest's: command and library versions.
     facts : mapping
         As of `rca.lab.training.data_facts.data_facts`.
-    thresholds : mapping of str to float
     rows : mapping of str to sequence of JudgedRow
         Of held-out windows, by source.
     causal_report : mapping

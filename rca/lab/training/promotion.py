@@ -35,13 +35,10 @@ class Promotion:
 
     Attributes
     ----------
-    version : int
     against : int or None
         The champion it was compared with; None is the shipped bundle.
-    verdict : Verdict
     windows : dict of str to int
         Test windows by source; empty if no comparison was possible.
-    promoted : bool
     forced : str or None
         Reason for a promotion against the verdict.
     """
@@ -73,7 +70,6 @@ class Judgement:
     ----------
     against : int or None
         The champion it was compared with; None is the shipped bundle.
-    verdict : Verdict
     trial : Trial or None
         None if no comparison was possible.
     """
@@ -132,14 +128,12 @@ def promote(
 
     Parameters
     ----------
-    registry : Registry
     name : str
         Number or alias of the version.
     collections : sequence of Path
         Real windows; must include the collections that either version was tested on.
     n_windows : int
         Simulated scenarios of the frozen test set.
-    workers : Workers
     force : str, optional
         Promote against the verdict for this reason, which is kept as a tag.
 
@@ -223,8 +217,6 @@ def pass_judged(
 
     Parameters
     ----------
-    registry : Registry
-    found : RegisteredVersion
     by : str
         User who promotes; kept as a tag.
     forced : str, optional

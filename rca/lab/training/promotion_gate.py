@@ -80,8 +80,6 @@ class Check:
     ----------
     source : str
         ``simulated``, the name of a collection, or ``all``.
-    name : str
-    champion, challenger : float
     difference : Estimate
         Challenger minus champion (of latency: challenger over champion), with its 95 % interval.
     finding : {"better", "as good", "worse"}
@@ -104,7 +102,6 @@ class Verdict:
 
     Attributes
     ----------
-    checks : tuple of Check
     objections : tuple of str
         Reasons against the comparison as a whole; one of them is enough to fail.
     """

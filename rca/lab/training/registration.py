@@ -17,13 +17,10 @@ def register(registry: Registry, run_id: str, bundle: Path, tags: Mapping[str, s
 
     Parameters
     ----------
-    registry : Registry
     run_id : str
         The training run that made it.
-    bundle : Path
     tags : mapping of str to str
         `rca.lab.training.registry.SHA256` among them.
-    description : str
 
     Returns
     -------

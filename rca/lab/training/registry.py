@@ -43,14 +43,10 @@ class RegisteredVersion:
 
     Attributes
     ----------
-    number : int
-    aliases : tuple of str
     sha256 : str
         Of the bundle's manifest.
-    created : datetime
     run_id : str
         Training run it came from.
-    tags : dict of str to str
     scores : dict of str to float
         The run's metrics; empty if `Registry.with_scores` has not read them, or if the run is deleted.
     """
@@ -197,7 +193,6 @@ class Registry:
 
         Parameters
         ----------
-        found : RegisteredVersion
         expected : RegisteredVersion or None
             The champion it was compared with.
 

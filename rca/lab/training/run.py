@@ -75,7 +75,6 @@ class Trained:
 
     Attributes
     ----------
-    bundle : Path
     card : Card
         Everything that was measured.
     parameters : dict

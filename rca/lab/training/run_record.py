@@ -40,12 +40,10 @@ def record(
     ----------
     uri : str
         MLflow tracking URI.
-    bundle : Path
     card : Card
         All results of the run.
     parameters : mapping
         Options and chosen values of the run.
-    registered : bool
     tags : mapping of str to str, optional
         Further tags of the version. If they have `rca.lab.training.registry.ORDER`, a version with the same
         order is not registered again.

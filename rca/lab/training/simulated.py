@@ -37,7 +37,6 @@ def simulated_examples(
 
     Parameters
     ----------
-    n_windows, seed : int
     workers : Workers
         Without influence on the result.
     cache : FeatureCache, optional
@@ -64,7 +63,6 @@ def kept_examples(
     ----------
     kind : str
         Name for the cache: the kind of example that `make` makes.
-    seeds : sequence of int
     make : callable
         Picklable; from a seed to its example.
     workers, cache

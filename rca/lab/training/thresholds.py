@@ -39,7 +39,6 @@ def choose_thresholds(
 
     Parameters
     ----------
-    corpus : Corpus
     heads : dict of str to Head
         Fitted and calibrated on other parts of the corpus.
     more_healthy : ndarray of shape (n, n_window_features), optional
@@ -78,7 +77,6 @@ def _alarm(suspicion: FloatArray, budget: float) -> float:
     ----------
     suspicion : ndarray of shape (n_healthy_windows,)
         Probability of a fault.
-    budget : float
     """
     n = suspicion.size
     budget = max(budget, _upper_bound(0, n))

@@ -145,7 +145,6 @@ def log_run(
         MLflow tracking URI.
     name : str
         Of the run, in lists.
-    parameters, metrics : mapping
     facts : mapping
         As of `rca.lab.training.data_facts.data_facts`; each source becomes a data set with its digest.
     bundle : Path

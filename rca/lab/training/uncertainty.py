@@ -35,7 +35,6 @@ def fit_answers(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[s
 
     Parameters
     ----------
-    corpus : Corpus
     heads : mapping of str to Head
         Fitted and calibrated on other parts of the corpus.
     thresholds : mapping of str to float

@@ -36,7 +36,6 @@ def download(source: str, uri: str, folder: Path, sha256: str) -> Path:
         URI of the files.
     uri : str
         MLflow tracking URI.
-    folder : Path
     sha256 : str
         Of the bundle's manifest, which has the digests of all other files.
 

@@ -19,7 +19,6 @@ def balanced(corpus: Corpus, real_share: float) -> FloatArray:
 
     Parameters
     ----------
-    corpus : Corpus
     real_share : float
         Share of the training part's weight that real windows get together.
 

@@ -21,7 +21,6 @@ def pictures_of(diagnosis: Diagnosis, window: Window | None = None) -> tuple[Pic
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     window : Window, optional
         The diagnosed window. Without it, there is no picture of lateness and none of signals.
     """

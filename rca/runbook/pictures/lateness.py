@@ -32,7 +32,6 @@ def lateness_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     window : Window
         The diagnosed window.
     """

@@ -32,7 +32,6 @@ def signal_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
 
     Parameters
     ----------
-    diagnosis : Diagnosis
     window : Window
         The diagnosed window.
     """

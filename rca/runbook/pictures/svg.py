@@ -22,10 +22,8 @@ class Picture:
 
     Attributes
     ----------
-    title : str
     caption : str
         How to read it, in a sentence.
-    svg : Markup
     """
 
     title: str

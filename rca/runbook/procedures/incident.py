@@ -28,7 +28,6 @@ class Place:
 
     Attributes
     ----------
-    node : str or None
     ranks : tuple of int
         Blamed ranks on the node, as far as it is known which are.
     values : dict
@@ -55,12 +54,10 @@ class Incident:
 
     Attributes
     ----------
-    diagnosis_id : str
     blamed : bool
         Whether the diagnosis names the cause. If not, the places are those of its stragglers.
     places : tuple of Place
         The first `MOST_PLACES`.
-    more_places : int
     values : dict
         Placeholders with the same value at all places.
     withheld : bool
@@ -83,8 +80,6 @@ class Incident:
 
         Parameters
         ----------
-        diagnosis : Diagnosis
-        cause : str
         job : Job, optional
             Of the window: says which GPU, PCI address and adapter each rank has.
         """

@@ -25,7 +25,6 @@ class Library:
     ----------
     runbooks : mapping of str to RunbookSource
         By cause: those of the catalogue, and ``unknown``.
-    common : Common
     of_site : frozenset of str
         Causes whose runbook is the site's own.
     """

@@ -70,24 +70,20 @@ class Runbook(_Frozen):
 
     Attributes
     ----------
-    cause, meaning : str
     owner : {"infrastructure", "workload", "either"}
     platform : {"kubernetes", "slurm", "host"}
     of_site : bool
         Whether the site replaced the runbook of the package.
-    diagnosis_id : str or None
     places : list of str
         Blamed ranks, nodes and devices, in words.
     notes : list of str
         What is unusual about this incident.
-    replace : list of Open
     verify, contain, fix, confirm : list of Step
         Numbered across the sections.
     plan : list of str
         Actions that the diagnosis suggests against the cause, with gain and cost.
     roll_back : list of UndoneStep
         The last change first.
-    escalate : list of Escalation
     """
 
     cause: str
@@ -115,7 +111,6 @@ def runbook(
 
     Parameters
     ----------
-    library : Library
     cause : str
         Of the catalogue, or ``unknown``.
     platform : {"kubernetes", "slurm", "host"}, optional

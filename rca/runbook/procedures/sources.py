@@ -130,7 +130,6 @@ class Common(_Strict):
         Known values of placeholders.
     run_on : dict
         Beginning of a command on a node or beside a rank, by platform.
-    placeholders, steps : dict
     roll_back : tuple of StepSource
         What is undone last, in every runbook.
     """

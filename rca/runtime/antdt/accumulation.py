@@ -81,7 +81,6 @@ def accumulated(workers: Sequence[Hardware], total: int, *, most_steps: int = 64
 
     Parameters
     ----------
-    workers : sequence of Hardware
     total : int
         Samples of one step, all workers together.
     most_steps : int

@@ -44,7 +44,6 @@ class Agent:
     ----------
     store : KeyValueStore
         Of the job, such as `torch.distributed.TCPStore`.
-    rank : int
     first : Decision
         Sizes at the start, the same in all ranks.
     controller : Controller, optional
@@ -100,7 +99,6 @@ class Agent:
 
         Parameters
         ----------
-        model : DistributedDataParallel
         hook, state : optional
             Another communication hook to use for the all-reduce, and its state. It has to average.
         """

@@ -95,14 +95,7 @@ class Agreement:
 
 
 class Times:
-    """Batch times of all ranks on their way to rank 0.
-
-    Parameters
-    ----------
-    store : KeyValueStore
-    n_workers : int
-    prefix : str
-    """
+    """Batch times of all ranks on their way to rank 0."""
 
     def __init__(self, store: KeyValueStore, n_workers: int, prefix: str = "antdt") -> None:
         self._store, self._prefix = store, prefix

@@ -103,10 +103,6 @@ def step_seconds(sizes: IntArray, speed: FloatArray, fixed: FloatArray | None = 
 def equal(n_workers: int, total: int) -> IntArray:
     """Batch sizes of static data parallelism; the first workers take what remains.
 
-    Parameters
-    ----------
-    n_workers, total : int
-
     Returns
     -------
     ndarray of shape (n_workers,), int

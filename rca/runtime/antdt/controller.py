@@ -111,7 +111,6 @@ class NonDedicated:
 
         Parameters
         ----------
-        reading : Reading
         next_step : int
             First step that new sizes can apply to.
 
@@ -200,10 +199,8 @@ class Dedicated:
 
     Parameters
     ----------
-    decision : Decision
     hardware : sequence of Hardware
         Memory limits and fixed times; the speeds are measured, by a monitor without a fixed time.
-    most_steps : int
     least_gain : float
         Smallest share of the step time for which sizes change. Sizes are searched anew when the speed of a
         worker has changed by half of it: all ranks wait for the search.

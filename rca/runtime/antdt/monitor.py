@@ -41,7 +41,6 @@ class Reading:
         Median of the short window; NaN if a worker did too few batches.
     ratio_short, ratio_long : ndarray of shape (n_workers,)
         Seconds per sample divided by those of the peers; 1 is as fast, 2 is half as fast.
-    stragglers : tuple of Straggler
     """
 
     at: float
@@ -67,8 +66,6 @@ class Monitor:
 
     Parameters
     ----------
-    n_workers : int
-    thresholds : Thresholds, optional
     hardware : sequence of str, optional
         Kind of each worker's device. Workers of one kind are peers; a whole kind can be deterministic.
     fixed : float
@@ -106,7 +103,6 @@ class Monitor:
 
         Parameters
         ----------
-        worker : int
         at : float
             When the batch ended, seconds; any clock that all calls share.
         seconds : float

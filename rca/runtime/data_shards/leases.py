@@ -38,14 +38,10 @@ class Lease:
 
     Attributes
     ----------
-    id : str
-    worker : str
-    shard : Shard
     start, done : int
         Offsets in the shard: where this lease began, and up to where it has reported.
     expires_at : float
         Seconds of the clock of the shards.
-    state : LeaseState
     """
 
     id: str
@@ -69,7 +65,6 @@ class Lease:
         ----------
         done : int
             Offset up to which the worker has trained. A smaller one than before only renews the lease.
-        moment : float
         lease_seconds : float
             The lease is renewed by so much.
 
@@ -125,12 +120,10 @@ class Receipt:
 
     Attributes
     ----------
-    lease_id : str
     accepted : bool
         Whether all reported samples count for this lease. Otherwise another worker trains the rest.
     done : int
         Offset up to which samples count for this lease.
-    state : LeaseState
     """
 
     lease_id: str
@@ -172,7 +165,6 @@ class Progress:
         Numbers of such epochs, and of epochs that are done. All others have not begun.
     samples : int
         Trained samples of all epochs.
-    finished : bool
     """
 
     epochs: tuple[EpochProgress, ...]
@@ -215,7 +207,6 @@ class Checkpoint:
 
         Parameters
         ----------
-        plan : ShardPlan
         held : sequence of int
             Positions of open shards that have a lease.
         """

@@ -61,11 +61,8 @@ class ShardPlan:
 
     Attributes
     ----------
-    n_samples : int
     shard_size : int
         Samples of a shard; the last shard of an epoch may have fewer.
-    n_epochs : int
-    seed : int
     shuffle : bool
         Whether shards, and the samples in each, have a random order.
     lease_seconds : float
@@ -156,7 +153,6 @@ class ShardPlan:
 
         Parameters
         ----------
-        shard : Shard
         start, stop : int
             Part of the shard, the whole one if not given.
 

@@ -53,7 +53,6 @@ class ShardSampler:
 
     Parameters
     ----------
-    service : ShardService
     worker : str
         Name of this worker. After a restart it is another worker, or its old shards are released first.
     batch_size : int or callable
@@ -103,10 +102,6 @@ class ShardSampler:
 
     def take(self, n_samples: int) -> IntArray:
         """Take the next samples; they may come from several shards.
-
-        Parameters
-        ----------
-        n_samples : int
 
         Returns
         -------

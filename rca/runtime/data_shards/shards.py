@@ -31,7 +31,6 @@ class Shards:
 
     Parameters
     ----------
-    plan : ShardPlan
     clock : callable
         Gives seconds.
 
@@ -61,7 +60,6 @@ class Shards:
 
         Parameters
         ----------
-        worker : str
         lease_id : str, optional
             Chosen by the caller, so that it can repeat a call whose answer was lost.
 

@@ -18,7 +18,6 @@ def best_learning_rate(loss: Tensor, parameters: Sequence[Tensor]) -> float:
     ----------
     loss : Tensor
         Over as many samples as memory allows, so that the gradient has little noise.
-    parameters : sequence of Tensor
 
     Returns
     -------

@@ -88,7 +88,6 @@ def dynamic_groups(progress: Progress, distance: float = GROUP_DISTANCE) -> Mode
 
     Parameters
     ----------
-    progress : Progress
     distance : float
         Largest difference between two members of a group, seconds.
     """
@@ -157,7 +156,6 @@ def _best_runs(rate: FloatArray, n_runs: int) -> list[int]:
     ----------
     rate : ndarray of shape (n_workers, n_workers)
         Of the run from `start` to `end`, both included.
-    n_runs : int
     """
     n = rate.shape[0]
     best = np.full(n + 1, -np.inf)

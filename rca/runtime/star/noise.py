@@ -96,7 +96,6 @@ def noise_scale(
     ----------
     small_squared, large_squared : ndarray of shape (n_steps,)
         As for `signal_and_noise`.
-    small, large : float
     seed : int
         Of the bootstrap.
 

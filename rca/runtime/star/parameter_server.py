@@ -78,7 +78,6 @@ def serve(
     ----------
     parameters : Tensor of shape (n_parameters,)
         Changed by `update`; float32 or float64.
-    n_workers : int
     grouping : Grouping
         Numbers of workers in it are ranks.
     update : callable

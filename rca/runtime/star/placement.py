@@ -53,7 +53,6 @@ class Node:
     ----------
     cpu, bandwidth : float
         In the units of the tasks.
-    devices : int
     """
 
     cpu: float
@@ -91,11 +90,6 @@ class Placement:
 
 def place(tasks: Sequence[Task], nodes: Sequence[Node]) -> Placement:
     """Place all tasks on nodes with enough devices.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-    nodes : sequence of Node
 
     Raises
     ------

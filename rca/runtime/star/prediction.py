@@ -111,10 +111,6 @@ class Prediction:
 class Predictor:
     """Fitted once, used for many steps.
 
-    Parameters
-    ----------
-    history : History
-
     Attributes
     ----------
     errors : tuple of float or None

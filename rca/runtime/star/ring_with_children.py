@@ -78,7 +78,6 @@ class RingWithChildren:
     ----------
     group : ProcessGroup
         Of the ring, or of this child alone.
-    ledger : Ledger
     over : bool
         Whether the ring has closed.
 

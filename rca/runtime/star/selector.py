@@ -77,7 +77,6 @@ def features(
         Recent own times.
     progress : Progress
         With the usual times of these steps.
-    modes : sequence of Mode
     server_seconds : float
         Time of the server for one message.
     """

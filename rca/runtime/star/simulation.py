@@ -159,9 +159,6 @@ def with_server(job: Job, grouping: Grouping, seconds: float, *, seed: int = 0) 
 
     Parameters
     ----------
-    job : Job
-    grouping : Grouping
-    seconds : float
     seed : int
         Modes with the same seed have the same steps.
     """
@@ -193,7 +190,6 @@ def with_ring(job: Job, children: Sequence[int], seconds: float, *, seed: int = 
 
     Parameters
     ----------
-    job : Job
     children : sequence of int
         They hand in gradients between updates. Not all workers.
     seconds, seed

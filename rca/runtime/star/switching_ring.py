@@ -58,7 +58,6 @@ class Change:
     ----------
     update : int
         It holds for the updates after so many.
-    ring, children : tuple of int
     """
 
     update: int

@@ -79,7 +79,6 @@ def planned_pauses(pauses: FloatArray, every: int) -> FloatArray:
     ----------
     pauses : ndarray of shape (n_ranks, n_steps), seconds
         As measured, such as the window's `gc_seconds`; NaN counts as none.
-    every : int
 
     Returns
     -------

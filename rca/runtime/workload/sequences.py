@@ -46,7 +46,6 @@ def sequence_costs(lengths: Sequence[int], square: float) -> FloatArray:
 
     Parameters
     ----------
-    lengths : sequence of int
     square : float
         Cost of a pair of tokens; 0 packs by tokens. See `fit_square`.
     """
@@ -104,7 +103,6 @@ def pack(lengths: Sequence[int], n_ranks: int, *, square: float, most_tokens: in
     ----------
     lengths : sequence of int
         Tokens of each sequence.
-    n_ranks : int
     square : float
         As in `sequence_costs`.
     most_tokens : int, optional

@@ -25,7 +25,6 @@ class StageBalance:
 
     Attributes
     ----------
-    layers : tuple of int
     seconds : tuple of float
         Compute of each stage per microbatch.
     """
@@ -51,7 +50,6 @@ def balance_stages(
     ----------
     layer_seconds : sequence of float, seconds
         Compute of each layer, in the order of the model.
-    n_stages : int
     extra : sequence of float, seconds, optional
         Compute that a stage has beside its layers, such as embedding and loss.
     least : int
@@ -121,7 +119,6 @@ def as_scenario(
     ----------
     before, after : StageBalance
         Of equal layers.
-    layer_seconds : float
     """
     gained = {
         stage: new - old for stage, (old, new) in enumerate(zip(before.layers, after.layers, strict=True))

@@ -28,7 +28,6 @@ class RankEnd(NamedTuple):
 
     Attributes
     ----------
-    events : sequence of mapping
     last_sign : float, Unix seconds
         Last sample, step or event.
     begun : float, Unix seconds

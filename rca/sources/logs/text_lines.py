@@ -44,7 +44,6 @@ class Line:
 
     Attributes
     ----------
-    text : str
     path : Path
         The file of the line.
     named : int or None

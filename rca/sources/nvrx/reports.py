@@ -69,7 +69,6 @@ class Report:
         Median time of a section on each rank, and how often it ran.
     kernels : dict of int to dict of str to (median, total)
         Median and total time of each kernel on a rank, in one unit.
-    nodes : dict of int to str
     flagged : set of int
         Ranks that are called stragglers, without a score.
     n_ranks : int

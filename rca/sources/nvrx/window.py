@@ -89,7 +89,6 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
     Parameters
     ----------
-    paths : sequence of Path
     job_id : str
         Of the window; reports hold none.
 

@@ -62,7 +62,6 @@ class Answer:
 
     Attributes
     ----------
-    status : int
     headers : mapping of str to str
         By their usual spelling.
     body : bytearray

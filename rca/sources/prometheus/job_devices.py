@@ -46,7 +46,6 @@ class JobDevices:
         The last one, of pods that moved.
     current : set of (namespace, name)
         Pods that exist at the end; empty if kube-state-metrics does not say.
-    notes : tuple of str
     """
 
     matchers: tuple[tuple[str, ...], ...]
@@ -64,15 +63,11 @@ class JobSearch:
 
     Parameters
     ----------
-    server : Prometheus
-    job : str
     start, end : float, Unix seconds
     names : sequence of str
         Metrics of devices that the server has.
     matchers : tuple of str
         Matchers that every series has to meet.
-    namespace : str or None
-    label_map : LabelMap
     """
 
     server: Prometheus

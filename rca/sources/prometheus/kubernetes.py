@@ -26,7 +26,6 @@ class Scheme:
 
     Attributes
     ----------
-    title : str
     job : str
         The label with the job's name.
     index : str
@@ -77,7 +76,6 @@ class Pod:
 
     Attributes
     ----------
-    namespace, name : str
     group : str
         Kind of the pod; empty if all are alike.
     outer, index : int
@@ -135,7 +133,6 @@ def ordinals(pods: Iterable[Pod], with_devices: Iterable[tuple[str, str]]) -> di
 
     Parameters
     ----------
-    pods : iterable of Pod
     with_devices : iterable of (namespace, name)
     """
     held = list(pods)

@@ -35,7 +35,6 @@ class LabelMap(BaseModel):
 
     Attributes
     ----------
-    labels : LabelNames
     nodes : tuple of str
         Nodes in the order of their ranks.
     ranks : mapping of str to (sequence of int or mapping of int to int)

@@ -22,7 +22,6 @@ def find_machines(search: JobSearch, names: Sequence[str]) -> tuple[JobDevices, 
 
     Parameters
     ----------
-    search : JobSearch
     names : sequence of str
         Metrics of machines that the server has.
 

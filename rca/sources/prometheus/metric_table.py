@@ -46,8 +46,6 @@ class Place:
 
     Attributes
     ----------
-    node : str or None
-    rank : int or None
     device : str or None
         First part of the device's name.
     whole : bool
@@ -66,7 +64,6 @@ class PlacedSeries:
 
     Attributes
     ----------
-    matrix : Matrix
     places : tuple of Place or None
         Of each series of the matrix; None leaves it out.
     """

@@ -33,10 +33,6 @@ def with_hardware(
 
     Parameters
     ----------
-    places : Places
-    found : JobDevices
-    devices : DeviceNames
-    server : Prometheus
     matchers : sequence of str
         Matchers that every series has to meet.
     start, end : float, Unix seconds

@@ -83,8 +83,6 @@ def read_samples(
 
     Parameters
     ----------
-    server : Prometheus
-    queries : sequence of Query
     report : callable
         ``report(phase, done, total)``.
     max_samples : int

@@ -36,8 +36,6 @@ class Places:
     Attributes
     ----------
     ranks : mapping of device to int
-    places : tuple of RankPlace
-    world_size : int
     notes : tuple of str
         How ranks were numbered, and what could not be.
     """

@@ -97,7 +97,6 @@ def read_prometheus(
         Note warnings of the server in place of an error.
     headers : mapping of str to str, optional
         Sent with every request, such as ``X-Scope-OrgID`` with the tenant of Mimir. No message shows values.
-    max_samples : int
     report : callable, optional
         ``report(phase, done, total)``.
 

@@ -50,7 +50,6 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
     Parameters
     ----------
-    paths : sequence of Path
     job_id : str
         Of the window; logs hold none.
 

@@ -40,7 +40,6 @@ def one_clock(
     ----------
     kept : sequence of (StepShape, DependencyGraph, object)
         Commonest first; starts are shifted in place.
-    notes : list of str
     correct : bool
         False leaves every clock as traced, as the published tool does.
 
@@ -150,7 +149,6 @@ def sampled_steps(n_values: int, n_steps: int) -> IntArray:
     ----------
     n_values : int
         Operations in one step, over all data ranks.
-    n_steps : int
     """
     count = max(2 * FIRST_STEPS, SAMPLED_VALUES // n_values)
     if count >= n_steps:

@@ -39,8 +39,6 @@ def joint_offsets(gaps: list[Gap], n_data: int, n_stages: int, smallest: float) 
 
     Parameters
     ----------
-    gaps : list of Gap
-    n_data, n_stages : int
     smallest : float, seconds
         If the ends of no group differ by more, all offsets are 0.
 

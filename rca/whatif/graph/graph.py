@@ -135,7 +135,6 @@ class Program:
         Whether the operation can end the step.
     across : ndarray of shape (n_units,), bool
         Whether the unit is synchronised across data ranks.
-    n_slots, n_ops : int
     """
 
     dep_start: npt.NDArray[np.int32]

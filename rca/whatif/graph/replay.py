@@ -36,7 +36,6 @@ class ScenarioBatch:
         Where the traced time is used; elsewhere the ideal time is used.
     row : ndarray of shape (n_scenarios, n_columns), int32
         Row of `work` that each column reads.
-    fold : int
     """
 
     work: Work
@@ -186,7 +185,6 @@ def end_times(
 
     Parameters
     ----------
-    graph : DependencyGraph
     work, delays : ndarray of shape (n_ops, n_data, n_steps), seconds
 
     Returns
@@ -230,8 +228,6 @@ def replay_batch(
 
     Parameters
     ----------
-    program : Program
-    mix : ScenarioBatch
     engine : {"auto", "numpy", "numba"}
         "auto" uses the kernels if they are loaded or the batch is large.
     threads : int

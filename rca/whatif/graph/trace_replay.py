@@ -32,10 +32,6 @@ class ShapeReplay:
 
     Attributes
     ----------
-    shape : StepShape
-    graph : DependencyGraph
-    program : Program
-    times : DerivedTimes
     ideal : ndarray of shape (n_ops,), seconds
     position : ndarray of shape (n_steps,), int
         Positions of its steps among all steps of the trace.
@@ -55,7 +51,6 @@ class TraceReplay:
 
     Attributes
     ----------
-    parts : tuple of ShapeReplay
     steps : ndarray of shape (n_steps,), int
         Steps that could be replayed, sorted.
     measured : ndarray of shape (n_steps,), float32, seconds
@@ -66,8 +61,6 @@ class TraceReplay:
     data_ranks : ndarray of shape (n_data,), int
     clock : ndarray of shape (n_data, n_stages), seconds
         Clock offsets that were removed.
-    meta : TraceMeta
-    notes : tuple of str
     left_out : int
         Steps of the trace that could not be replayed.
     engine : {"auto", "numpy", "numba"}

@@ -33,7 +33,6 @@ class Layout:
     optype, stage, sequence : ndarray of shape (n_ops,), int
     chunks : ndarray of shape (3, n_ops), int
         Chunk within the stage, chunk within the model, and microbatch; -1 until a row is read.
-    n_data : int
     rare_pauses : bool
         Whether garbage collection is rare. Then a worker without such a row has no missing row.
     """

@@ -57,7 +57,6 @@ class BlockedTrace:
     ----------
     columns : list of str
         Trace columns the file has.
-    blocks : list of Block
     contiguous : bool
         Whether the rows of each step follow one another. If not, a block reads every row group that may
         have one of its steps, so row groups are read several times.
@@ -86,7 +85,6 @@ class BlockedTrace:
 
         Parameters
         ----------
-        columns : sequence of str
         chosen : iterable of int, optional
             Positions of blocks, ascending; all by default.
 

@@ -93,7 +93,6 @@ class RowOrder:
         Positions of the rows of known types within the step.
     computes : ndarray of int
         Positions of the forward and backward computes within the step.
-    sizes : StepSizes
     """
 
     keys: Columns
@@ -109,15 +108,11 @@ class TraceContents:
 
     Attributes
     ----------
-    facts : TraceFacts
     steps : ndarray of shape (n_steps,), int
-    sizes : StepSizes
     row_order : ndarray of shape (n_steps,), int
         Position in `row_orders` of the order of the rows; -1 if the step has an order of its own.
-    row_orders : list of RowOrder
     ranks : ndarray of shape (n_data, n_stages), int
         Smallest traced rank of every worker; `NO_RANK` where no row gives one.
-    notes : list of str
     """
 
     facts: TraceFacts

@@ -88,9 +88,6 @@ def stream_replay(
     ----------
     path : path
         Parquet. It is fastest if steps follow one another and the rows of each step have the same order.
-    meta : mapping or path to YAML, optional
-    schedule : callable
-    correct_clocks : bool
     threads : int
         Threads of the replays.
     progress : callable, optional

@@ -38,8 +38,6 @@ class Components:
 
     Attributes
     ----------
-    replay : PhaseReplay
-    topology : Topology
     used : ndarray of shape (n_steps,), bool
         Steps with a replayed and a measured time.
     seconds : dict of str to ndarray of shape (n_ranks, n_steps), seconds

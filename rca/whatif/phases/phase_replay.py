@@ -36,7 +36,6 @@ class PipelineGrid:
         Where each (data rank, stage) cell begins in `order`.
     cell : ndarray of shape (n_cells,), int
         ``data_rank * n_stages + stage`` of each cell.
-    n_data, n_stages : int
     """
 
     order: IntArray
@@ -148,7 +147,6 @@ class PhaseReplay:
 
         Parameters
         ----------
-        phases : PhaseArrays
         job : Job
             Uses `job.hints["microbatches"]`; if absent, the number is fitted to `measured`.
         """

@@ -36,7 +36,6 @@ def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
     ----------
     trace : OpTrace
         One numbered row per operation.
-    n_stages : int
     named : int
         Chunks per stage according to ``mc`` or ``gmc`` of the whole trace; 0 if both are absent.
 

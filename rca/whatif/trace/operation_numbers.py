@@ -111,7 +111,6 @@ def restarted(trace: OpTrace, counting: Counting | None = None) -> OpTrace:
 
     Parameters
     ----------
-    trace : OpTrace
     counting : Counting, optional
         Counts of the whole trace, if `trace` is a part.
     """

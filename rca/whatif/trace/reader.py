@@ -175,8 +175,6 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: TracePart | None = 
 
     Parameters
     ----------
-    table : pyarrow.Table
-    meta : TraceMeta
     part : TracePart, optional
         Given if the table is a part of a trace. Checks that need the whole trace are left to the caller.
 

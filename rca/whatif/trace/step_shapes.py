@@ -232,7 +232,6 @@ def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) 
         Step numbers, and the number of their missing rows.
     n_rows : int
         Rows of a complete step.
-    notes : list of str
     """
     kept: BoolArray = holes <= LARGEST_HOLE * n_rows
     notes += dropped_note(steps[~kept])

@@ -100,7 +100,6 @@ class OpTrace:
         public format and the published results are.
     data_ranks : ndarray of shape (D,), int
         Numbers of the data ranks in the file.
-    meta : TraceMeta
     notes : tuple of str
         Repairs, dropped rows and assumptions, with counts.
     """

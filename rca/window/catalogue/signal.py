@@ -26,7 +26,6 @@ class Signal:
     channel : str or None
         Our short id; None for a metric that is known and deliberately unused. Several signals may
         feed one channel. They then share `kind`, `unit` and `combine`.
-    meaning : str
     unit : str
         Of one sample after `scale`. A counter's channel has this unit per second.
     kind : {"gauge", "counter", "bitmask", "state"}

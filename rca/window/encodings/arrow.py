@@ -50,7 +50,6 @@ def pieces(
 
     Parameters
     ----------
-    job : Job
     tables : iterable of (str, pyarrow.Table)
         All tables with their names; empty ones are left out of the body.
     compression : {"lz4", "zstd"} or None

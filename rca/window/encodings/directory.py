@@ -56,7 +56,6 @@ def write(
 
     Parameters
     ----------
-    job : Job
     tables : mapping of str to pyarrow.Table
         All tables by name; empty ones get no file.
     path : path

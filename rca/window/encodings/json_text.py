@@ -62,7 +62,6 @@ def parsed_json(body: Text, table: str, *, max_memory: int | None = None) -> Any
     Parameters
     ----------
     body : bytes-like
-    table : str
     max_memory : int, optional
         Most bytes that the document may take when it is read, by an estimate from above.
 

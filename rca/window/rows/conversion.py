@@ -24,7 +24,6 @@ def as_table(spec: TableSpec, data: TableLike) -> tuple[pa.Table, list[str]]:
 
     Parameters
     ----------
-    spec : TableSpec
     data : pyarrow.Table, data frame, or sequence of mappings
 
     Returns

@@ -36,7 +36,6 @@ class SeriesSet:
         The distinct signals, aliases resolved.
     signal, node, rank, device : ndarray of shape (n_series,), int
         Index into `signals`, `node_names` and `device_names`, and the rank number; -1 where there is none.
-    node_names, device_names : tuple of str
     unknown : mapping of str to int
         Metric names that the catalogue does not know, with their numbers of samples.
     """

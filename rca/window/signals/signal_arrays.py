@@ -80,9 +80,7 @@ def placed_channels(
 
     Parameters
     ----------
-    series : SeriesSet
     binned : ndarray of shape (n_series, n_bins)
-    placement : Placement
     """
     found = {
         channel: combined(binned, rows, placement, series.signals[series.signal[rows[0]]].combine)

@@ -49,11 +49,6 @@ def without_hidden_waits(phases: PhaseArrays, topology: Topology) -> PhaseArrays
 
     Without such columns the waiting is only taken off: own work is then the sum of the phases.
 
-    Parameters
-    ----------
-    phases : PhaseArrays
-    topology : Topology
-
     Returns
     -------
     PhaseArrays

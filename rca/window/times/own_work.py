@@ -66,7 +66,6 @@ def own_work(phases: PhaseArrays, stage: IntArray) -> OwnWork:
 
     Parameters
     ----------
-    phases : PhaseArrays
     stage : ndarray of shape (n_ranks,), int
         Pipeline stage of each rank: a phase without a timer counts as the median of its stage.
     """

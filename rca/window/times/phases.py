@@ -95,7 +95,6 @@ class PhaseArrays:
 
         Parameters
         ----------
-        window : Window
         only : collection of str, optional
             The phase and load columns that are needed; all if absent.
         """

@@ -19,7 +19,6 @@ class StepClock:
 
     Parameters
     ----------
-    window : Window
     steps : ndarray of shape (n_steps,), int64
     begin : ndarray of shape (n_steps,), Unix seconds
         The ranks' median start of each step.

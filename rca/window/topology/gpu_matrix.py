@@ -34,8 +34,6 @@ def read_gpu_matrix(text: str, source: str, node: str | None) -> HardwareTopolog
 
     Parameters
     ----------
-    text : str
-    source : str
     node : str or None
         The node it is about; None for every node.
 

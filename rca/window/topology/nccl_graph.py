@@ -32,8 +32,6 @@ def read_nccl_topology(text: str, source: str, node: str | None) -> HardwareTopo
 
     Parameters
     ----------
-    text : str
-    source : str
     node : str or None
         The node it is about; None for every node.
 

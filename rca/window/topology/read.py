@@ -40,7 +40,6 @@ def read_topology(
 
     Parameters
     ----------
-    paths : path or sequence of path
     nodes : sequence of str
         Nodes of the job. A file about one node, without its name, is about the node that the file is named
         after (``node-3.txt``). If no node of the job has that name, it is about every node.

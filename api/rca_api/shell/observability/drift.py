@@ -55,12 +55,7 @@ def population_stability_index(expected: Sequence[float], counts: Sequence[int])
 
 
 class AnswerDrift:
-    """The gauge ``rca_answer_drift``; it has no series while there is nothing to compare.
-
-    Parameters
-    ----------
-    registry : CollectorRegistry
-    """
+    """The gauge ``rca_answer_drift``; it has no series while there is nothing to compare."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauge = Gauge(
@@ -80,7 +75,6 @@ class AnswerDrift:
         ----------
         model : str
             SHA-256 of the bundle; another bundle starts from zero.
-        failure_mode : str
         confidence : float
             Probability of that failure mode.
         usual : AnswerShares or None

@@ -112,10 +112,8 @@ def stage(name: str, began: float, seconds: float) -> None:
 
     Parameters
     ----------
-    name : str
     began : float
         Unix seconds.
-    seconds : float
     """
     if _Process.tracer is not None:
         start_ns = int(began * 1e9)

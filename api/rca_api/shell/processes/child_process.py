@@ -47,8 +47,6 @@ class JobFailed(Exception):
 
     Attributes
     ----------
-    code, detail : str
-    hint : str or None
     reason : str
         Text of an unexpected exception, for logs; it may hold passwords.
     """

@@ -53,7 +53,6 @@ class ProcessesEnded(ProblemError):
         Number of processes.
     how : str
         How the last one ended.
-    retry_after_seconds : int
     """
 
     def __init__(self, times: int, how: str, retry_after_seconds: int) -> None:
@@ -90,10 +89,8 @@ class ComputePool:
     ----------
     setup : callable
         Gives the setup of a process at the moment it is started.
-    processes : int
     tasks_per_process : int
         Tasks after which a process is replaced, so that its memory does not grow without end; 0 for never.
-    metrics : Metrics
     """
 
     def __init__(

@@ -55,8 +55,6 @@ class Context:
 
     Attributes
     ----------
-    bundles : LoadedBundles
-    windows : WindowStore
     max_memory_bytes : int or None
         Most memory of one task, beyond that of an idle process; None for no limit.
     stages : dict of str to Timed
@@ -141,8 +139,6 @@ def call(task: Callable[..., Any], arguments: tuple[Any, ...], ids: Mapping[str,
 
     Parameters
     ----------
-    task : callable
-    arguments : tuple
     ids : mapping
         Ids for the log lines of this task, such as that of the request.
     """

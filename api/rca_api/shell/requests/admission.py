@@ -50,10 +50,8 @@ class Admission:
 
     Parameters
     ----------
-    settings : Settings
     seconds_until_free : callable
         Estimates the seconds that so many requests take, for `Retry-After`.
-    metrics : Metrics
     """
 
     def __init__(

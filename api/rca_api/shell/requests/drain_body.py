@@ -24,7 +24,6 @@ class DrainBody:
 
     Parameters
     ----------
-    app : ASGI application
     at_most : int
         Most bytes that are read: the size of the largest body.
     """

@@ -65,12 +65,10 @@ def page(
 
     Parameters
     ----------
-    session : Session
     statement : Select
         Rows of one mapped class, without an order.
     keys : tuple of mapped columns
         The order, all descending. Together they are unique, and none is null.
-    limit : int
     cursor : str or None
         Of the previous page.
     read : callable

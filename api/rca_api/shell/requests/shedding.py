@@ -31,9 +31,6 @@ class Shedding:
 
     Parameters
     ----------
-    app : ASGI application
-    admission : Admission
-    metrics : Metrics
     at_most : int
         Largest body that is discarded on a connection that stays open, bytes.
     """

@@ -185,7 +185,6 @@ def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> t
 
     Parameters
     ----------
-    method, url : str
     form : mapping, optional
         Fields of a form.
 

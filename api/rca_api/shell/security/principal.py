@@ -31,7 +31,6 @@ class Principal:
         Key id or token subject; None where authentication is off.
     name : str
         Name of the key or user of the token, for people.
-    scopes : frozenset of Scope
     """
 
     id: str | None

@@ -31,7 +31,6 @@ class Code:
 
     Attributes
     ----------
-    code : str
     verifier : str
         Secret of the browser; the issuer has its digest.
     redirect_uri : str
@@ -62,7 +61,6 @@ class SignIn:
         Has the issuer's addresses.
     verifier : TokenVerifier
         Chooses the token that this service takes.
-    post : callable, optional
     """
 
     def __init__(

@@ -24,8 +24,6 @@ class Setting:
 
     Attributes
     ----------
-    variable : str
-    description : str
     value, default : str
         As in the environment, with passwords hidden. A default that depends on the machine is empty.
     source : {"environment", "default"}

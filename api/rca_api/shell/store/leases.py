@@ -41,7 +41,6 @@ class Leases(Generic[Row]):
 
     Parameters
     ----------
-    table : mapped class
     key, owner, until, attempts : mapped columns
         Primary key; owner and end of the lease, null without one; number of claims.
     unfinished : condition
@@ -70,7 +69,6 @@ class Leases(Generic[Row]):
 
         Parameters
         ----------
-        at : datetime
         length : timedelta
             Of the leases that workers take.
         """
@@ -95,12 +93,10 @@ class Leases(Generic[Row]):
 
         Parameters
         ----------
-        session : Session
         wanted : Select
             Rows of the table, ordered and limited as the caller likes.
         owner : str
             Name of the worker, or of this claim.
-        at : datetime
         length : timedelta
             The lease ends at ``at + length`` unless it is renewed.
         most_attempts : int, optional

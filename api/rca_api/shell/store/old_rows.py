@@ -83,11 +83,8 @@ class Kind:
 
     Attributes
     ----------
-    name : str
-    table : mapped class
     order : tuple of mapped columns
         A time, then the primary key.
-    age : timedelta or None
     doomed : condition
         That a row of this age is deleted.
     at_once : int
@@ -107,13 +104,7 @@ class Kind:
 
 
 class OldRows:
-    """Rows that are older than their ages allow.
-
-    Parameters
-    ----------
-    database : Database
-    ages : Ages
-    """
+    """Rows that are older than their ages allow."""
 
     def __init__(self, database: Database, ages: Ages) -> None:
         self._database = database

@@ -76,7 +76,6 @@ def postgresql_engine(url: URL, most: int, longest_seconds: float) -> Engine:
 
     Parameters
     ----------
-    url : URL
     most : int
         Connections at once.
     longest_seconds : float

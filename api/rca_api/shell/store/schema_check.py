@@ -30,7 +30,6 @@ class Tables:
 
     Attributes
     ----------
-    schema : Schema
     fingerprint, expected : str
         Of the tables as they are, and as they should be.
     missing, unknown : tuple of str
@@ -58,12 +57,7 @@ class Tables:
 
 
 class SchemaCheck:
-    """Checks the tables of one database.
-
-    Parameters
-    ----------
-    database : Database
-    """
+    """Checks the tables of one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

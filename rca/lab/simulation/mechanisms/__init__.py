@@ -74,7 +74,6 @@ def sample_second(
 
     Parameters
     ----------
-    rng : numpy.random.Generator
     cause : str, optional
         ``healthy`` or a catalogue id. A cause of version 1 is drawn as there, a later one by its mechanism.
         Some healthy jobs have a mechanism that is harmless.

@@ -9,13 +9,7 @@ from rca.lab.testbed.scenario import Fault
 
 
 class Injector(ABC):
-    """A fault that can be started and stopped.
-
-    Parameters
-    ----------
-    bed : Bed
-    fault : Fault
-    """
+    """A fault that can be started and stopped."""
 
     def __init__(self, bed: Bed, fault: Fault) -> None:
         self.bed = bed

@@ -46,7 +46,6 @@ class GpuOperations:
 
     Parameters
     ----------
-    device : torch.device
     side : int
         Rows of the square matrices.
     traffic_bytes, copied_bytes : int

@@ -109,7 +109,6 @@ class TorchDevice:
     ----------
     network : Network
         Moved to the device.
-    device : torch.device
 
     Attributes
     ----------

@@ -138,7 +138,6 @@ class GpuProbe:
     ----------
     nvml : module
         ``pynvml``, initialized.
-    uuid : str
 
     Attributes
     ----------

@@ -30,9 +30,6 @@ class ProcessStat:
     ----------
     state : str
         ``R`` running, ``S`` sleeping, ``D`` waiting for a disk, ``T`` stopped, ``Z`` ended.
-    minor_faults, major_faults : int
-    user_seconds, system_seconds : float
-    resident_pages : int
     """
 
     state: str

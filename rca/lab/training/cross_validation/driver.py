@@ -57,7 +57,6 @@ class Results:
 
         Parameters
         ----------
-        keys : sequence of str
         make : callable
             From the positions of the keys that have no result to their results, in order.
 
@@ -91,9 +90,6 @@ def cross_validate(
 
     Parameters
     ----------
-    pool : Pool
-    folds : iterable of Fold
-    score : callable
     depends_on : sequence
         All that `score` depends on besides the fold and the code: a name, the seed, settings.
     results : Results

@@ -70,7 +70,6 @@ def folds(pool: Pool, per_cell: int) -> list[Fold]:
 
     Parameters
     ----------
-    pool : Pool
     per_cell : int
         Largest number of tested simulated windows of each cause and severity.
     """
@@ -103,7 +102,6 @@ def group_folds(pool: Pool, n: int, salt: str, stratum_of: Mapping[str, str]) ->
 
     Parameters
     ----------
-    pool : Pool
     n : int
         Number of folds.
     salt : str

@@ -46,8 +46,6 @@ def held_out_losses(head: FittedHead, target: Target, held: BoolArray) -> Losses
 
     Parameters
     ----------
-    head : FittedHead
-    target : Target
     held : ndarray of shape (n_rows,), bool
     """
     loaded = Head.load(head.name, head.entry(), head.text, HEADS[head.name])

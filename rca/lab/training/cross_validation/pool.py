@@ -44,7 +44,6 @@ class Origin:
         Labelled failure mode.
     cells : frozenset of Cell
         All injected faults, with or without effect.
-    world_size : int
     scenario, cluster, model : str
         Facts of a capture: its group in the manifest, its collection, its model. "" if unknown or simulated.
     seed : int or None
@@ -75,8 +74,6 @@ class Pool:
 
     Attributes
     ----------
-    corpus : Corpus
-    origins : tuple of Origin
     origin : ndarray of shape (n_windows,), int
         Position in `origins` of each window of the corpus.
     """
@@ -122,7 +119,6 @@ def build_pool(
     ----------
     n_windows, seed : int
         The simulated corpus, as of `rca.lab.training.run.train`.
-    collections : sequence of Path
     variants : int
         Variants of each capture, see `rca.lab.training.incidents.varied`.
     every_part : bool

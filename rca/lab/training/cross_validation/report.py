@@ -39,9 +39,6 @@ class Line:
 
     Attributes
     ----------
-    split, by, group, signals : str
-    windows : int
-    scores : dict of str to Estimate
     minus_seen : dict of str to Difference
         Score minus that of bundles which learned from windows of the same kind; empty without such answers.
     """

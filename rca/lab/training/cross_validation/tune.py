@@ -47,7 +47,6 @@ class TunedHead:
 
     Attributes
     ----------
-    name : str
     groups : int
         Scenarios and incidents of the outer folds.
     present : float
@@ -189,7 +188,6 @@ def tuned(
 
     Parameters
     ----------
-    tuners : sequence of Tuner
     results : Results
         Finished searches; an interrupted run continues with them.
     workers : Workers
