@@ -201,7 +201,11 @@ def test_impossible_plans_are_refused(wrong: dict, message: str) -> None:
 
 
 def test_the_package_needs_no_torch() -> None:
-    names = ("", ".agent", ".shards", ".shard_client", ".shard_sampler")
-    modules = ", ".join(f"rca.runtime.antdt{name}" for name in names)
+    names = (
+        "antdt",
+        "antdt.agent",
+        *(f"data_shards.{name}" for name in ("shards", "shard_client", "shard_sampler")),
+    )
+    modules = ", ".join(f"rca.runtime.{name}" for name in names)
     code = f"import {modules}, sys; raise SystemExit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
