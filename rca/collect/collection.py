@@ -8,13 +8,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from rca.collect.device_marks import marks_of_gpu
-from rca.collect.exits import error_text, exit_code
+from rca.collect.exits import STOPPED, WITHIN_STEP, error_text, exit_code
 from rca.collect.identity import identify
 from rca.collect.recorder import Faults, Recorder, Settings
 from rca.collect.timers import StepTimer
@@ -59,6 +60,9 @@ class Collection:
     def in_flight(self) -> BaseException | None:
         """The exception that is raised or handled now, unless that was so when the collection began."""
         error = sys.exc_info()[1]
+        if error is None and not threading.main_thread().is_alive():
+            # The interpreter ends, and has printed the error that ended the program.
+            return _last_error()
         return None if error is self._handled else error
 
     def end(self, code: str | None, message: str | None) -> None:
@@ -168,22 +172,24 @@ def start(
 
 
 @guarded(default=None)
-def stop(error: BaseException | None = None) -> None:
+def stop(error: BaseException | Literal["in flight"] | None = "in flight") -> None:
     """End the collection, because training is over; waits two seconds at most for the disk.
 
     Parameters
     ----------
     error : BaseException, optional
-        What ends the training; by default the exception that is in flight, as in a ``finally``.
+        What ends the training; by default the exception that is raised or handled now, as in a ``finally``.
+        With None the training ended well, for example by an exception that stops it early.
     """
     if CURRENT.recorder is None:
         return
-    error = CURRENT.in_flight() if error is None else error
-    code = exit_code(error)
-    if code == "0" and not CURRENT.recorder.timer.failed:
-        CURRENT.recorder.timer.cancel()
+    error = CURRENT.in_flight() if error == "in flight" else error
+    timer, code = CURRENT.recorder.timer, exit_code(error)
+    within_step = timer.in_step
+    if code == "0" and not timer.failed:
+        timer.cancel()
     if error is None or code == "0":
-        CURRENT.end(code, "the training code stopped the collector")
+        CURRENT.end(code, STOPPED + WITHIN_STEP * within_step)
     else:
         CURRENT.end(code, error_text(error))
 
@@ -191,8 +197,14 @@ def stop(error: BaseException | None = None) -> None:
 @guarded(default=None)
 def at_exit() -> None:
     """At the interpreter's end without `stop`: with an error, if one ended the program."""
-    error = getattr(sys, "last_value", None)
-    if isinstance(error, BaseException):
+    error = _last_error()
+    if error is not None:
         CURRENT.end(exit_code(error), error_text(error))
     else:
         CURRENT.end(None, None)
+
+
+def _last_error() -> BaseException | None:
+    """The error that ended the program, once the interpreter has printed it."""
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None

@@ -20,6 +20,10 @@ TIMED_OUT: Final = re.compile(r"tim(ed?|ing) ?out", re.IGNORECASE)
 #: Messages of a process that a person or a launcher stopped.
 SIGNALLED: Final = re.compile("SIGTERM|KeyboardInterrupt", re.IGNORECASE)
 
+#: What `rca.collect.stop` records without an error, and what it adds if a step was not finished.
+STOPPED: Final = "the training code stopped the collector"
+WITHIN_STEP: Final = ", within a step"
+
 #: Exceptions that end a loop or a generator.
 _NO_ERRORS: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 #: Exit code of a process that a person interrupts, as shells write it.
@@ -54,7 +58,10 @@ def error_text(error: BaseException) -> str:
     parts: list[str] = []
     each: BaseException | None = error
     while each is not None and len(parts) < MAX_ERRORS:
-        text = " ".join(str(each).split())
+        try:
+            text = " ".join(str(each).split())
+        except Exception:  # Its own code may fail.
+            text = "without a text"
         parts.append(f"{type(each).__name__}: {text}"[: MAX_TEXT // 2])
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
     return "; from ".join(parts)[:MAX_TEXT]

@@ -123,9 +123,14 @@ class Tools:
         from rca.files import only_below, refuse_outside
 
         with only_below(self.root):
-            # Before anything says whether it exists.
-            refuse_outside(self.root / path)
-            found = diagnosis_or_window(str(self.root / path))
+            try:
+                # Before anything says whether it exists.
+                refuse_outside(self.root / path)
+                found = diagnosis_or_window(str(self.root / path))
+            except (OSError, ValueError) as error:
+                # Zero bytes, or longer than a name may be.
+                reason = getattr(error, "strerror", None) or "not a path"
+                raise InvalidInput(f"{path[:80]!r} cannot be read: {reason}") from None
         if isinstance(found, rca.Diagnosis):
             return found, None
         return rca.diagnose(found), found.job

@@ -112,7 +112,7 @@ STEPS = TableSpec(
         *(_amount(name) for name in PHASES),
         *(_amount(name) for name in LOAD_COLUMNS),
         # Number of the job's restart; see `rca.window.rows.attempts`.
-        Column("attempt", pa.int64(), presence="optional", nullable=True),
+        Column("attempt", pa.int64(), presence="optional", nullable=True, non_negative=True),
         # When a service received a row whose start_time was still to come; see `rca.window.step_times`.
         Column("received_time", pa.float64(), presence="optional", nullable=True),
     ),

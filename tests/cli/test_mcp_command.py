@@ -78,6 +78,12 @@ def test_incidents_are_those_of_the_service(tools: Tools, asked: list[str]) -> N
     assert asked == ["/v1/incidents?state=open&job=a%26b&limit=50"]
 
 
+@pytest.mark.parametrize("path", ["a\0b", "a" * 5000])
+def test_names_that_are_no_paths_are_refused(tools: Tools, path: str) -> None:
+    with pytest.raises(RcaError, match="cannot be read"):
+        tools.diagnose_window(path)
+
+
 @pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "link.json", "none.json", "-"])
 def test_files_outside_the_folder_are_refused(tools: Tools, path: str) -> None:
     with pytest.raises(RcaError, match=r"is outside the folder|no such file"):

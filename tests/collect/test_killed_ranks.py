@@ -20,6 +20,7 @@ STORE = "DistNetworkError: recvValue failed on SocketImpl(fd=7): Connection was 
 STOPPED = "the training code stopped the collector"
 LOST: Event = (30.2, "log", "RuntimeError", GLOO)
 NORMAL: Event = (30.3, "process_exit", "0", STOPPED)
+LEFT: Event = (30.3, "process_exit", "0", f"{STOPPED}, within a step")
 #: What every rank does, without load.
 HELD = {"forward": 0.3, "backward": 0.5, "communication": 0.1, "optimizer": 0.1, "counted": 0.0}
 FAILED: Event = (30.3, "process_exit", "1", GLOO)
@@ -52,6 +53,7 @@ def blamed(folder: Path) -> tuple[str, list[list[int]]]:
         ([(30.3, "process_exit", "1", STORE)], {}),
         ([LOST, NORMAL], {}),
         ([NORMAL], {}),
+        ([LEFT], {"open_step": None}),
         ([(30.3, "process_exit", "1", "TrainingError: step 30 failed")], {}),
         ([LOST], {}),
         ([LOST], {"ends": False}),
@@ -64,6 +66,7 @@ def blamed(folder: Path) -> tuple[str, list[list[int]]]:
         "store is lost",
         "caught and logged",
         "caught",
+        "caught, steps without phases",
         "an error of the training code",
         "nothing stops the collector",
         "os._exit",
@@ -140,6 +143,10 @@ def test_a_normal_end_is_no_alarm_and_needs_no_files_of_every_rank(
     tmp_path: Path, others: tuple[int, ...]
 ) -> None:
     assert blamed(job(tmp_path, NORMAL, others=others, open_step=None)) == ("healthy", [])
+
+
+def test_a_loop_that_all_ranks_leave_is_no_alarm(tmp_path: Path) -> None:
+    assert blamed(job(tmp_path, LEFT, others=(0, 1, 2, 3), open_step=None)) == ("healthy", [])
 
 
 def test_a_job_that_runs_is_no_alarm(tmp_path: Path) -> None:

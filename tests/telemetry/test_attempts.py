@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rca.errors import InvalidWindow
-from rca.window.rows.attempts import UNKNOWN, earlier_attempts, latest_attempt
+from rca.window.rows.attempts import UNKNOWN, _goes_on, earlier_attempts, latest_attempt
 from rca.window.window import Window
 
 
@@ -95,16 +95,30 @@ def test_the_signs_agree_with_a_search_of_all_pairs() -> None:
         rank, step = draw.integers(0, 3, n), draw.integers(0, 8, n)
         begin = draw.integers(0, 12, n).astype(float)
         begin[draw.random(n) < 0.1] = np.nan
+        # A later begin that no next step follows is another test's.
+        counted = _goes_on(rank, np.arange(n), begin, step)
         attempt = draw.integers(UNKNOWN, 3, n)
         place = np.arange(n)
         numbered = (attempt[:, None] != UNKNOWN) & (attempt[None, :] != UNKNOWN)
-        later = (
-            (place[None, :] > place[:, None]).astype(int)
-            + (begin[None, :] > begin[:, None])
-            + (numbered & (attempt[None, :] > attempt[:, None]))
-        )
+        arrived, began = place[None, :] > place[:, None], begin[None, :] > begin[:, None]
+        higher = numbered & (attempt[None, :] > attempt[:, None])
+        later = (arrived & began & counted[None, :]) | (higher & (arrived | began))
         same = (rank[None, :] == rank[:, None]) & (step[None, :] <= step[:, None])
-        assert np.array_equal(earlier_attempts(rank, step, begin, attempt), (same & (later >= 2)).any(axis=1))
+        assert np.array_equal(earlier_attempts(rank, step, begin, attempt), (same & later).any(axis=1))
+
+
+@pytest.mark.parametrize("ahead", [300.0, 590.0])
+def test_a_lone_row_of_a_clock_set_forward_leaves_no_row_out(ahead: float) -> None:
+    rows = of(run(0, 200, 100.0), [(0, 0, 300.0 + ahead, None)], run(200, 400, 301.0))
+    assert {step for step, _ in kept(rows)} == set(range(400))
+
+
+@pytest.mark.parametrize("unit", [1, 10**6, 10**18])
+def test_numbers_may_be_times_in_nanoseconds(unit: int) -> None:
+    old, new = run(0, 100, 100.0, unit), run(50, 150, 1000.0, 2 * unit)
+    rows = [(rank, *row[1:]) for rank in range(64) for row in of(old, new)]
+    found, _ = latest_attempt(table(rows))
+    assert found.num_rows == 64 * 150
 
 
 def test_a_window_has_the_rows_of_its_latest_attempt(make_window) -> None:

@@ -33,7 +33,7 @@ class RankEnd(NamedTuple):
     begun : float, Unix seconds
         When its last step began.
     unfinished : bool
-        That step was not finished.
+        That step was not finished, or its training code left it without an error.
     """
 
     events: Sequence[Mapping[str, Any]]

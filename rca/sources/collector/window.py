@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import FloatArray, IntArray
+from rca.collect.exits import WITHIN_STEP
 from rca.collect.segments import BEGIN, SUFFIX, Segment, read_segment
 from rca.errors import InvalidInput, SourceError
 from rca.files import open_file, read_file
@@ -67,7 +68,8 @@ class _Rank:
         last = self.steps[-1:]
         begun = float(last[0, 1]) if len(last) else float(self.header["started"])
         unfinished = bool(np.isnan(last[:, _column(self.header, "step_seconds")]).any())
-        return RankEnd(self.events, self.last_sign, begun, unfinished)
+        left = any((event["message"] or "").endswith(WITHIN_STEP) for event in self.events)
+        return RankEnd(self.events, self.last_sign, begun, unfinished or left)
 
 
 def is_segment(head: bytes, _: str) -> bool:

@@ -1,8 +1,9 @@
 """Attempts of a job: one that goes back to a checkpoint takes its steps again, and sends their rows again.
 
 Three signs say which of two rows of a rank is the later one: a higher attempt number, a later arrival and a
-later begin. Two of the three decide, so that no clock alone makes a row one of an earlier attempt. A row that
-arrives late, is sent again, or has the time of a clock that was set back has one sign at most.
+later begin. Two of the three decide, so that no clock alone makes a row one of an earlier attempt. A row
+that arrives late, is sent again, or has the time of a clock that was set back has one sign at most. A lone
+row whose clock was set forward has two. So without numbers its rank has to go on from it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from rca.window.rows.row_errors import listed
 
 #: Attempt number of a row that has none.
 UNKNOWN = -1
+#: A rank goes on from a row if its next row is so many times the usual number of steps further, or less.
+MAX_STRIDES = 2
 
 
 def latest_attempt(steps: pa.Table) -> tuple[pa.Table, list[str]]:
@@ -93,20 +96,37 @@ def earlier_attempts(rank: IntArray, step: IntArray, begin: FloatArray, attempt:
     rank = rank.astype(np.int64)
     arrival = _numbered_within(rank)
     dated, numbered = np.isfinite(begin), attempt != UNKNOWN
-    signs: tuple[tuple[BoolArray, IntArray, FloatArray], ...] = (
-        (dated, arrival, begin),
-        (dated & numbered, attempt, begin),
-        (numbered, attempt, arrival.astype(np.float64)),
+    everywhere = np.ones(rank.size, dtype=bool)
+    signs: tuple[tuple[BoolArray, IntArray, FloatArray, BoolArray], ...] = (
+        (dated, arrival, begin, _goes_on(rank, arrival, begin, step)),
+        (dated & numbered, attempt, begin, everywhere),
+        (numbered, attempt, arrival.astype(np.float64), everywhere),
     )
-    for known, first, second in signs:
+    for known, first, second, counts in signs:
         rows = np.flatnonzero(known)
         if rows.size:
-            found[rows] |= _superseded(rank[rows], first[rows], second[rows], step[rows])
+            found[rows] |= _superseded(rank[rows], first[rows], second[rows], step[rows], counts[rows])
     return found
 
 
-def _superseded(group: IntArray, first: IntArray, second: FloatArray, step: IntArray) -> BoolArray:
+def _goes_on(rank: IntArray, arrival: IntArray, begin: FloatArray, step: IntArray) -> BoolArray:
+    """Rows after which their rank took one of the next steps: the row that begins next arrived later."""
+    order = np.lexsort((arrival, begin, rank))
+    ahead = np.diff(step[order])
+    follows = (np.diff(rank[order]) == 0) & (np.diff(arrival[order]) > 0) & (ahead > 0)
+    found = np.zeros(rank.size, dtype=bool)
+    if follows.any():
+        # Ranks may write every tenth step only.
+        found[order[:-1]] = follows & (ahead <= MAX_STRIDES * np.median(ahead[follows]))
+    return found
+
+
+def _superseded(
+    group: IntArray, first: IntArray, second: FloatArray, step: IntArray, counts: BoolArray
+) -> BoolArray:
     """Rows for which a row of the group is higher in `first` and in `second`, at the same or an earlier step.
+
+    Only rows that `counts` supersede others.
 
     Divide and conquer: two values of `first` differ in one highest bit. So for each bit the rows that share
     the higher bits are sorted by `second`, and those with the bit are searched for the earliest step.
@@ -115,10 +135,12 @@ def _superseded(group: IntArray, first: IntArray, second: FloatArray, step: IntA
     rows = _out_of_order(group, first, step)
     if rows.size == 0:
         return found
-    group, first, second, step = group[rows], first[rows], second[rows], step[rows]
+    # Small numbers: those of groups and attempts may be as large as a time in nanoseconds.
+    group, first = (np.unique(each[rows], return_inverse=True)[1] for each in (group, first))
+    second, step, counts = second[rows], step[rows], counts[rows]
     # Of equal values of `second` none is higher: the one that is higher in `first` comes before.
     order = np.lexsort((-first, second, group))
-    group, first, step = group[order], first[order], step[order]
+    group, first, step, counts = group[order], first[order], step[order], counts[order]
     hidden = np.zeros(rows.size, dtype=bool)
     none = int(step.max()) + 1
     for bit in range(int(first.max()).bit_length()):
@@ -127,7 +149,7 @@ def _superseded(group: IntArray, first: IntArray, second: FloatArray, step: IntA
         place = np.argsort(block, kind="stable")
         higher = (first[place] >> bit) & 1 == 1
         # Blocks ascend, so the minimum from the end begins anew in each.
-        value = block[place] * (none + 1) + np.where(higher, step[place], none)
+        value = block[place] * (none + 1) + np.where(higher & counts[place], step[place], none)
         earliest = np.minimum.accumulate(value[::-1])[::-1] - block[place] * (none + 1)
         hidden[place] |= ~higher & (earliest <= step[place])
     found[rows[order]] = hidden
