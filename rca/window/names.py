@@ -26,12 +26,20 @@ from rca.arrays import BoolArray
 UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp"})
 #: The same for Arrow; Python's `re` does not know categories.
 _UNSEEN = "[" + "".join(rf"\p{{{category}}}" for category in sorted(UNSEEN)) + "]"
+#: Letters and marks without a shape: Default_Ignorable_Code_Point of Unicode, without the categories above,
+#: and the blank of Braille.
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    "\U000e0000\U000e0002-\U000e001f\U000e0080-\U000e0fff]"
+)
 BLANK = "is blank"
 UNPRINTABLE = "has a control or formatting character"
+INVISIBLE = "has an invisible character"
 RELATIVE = "has a path segment . or .."
 #: What a name has to be, for errors.
 EXPECTED_NAME = (
-    "a name that is not blank, without control or formatting characters, and without path segments . and .."
+    "a name that is not blank, without control, formatting or invisible characters, and without path "
+    "segments . and .."
 )
 _RELATIVE = re.compile(r"(^|/)\.\.?(/|$)")
 _accepted_before = ContextVar("accepted_before", default=False)
@@ -55,7 +63,9 @@ def flaw_of(name: str) -> str | None:
         return BLANK
     if _RELATIVE.search(name):
         return RELATIVE
-    return UNPRINTABLE if has_unseen_character(name) else None
+    if has_unseen_character(name):
+        return UNPRINTABLE
+    return INVISIBLE if _INVISIBLE.search(name) else None
 
 
 def flaws_of(names: pa.Array) -> dict[str, BoolArray]:
@@ -66,6 +76,7 @@ def flaws_of(names: pa.Array) -> dict[str, BoolArray]:
         BLANK: pc.equal(pc.utf8_trim_whitespace(names), ""),
         RELATIVE: pc.match_substring_regex(names, _RELATIVE.pattern),
         UNPRINTABLE: pc.match_substring_regex(names, _UNSEEN),
+        INVISIBLE: pc.match_substring_regex(names, _INVISIBLE.pattern),
     }
     return {flaw: each.to_numpy(zero_copy_only=False) for flaw, each in found.items()}
 
@@ -82,7 +93,8 @@ def _name(text: str) -> str:
     return text
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Give the text back, for models; a control or formatting character is an error."""
     if not _accepted_before.get() and has_unseen_character(text):
         raise PydanticCustomError("one_line", UNPRINTABLE)
     return text
@@ -93,7 +105,7 @@ _SCHEMA = {"pattern": r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*$"}
 #: A name, for models.
 Name = Annotated[str, Field(json_schema_extra=_SCHEMA | {"minLength": 1}), AfterValidator(_name)]
 #: A text of one line, perhaps empty, for models.
-Line = Annotated[str, Field(json_schema_extra=_SCHEMA), AfterValidator(_one_line)]
+Line = Annotated[str, Field(json_schema_extra=_SCHEMA), AfterValidator(one_line)]
 
 
 #: How a note on columns that are no columns of the format begins, after the table's name.

@@ -1,4 +1,4 @@
-"""Times of steps that cannot be: after their arrival, or of a clock that was set in between.
+"""Impossible times of steps: after their arrival, or of a clock that was set in between.
 
 Such rows are kept as they were sent. In the window that is diagnosed their times are put where they belong,
 and notes say so: otherwise one row of the year 2100 would make a window of decades.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from diagnosed import Clock
 from fastapi.concurrency import run_in_threadpool
+from structlog.testing import capture_logs
 
 from rca.deadline import Deadline
 from rca_api.diagnoses import dispatcher
@@ -15,6 +18,7 @@ from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Claimed
 from rca_api.models.current import CurrentModels
 from rca_api.shell import lifespan
+from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.pool import ComputePool, Load
@@ -37,6 +41,25 @@ def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyP
     state: Any = SimpleNamespace(database=SimpleNamespace(upgrade=upgrade))
     asyncio.run(asyncio.wait_for(lifespan.upgrade_later(state), 5))
     assert list(answers) == []
+
+
+def test_tidying_is_postponed_after_the_clock_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    hour, at, tidied = 3600.0, Clock(), []
+
+    async def passes(seconds: float) -> None:
+        at.go(seconds)
+        if at.ticks == 2.5 * hour:
+            at.set(400 * 24 * hour)
+        if at.ticks > 5 * hour:
+            raise asyncio.CancelledError
+
+    monkeypatch.setattr(lifespan.asyncio, "sleep", passes)
+    work = partial(lifespan.repeated, "rows", lambda: tidied.append(at.ticks / hour))
+    at.go(0.5 * hour)
+    with capture_logs() as lines, pytest.raises(asyncio.CancelledError):
+        asyncio.run(work(hour, Listening(at, lambda: at.ticks)))
+    assert tidied == [1.5, 3.5, 4.5]
+    assert [line["what"] for line in lines if line["event"] == "tidying up is postponed"] == ["rows"]
 
 
 def dispatcher_of(journal: Any, pool: ComputePool, answered: Any = print, **settings: Any) -> Dispatcher:

@@ -20,7 +20,7 @@ from rca_api.jobs import repository as jobs
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import is_waiting
+from rca_api.shell.store.waits import is_recent, is_waiting
 from rca_api.webhooks import outbox
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
@@ -46,6 +46,20 @@ def test_a_wait_further_ahead_than_it_is_set_is_over(until: datetime, waits: boo
 
 def test_a_long_wait_may_lie_far_ahead() -> None:
     assert is_waiting(BEFORE, NOON, timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("moment", "recent"),
+    [
+        (NOON - 2 * MINUTE, False),
+        (NOON - MINUTE, True),
+        # Replicas have clocks that differ.
+        (NOON + 10 * MINUTE, True),
+        (NOON + 11 * MINUTE, False),
+    ],
+)
+def test_what_happened_further_ahead_than_clocks_differ_is_long_ago(moment: datetime, recent: bool) -> None:
+    assert is_recent(moment, NOON, MINUTE) is recent
 
 
 def test_the_key_of_a_request_that_died_is_free(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +130,7 @@ def test_windows_count_after_an_incident_was_resolved_by_silence(database: Datab
         diagnosed(session, tracker, number=1, said="nic_degradation")
     clock.go(10 * SETTINGS.silence_seconds)
     with database.session() as session:
-        assert tracker.resolve_silent(session, "job", clock() - timedelta(seconds=SETTINGS.silence_seconds))
+        assert tracker.resolve_silent(session, "job")
         assert session.get_one(FollowedJobRow, "job").since == clock()
     clock.go(-9 * SETTINGS.silence_seconds)
     for number in (200, 201):

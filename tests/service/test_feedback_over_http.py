@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from incident_service import ids, live, service_without_model
+from pydantic import ValidationError
 from starlette.testclient import TestClient
 
+from rca_api.feedback.schemas import NewFeedback
 from rca_api.shell.security.authority import Authority
 from rca_api.shell.security.principal import Principal, Scope
 
@@ -54,6 +56,13 @@ def test_conflicting_feedback_is_shown_with_both_sides(client: TestClient) -> No
     shown = client.get(path).json()
     assert (shown["conflict"], len(shown["items"]), len(shown["sides"])) == (False, 4, 1)
     assert len(ids(client, "/v1/feedback?verdict=corrected")) == 3
+
+
+@pytest.mark.parametrize("note", ["\u202eno", "a\u200bb", "a\u2028b"], ids=ascii)
+def test_a_note_has_lines_and_tabs_but_no_formatting_characters(note: str) -> None:
+    assert NewFeedback(verdict="confirmed", note="one\n\ttwo\r\n\u26a0\ufe0f").note.startswith("one")
+    with pytest.raises(ValidationError, match="formatting character"):
+        NewFeedback(verdict="confirmed", note=note)
 
 
 @pytest.mark.parametrize(

@@ -397,6 +397,29 @@ def test_a_clock_that_jumps_is_no_silence(
     assert incidents(database)[0].open_job_id == "job"
 
 
+def test_silence_resolves_after_the_clock_was_put_back(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    post(database, follower, "n")
+    clock.set(-8 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.go(SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 1
+    # The sick window of before does not open it again.
+    post(database, follower, "h", [5])
+    assert events(database) == ["0 opened", "0 resolved"]
+
+
+def test_windows_from_the_future_count_after_the_clock_was_put_back(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    post(database, follower, "h")
+    clock.set(-8 * SETTINGS.silence_seconds)
+    post(database, follower, "n", [1])
+    assert events(database) == ["1 opened"]
+
+
 def test_a_long_incident_looks_back_a_bounded_way(
     database: Database, follower: IncidentTracker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 from answers_made_up import answer, kept
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.journal import MOST_ATTEMPTS, Journal
@@ -206,6 +207,20 @@ def test_a_diagnosis_that_ends_processes_is_repeated_after_a_pause_and_given_up_
     problem = problem_of(database, diagnosis_id)
     assert problem["code"] == "process-ended"
     assert problem["detail"] == f"given up after 5 attempts; the last one: {ended.detail}"
+
+
+def test_a_queued_diagnosis_without_its_window_fails_and_is_logged(
+    database: Database, journal: Journal
+) -> None:
+    diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
+    with database.session() as session:
+        session.get_one(DiagnosisRow, diagnosis_id).window_digest = None
+    with capture_logs() as lines:
+        assert journal.claim("a", 10, 1) == []
+    problem = problem_of(database, diagnosis_id)
+    assert (problem["code"], problem["detail"]) == ("diagnosis-failed", "its window is no longer stored")
+    [line] = [line for line in lines if line["event"] == "a diagnosis is given up"]
+    assert (line["diagnosis_id"], line["reason"]) == (diagnosis_id, "its window is no longer stored")
 
 
 def test_the_last_attempt_counts_as_the_reason_even_if_the_service_ended_in_it(

@@ -51,12 +51,14 @@ def parts(client: TestClient) -> State:
         "/v1/nodes/%2e%2e%2f%2e%2e%2fhealthz/history",
         "/v1/diagnoses?job=%2e%2e",
         "/v1/incidents?node=a%E2%80%8Bb",
+        "/v1/incidents?node=a%E3%85%A4",
     ],
 )
 def test_a_name_that_leads_elsewhere_or_looks_like_another_is_refused(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid-parameters")
-    assert "path segment" in answer.json()["detail"] or "formatting character" in answer.json()["detail"]
+    flaws = "path segment", "formatting character", "invisible character"
+    assert any(flaw in answer.json()["detail"] for flaw in flaws)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,9 @@ def moment() -> list[float]:
 
 @pytest.fixture
 def verifier(issuer: Issuer, moment: list[float]) -> TokenVerifier:
-    return TokenVerifier(ISSUER, AUDIENCE, fetch=issuer.fetch, clock=lambda: moment[0])
+    return TokenVerifier(
+        ISSUER, AUDIENCE, fetch=issuer.fetch, clock=lambda: moment[0], ticks=lambda: moment[0]
+    )
 
 
 def test_a_good_token_names_its_subject_and_scopes(issuer: Issuer, verifier: TokenVerifier) -> None:
@@ -172,6 +174,18 @@ def test_a_new_key_of_the_issuer_is_found(
     issuer.key = RSAKey.generate_key(2048, {"kid": "two"})
     moment[0] += 31
     assert verifier.verify(issuer.token()).id == "oidc:u1"
+
+
+def test_a_new_key_is_found_after_the_clock_was_put_back(issuer: Issuer, moment: list[float]) -> None:
+    ticks = [0.0]
+    verifier = TokenVerifier(
+        ISSUER, AUDIENCE, fetch=issuer.fetch, clock=lambda: moment[0], ticks=lambda: ticks[0]
+    )
+    verifier.verify(issuer.token())
+    issuer.key = RSAKey.generate_key(2048, {"kid": "two"})
+    moment[0] -= 5 * 3600
+    ticks[0] += 31
+    assert verifier.verify(issuer.token(exp=moment[0] + 60)).id == "oidc:u1"
 
 
 def test_made_up_key_ids_do_not_make_us_ask_again(

@@ -246,6 +246,17 @@ def test_a_receiver_that_fails_rests_for_a_minute_at_most(database: Database, cl
     assert orjson.loads(held.received[-1][1])["data"]["incident"]["job_id"] == "good"
 
 
+def test_a_pause_ends_if_the_clock_is_put_back_in_it(database: Database, clock: Clock) -> None:
+    with receiver(answers(500), answers(204)) as held:
+        subscribe(database, held.url)
+        happen(database, clock, "nic_degradation")
+        dispatcher = dispatcher_of(database, clock)
+        assert dispatcher.send_due() == 1
+        clock.set(-5 * 3600)
+        assert dispatcher.send_due() == 1
+    assert deliveries(database)[0].state == "delivered"
+
+
 @pytest.mark.parametrize(
     ("status", "attempts"), [(400, 3), (404, 3), (307, 3), (408, 8), (425, 8), (429, 8), (503, 8)]
 )

@@ -40,6 +40,13 @@ UNUSABLE_NAMES = [
     "a\u200bb",
     "\ufeffa",
     "a\U000e0041",
+    # Letters and marks without a shape.
+    "a\u3164",
+    "\u2800",
+    "a\u034fb",
+    "a\ufe0f",
+    "a\uffa0",
+    "a\U000e0100",
 ]
 
 

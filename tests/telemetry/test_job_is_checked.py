@@ -128,7 +128,7 @@ def test_names_are_not_blank_nor_relative_and_all_of_them_is_seen(field: str, ba
     change = {"ranks": [{"rank": 0, "node": bad}]} if field == "ranks.0.node" else {field: bad}
     error = refusal(job(**change))
     assert error.column == field
-    assert error.message in (names.BLANK, names.RELATIVE, names.UNPRINTABLE)
+    assert error.message in (names.BLANK, names.RELATIVE, names.UNPRINTABLE, names.INVISIBLE)
 
 
 def test_a_framework_may_be_empty_but_has_one_line() -> None:

@@ -1,4 +1,4 @@
-"""Times that cannot be are kept, and put right in the window that is diagnosed."""
+"""Impossible times are kept, and put right in the window that is diagnosed."""
 
 from __future__ import annotations
 

@@ -136,23 +136,22 @@ class Journal:
         claimed: list[Claimed] = []
         with self._database.session() as session:
             found = repository.claim(session, owner, at, length, most, most_attempts=MOST_ATTEMPTS)
-            for row in found.exhausted:
-                why = f"given up after {row.attempts} attempts; the last one: {_last_failure(row)}"
-                self._give_up(row, why, at)
+            given_up = [
+                _given_up(
+                    row,
+                    "process-ended",
+                    f"given up after {row.attempts} attempts; the last one: {_last_failure(row)}",
+                    at,
+                )
+                for row in found.exhausted
+            ]
             for row in found.rows:
                 if row.window_digest is None:
-                    self._give_up(row, "its window is no longer stored", at)
+                    given_up.append(_given_up(row, "diagnosis-failed", "its window is no longer stored", at))
                 else:
                     claimed.append(Claimed(row.id, row.window_digest, row.request_id))
-            gone = [(row.id, row.job_id, row.window_digest, row.problem) for row in found.exhausted]
-        for diagnosis_id, job_id, digest, problem in gone:
-            _log.error(
-                "a diagnosis is given up",
-                diagnosis_id=diagnosis_id,
-                job_id=job_id,
-                window=digest,
-                reason=orjson.loads(problem or b"{}").get("detail"),
-            )
+        for each in given_up:
+            _log.error("a diagnosis is given up", **each)
         return claimed
 
     def renew(self, owner: str, diagnosis_ids: list[str], lease_seconds: float) -> None:
@@ -192,10 +191,6 @@ class Journal:
 
     def _as_stored(self, answer: Answer) -> Answer:
         return answer if self._packed else replace(answer, document=PlainDocument(answer.document))
-
-    def _give_up(self, row: DiagnosisRow, why: str, at: datetime) -> None:
-        problem = ProblemError("process-ended", why, hint="post the window again, or report the id")
-        repository.give_up(row, _document(problem, row.id), at)
 
     def refuse_a_deleted(self, window: StoredWindow) -> None:
         """Raise if retention has deleted the window since it was stored.
@@ -239,6 +234,13 @@ def _refusal(queue: repository.Queue, most: int, *, known: bool) -> ProblemError
         detail = f"{queue.n_mine:,} diagnoses of this caller are queued; the rest of the queue is for others"
         return ProblemError("rate-limited", detail, headers=headers)
     return None
+
+
+def _given_up(row: DiagnosisRow, code: str, why: str, at: datetime) -> dict[str, str | None]:
+    """End a diagnosis without an answer; gives what the log says of it."""
+    problem = ProblemError(code, why, hint="post the window again, or report the id")
+    repository.give_up(row, _document(problem, row.id), at)
+    return {"diagnosis_id": row.id, "job_id": row.job_id, "window": row.window_digest, "reason": why}
 
 
 def _last_failure(row: DiagnosisRow) -> str:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from rca.window.causes import FailureMode
+from rca.window.names import one_line
 from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.shell.requests.parameters import Line
 
 Verdict = Literal["confirmed", "corrected"]
-#: Of any number of lines, without other control characters than tabs.
+
+
+def _lines(text: str) -> str:
+    one_line(re.sub(r"[\t\r\n]", " ", text))
+    return text
+
+
+#: Of any number of lines, without other control and formatting characters than tabs.
 Note = Annotated[
-    str, StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$")
+    str,
+    StringConstraints(max_length=4000, pattern=r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$"),
+    AfterValidator(_lines),
 ]
 
 

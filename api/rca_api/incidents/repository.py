@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple, get_args
 
-from sqlalchemy import Select, func, or_, select, tuple_
+from sqlalchemy import Select, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow
 from rca_api.incidents.state_machine import Observation, Subject, Verdict
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.waits import is_recent
 
 
 class Loss(NamedTuple):
@@ -77,15 +78,16 @@ def last_resolved(session: Session, job_id: str) -> IncidentRow | None:
     return row if row is not None and row.resolution == "healthy" else None
 
 
-def has_recent_window(session: Session, job_id: str, since: datetime) -> bool:
-    """Whether a window of a job was observed since a moment; windows from the future do not count."""
+def has_recent_window(session: Session, job_id: str, at: datetime, length: timedelta) -> bool:
+    """Whether a window of a job was observed at most `length` ago; windows from the future do not count."""
+    observed = is_recent(ObservationRow.observed_at, at, length)
     one = select(ObservationRow.job_id).where(
-        ObservationRow.job_id == job_id, ~ObservationRow.ahead, ObservationRow.observed_at >= since
+        ObservationRow.job_id == job_id, ~ObservationRow.ahead, observed
     )
     return session.scalar(one.limit(1)) is not None
 
 
-def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[ObservationRow]:
+def pending(session: Session, job: FollowedJobRow, at: datetime, *, ahead: bool) -> list[ObservationRow]:
     """Windows after the last event, oldest first; at most the newest `HORIZON`.
 
     Parameters
@@ -100,7 +102,7 @@ def pending(session: Session, job: FollowedJobRow, *, ahead: bool) -> list[Obser
         order = tuple_(ObservationRow.window_end, ObservationRow.window_start)
         statement = statement.where(order > tuple_(job.decided_end, job.decided_start))
     if job.since is not None:
-        statement = statement.where(ObservationRow.observed_at >= job.since)
+        statement = statement.where(is_recent(ObservationRow.observed_at, at, at - job.since))
     newest = statement.order_by(ObservationRow.window_end.desc(), ObservationRow.window_start.desc())
     return list(session.scalars(newest.limit(HORIZON)))[::-1]
 
@@ -198,12 +200,12 @@ def _losses(session: Session, incident_id: str) -> Iterator[Loss]:
         yield Loss(*row)
 
 
-def silent_since(moment: datetime) -> Select[str]:
-    """Select jobs with an open incident and no newer window since `moment`."""
+def silent(at: datetime, length: timedelta) -> Select[str]:
+    """Select jobs with an open incident and no newer window for `length`."""
     return (
         select(FollowedJobRow.job_id)
         .join(IncidentRow, IncidentRow.open_job_id == FollowedJobRow.job_id)
-        .where(FollowedJobRow.advanced_at < moment)
+        .where(not_(is_recent(FollowedJobRow.advanced_at, at, length)))
     )
 
 

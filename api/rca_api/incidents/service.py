@@ -24,6 +24,7 @@ from rca_api.incidents.state_machine import (
 )
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow, ObservationRow
 from rca_api.shell.store.base import new_id, now
+from rca_api.shell.store.waits import is_recent
 
 _log = structlog.stdlib.get_logger("rca_api.incidents")
 
@@ -57,6 +58,7 @@ class IncidentTracker:
         skew_seconds: float = 600.0,
     ) -> None:
         self._settings = settings
+        self._silence = timedelta(seconds=settings.silence_seconds)
         self._announce = announce
         self._clock = clock
         self._skew_seconds = skew_seconds
@@ -71,14 +73,13 @@ class IncidentTracker:
         seen = observe.record(session, row, at, self._skew_seconds)
         if seen is None:
             return
-        silence = timedelta(seconds=self._settings.silence_seconds)
-        if seen.ahead and repository.has_recent_window(session, job.job_id, at - silence):
+        if seen.ahead and repository.has_recent_window(session, job.job_id, at, self._silence):
             _log.warning("a window from the future is ignored", job=job.job_id, diagnosis=row.id)
             return
         if not seen.ahead:
             self._leave_the_future(session, job, seen, at)
         late = self._is_late(job, seen)
-        if late and at - job.advanced_at > silence:
+        if late and not is_recent(job.advanced_at, at, self._silence):
             _restart_order(job, at)
             late = False
         if not late:
@@ -88,12 +89,12 @@ class IncidentTracker:
         if late:
             self._confirm(session, seen, at)
 
-    def resolve_silent(self, session: Session, job_id: str, silent_since: datetime) -> bool:
-        """Resolve the incident of a job without newer windows since `silent_since`; gives whether it did."""
+    def resolve_silent(self, session: Session, job_id: str) -> bool:
+        """Resolve the incident of a job that is silent; gives whether it did."""
         at = self._clock()
         job = repository.follow(session, job_id, at)
         row = repository.open_incident(session, job_id)
-        if row is None or job.advanced_at >= silent_since:
+        if row is None or is_recent(job.advanced_at, at, self._silence):
             return False
         self._apply(session, row, ended_by_silence(_open_state(row, row.ended)), at)
         _restart_order(job, at)
@@ -161,7 +162,7 @@ class IncidentTracker:
         return _order(seen) <= (job.decided_end, job.decided_start)
 
     def _replay(self, session: Session, job: FollowedJobRow, at: datetime, *, ahead: bool) -> None:
-        rows = repository.pending(session, job, ahead=ahead)
+        rows = repository.pending(session, job, at, ahead=ahead)
         by_order = {_order(row): row for row in rows}
         incident = repository.open_incident(session, job.job_id)
         if incident is not None:

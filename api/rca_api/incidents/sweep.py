@@ -62,12 +62,11 @@ class Sweeper:
             return 0
 
     def _resolve(self, at: datetime) -> int:
-        silent_since = at - self._silence
         with self._database.reading() as session:
-            jobs = list(session.scalars(repository.silent_since(silent_since)))
+            jobs = list(session.scalars(repository.silent(at, self._silence)))
         resolved = 0
         for job_id in jobs:
             # One transaction per job, so that a diagnosis that arrives meanwhile waits for one job only.
             with self._database.session() as session:
-                resolved += self._tracker.resolve_silent(session, job_id, silent_since)
+                resolved += self._tracker.resolve_silent(session, job_id)
         return resolved

@@ -150,7 +150,7 @@ async def get_job_window(
     until: Annotated[Moment | None, Query(description="Steps that began before this time.")] = None,
     as_sent: Annotated[
         Flag,
-        Query(description="All rows as they were sent: earlier attempts and times that cannot be as well."),
+        Query(description="All rows as they were sent: earlier attempts and impossible times as well."),
     ] = False,
 ) -> Response:
     """Get the rows of a time as one window; without `since`, all that is stored.

@@ -110,7 +110,7 @@ def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
     """Decode, check and store telemetry of one job.
 
     Steps that begin long after now get the time of their arrival, by which it shows later that their own
-    times cannot be.
+    times are impossible.
     """
     window = decoded(context, sent, scope="fragment")
     if window.job.job_id != job_id:

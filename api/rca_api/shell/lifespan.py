@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
+from rca_api.shell.listening import Listening
 from rca_api.shell.observability import tracing
 from rca_api.shell.observability.gauges import count_rows
 from rca_api.shell.state import State
@@ -109,21 +110,34 @@ async def upgrade_later(state: State) -> None:
 
 def tidying(state: State) -> tuple[Work, ...]:
     """What deletes the old, each on its own: none waits for another one or fails with it."""
-    pause = state.settings.retention_interval_seconds
-    return (
-        partial(repeated, "expired idempotency keys", state.keys.forget_expired, pause),
-        partial(repeated, "old rows", state.old_rows.delete, pause),
-        partial(repeated, "old windows", state.retention.prune, pause),
-        partial(repeated, "bodies of ended processes", state.spool.clean, pause),
-        partial(repeated, "statistics of indexes", state.database.analyze, pause),
-    )
+    works: dict[str, Callable[[], object]] = {
+        "expired idempotency keys": state.keys.forget_expired,
+        "old rows": state.old_rows.delete,
+        "old windows": state.retention.prune,
+        "bodies of ended processes": state.spool.clean,
+        "statistics of indexes": state.database.analyze,
+    }
+    pause, listening = state.settings.retention_interval_seconds, Listening()
+    return tuple(partial(repeated, what, work, pause, listening) for what, work in works.items())
 
 
-async def repeated(what: str, work: Callable[[], object], pause_seconds: float) -> None:
-    """Do some work again and again, until cancelled."""
+async def repeated(what: str, work: Callable[[], object], pause_seconds: float, listening: Listening) -> None:
+    """Do some work again and again, until cancelled.
+
+    After the clock was set, or the machine slept, one time is left out. A clock that jumps ahead makes new
+    rows look old.
+    """
     while True:
         # The first time waits as well: it must not slow down the start.
         await asyncio.sleep(pause_seconds)
+        if listening.seconds() < pause_seconds:
+            _log.warning(
+                "tidying up is postponed",
+                what=what,
+                reason="the clock was set, or the machine slept: check the clock",
+                seconds=pause_seconds,
+            )
+            continue
         try:
             done = await run_in_threadpool(work)
         except RcaError as error:

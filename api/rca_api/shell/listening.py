@@ -1,4 +1,7 @@
-"""Since when this process has been able to hear: silence before that says nothing about a job."""
+"""Since when this process has been able to hear: silence before that says nothing about a job.
+
+Until its clock has been right for some time, the service does not delete what is old by that clock either.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,14 @@ class Listening:
         self, clock: Callable[[], datetime] = now, ticks: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock, self._ticks = clock, ticks
-        self._since = self._last_time = clock()
-        self._last_ticks = ticks()
+        self._last_time = clock()
+        self._since = self._last_ticks = ticks()
 
     def seconds(self) -> float:
-        """Seconds since then; to be asked at least every few minutes."""
+        """Seconds since then; to be asked at least every hour."""
         at, ticks = self._clock(), self._ticks()
         passed = (at - self._last_time).total_seconds()
         if abs(passed - (ticks - self._last_ticks)) > _CLOCK_STEP_SECONDS:
-            self._since = at
+            self._since = ticks
         self._last_time, self._last_ticks = at, ticks
-        return (at - self._since).total_seconds()
+        return ticks - self._since

@@ -161,5 +161,5 @@ class Dispatcher:
         if outcome.gone or row.attempts >= most:
             row.state, row.finished_at = "dead", at
             return "dead"
-        row.next_attempt_at = at + timedelta(seconds=wait)
+        row.leased_until, row.next_attempt_at = at, at + timedelta(seconds=wait)
         return "failed"

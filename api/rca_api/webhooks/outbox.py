@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, undefer
 
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.leases import Leases
-from rca_api.shell.store.waits import is_waiting
+from rca_api.shell.store.waits import is_recent, is_waiting
 from rca_api.webhooks.messages import with_routing_key
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
@@ -106,7 +106,12 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
     rested = or_(WebhookRow.resting_until.is_(None), not_(resting))
     # An attempt without an outcome was lost with its sender: nothing has to be waited for.
     never_answered = and_(DeliveryRow.last_status.is_(None), DeliveryRow.last_error.is_(None))
-    due = or_(never_answered, not_(is_waiting(DeliveryRow.next_attempt_at, at, MAX_PAUSE)))
+    due = or_(
+        never_answered,
+        not_(is_waiting(DeliveryRow.next_attempt_at, at, MAX_PAUSE)),
+        # The clock was put back during the pause.
+        not_(is_recent(DeliveryRow.leased_until, at, MAX_PAUSE)),
+    )
     # A delivery that was never tried comes before one that has failed.
     place = func.row_number().over(
         partition_by=DeliveryRow.webhook_id,

@@ -57,7 +57,7 @@ class DeliveryRow(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_attempt_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime, index=True)
-    #: Owner and end of the lease; see `rca_api.shell.store.leases`.
+    #: Owner and end of the lease; see `rca_api.shell.store.leases`. After a failure, when the pause began.
     lease: Mapped[str | None] = mapped_column(String(32))
     leased_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_status: Mapped[int | None]

@@ -49,11 +49,11 @@ class IssuerKeys:
     fetch : callable, optional
         Gives the JSON document at a URL.
     clock : callable
-        Seconds.
+        Seconds, monotonic.
     """
 
     def __init__(
-        self, issuer: str, fetch: Fetch | None = None, clock: Callable[[], float] = time.time
+        self, issuer: str, fetch: Fetch | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._issuer = issuer
         self._fetch = fetch or _fetched

@@ -47,6 +47,8 @@ class TokenVerifier:
     scope_claim : str
         Claim with the scopes: a string separated by spaces, or a list. Entries may have the prefix ``rca:``;
         unknown ones are ignored.
+    clock, ticks : callable
+        Wall clock and monotonic clock, seconds.
     """
 
     def __init__(
@@ -57,10 +59,11 @@ class TokenVerifier:
         scope_claim: str = "scope",
         fetch: Fetch | None = None,
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scope_claim = scope_claim
         #: Keys and addresses of the issuer.
-        self.keys = IssuerKeys(issuer, fetch, clock)
+        self.keys = IssuerKeys(issuer, fetch, ticks)
         self._claims = JWTClaimsRegistry(
             now=lambda: int(clock()),
             leeway=_LEEWAY_SECONDS,

@@ -126,8 +126,8 @@ class Settings(BaseSettings):
     max_json_bytes: ByteSize = Field(ByteSize(64 * 1024**2), gt=0)
     """Largest JSON body, before and after decompression. A process takes up to ten times as much; a body that
     would take more is refused with 413."""
-    max_window_memory_bytes: ByteSize = Field(ByteSize(864 * 1024**2), gt=0)
-    """Most memory that one window may take in a process that computes, beyond 160 MiB of an idle one. It is
+    max_window_memory_bytes: ByteSize = Field(ByteSize(768 * 1024**2), gt=0)
+    """Most memory that one window may take in a process that computes, beyond 256 MiB of an idle one. It is
     estimated first. Larger windows get 413, and an earlier window is not compared."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Most bytes of all bodies that are being received or wait. Further requests get 503."""

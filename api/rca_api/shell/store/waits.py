@@ -1,7 +1,8 @@
-"""Moments until which a row waits, by a clock that may be put back.
+"""Moments in rows, by a clock that may be put back.
 
-A row stores the end of its wait. After the clock was put back by hours, the row would wait for hours longer.
-So a wait that ends further ahead than it can have been set counts as over.
+A row stores the end of its wait, or when something happened. After the clock was put back by hours, such a
+moment lies ahead. A wait that ends further ahead than it can have been set counts as over. What happened
+further ahead than clocks differ happened before the clock was put back, so it counts as long ago.
 """
 
 from __future__ import annotations
@@ -42,3 +43,21 @@ def is_waiting(until: datetime | _Column, at: datetime, longest: timedelta) -> b
     if isinstance(until, datetime):
         return at < until <= furthest
     return and_(until > at, until <= furthest)
+
+
+@overload
+def is_recent(moment: datetime, at: datetime, length: timedelta) -> bool: ...
+@overload
+def is_recent(moment: _Column, at: datetime, length: timedelta) -> ColumnElement[bool]: ...
+def is_recent(moment: datetime | _Column, at: datetime, length: timedelta) -> bool | ColumnElement[bool]:
+    """Whether something happened at most `length` ago; of a column, the condition for a query.
+
+    Parameters
+    ----------
+    moment : datetime or column
+        When it happened. A moment more than ten minutes ahead is not recent.
+    """
+    earliest, furthest = at - length, at + timedelta(seconds=_MIN_FURTHEST_SECONDS)
+    if isinstance(moment, datetime):
+        return earliest <= moment <= furthest
+    return and_(moment >= earliest, moment <= furthest)
