@@ -415,7 +415,7 @@ def test_windows_from_the_future_count_after_the_clock_was_put_back(
     database: Database, follower: IncidentTracker, clock: Clock
 ) -> None:
     post(database, follower, "h")
-    clock.set(-8 * SETTINGS.silence_seconds)
+    clock.set(-100 * SETTINGS.silence_seconds)
     post(database, follower, "n", [1])
     assert events(database) == ["1 opened"]
 

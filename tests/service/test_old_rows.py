@@ -22,6 +22,7 @@ from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.shell import lifespan
+from rca_api.shell.listening import Listening
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store import old_rows, time_limits
 from rca_api.shell.store.base import Base, new_id, now
@@ -310,10 +311,11 @@ def test_what_is_tidied_up_does_not_wait_for_something_else() -> None:
         raise StoreError("away")
 
     async def tidy() -> None:
+        listening = Listening()
         works = [
-            partial(lifespan.repeated, "stuck", partial(stuck.wait, 20), 0.0),
-            partial(lifespan.repeated, "failing", fail, 0.01),
-            partial(lifespan.repeated, "working", done.set, 0.0),
+            partial(lifespan.repeated, "stuck", partial(stuck.wait, 20), 0.0, listening),
+            partial(lifespan.repeated, "failing", fail, 0.01, listening),
+            partial(lifespan.repeated, "working", done.set, 0.0, listening),
         ]
         async with lifespan.running(*works):
             async with asyncio.timeout(10):
