@@ -34,8 +34,8 @@ setup: .venv/.synced ## Create .venv from requirements.lock (hash-checked)
 demo: setup ## Start the service, POST a real window, print the diagnosis (WINDOW=path for another)
 	@$(RUN)/python -m rca_api.shell.demo --window "$(WINDOW)"
 
-test: setup ## Run the whole test suite
-	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+test: setup ## Run the unit tests, and a part of the system tests (smoke)
+	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "smoke or not (system or prose)"
 
 test-all: setup ## Run every test, with 200 kills of a service and other long ones
 	$(RUN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --long
@@ -45,6 +45,7 @@ lint: setup ## Formatting, style, types, import contract
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports
+	$(RUN)/python -m pytest -q -n 2 -m prose tests/test_documentation.py
 
 audit: setup ## Compare requirements.lock with the database of known vulnerabilities
 	$(RUN)/python .ci/audit.py

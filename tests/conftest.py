@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing.util
 import os
+import sys
+import time
 
 # Threads of LightGBM and BLAS spin while they wait, at five times the cost on cores that other tests use.
 os.environ.setdefault("OMP_THREAD_LIMIT", "1")
@@ -11,6 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +42,59 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that runs the long tests as well."""
     parser.addoption("--long", action="store_true", help="also run tests that are marked as long")
     parser.addoption("--screenshots", help="folder for pictures of the page in a browser")
+    parser.addini("unit_seconds", "processor time that a test without a mark may take, seconds")
+
+
+#: Events of the interpreter that only system tests may cause.
+_OF_SYSTEM_TESTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "socket.bind", "socket.connect"}
+_caused: list[str] = []
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event in _OF_SYSTEM_TESTS:
+        _caused.append(f"{event} {arguments[1:2] or arguments}")
+
+
+sys.addaudithook(_note)
+_spawn = multiprocessing.util.spawnv_passfds  # type: ignore[attr-defined]
+
+
+def _noted_spawn(*arguments: Any) -> Any:
+    _caused.append("a process of multiprocessing")
+    return _spawn(*arguments)
+
+
+multiprocessing.util.spawnv_passfds = _noted_spawn  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Note from here on what a test starts."""
+    _caused.clear()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Measure the processor time of a test, without its fixtures."""
+    began = time.process_time()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("processor seconds", time.process_time() - began))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Fail a unit test that starts a process, uses a socket, or takes too long."""
+    done = yield
+    if item.get_closest_marker("system") is None:
+        limit, taken = float(item.config.getini("unit_seconds")), dict(item.user_properties)
+        seconds = float(str(taken.get("processor seconds", 0.0)))
+        wrong = _caused[:3] or ([f"{seconds:.1f} s of processor time"] if seconds > limit else [])
+        if wrong:
+            pytest.fail(f"a unit test may not: {', '.join(wrong)}; mark it as system", pytrace=False)
+    return done
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,7 +27,7 @@ from rca.sweep.what_if import sweep_what_if
 from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 N_WINDOWS, SEED = 10, 4
 WINDOWS = Path(__file__).resolve().parents[1] / "data" / "windows"

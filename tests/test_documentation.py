@@ -23,6 +23,8 @@ import rca
 from rca.cli import app
 from rca.cli import run as run_command_line
 
+pytestmark = pytest.mark.prose
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 #: Pages that link and name paths, but whose examples are not run.
@@ -139,6 +141,7 @@ def test_python_blocks_run_one_after_the_other(path: Path) -> None:
             pytest.fail(f"the example at {block.place} fails: {type(error).__name__}: {error}\n{block.code}")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("place", "command"), COMMANDS, ids=[f"{place} {command}" for place, command in COMMANDS]
 )
@@ -284,6 +287,7 @@ def sentences(text: str) -> list[str]:
     return [each for one in paragraphs for each in re.split(r"(?<=[.?!])\s+", " ".join(one.split())) if each]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("path", WITH_DOCTESTS, ids=lambda path: str(path.relative_to(ROOT)))
 @pytest.mark.usefixtures("checkout")
 def test_docstring_examples_run(path: Path) -> None:

@@ -110,6 +110,7 @@ def graph() -> Graph:
     return import_graph(modules_of(PACKAGES))
 
 
+@pytest.mark.system
 def test_no_modules_import_each_other(graph: Graph) -> None:
     found = cycles(without(graph, ALLOWED))
     assert not found, "import cycles; move what both sides need to a module below them:\n" + "\n".join(found)

@@ -75,16 +75,19 @@ def test_every_error_has_a_code_of_its_own_and_one_base() -> None:
     assert len({error.code for error in errors}) == len(errors)
 
 
+@pytest.mark.system
 def test_importing_rca_imports_nothing_heavy() -> None:
     # pyarrow imports pandas lazily; were it imported here, something of ours asked for it.
     assert imported_by("from rca import *") & set(HEAVY) == set()
 
 
+@pytest.mark.system
 def test_a_diagnosis_imports_nothing_heavy_either() -> None:
     statement = "import rca; rca.diagnose(rca.read_window('data/windows/healthy'))"
     assert imported_by(statement) & (set(HEAVY) - {"pandas"}) == set()
 
 
+@pytest.mark.system
 def test_the_library_does_not_know_its_service_or_its_training() -> None:
     found = imported_by("from rca import *")
     assert not [

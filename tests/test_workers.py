@@ -23,6 +23,8 @@ from rca.workers import FEWEST, HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
 
+pytestmark = pytest.mark.system
+
 SCRIPT = """
 import sys, time
 from rca.workers import Workers

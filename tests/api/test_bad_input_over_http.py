@@ -24,6 +24,8 @@ from rca_api.diagnoses import work
 from rca_api.shell.requests.decoding import Body, Limits, Sent
 from rca_api.shell.requests.problems import CATALOGUE, from_rca_error
 
+pytestmark = pytest.mark.system
+
 JSON = {"Content-Type": "application/json"}
 GIGABYTE = 1_000_000_000
 

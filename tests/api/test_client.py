@@ -30,6 +30,8 @@ from rca.errors import InvalidInput, InvalidWindow, TooLarge
 from rca_api.shell.requests.problems import MEDIA_TYPE
 from tests.telemetry.prometheus_servers import dripping, talking
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 Scripted = tuple[int, dict[str, str], bytes]
 BUSY = b'{"code": "busy", "detail": "at its limit"}'
 

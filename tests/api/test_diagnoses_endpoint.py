@@ -15,6 +15,8 @@ from starlette.testclient import TestClient
 import rca
 from rca.window.encodings import arrow
 
+pytestmark = pytest.mark.system
+
 WINDOWS = sorted(path.parent for path in Path("data/windows").glob("*/window.json"))
 JSON = {"Content-Type": "application/json"}
 VOLATILE = ("diagnosis_id", "created_at")

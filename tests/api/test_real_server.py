@@ -21,7 +21,7 @@ from rca.client import AsyncClient, Client
 from rca.errors import InvalidWindow
 from rca_api.shell import demo
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 WINDOW = Path(demo.DEFAULT_WINDOW)
 

@@ -18,7 +18,7 @@ from schemathesis.checks import (
 from rca_api.shell import demo
 from rca_api.shell.app import create_app
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 OPERATIONS = [
     ("/v1/diagnoses", "POST", 12),

@@ -19,6 +19,8 @@ from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
+pytestmark = pytest.mark.system
+
 JSON = {"Content-Type": "application/json"}
 
 

@@ -133,6 +133,7 @@ def test_a_short_soak_finds_everything_again(tmp_path: Path) -> None:
     assert f"Acknowledged {kept['acknowledged']:,}" in done.stdout
 
 
+@pytest.mark.system
 def test_collect_benchmark_reports_time_and_memory() -> None:
     command = [sys.executable, "-m", "benchmarks.collecting", "--rest", "0.1", "--json"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -142,6 +143,7 @@ def test_collect_benchmark_reports_time_and_memory() -> None:
     assert found["memory_bytes"] < 20e6
 
 
+@pytest.mark.system
 def test_stragglar_benchmark_shows_our_rounds_beside_the_published() -> None:
     command = [sys.executable, "-m", "benchmarks.stragglar", "--ranks", "--largest", "12"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

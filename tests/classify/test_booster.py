@@ -86,6 +86,7 @@ def test_a_corrupted_text_is_a_bundle_error(text: str) -> None:
     assert refused.value.message
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("text", BROKEN_TREES.values(), ids=BROKEN_TREES)
 def test_a_corrupted_tree_is_a_bundle_error_too(text: str) -> None:
     """In a process of its own: what LightGBM throws in a parsing thread would end this one."""

@@ -43,6 +43,8 @@ def test_every_command_explains_itself_with_examples(rca_command: Run, name: str
         assert f"  {module.EXAMPLES.strip().splitlines()[0]}" in ran.out
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_no_command_module_imports_anything_heavy() -> None:
     import subprocess
 
@@ -79,6 +81,8 @@ def test_signals_are_found_by_name_alias_and_meaning(rca_command: Run) -> None:
     assert rca_command("signals", "no such thing").code == 2
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_signals_are_one_line_each_in_a_pipe() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     ran = subprocess.run(
@@ -119,12 +123,16 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return held
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.9.1"])
 def test_loopback_is_served(rca_command: Run, served: dict[str, Any], host: str) -> None:
     assert rca_command("serve", "--host", host, "--port", "0").code == 0
     assert (served["host"], served["app"]) == (host, "rca_api.shell.app:create_app")
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_heads_of_requests_are_limited(rca_command: Run, served: dict[str, Any]) -> None:
     assert rca_command("serve", "--port", "0").code == 0
     assert served["http"] == "rca_api.shell.requests.request_heads:BoundedHeads"
@@ -146,6 +154,8 @@ def test_an_open_address_needs_authentication(
     assert served["host"] == host
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_a_port_in_use_is_told_before_anything_is_loaded(rca_command: Run, served: dict[str, Any]) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -155,6 +165,8 @@ def test_a_port_in_use_is_told_before_anything_is_loaded(rca_command: Run, serve
     assert "Another port" in ran.err
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_no_proxy_is_believed_unless_it_is_named(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +183,8 @@ def test_proxies_are_named_by_address(given: str) -> None:
         Settings(trusted_proxies=(given,))
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_what_has_begun_is_given_its_deadline_when_the_service_ends(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +286,8 @@ def test_a_variable_that_anything_here_reads_is_known(monkeypatch: pytest.Monkey
     assert environment.unknown() == []
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_the_number_of_processes_reaches_the_settings(
     rca_command: Run, served: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,8 @@ def installed_and_run(shell: str, script: str, home: Path) -> list[str]:
     return ran.stdout.splitlines()[2:]
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_bash_completes_commands_arguments_and_values_of_options(tmp_path: Path) -> None:
     assert installed_and_run("bash", BASH, tmp_path) == ["runbook", "gpu_throttling", "kubernetes"]
 

@@ -166,6 +166,7 @@ def command_line(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "rca.cli", *arguments]
 
 
+@pytest.mark.system
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
@@ -179,6 +180,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert (ran.returncode, ran.stderr) == (141, b"")
 
 
+@pytest.mark.system
 def test_a_terminal_without_unicode_gets_a_page_too() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     ran = subprocess.run(
@@ -191,6 +193,7 @@ def test_a_terminal_without_unicode_gets_a_page_too() -> None:
     assert b"rank" in ran.stdout
 
 
+@pytest.mark.system
 def test_a_diagnosis_imports_nothing_heavy() -> None:
     heavy = ("pandas", "sklearn", "scipy.stats", "lightgbm", "numba", "fastapi", "mlflow", "dowhy", "jinja2")
     script = (

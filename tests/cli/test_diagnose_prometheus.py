@@ -25,6 +25,8 @@ from tests.telemetry.prometheus_servers import (
     talking,
 )
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 Run = Callable[..., Any]
 SLOW = Path("data/windows/cpu-contention-node")
 real = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")

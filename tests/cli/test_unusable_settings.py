@@ -16,6 +16,7 @@ from rca_api.shell.settings import environment, start_checks
 from rca_api.shell.settings.settings import Settings
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.slow,
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),

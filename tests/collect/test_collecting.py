@@ -176,6 +176,8 @@ def test_leaving_the_loop_early_leaves_no_open_step(tmp_path: Path) -> None:
     assert (column(found, "step"), found.open_step) == ([0, 1], None)
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_a_lost_peer_is_written_before_the_process_may_end(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
@@ -270,6 +272,8 @@ def test_starting_twice_keeps_the_first(tmp_path: Path, caplog: pytest.LogCaptur
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     collect.start(tmp_path, rank=0, world_size=1)
     with collect.step():
@@ -289,6 +293,8 @@ def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     assert column(found, "step") == [0]
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_the_end_of_the_interpreter_writes_the_rest_and_the_error(tmp_path: Path) -> None:
     script = (
         "from rca import collect\n"
@@ -306,6 +312,8 @@ def test_the_end_of_the_interpreter_writes_the_rest_and_the_error(tmp_path: Path
     assert (found.events[0]["code"], found.events[0]["message"]) == ("1", "RuntimeError: out of luck")
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_importing_the_collector_imports_numpy_and_nothing_heavier() -> None:
     script = "import sys\nfrom rca import collect\nprint('\\n'.join(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

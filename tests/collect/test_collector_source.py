@@ -165,6 +165,8 @@ def _batches(rank: int) -> Any:
         yield step
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_a_real_job_with_a_slow_loader_is_diagnosed(tmp_path: Path) -> None:
     """Four processes that meet at a barrier in each step, as at a collective."""
     context = multiprocessing.get_context("fork")

@@ -182,6 +182,7 @@ def experiment(kills: int, healthy: int) -> str:
     return ran.stdout
 
 
+@pytest.mark.system
 @pytest.mark.slow
 def test_killed_processes_are_blamed() -> None:
     pytest.importorskip("torch")

@@ -130,6 +130,7 @@ def _rank(rank: int, port: int, folder: str, results: Any) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Path) -> None:
     # DDP imports it, which takes seconds: once here instead of in each forked rank.

@@ -35,6 +35,7 @@ def faulty(answers: list[Answer]) -> list[Answer]:
     return found
 
 
+@pytest.mark.system
 def test_no_healthy_job_alarms_for_certain(answers: list[Answer]) -> None:
     """One job that changes as a whole alarms without a certain cause: an answer that is undecided."""
     assert sum(each.label.failure_mode == "healthy" for each in answers) == N_HEALTHY

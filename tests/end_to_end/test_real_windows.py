@@ -85,6 +85,7 @@ def test_the_command_line_answers_by_exit_code_and_page(
         assert ("healthy" in headline.lower()) == (expected.mode == "healthy")
 
 
+@pytest.mark.system
 @each_window
 def test_http_gives_the_same_answer_for_json_and_arrow(
     name: str, expected: Expected, service: TestClient
@@ -126,6 +127,7 @@ def test_with_any_half_of_the_metrics_no_healthy_window_raises_an_alarm(seed: in
         assert (diagnosis.failure_mode, diagnosis.stragglers) == ("healthy", [])
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("seed", range(4))
 def test_with_any_half_of_the_metrics_a_fault_is_still_found(seed: int) -> None:
     for name, expected in EXPECTED.items():

@@ -75,6 +75,7 @@ def one(answers: list[Answer], wanted: str) -> Answer:
     return next(each for each in answers if each.name == wanted)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("testbed", TESTBEDS)
 def test_hardly_a_healthy_job_alarms(answers_of: AnswersOf, testbed: str) -> None:
     answers, bounds = answers_of(testbed), BOUNDS[testbed]

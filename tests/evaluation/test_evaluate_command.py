@@ -124,6 +124,7 @@ def test_a_report_is_four_files(rca, corpus: Path, tmp_path: Path) -> None:
         assert f"## {heading}" in report
 
 
+@pytest.mark.system
 def test_a_forest_is_never_measured_on_its_own_training_windows(corpus: Path, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     with pytest.raises(InvalidInput, match="is also evaluated"):

@@ -88,6 +88,7 @@ def test_samples_that_come_in_two_batches_are_one_series(real_windows: Path) -> 
     assert_same(rca.diagnose(window), rca.diagnose(again))
 
 
+@pytest.mark.system
 @few
 @given(job=jobs.filter(lambda job: job["late"] and job["n_ranks"] >= 8), twin=st.integers(4, 7))
 def test_adding_a_healthy_rank_changes_nothing_material(make_window, job, twin: int) -> None:

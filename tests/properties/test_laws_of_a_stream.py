@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def view(ranks: range, taken: list[Attempt]) -> set[tuple[int, int, float]]:
     return {(*key, begin) for key, begin in found.items()}
 
 
+@pytest.mark.system
 @given(st.data(), st.integers(1, 3), attempts(), st.booleans())
 @settings(max_examples=60, derandomize=True, deadline=None)
 def test_no_row_is_lost_and_the_view_is_that_of_the_true_order(

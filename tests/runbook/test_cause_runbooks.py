@@ -93,6 +93,7 @@ def test_every_command_is_one_that_its_program_takes(cause: str, platform: Platf
         check(command)
 
 
+@pytest.mark.system
 def test_a_shell_can_parse_every_command(tmp_path: Path) -> None:
     lines = sorted({command for cause, platform in PAGES for command in commands(page(cause, platform))})
     assert len(lines) > 150

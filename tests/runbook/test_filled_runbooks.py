@@ -144,6 +144,7 @@ def test_a_name_that_a_shell_interprets_is_in_no_command(
 LINES = ["{}", "{} slots=8", "{}:8", "{},max=1", "{}.example.org"]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("node", "others"),
     [

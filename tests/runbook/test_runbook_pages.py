@@ -114,6 +114,7 @@ def test_terminal_escapes_and_direction_overrides_never_reach_a_page(
         assert "\u202e" not in page
 
 
+@pytest.mark.system
 @given(st.text(max_size=40))
 def test_any_node_name_leaves_the_markdown_structure_alone(throttled: Diagnosis, text: str) -> None:
     group = throttled.stragglers[0].model_copy(update={"nodes": [text]})

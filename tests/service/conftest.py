@@ -71,7 +71,7 @@ def _migrate(url: str) -> None:
     database.close()
 
 
-KINDS = ("sqlite", "postgresql")
+KINDS = ("sqlite", pytest.param("postgresql", marks=pytest.mark.system))
 
 
 @pytest.fixture(params=KINDS)

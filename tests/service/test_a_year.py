@@ -206,6 +206,7 @@ def lived(life: Life, days: int) -> Iterator[dict[str, int]]:
         yield life.sizes()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("days", "kept"),
     [(12, 3.0), pytest.param(365, 60.0, marks=pytest.mark.long)],

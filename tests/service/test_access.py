@@ -56,6 +56,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     held.parts.database.close()
 
 
+@pytest.mark.system
 def test_every_route_except_probes_requires_a_credential(service: Service) -> None:
     paths = service.app.openapi()["paths"]
     open_ones = {path for path, held in paths.items() for told in held.values() if not told.get("security")}
@@ -92,6 +93,7 @@ def status_of(service: Service, operation: str, headers: Mapping[str, str]) -> i
     return service.client.request(method, place, headers=headers, follow_redirects=False).status_code
 
 
+@pytest.mark.system
 def test_the_page_of_scopes_lists_every_operation(service: Service) -> None:
     listed = operations_of_scopes()
     documented = {
@@ -101,6 +103,7 @@ def test_the_page_of_scopes_lists_every_operation(service: Service) -> None:
     assert [*listed][:-1] == [scope.value for scope in Scope]
 
 
+@pytest.mark.system
 def test_a_key_with_one_scope_may_do_what_the_page_of_scopes_lists(tmp_path: Path) -> None:
     service = Service(tmp_path, rate_limit="")
     *_, without_key = listed = operations_of_scopes()

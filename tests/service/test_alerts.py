@@ -37,6 +37,8 @@ from tests.telemetry.prometheus_servers import (
     wait_until,
 )
 
+pytestmark = pytest.mark.system
+
 NOW = 1_795_000_000.0
 PROMETHEUS = {"url": "http://prometheus:9090"}
 

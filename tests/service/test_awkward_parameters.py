@@ -50,6 +50,7 @@ def lists() -> Iterator[tuple[str, str, str]]:
                     yield from ((path, parameter["name"], value) for value in AWKWARD[kind])
 
 
+@pytest.mark.system
 def test_no_value_of_a_parameter_makes_the_service_fail(client: TestClient) -> None:
     tried = {asked: client.get(asked[0], params={asked[1]: asked[2]}).status_code for asked in lists()}
     moments = {path for path, name, _ in tried if name == "since"}

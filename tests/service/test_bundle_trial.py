@@ -26,7 +26,7 @@ from rca_api.shell.processes.child_process import UNEXPECTED, Parent
 from rca_api.shell.processes.process import Context, Setup
 from rca_api.shell.store.window_store import WindowStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 SHIPPED = Path(str(files("rca_models"))) / "baseline"
 REF = BundleRef(SHIPPED, version=7)

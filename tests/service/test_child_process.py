@@ -14,6 +14,8 @@ from child_processes import command
 
 from rca_api.shell.processes.child_process import UNEXPECTED, ChildProcess, JobFailed
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 #: Longer than a pipe holds.
 LONG = "x" * 300_000
 SERVES = """

@@ -21,7 +21,7 @@ from rca_api.shell.processes.pool import ComputePool
 from rca_api.shell.processes.process import Setup
 from rca_api.shell.requests.problems import ProblemError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 LONG = 120.0
 

@@ -210,6 +210,7 @@ SPELLINGS = {
 }
 
 
+@pytest.mark.system
 def test_each_value_in_a_query_has_one_spelling(client: TestClient) -> None:
     seen, wrong = set(), {}
     for path, method, operation in OPERATIONS:

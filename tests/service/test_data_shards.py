@@ -39,6 +39,8 @@ from tests.telemetry.prometheus_servers import dripping, talking
 sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))
 from shard_machine import Clock, ShardMachine
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 
 class InStore:
     """The shards of a data set, each call in a transaction of its own, at the time of a clock."""

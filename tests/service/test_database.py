@@ -28,6 +28,8 @@ from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.sqlite_engine import _on_connect
 from rca_api.shell.store.tables import Base
 
+pytestmark = pytest.mark.smoke
+
 
 def row(digest: str, **values: object) -> WindowRow:
     return WindowRow(**{"digest": digest, "job_id": "job", "n_bytes": 0, **values})
@@ -263,6 +265,7 @@ def elsewhere(path: Path, statement: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.system
 def test_another_process_that_closes_the_database_does_not_drop_its_locks(tmp_path: Path) -> None:
     """Whoever leaves last folds the journal in and deletes it: never while this process is connected."""
     path = tmp_path / "rca.db"

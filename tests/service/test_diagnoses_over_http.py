@@ -24,6 +24,8 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 from rca_api.shell.store.database import StoreError
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 URL = "/v1/diagnoses"
 JSON = {"Content-Type": "application/json"}
 ASYNC = {**JSON, "Prefer": "respond-async"}

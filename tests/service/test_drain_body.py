@@ -15,6 +15,8 @@ from rca_api.shell.demo import running_service
 from rca_api.shell.requests import drain_body
 from rca_api.shell.requests.drain_body import DrainBody
 
+pytestmark = pytest.mark.system
+
 CHUNK: Message = {"type": "http.request", "body": bytes(1 << 20), "more_body": True}
 AT_MOST = 64 << 20
 END: Message = {"type": "http.request", "body": b"", "more_body": False}

@@ -22,6 +22,8 @@ from rca_api.shell.processes.slot import WorkerDied
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
+pytestmark = pytest.mark.smoke
+
 JSON = {"Content-Type": "application/json"}
 HOW = "signal 9 (Killed), which the kernel sends when memory runs out"
 KEPT = StoredWindow("d" * 64, 1, "job", None, 0.0, 1.0, 1, [])

@@ -31,7 +31,7 @@ from rca_api.shell.security.principal import Scope
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 #: The fuzzer cannot write these; tests of their own do.
 UNWRITABLE = {"multipart/form-data", "application/vnd.apache.parquet"}

@@ -20,6 +20,8 @@ from slack_limits import refused
 
 from rca_api.hooks.schemas import AlertAnswer, AlertAnswers, AlertGroup
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
 WINDOWS = ROOT / "data" / "windows"

@@ -29,6 +29,8 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 from rca_api.shell.store.database import Database
 
+pytestmark = pytest.mark.smoke
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 4192
 A, B = "key:a", "key:b"

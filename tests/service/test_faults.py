@@ -15,7 +15,7 @@ from watched import SECONDS, computing, metric, post, processor_seconds, serving
 
 from rca_api.shell.demo import running_service
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from rca_api.models.bundle_check import TryLater
 from rca_api.models.registry import RegistryAway
 from rca_api.shell.processes.bundles import BundleRef
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def registry(tmp_path: Path) -> FakeRegistry:

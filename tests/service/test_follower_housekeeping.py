@@ -29,6 +29,7 @@ def age(folder: Path, seconds: float = 7200.0) -> None:
         os.utime(path, (time.time() - seconds,) * 2)
 
 
+@pytest.mark.system
 def test_unused_bundles_are_deleted_after_a_while(serve: Serve, registry: FakeRegistry) -> None:
     service = serve()
     held = [registry.add(number) for number in (1, 2, 3)]
@@ -41,6 +42,7 @@ def test_unused_bundles_are_deleted_after_a_while(serve: Serve, registry: FakeRe
     assert {each.name for each in service.folder.iterdir()} == left - {held[0]}
 
 
+@pytest.mark.system
 def test_after_a_restart_the_one_before_is_still_known_and_kept(serve: Serve, registry: FakeRegistry) -> None:
     held = [registry.add(number) for number in (1, 2)]
     followed(serve(), registry, 1, 2)
@@ -55,6 +57,7 @@ def test_after_a_restart_the_one_before_is_still_known_and_kept(serve: Serve, re
     assert (after.answers, registry.fetched, after.trials) == (1, [1, 2], trials)
 
 
+@pytest.mark.system
 def test_replicas_that_share_the_folder_keep_what_the_other_one_uses(
     serve: Serve, registry: FakeRegistry
 ) -> None:

@@ -41,6 +41,7 @@ def redirect(folder: Path) -> None:
     (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [

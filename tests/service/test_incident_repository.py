@@ -26,6 +26,8 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.database import Database
 
+pytestmark = pytest.mark.smoke
+
 WORDS = {"h": "healthy", "u": "unsure", "s": "suspect", "n": "nic_degradation", "c": "cpu_contention"}
 
 
@@ -437,6 +439,7 @@ def one_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]
     held.close()
 
 
+@pytest.mark.system
 @settings(max_examples=25)
 @given(data=st.data())
 def test_as_long_as_nothing_is_announced_the_order_of_arrival_is_without_influence(

@@ -216,6 +216,7 @@ def announced(letters: str, probability: float) -> list[Event]:
     return [event for _, _, events in replay(NoIncident(), windows, Hysteresis()) for event in events]
 
 
+@pytest.mark.system
 @given(st.sampled_from("n1"), st.integers(0, 40), st.integers(0, 40), st.integers(1, 40))
 def test_whatever_comes_and_goes_in_the_same_rhythm_is_announced_a_few_times(
     sick: str, n_sick: int, n_healthy: int, times: int

@@ -28,6 +28,7 @@ def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:
         yield held
 
 
+@pytest.mark.system
 def test_incidents_are_listed_filtered_and_paged(client: TestClient) -> None:
     for number in range(5):
         live(client, *LIFE, job=f"job-{number}")
@@ -127,6 +128,7 @@ def test_a_cursor_that_is_none_of_ours_is_refused(client: TestClient, cursor: st
         assert (refused.status_code, refused.json()["code"]) == (422, "invalid-parameters")
 
 
+@pytest.mark.system
 @pytest.mark.slow
 # `test_every_operation` makes up requests to a service with SQLite.
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

@@ -21,6 +21,8 @@ from rca_api.shell.processes.process import Context
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:

@@ -33,7 +33,7 @@ from shifted_clock import ShiftedClock
 from streaming import JSON, N_RANKS, body, step_rows
 from watched import asked, computing, stored, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.long]
 KILLS = int(os.environ.get("RCA_TEST_KILLS", "200"))
 SETTINGS = {
     "RCA_AUTH": "off",

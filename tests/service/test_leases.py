@@ -14,6 +14,8 @@ from rca_api.shell.store.base import UtcDateTime
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.leases import Leases
 
+pytestmark = pytest.mark.smoke
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LENGTH = timedelta(seconds=30)
 SECOND = timedelta(seconds=1)

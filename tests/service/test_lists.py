@@ -71,6 +71,7 @@ def lists(client: TestClient) -> list[str]:
     return [path for path, methods in paths if "get" in methods and is_list(methods["get"])]
 
 
+@pytest.mark.system
 def test_no_list_reads_a_document(client: TestClient) -> None:
     database = state_of(client).database
     with database.session() as session:
@@ -205,6 +206,7 @@ SERVED = {
 }
 
 
+@pytest.mark.system
 def test_filters_use_their_indexes(client: TestClient) -> None:
     database = state_of(client).database
     fill(database)

@@ -32,6 +32,8 @@ from rca_api.what_if.work import Wanted, answered, refuse_long_replays
 from tests.conftest import MakeWindow
 from tests.shifted_windows import shifted
 
+pytestmark = pytest.mark.system
+
 LIMIT = 48 << 20
 JSON = {"Content-Type": "application/json"}
 ARROW = {"Content-Type": arrow.CONTENT_TYPE}

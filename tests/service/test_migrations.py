@@ -21,6 +21,8 @@ from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.schema_check import SchemaCheck
 from rca_api.webhooks.tables import WebhookRow
 
+pytestmark = pytest.mark.smoke
+
 ROOT = Path(__file__).parents[2]
 VERSIONS = ROOT / "api" / "rca_api" / "shell" / "store" / "migrations" / "versions"
 #: Release -> SHA-256 of the migrations that came with it. A released file must not change: databases have run

@@ -16,6 +16,8 @@ from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
+pytestmark = pytest.mark.system
+
 GATE = {"outcome": "as good", "passed": True, "against": "shipped", "reasons": "no check tells them apart"}
 
 

@@ -22,6 +22,8 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 #: A mark of direction, none of width, and path segments that clients drop.
 OLD_NAMES = ["a\u202eb", "a\u200bb", "..", "a/../b"]
 

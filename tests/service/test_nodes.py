@@ -219,6 +219,7 @@ def test_crashes_count_half(database: Database, told: tuple[OnDiagnosed, ...], c
     assert record.blames == [Blame("a", START + 60, START, 0.45)]
 
 
+@pytest.mark.system
 def test_jobs_without_a_complaint_clear_a_node(
     database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
 ) -> None:

@@ -22,6 +22,8 @@ from rca_api.shell.observability import tracing
 from rca_api.shell.observability.metrics import STAGES
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = pytest.mark.system
+
 JSON = {"Content-Type": "application/json"}
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 IN_POOL = {"decompress", "decode", "diagnose", "keep", "render"}

@@ -18,6 +18,8 @@ from starlette.testclient import TestClient
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 VERIFIER = "v" * 43
 BACK = "https://rca.example.org/ui"
 

@@ -20,6 +20,8 @@ from rca_api.shell.security.rates import Rates
 from rca_api.shell.store.redis_pool import is_redis, redis_pool
 from rca_api.training_runs.wakeup import WakeupQueue
 
+pytestmark = pytest.mark.system
+
 FORMS = ("password", "user", "tls", "socket", "socket of limits")
 
 

@@ -12,6 +12,8 @@ from child_processes import command
 
 from rca_api.models.registry import RegistryAway, RegistryClient
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 
 @pytest.fixture
 def client() -> Iterator[RegistryClient]:

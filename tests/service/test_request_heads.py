@@ -17,6 +17,8 @@ import pytest
 
 from rca_api.shell.requests.request_heads import MAX_HEAD_BYTES, MAX_HEADERS, MAX_URL_BYTES, MAX_WAITING
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.shell.observability.gauges import count
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.database import Database
+
+pytestmark = pytest.mark.system
 
 DEPLOY = Path(__file__).parents[2] / "api" / "deploy"
 #: The only kind of expression the rule is made of: terms over all replicas, added up.

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from rca_api.shell.server import Server, page_url
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 
 async def _app(_scope: Any, _receive: Any, _send: Any) -> None:
     """Answers nothing: it is not asked."""

@@ -31,6 +31,8 @@ from rca_api.shell.state import State
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.database import Database
 
+pytestmark = pytest.mark.system
+
 DIGEST = "d" * 64
 #: Gives the challenger's answer.
 Ask = Callable[[BundleRef], Awaitable[Diagnosis]]

@@ -27,6 +27,8 @@ from rca_api.shell.requests.shedding import QUEUED, Shedding
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
+pytestmark = pytest.mark.system
+
 JSON = {"Content-Type": "application/json"}
 
 

@@ -19,6 +19,8 @@ from rca_api.shell.processes import body
 from rca_api.shell.processes.body import IN_MEMORY_BYTES, Received, Spool
 from rca_api.shell.requests.admission import Admission, Ticket
 
+pytestmark = pytest.mark.system
+
 LARGE = b"x" * (IN_MEMORY_BYTES + 1)
 HOLD = """
 import sys, time

@@ -25,6 +25,8 @@ from rca_api.shell.processes.process import Context
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.window_store import WindowStore
 
+pytestmark = pytest.mark.system
+
 N_RANKS = 64
 
 

@@ -17,6 +17,8 @@ from rca_api.jobs import repository, watcher
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 N_RANKS, N_STEPS, SLOW_FROM = 8, 400, 384
 FAR_FUTURE = 4_102_444_800.0
 

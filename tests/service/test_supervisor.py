@@ -25,6 +25,8 @@ from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import Pace, Supervisor
 from rca_api.training_runs.tables import TrainingRunRow
 
+pytestmark = pytest.mark.system
+
 TERMS = Terms(lease=timedelta(seconds=30), attempts=2)
 PACE = Pace(heartbeat_seconds=0.05, write_grace_seconds=10.0)
 

@@ -35,7 +35,7 @@ from rca_api.shell.security.principal import Scope
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: Passes alone; on a crowded machine a wait by the shifted clock, or a file deleted in between, may spoil it.
 asked_for = pytest.mark.skipif("RCA_TEST_TIMING" not in os.environ, reason="RCA_TEST_TIMING=1 runs it")
 #: A key whose request died with the service is free again after deadline and lease.

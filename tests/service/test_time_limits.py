@@ -25,6 +25,8 @@ from rca_api.shell.store import time_limits
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs.wakeup import WakeupQueue
 
+pytestmark = pytest.mark.system
+
 DEADLINE_SECONDS = 2.0
 #: The machine of the tests may be busy.
 GRACE_SECONDS = 2.0

@@ -315,6 +315,7 @@ class Dripping(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "answer",
     [
@@ -331,6 +332,7 @@ def test_an_odd_answer_of_the_issuer_is_an_error(answer: bytes) -> None:
         issuer_keys.IssuerKeys(url).holding(None)
 
 
+@pytest.mark.system
 def test_headers_of_the_issuer_byte_by_byte_end_with_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_keys, "_FETCH_SECONDS", 0.3)
     began = time.monotonic()
@@ -340,6 +342,7 @@ def test_headers_of_the_issuer_byte_by_byte_end_with_the_time_limit(monkeypatch:
     assert time.monotonic() - began < 5
 
 
+@pytest.mark.system
 def test_an_issuer_that_never_comes_to_an_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(issuer_keys, "_FETCH_SECONDS", 0.3)
     with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:

@@ -25,7 +25,7 @@ from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.tables import TrainingRunRow
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: As few as a caller may order: what is learned does not matter here.
 ORDER = {"windows": 200, "seed": 3, "collections": [], "gate_windows": 20}
 WORKER = f"""

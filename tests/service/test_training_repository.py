@@ -12,6 +12,8 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.repository import ActiveRun, Progress, Terms
 from rca_api.training_runs.tables import TrainingRunRow
 
+pytestmark = pytest.mark.smoke
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TERMS = Terms(lease=timedelta(seconds=30), attempts=2)
 LATER = NOON + TERMS.lease

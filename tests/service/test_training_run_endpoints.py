@@ -18,6 +18,8 @@ from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.schemas import DEFAULT_SEED, DEFAULT_WINDOWS
 from rca_api.training_runs.tables import TrainingRunRow
 
+pytestmark = pytest.mark.system
+
 URL = "/v1/training-runs"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -167,6 +168,7 @@ class TrainingRuns(RuleBasedStateMachine):
             return list(session.scalars(select(TrainingRunRow.id).where(TrainingRunRow.active == 1)))
 
 
+@pytest.mark.system
 def test_training_runs_keep_their_invariants(database: Database) -> None:
     class OnThisDatabase(TrainingRuns):
         pass

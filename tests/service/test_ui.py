@@ -20,6 +20,8 @@ import rca
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = pytest.mark.system
+
 STATIC = Path(create_app.__code__.co_filename).parent / "ui" / "static"
 PARTS = ("", "upload", "compare", "models", "training", "nodes")
 #: Texts whose contrast with the ground behind them is too low for WCAG AA.

@@ -13,6 +13,7 @@ import rca
 from rca.lab.training.registry import Registry
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.long,
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),

@@ -15,6 +15,8 @@ import pytest
 from oidc_provider import CLIENT
 from served_ui import served
 
+pytestmark = pytest.mark.system
+
 #: `.ci/run` installs it there: its packages are not those of the lock file.
 CANAILLE = Path(".cache/canaille")
 PASSWORD = "correct horse battery"  # noqa: S105  (made up)

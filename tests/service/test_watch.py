@@ -166,6 +166,7 @@ def test_once_prints_a_line_per_job_and_exits_with_the_worst(tmp_path: Path) -> 
     assert "bad: FAIL-SLOW" in result.output
 
 
+@pytest.mark.system
 def test_once_ends_although_sources_never_do(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     path = tmp_path / "watch.yaml"
@@ -180,6 +181,7 @@ def test_once_ends_although_sources_never_do(tmp_path: Path) -> None:
     assert "is a pipe" in result.output
 
 
+@pytest.mark.system
 def test_once_ends_although_the_service_answers_byte_by_byte(tmp_path: Path) -> None:
     with talking(dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")) as url:
         diagnose = Client(url, timeout_seconds=0.5, retries=0).diagnose

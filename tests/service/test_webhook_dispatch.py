@@ -32,6 +32,8 @@ from rca_api.webhooks.schemas import EVENT_TYPES
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
+pytestmark = pytest.mark.system
+
 SECRET = new_secret()
 POLICY = Policy(http=True, private=True)
 LEASE = timedelta(seconds=60)

@@ -21,6 +21,8 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.database import Database
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
+pytestmark = pytest.mark.system
+
 PUBLIC = "https://rca.example.org/"
 KEY = "0123456789abcdef0123456789abcdef"
 #: Required members of an event, as PagerDuty documents them.

@@ -15,6 +15,8 @@ from rca_api.webhooks.addresses import Policy, Refused, is_public
 from rca_api.webhooks.dispatcher import Retries
 from rca_api.webhooks.outbox import MAX_PAUSE
 
+pytestmark = pytest.mark.smoke
+
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 BODY = b'{"type":"incident.opened"}'
 

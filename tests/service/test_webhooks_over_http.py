@@ -13,6 +13,8 @@ from starlette.testclient import TestClient
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 
 @pytest.fixture
 def client(database_url: str, tmp_path: Path) -> Iterator[TestClient]:

@@ -25,6 +25,8 @@ from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from tests.shifted_windows import shifted
 
+pytestmark = pytest.mark.system
+
 URL = "/v1/diagnoses"
 JSON = {"Content-Type": "application/json"}
 LONG_AGO = now() - timedelta(days=1)

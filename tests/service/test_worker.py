@@ -27,6 +27,8 @@ from rca_api.training_runs.wakeup import WakeupQueue
 from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import Worker
 
+pytestmark = pytest.mark.system
+
 
 class Installation:
     """A data folder with one collection, and workers on it."""

@@ -142,6 +142,7 @@ def _event_kinds(**changes) -> set[tuple[str, str | None, int]]:
     return {(row["kind"], row["code"], row["rank"]) for row in rows}
 
 
+@pytest.mark.system
 def test_corrected_errors_of_healthy_memory_are_logged():
     harmless = Benign(harmless=(HarmlessSignal(kind="ecc_sbe", rank=3),))
     assert _event_kinds(benign=harmless) == {("ecc", "SBE", 3)}

@@ -43,6 +43,7 @@ def _same(left: Window, right: Window) -> bool:
     return left.to_json() == right.to_json()
 
 
+@pytest.mark.system
 def test_the_same_scenario_gives_the_same_window():
     drawn = sample_scenario(np.random.default_rng(5))
     first, again = simulate(drawn), simulate(Scenario.model_validate_json(drawn.model_dump_json()))
@@ -66,6 +67,7 @@ def test_a_corpus_does_not_depend_on_the_number_of_workers(two_workers):
     assert all(_same(a.window, b.window) and a.label == b.label for a, b in zip(alone, shared, strict=True))
 
 
+@pytest.mark.system
 @each_of_corpus
 def test_sampled_windows_pass_validation_and_keep_their_types(index):
     made = made_of(index)

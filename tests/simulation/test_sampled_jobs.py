@@ -54,6 +54,7 @@ def test_loaders_keep_a_few_batches_ahead_or_some_for_each_of_many_workers():
     assert {job.workload.loader_workers for job in JOBS if job.workload.prefetch_steps >= 32} >= {8, 16}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("cause", "rare"), [("data_loader_stall", True), ("gpu_contention", False)])
 def test_only_faults_of_batches_are_rare(cause: str, *, rare: bool):
     rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ def share(held: list[bool]) -> float:
     return sum(held) / len(held)
 
 
+@pytest.mark.system
 def test_sampling_rates_span_orders_of_magnitude(telemetry: list[Telemetry]) -> None:
     intervals = np.array([each.interval_seconds for each in telemetry])
     assert np.quantile(intervals, 0.95) > 20 * np.quantile(intervals, 0.05)

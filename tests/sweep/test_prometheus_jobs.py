@@ -17,6 +17,8 @@ from rca.sweep.prometheus_jobs import SETTLED_SECONDS, JobSpan
 from tests.telemetry.prometheus_servers import END, INTERVAL, MISSING, dcgm_samples, node_samples, prometheus
 
 pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
+
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
 MINUTE = 60.0
 T0 = 1_700_000_000.0
 NINE = 1_795_770_000.0  # 2026-11-27T09:00:00Z

@@ -24,6 +24,8 @@ from rca.sources.prometheus.promql import hosts, matcher
 from rca.sources.prometheus.queries import Query, read_samples
 from tests.telemetry.prometheus_servers import Answer, failure, free_port, stub, success
 
+pytestmark = [pytest.mark.system, pytest.mark.smoke]
+
 LOGIN = 200, "text/html", b"<!doctype html><title>Log in</title>"
 
 

@@ -27,6 +27,8 @@ from rca.sources.prometheus.queries import Query, read_samples
 from rca.sources.prometheus.rank_places import natural
 from tests.telemetry.prometheus_servers import Answer, dripping, failure, stub, success, talking
 
+pytestmark = pytest.mark.system
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 #: Reads a job in a process of its own, and prints the error and the most memory that the process had, MiB.
 CHILD = """

@@ -34,7 +34,11 @@ from tests.telemetry.prometheus_servers import (
     wait_until,
 )
 
-pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}")
+pytestmark = [
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}"),
+    pytest.mark.system,
+    pytest.mark.smoke,
+]
 TIMES = [END - 900 + INTERVAL * number for number in range(60)]
 NODE_EXPORTER = "prometheus-node-exporter"
 #: A label of a Kubernetes node, as kube-state-metrics writes it.

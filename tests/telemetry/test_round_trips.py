@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from telemetry_windows import rows_of, series_of, windows
 
@@ -25,12 +26,14 @@ def assert_same(found: Window, window: Window) -> None:
     assert series_of(found.metrics) == series_of(window.metrics)
 
 
+@pytest.mark.system
 @thorough
 @given(windows())
 def test_json_keeps_everything_but_the_interleaving_of_series(window: Window) -> None:
     assert_same(read_window(window.to_json()), window)
 
 
+@pytest.mark.system
 @thorough
 @given(windows())
 def test_arrow_keeps_everything(window: Window) -> None:
@@ -39,6 +42,7 @@ def test_arrow_keeps_everything(window: Window) -> None:
     assert rows_of(found.metrics) == rows_of(window.metrics)
 
 
+@pytest.mark.system
 @thorough
 @given(windows())
 def test_a_directory_keeps_everything(window: Window) -> None:
@@ -50,6 +54,7 @@ def test_a_directory_keeps_everything(window: Window) -> None:
     assert rows_of(found.metrics) == rows_of(window.metrics)
 
 
+@pytest.mark.system
 @thorough
 @given(windows())
 def test_encodings_follow_one_another(window: Window) -> None:

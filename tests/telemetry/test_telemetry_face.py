@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import rca.window
+
+pytestmark = pytest.mark.system
 
 
 def test_the_exported_names_exist_constants_first() -> None:

@@ -42,6 +42,7 @@ def test_yaml_json_and_nothing_are_read(tmp_path: Path) -> None:
     assert read_document(written(tmp_path, "# nothing\n"), Model, hint=HINT) == Model()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -15,6 +15,7 @@ from rca.sources.labels import read_label
 from rca.window.catalogue import resolve
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"),
     pytest.mark.skipif(not installed("torch"), reason="PyTorch is not installed"),

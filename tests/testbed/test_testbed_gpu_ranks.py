@@ -133,6 +133,7 @@ def both_installed(monkeypatch):
     monkeypatch.setattr(gpus, "installed", lambda name: True)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("both_installed")
 def test_another_process_queries_the_gpus(monkeypatch):
     def query_gpus():
@@ -146,6 +147,7 @@ def test_another_process_queries_the_gpus(monkeypatch):
         require_gpus(2)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("both_installed")
 def test_the_error_of_cuda_is_reported(monkeypatch):
     monkeypatch.setattr(gpus, "query_gpus", lambda: {"lacking": "no usable GPU: the driver is too old"})
@@ -153,6 +155,7 @@ def test_the_error_of_cuda_is_reported(monkeypatch):
         require_gpus(1)
 
 
+@pytest.mark.system
 @pytest.mark.usefixtures("both_installed")
 def test_a_query_process_that_ends_is_reported(monkeypatch):
     def query_gpus():

@@ -39,6 +39,7 @@ def test_a_cut_attribute_ends_the_list():
     assert list(network_signals.attributes(b"\x02\x00\x01\x00")) == []
 
 
+@pytest.mark.system
 def test_the_kernel_reports_our_own_connection():
     with socket.create_server(("127.0.0.1", 0)) as server:
         probe = network_signals.NamespaceProbe("lo")

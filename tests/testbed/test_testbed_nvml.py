@@ -214,6 +214,7 @@ def watched(monkeypatch, tmp_path, *rounds: dict[str, object], since: float = 0.
     return series.samples, watch.seen[0]
 
 
+@pytest.mark.system
 def test_samples_carry_the_node_and_the_gpus_number_as_an_exporter_labels_them(monkeypatch, tmp_path):
     values = {"DCGM_FI_DEV_SM_CLOCK": 1755.0, "DCGM_FI_DEV_POWER_USAGE": 400.0}
     one = {"gpu": 0, "time": 5.0, "values": values, "processes": []}
@@ -224,6 +225,7 @@ def test_samples_carry_the_node_and_the_gpus_number_as_an_exporter_labels_them(m
     ]
 
 
+@pytest.mark.system
 def test_samples_before_the_job_do_not_count(monkeypatch, tmp_path):
     rounds = [
         {"gpu": 0, "time": t, "values": {"DCGM_FI_DEV_SM_CLOCK": t}, "processes": []} for t in (1.0, 2.0, 3.0)
@@ -233,6 +235,7 @@ def test_samples_before_the_job_do_not_count(monkeypatch, tmp_path):
     assert seen.rounds == 2
 
 
+@pytest.mark.system
 def test_lines_may_arrive_in_pieces(monkeypatch, tmp_path):
     rounds = [
         {"gpu": 0, "time": float(t), "values": {"DCGM_FI_DEV_SM_CLOCK": 1.0}, "processes": []}
@@ -242,6 +245,7 @@ def test_lines_may_arrive_in_pieces(monkeypatch, tmp_path):
     assert [each.time for each in samples] == list(range(20))
 
 
+@pytest.mark.system
 def test_the_label_has_the_other_observations_of_the_gpu(monkeypatch, tmp_path):
     full = {"DCGM_FI_DEV_SM_CLOCK": 1.0, "DCGM_FI_DEV_POWER_USAGE": 1.0}
     rounds = [

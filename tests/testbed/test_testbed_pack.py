@@ -27,6 +27,7 @@ def campaign(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.system
 def test_what_was_packed_comes_back(campaign: Path, tmp_path: Path) -> None:
     sizes = pack(campaign, tmp_path / "packed")
     assert set(sizes) == {"train.tar", "test.tar"}

@@ -15,7 +15,7 @@ from rca.lab.testbed.injection.device import restore_token
 from rca.lab.testbed.process import Placement, ProcessTable
 from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, Row, Shared
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from rca.lab.testbed.ranks.loader import balanced_length, draw_lengths, load, wr
 from rca.lab.testbed.ranks.models import TYPICAL_TOKENS
 from rca.lab.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, Shared
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux")
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
 
 @pytest.fixture

@@ -119,6 +119,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.system
 def test_a_larger_collection_begins_with_the_smaller_one(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     simulate_collection(folder, 3, SEED)

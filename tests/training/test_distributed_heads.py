@@ -21,6 +21,8 @@ from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
 pytest.importorskip("lightgbm.dask")
+
+pytestmark = pytest.mark.system
 CLASSES = ("healthy", "fail_slow", "fail_stop")
 
 

@@ -25,6 +25,8 @@ from rca.lab.training.incidents import incident_examples, learned_incidents
 from rca.lab.training.simulated import scenario_seeds, simulated_examples
 from rca.workers import HERE, Workers
 
+pytestmark = pytest.mark.system
+
 WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 N_WINDOWS, SEED = 12, 11
 

@@ -56,6 +56,7 @@ def test_the_first_variant_is_the_window_itself(collection: Path) -> None:
     assert (first.mode, first.cause, first.pattern) == ("fail_slow", "data_loader_stall", "transient")
 
 
+@pytest.mark.system
 def test_the_same_seed_gives_the_same_examples_whatever_the_workers(
     collection: Path, two_workers: Workers
 ) -> None:

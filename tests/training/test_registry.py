@@ -23,6 +23,7 @@ from rca.lab.training.registry import ORDER, Registry
 from rca_api.models import registry_process
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.slow,
     pytest.mark.usefixtures("comparisons_here"),
     # MLflow asks SQLAlchemy for it.

@@ -23,6 +23,7 @@ from rca.workers import HERE, Workers
 pytest.importorskip("mlflow")
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.usefixtures("comparisons_here"),
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),

@@ -21,6 +21,7 @@ from rca.lab.training.store_file import complete_file
 from rca.lab.training.tracking import check_store, open_store
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.slow,
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),

@@ -114,6 +114,7 @@ def test_jobs_whose_work_nobody_timed_have_a_threshold_of_their_own() -> None:
     assert (found["fault"], found["fault_unseen"]) == (0.351, 0.801)
 
 
+@pytest.mark.system
 def test_thresholds_are_told_by_simulated_windows_that_no_tree_was_fitted_on() -> None:
     assert chosen(part=("train",) * 4000)["fault"] == chosen(real=(True,) * 4000)["fault"] == GRID[0]
     assert chosen(part=("calibration",) * 4000)["fault"] == 0.351

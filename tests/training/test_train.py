@@ -24,6 +24,7 @@ pytest.importorskip("mlflow")
 pytest.importorskip("dowhy")
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.slow,
     # MLflow asks SQLAlchemy for it.
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),

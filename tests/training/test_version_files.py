@@ -141,6 +141,7 @@ SPOILT = [
 ]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("spoil", "reason"), SPOILT)
 def test_files_that_cannot_be_used_reject_the_version(
     version: Path, spoil: Callable[[Path], object], reason: str

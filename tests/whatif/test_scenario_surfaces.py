@@ -28,6 +28,8 @@ from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.what_if import work
 
+pytestmark = pytest.mark.system
+
 JOB = make_job(pp=2, dp=3, microbatches=4)
 TABLE = execute(JOB, 4, slow=lambda key, d, step: 1.5 if (d, key[2]) == (1, 0) else 1.0).table
 SLOW_RANK = {"name": "cured", "changes": [{"select": {"ranks": [1]}, "to": "peers"}]}

@@ -75,6 +75,7 @@ def ideal_times(job: SyntheticJob, times: list[list[Times]]) -> dict[str, float]
     return ideal
 
 
+@pytest.mark.system
 def test_results_of_both_engines_equal_brute_force(job: SyntheticJob) -> None:
     ran = execute(job, slow=lambda key, d, step: 1.5 if key[2] == 0 and d == job.dp - 1 else 1.0)
     answers = [what_if(replay_of(ran.table, job.meta, engine=engine)) for engine in ENGINES]

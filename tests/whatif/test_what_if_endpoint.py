@@ -15,6 +15,8 @@ from synthetic_jobs import execute, make_job
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 
+pytestmark = pytest.mark.system
+
 WINDOW = {
     "job": {"format": 1, "job_id": "job", "world_size": 2, "start": 1.7e9, "end": 1.7e9 + 1},
     "steps": {

@@ -30,6 +30,8 @@ from rca.workers import Workers
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
+pytestmark = pytest.mark.system
+
 JOB = make_job(pp=2, dp=2, microbatches=3)
 META = {**JOB.meta, "tp_size": 4, "world_size": 16}
 

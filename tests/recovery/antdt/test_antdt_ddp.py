@@ -13,9 +13,12 @@ from typing import Any
 import pytest
 
 # Not imported here: that takes seconds, and only the ranks need it.
-pytestmark = pytest.mark.skipif(
-    find_spec("torch") is None, reason="torch is not installed: pip install torch==2.13.0"
-)
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        find_spec("torch") is None, reason="torch is not installed: pip install torch==2.13.0"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

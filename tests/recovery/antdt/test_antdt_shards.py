@@ -200,6 +200,7 @@ def test_impossible_plans_are_refused(wrong: dict, message: str) -> None:
         ShardPlan(**{"n_samples": 10, "shard_size": 5} | wrong)
 
 
+@pytest.mark.system
 def test_the_package_needs_no_torch() -> None:
     names = (
         "antdt",

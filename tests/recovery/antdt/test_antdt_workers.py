@@ -293,6 +293,7 @@ def test_a_controller_in_another_rank_is_refused() -> None:
         Agent(FakeStore(), 2, first)
 
 
+@pytest.mark.system
 def test_a_service_that_is_not_there_is_named() -> None:
     with pytest.raises(SourceError, match="/v1/data-shards/x cannot be used"):
         ShardClient("http://127.0.0.1:9", "x", retries=0)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch", reason="StragglAR runs on torch.distributed; PyTorch is not installed")
+
+pytestmark = pytest.mark.system
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402

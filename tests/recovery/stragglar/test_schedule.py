@@ -155,6 +155,7 @@ def _changed(rounds: Schedule, number: int, transfers: list[Transfer]) -> Schedu
     return replace(rounds, rounds=changed)
 
 
+@pytest.mark.system
 def test_schedules_and_prices_need_no_torch() -> None:
     modules = "rca.runtime.stragglar.cost, rca.runtime.stragglar.checker"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
