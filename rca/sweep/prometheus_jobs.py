@@ -16,6 +16,7 @@ import numpy as np
 from rca.errors import InvalidInput, cut
 from rca.sources.instants import text_of
 from rca.sources.prometheus.credentials import split_address
+from rca.sweep.archive import Found
 from rca.sweep.tables import END, JOB, START, known, read_table, span_of
 from rca.window.window import Window
 
@@ -43,31 +44,22 @@ class JobSpan:
 
 
 @dataclass(frozen=True)
-class JobWindow:
+class JobWindow(Found):
     """A span of a job that was not yet read from Prometheus.
+
+    Its URL is address, job and start. Its version is a digest of the end and of what selects the samples.
 
     Attributes
     ----------
-    url : str
-        Address, job and start. A later answer with another end replaces the earlier one.
-    version : str
-        Digest of the end and of what selects the samples.
     start, end : float, Unix seconds
     reading : callable
         `rca.sources.prometheus.window.read_prometheus` with everything but the job and the times.
     """
 
-    url: str
-    version: str
     job: str
     start: float
     end: float
     reading: partial[Window] = field(repr=False)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can read it; workers reach the server themselves."""
-        return False
 
     def read(self) -> Window:
         """The window; errors as of `read_prometheus`."""
@@ -148,7 +140,7 @@ def job_windows(
             query = urllib.parse.urlencode({"job": job.job, **place, "start": text_of(start)})
             url = f"{address}/?{query}"
             version = hashlib.sha256(repr((end, selection)).encode()).hexdigest()[:32]
-            found[url] = JobWindow(url, version, job.job, start, end, reading)
+            found[url] = JobWindow(url, version, 0, job.job, start, end, reading)
     return [found[url] for url in sorted(found)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 from rca.diagnosis import Bundle, diagnose
 from rca.sweep.answers import Answers, row_of
@@ -32,8 +32,6 @@ def sweep(
     windows : sequence of Found
         Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
         themselves; a cluster gets the content of files.
-    workers : Workers
-        Without influence on the answers.
     progress : callable
         ``(done, total)`` windows.
     retry : bool
@@ -47,7 +45,8 @@ def sweep(
     return fill(
         windows,
         answers,
-        _Diagnosing(bundle),
+        partial(diagnosed, bundle=bundle),
+        bundle.model.sha256,
         workers=lambda todo: workers.for_few(len(todo)),
         chunk=CHUNK,
         progress=progress,
@@ -55,13 +54,6 @@ def sweep(
     )
 
 
-@dataclass(frozen=True)
-class _Diagnosing:
-    bundle: Bundle
-
-    @property
-    def maker(self) -> str:
-        return self.bundle.model.sha256
-
-    def row(self, task: Task) -> Row:
-        return row_of(task[0], self.maker, diagnose(content_of(task), bundle=self.bundle))
+def diagnosed(task: Task, *, bundle: Bundle) -> Row:
+    """The row of a window."""
+    return row_of(task[0], bundle.model.sha256, diagnose(content_of(task), bundle=bundle))
