@@ -183,7 +183,7 @@ def _job(job_id: str, rows: pd.DataFrame) -> JobLoss:
         gpu_hours=spent,
         gpu_hours_lost=lost,
         pattern=PATTERNS.get(pattern, pattern),
-        worst_type=first.worst_type or "",
+        worst_type="" if pd.isna(first.worst_type) else first.worst_type,
         worst_rank=int(first.worst_rank),
         worst_rank_slowdown=rank_slowdown,
         worst_stage=int(first.worst_stage),
