@@ -215,32 +215,29 @@ def archived(urls: Iterable[str], find: Find = windows_of) -> list[Found]:
     """
     found: dict[str, Found] = {}
     for url in urls:
-        folders, unlisted = _folders(url)
         with using(url):
-            found |= {each.url: each for folder in folders for each in find(folder)}
-        found |= {each.url: each for each in unlisted}
+            found |= {each.url: each for each in _found(url, find)}
     return [found[url] for url in sorted(found)]
 
 
-def _folders(url: str) -> tuple[list[Folder], list[Unlisted]]:
+def _found(url: str, find: Find) -> Iterator[Found]:
     files, root = file_system(url)
     failed: list[OSError] = []
-    with using(url):
-        listed: dict[str, dict[str, Any]] = (
-            _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+    listed: dict[str, dict[str, Any]] = (
+        _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+    )
+    if not listed and not files.exists(root):
+        raise SourceError(
+            f"{url}: no such file or directory", hint="give a folder, a file or a URL of windows or traces"
         )
-        if not listed and not files.exists(root):
-            raise SourceError(
-                f"{url}: no such file or directory",
-                hint="give a folder, a file or a URL of windows or traces",
-            )
     folders: dict[str, dict[str, dict[str, Any]]] = {}
     for path, facts in listed.items():
         folder, _, name = path.rpartition("/")
         folders.setdefault(folder, {})[name] = facts
-    is_whole = list(listed) != [root]
-    unlisted = [Unlisted(str(error.filename), "", 0, error.strerror or str(error)) for error in failed]
-    return [Folder(files, path, names, (url, root), is_whole) for path, names in folders.items()], unlisted
+    for folder, names in folders.items():
+        yield from find(Folder(files, folder, names, (url, root), is_whole=list(listed) != [root]))
+    for error in failed:
+        yield Unlisted(str(error.filename), "", 0, error.strerror or str(error))
 
 
 def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:

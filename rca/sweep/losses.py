@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from rca.errors import RcaError
 from rca.sweep.archive import Found
 from rca.sweep.data_set import REFUSED, TIME, DataSet, Row
 from rca.whatif.attribution import Decomposition
-from rca.whatif.result import WhatIf
+from rca.whatif.result import WhatIf, finite
 
 ANALYSED, LEFT_OUT = "analysed", "left_out"
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
@@ -74,7 +73,7 @@ def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
     worst = int(np.argmax(np.nan_to_num(exact, nan=-np.inf)))
     types = _parts(result.by_type, result)
     stage, stage_slowdown = next(iter(result.by_stage.slowdown(result.ideal).items()))
-    return Losses.row(
+    row = Losses.row(
         found,
         analysis,
         outcome=ANALYSED,
@@ -85,22 +84,22 @@ def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
         world_size=result.world_size,
         data_ranks=len(result.by_data_rank.labels),
         stages=len(result.by_stage.labels),
-        slowdown=_known(result.slowdown),
-        slowdown_lower=_known(lower),
-        slowdown_upper=_known(upper),
-        waste=_known(result.waste),
+        slowdown=result.slowdown,
+        slowdown_lower=lower,
+        slowdown_upper=upper,
+        waste=result.waste,
         step_seconds=step,
         seconds_per_step=result.seconds_lost_per_step,
         gpu_hours=step * result.steps.size * result.world_size / 3600.0,
         gpu_hours_lost=result.gpu_hours_lost,
-        launch_slowdown=_known(result.launch_slowdown),
-        fidelity=_known(result.fidelity),
+        launch_slowdown=result.launch_slowdown,
+        fidelity=result.fidelity,
         types=types,
         worst_type=types[0]["name"] if types else None,
         worst_stage=int(stage),
-        worst_stage_slowdown=_known(stage_slowdown),
+        worst_stage_slowdown=stage_slowdown,
         worst_rank=int(result.workers.rank[worst]),
-        worst_rank_slowdown=_known(float(exact[worst])),
+        worst_rank_slowdown=float(exact[worst]),
         m_w=result.m_w.exact,
         m_s=result.m_s.exact,
         patterns=[
@@ -110,6 +109,8 @@ def row_of(found: Found, analysis: str, job_id: str, result: WhatIf) -> Row:
         warnings=list(result.warnings),
         document=result.to_json(per_step=False),
     )
+    known: Row = finite(row)
+    return known
 
 
 def row_without_operations(found: Found, analysis: str, reason: str) -> Row:
@@ -120,14 +121,10 @@ def row_without_operations(found: Found, analysis: str, reason: str) -> Row:
 def _parts(parts: Decomposition, result: WhatIf) -> list[dict[str, Any]]:
     ideal = float(result.ideal.mean())
     return [
-        {"name": str(label), "slowdown": _known(slowdown), "seconds_per_step": _known((slowdown - 1) * ideal)}
+        {"name": str(label), "slowdown": slowdown, "seconds_per_step": (slowdown - 1) * ideal}
         for label, slowdown in parts.slowdown(result.ideal).items()
     ]
 
 
 def _text(job: Mapping[str, Any], name: str) -> str | None:
     return None if job.get(name) is None else str(job[name])
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -87,20 +87,18 @@ def read_jobs(path: str | os.PathLike[str]) -> tuple[list[JobSpan], int]:
     InvalidInput
         If a column or a job is missing, or a time is none.
     """
-    found: list[JobSpan] = []
-    lines = list(read_table(path, {"job": JOB, "start": START, "end": END}))
-    for place, values in lines:
-        try:
-            if not known(values["job"]):
-                raise InvalidInput("a job has no name")
-            if _STEP.fullmatch(values["job"]) or not known(values["start"]):
-                continue
-            start, end = span_of(values, f"the job {cut(values['job'])}")
-        except InvalidInput as error:
-            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
-        if start != end:
-            found.append(JobSpan(values["job"], start, end))
+    lines = read_table(path, {"job": JOB, "start": START, "end": END}, _span)
+    found = [span for span in lines if span is not None]
     return found, len(lines) - len(found)
+
+
+def _span(_: str, values: dict[str, str]) -> JobSpan | None:
+    if not known(values["job"]):
+        raise InvalidInput("a job has no name")
+    if _STEP.fullmatch(values["job"]) or not known(values["start"]):
+        return None
+    start, end = span_of(values, f"the job {cut(values['job'])}")
+    return None if start == end else JobSpan(values["job"], start, end)
 
 
 def job_windows(

@@ -76,13 +76,7 @@ def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
     """
     needed = {"job": JOB, "cause": ("cause",), "start": START, "end": END}
     other = {"nodes": ("nodes", "node", "nodelist"), "ranks": ("ranks", "rank")}
-    found = []
-    for place, values in read_table(path, needed, other):
-        try:
-            found.append(_finding(place, values))
-        except InvalidInput as error:
-            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
-    return found
+    return read_table(path, needed, _finding, other)
 
 
 def _finding(place: str, values: dict[str, str]) -> Finding:
