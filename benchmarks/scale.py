@@ -24,8 +24,8 @@ from benchmarks.measure import machine
 from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.lab.simulation.corpus import simulated_window
+from rca.sweep.answers import CHUNK, diagnosed
 from rca.sweep.archive import ArchivedWindow
-from rca.sweep.run import CHUNK, diagnosed
 from rca.window.window import Window
 from rca.workers import HERE, Workers
 

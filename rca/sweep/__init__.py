@@ -3,13 +3,11 @@
 The what-if analysis of all traces of an archive is beside it: `rca.sweep.what_if`.
 """
 
-from rca.sweep.answers import Answers
+from rca.sweep.answers import Answers, sweep
 from rca.sweep.archive import Found, archived
 from rca.sweep.filling import Swept
-from rca.sweep.labelled import write_collection
 from rca.sweep.prometheus_jobs import job_windows, read_jobs
-from rca.sweep.run import sweep
-from rca.sweep.truth import read_findings
+from rca.sweep.truth import read_findings, write_collection
 
 __all__ = [
     "Answers",

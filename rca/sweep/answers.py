@@ -1,4 +1,6 @@
-"""Answers about the windows of an archive as a data set, partitioned by month.
+"""The sweep of windows: each that has no answer yet is diagnosed on workers.
+
+The answers are a data set, partitioned by month.
 
 Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that could not be diagnosed is
 ``unknown``.
@@ -7,13 +9,17 @@ Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that coul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.result import Cause, Diagnosis, Slowdown
 from rca.sweep.archive import Found
 from rca.sweep.data_set import TIME, DataSet, Row
+from rca.sweep.filling import Progress, Swept, Task, content_of, fill
+from rca.workers import HERE, Workers
 
 _TEXT, _NUMBER = pa.string(), pa.float64()
 _RANKS, _NODES = pa.list_(pa.int64()), pa.list_(_TEXT)
@@ -39,6 +45,10 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 
+#: Windows of one task: the way of a task takes as long as a tenth of a diagnosis.
+CHUNK = 4
+
+
 class Answers(DataSet):
     """A data set of answers, by the month in which the window begins."""
 
@@ -47,6 +57,49 @@ class Answers(DataSet):
     outcome = "verdict"
     month = "window_start"
     holds = "answers"
+
+
+def sweep(
+    windows: Sequence[Found],
+    answers: Answers,
+    *,
+    bundle: Bundle,
+    workers: Workers = HERE,
+    progress: Progress = lambda done, total: None,
+    retry: bool = False,
+) -> Swept:
+    """Diagnose every window that has no answer of this bundle, and keep the answers.
+
+    Parameters
+    ----------
+    windows : sequence of Found
+        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
+        themselves; a cluster gets the content of files.
+    progress : callable
+        ``(done, total)`` windows.
+    retry : bool
+        Try windows again that could not be diagnosed.
+
+    Returns
+    -------
+    Swept
+        Outcomes are verdicts.
+    """
+    return fill(
+        windows,
+        answers,
+        partial(diagnosed, bundle=bundle),
+        bundle.model.sha256,
+        workers=lambda todo: workers.for_few(len(todo)),
+        chunk=CHUNK,
+        progress=progress,
+        retry=retry,
+    )
+
+
+def diagnosed(task: Task, *, bundle: Bundle) -> Row:
+    """The row of a window."""
+    return row_of(task[0], bundle.model.sha256, diagnose(content_of(task), bundle=bundle))
 
 
 def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:

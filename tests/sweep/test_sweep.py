@@ -16,7 +16,7 @@ from rca.cli import run as rca_command
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
 from rca.sweep import Answers, Swept, archived, sweep
-from rca.sweep import run as module
+from rca.sweep import answers as module
 from rca.sweep.answers import SCHEMA
 from rca.sweep.data_set import Row
 from rca.sweep.report import Reason, report
