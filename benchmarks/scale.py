@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from benchmarks.measure import machine
 from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.lab.simulation.corpus import simulated_window
+from rca.sweep.answers import CHUNK, diagnosed
 from rca.sweep.archive import ArchivedWindow
-from rca.sweep.run import CHUNK, _Diagnosing
 from rca.window.window import Window
 from rca.workers import HERE, Workers
 
@@ -70,7 +71,7 @@ def _named(number: int) -> ArchivedWindow:
 def _swept(workers: Workers, windows: list[Window]) -> float:
     """Seconds per window of a sweep."""
     tasks = [(_named(number), window) for number, window in enumerate(windows)]
-    return _seconds(workers, _Diagnosing(baseline()).row, tasks)
+    return _seconds(workers, partial(diagnosed, bundle=baseline()), tasks)
 
 
 def _idle(workers: Workers, tasks: list[_Task]) -> float:

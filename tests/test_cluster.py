@@ -128,7 +128,7 @@ def test_a_sweep_has_the_answers_of_one_process(
     cluster: Cluster, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker joins during the sweep, and another one is killed."""
-    monkeypatch.setattr("rca.sweep.run.CHUNK", 1)
+    monkeypatch.setattr("rca.sweep.answers.CHUNK", 1)
     found = archived([str(alone)])
     sweep(found, Answers(str(tmp_path / "here")), bundle=baseline())
     with Workers(1, cluster.address) as workers, cluster.losing_a_worker():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,21 +12,15 @@ from typer.core import TyperGroup
 from rca.commands import prometheus_options
 from rca.commands.progress import progress
 from rca.commands.prometheus_options import PrometheusOptions
-from rca.commands.sweep_output import SHOWN, refused_lines, say_done
-from rca.commands.sweep_what_if import command as what_if_command
-from rca.commands.sweep_what_if import text as what_if_text
+from rca.commands.sweep_output import report_text, say_done, what_if_text
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput
-from rca.terminal import rendered, write
+from rca.terminal import write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
-    from rca.sweep.archive import Found
-    from rca.sweep.report import Report, Total
-    from rca.sweep.what_if_report import WhatIfReport
+    from rca.sweep import Found
 
 
 class Format(StrEnum):
@@ -162,7 +155,46 @@ def run_command(
     say_done(done, output, "windows", "answer")
 
 
-app.command("what-if")(what_if_command)
+@app.command("what-if")
+def what_if_command(
+    urls: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="URL...",
+            help="Folders, files, or URLs such as s3://bucket/traces. A trace is a Parquet file with a "
+            "column optype. Its sizes are in NAME.meta.yaml, in meta-A.yaml for trace-A.parquet, or in "
+            "meta.yaml beside it. Windows with operations count, too.",
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="RESULTS", help="Folder or URL of the results: Parquet.")
+    ] = "what-if",
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Try traces again that could not be replayed.")
+    ] = False,
+    processes: Processes = None,
+    scheduler: Scheduler = None,
+) -> None:
+    """Replay every trace that has no result yet without its stragglers.
+
+    You can stop the command at any time and repeat it: traces with a result of the same version of
+    straggler-rca are left out. Traces that cannot be replayed are listed, kept with their error, and tried
+    again when they change. Workers of a scheduler read URLs themselves; name a folder that all machines mount
+    as file:///FOLDER. They get traces of up to 64 MiB from other folders. Exit code 0 whatever the results; 2
+    if a place cannot be read.
+    """
+    from rca.sweep.losses import Losses
+    from rca.sweep.what_if import sweep_what_if
+
+    with progress() as report, workers_of(processes, scheduler) as workers:
+        done = sweep_what_if(
+            urls,
+            Losses(output),
+            workers=workers,
+            progress=lambda finished, total: report("replaying", finished, total),
+            retry=retry,
+        )
+    say_done(done, output, "files", "result")
 
 
 def _found(
@@ -222,32 +254,24 @@ def report_command(
     what-if`: jobs by share of time lost, patterns, types of operations, and refused traces.
     """
     import json
+    from datetime import datetime
 
-    found, as_text = _report(answers)
+    from rca.sweep import Answers as DataSet
+    from rca.sweep.losses import Losses
+    from rca.sweep.report import Report, report
+    from rca.sweep.what_if_report import what_if_report
+
+    losses = Losses(answers)
+    found = what_if_report(losses) if losses.is_kept() else report(DataSet(answers))
+    if isinstance(found, Report) and not found.windows:
+        raise InvalidInput(f"{answers}: holds no answers", hint="rca sweep URL... writes some")
     chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
     if chosen is Format.json:
-        write(json.dumps(found.as_dict(), indent=2), output)
+        write(json.dumps(found.as_dict(), indent=2, default=datetime.isoformat), output)
     elif chosen is Format.html:
         write(found.to_html(), output)
     else:
-        write(as_text(), output)
-
-
-def _report(url: str) -> tuple[Report | WhatIfReport, Callable[[], str]]:
-    """The report on a data set, and its text; the columns show what it holds."""
-    from rca.sweep import Answers as DataSet
-    from rca.sweep import report
-    from rca.sweep.losses import Losses
-    from rca.sweep.what_if_report import what_if_report
-
-    losses = Losses(url)
-    if losses.is_kept():
-        results = what_if_report(losses)
-        return results, lambda: what_if_text(results)
-    found = report(DataSet(url))
-    if not found.windows:
-        raise InvalidInput(f"{url}: holds no answers", hint="rca sweep URL... writes some")
-    return found, lambda: _text(found)
+        write(report_text(found) if isinstance(found, Report) else what_if_text(found), output)
 
 
 @app.command("export")
@@ -289,40 +313,3 @@ def export_command(
     for reason, number in sorted(left_out.items()):
         typer.echo(f"left out: {number:,} {reason}", err=True)
     write(f"{written:,} windows in {folder}; next: rca train --collection {folder}, or rca evaluate {folder}")
-
-
-def _text(found: Report) -> str:
-    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in found.verdicts.items())
-    incidents = f"{len(found.incidents):,} incident{'s' if len(found.incidents) != 1 else ''}"
-    lines = [
-        f"{found.gpu_hours:,.2f} GPU-hours lost in {incidents}, "
-        f"{found.unexplained:,.2f} of them without a named cause",
-        f"{found.windows:,} windows of {found.jobs:,} jobs: {counts}",
-    ]
-    tables = [
-        _table("by cause", "cause", "most frequent place", found.causes),
-        _table("by node", "node", "most frequent cause", found.nodes),
-        _table("by job", "job", "most frequent cause", found.by_job),
-    ]
-    if found.suspects:
-        tables.append(_table("named by undecided windows", "node", "most frequent cause", found.suspects))
-    if len(found.models) > 1:
-        models = ", ".join(f"{name[:12]} ({n:,} windows)" for name, n in found.models.items())
-        lines.append(f"answers of {len(found.models)} models: {models}; repeat the sweep for those of one")
-    return "\n".join([*lines, *map(rendered, tables), *refused_lines(found.refused)])
-
-
-def _table(title: str, name: str, main: str, totals: list[Total]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = f", the first {SHOWN} of {len(totals):,}" if len(totals) > SHOWN else ""
-    table = Table(title=f"{title}{shown}")
-    table.add_column(name)
-    for each in ("GPU-hours", "incidents", "jobs", "windows"):
-        table.add_column(each, justify="right")
-    table.add_column(main)
-    for row in totals[:SHOWN]:
-        numbers = (f"{row.gpu_hours:,.3f}", f"{row.incidents:,}", f"{row.jobs:,}", f"{row.windows:,}")
-        table.add_row(Text(row.name), *numbers, Text(row.main))
-    return table

@@ -3,25 +3,20 @@
 The what-if analysis of all traces of an archive is beside it: `rca.sweep.what_if`.
 """
 
-from rca.sweep.answers import Answers
-from rca.sweep.archive import Archived, archived
+from rca.sweep.answers import Answers, sweep
+from rca.sweep.archive import Found, archived
 from rca.sweep.filling import Swept
-from rca.sweep.labelled import write_collection
 from rca.sweep.prometheus_jobs import job_windows, read_jobs
-from rca.sweep.report import Report, report
-from rca.sweep.run import sweep
-from rca.sweep.truth import read_findings
+from rca.sweep.truth import read_findings, write_collection
 
 __all__ = [
     "Answers",
-    "Archived",
-    "Report",
+    "Found",
     "Swept",
     "archived",
     "job_windows",
     "read_findings",
     "read_jobs",
-    "report",
     "sweep",
     "write_collection",
 ]

@@ -1,4 +1,6 @@
-"""Answers about the windows of an archive as a data set, partitioned by month.
+"""The sweep of windows: each that has no answer yet is diagnosed on workers.
+
+The answers are a data set, partitioned by month.
 
 Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that could not be diagnosed is
 ``unknown``.
@@ -7,102 +9,126 @@ Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that coul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.result import Cause, Diagnosis, Slowdown
 from rca.sweep.archive import Found
-from rca.sweep.data_set import REFUSED, TIME, DataSet, Row
+from rca.sweep.data_set import TIME, DataSet, Row
+from rca.sweep.filling import Progress, Swept, Task, content_of, fill
+from rca.workers import HERE, Workers
 
+_TEXT, _NUMBER = pa.string(), pa.float64()
+_RANKS, _NODES = pa.list_(pa.int64()), pa.list_(_TEXT)
 #: A cause of the window, and its part of the loss.
 _CAUSE = pa.struct(
     [
-        ("cause", pa.string()),
-        ("probability", pa.float64()),
-        ("ranks", pa.list_(pa.int64())),
-        ("nodes", pa.list_(pa.string())),
-        ("seconds_per_step", pa.float64()),
-        ("gpu_hours_lost", pa.float64()),
+        ("cause", _TEXT), ("probability", _NUMBER), ("ranks", _RANKS), ("nodes", _NODES),
+        ("seconds_per_step", _NUMBER), ("gpu_hours_lost", _NUMBER),
     ]
-)
-#: Columns of a row. Times are those of the window; costs are in seconds per step and in GPU-hours.
+)  # fmt: skip
+#: Columns of a row. Times are those of the window; costs are in seconds per step and in GPU-hours. The
+#: document is the whole answer, as `rca diagnose --format json` prints it.
 SCHEMA = pa.schema(
     [
-        ("url", pa.string()),
-        ("version", pa.string()),
-        ("model_sha256", pa.string()),
-        ("swept_at", TIME),
-        ("job_id", pa.string()),
-        ("window_id", pa.string()),
-        ("window_start", TIME),
-        ("window_end", TIME),
-        ("verdict", pa.string()),
-        ("failure_mode", pa.string()),
-        ("failure_mode_probability", pa.float64()),
-        ("abstention", pa.string()),
-        ("cause", pa.string()),
-        ("cause_probability", pa.float64()),
-        ("owner", pa.string()),
-        ("ranks", pa.list_(pa.int64())),
-        ("nodes", pa.list_(pa.string())),
-        ("since", TIME),
-        ("seconds_per_step", pa.float64()),
-        ("gpu_hours_lost", pa.float64()),
-        ("causes", pa.list_(_CAUSE)),
-        ("error", pa.string()),
-        ("error_message", pa.string()),
-        # The whole answer, as `rca diagnose --format json` prints it.
-        ("document", pa.string()),
+        ("url", _TEXT), ("version", _TEXT), ("model_sha256", _TEXT), ("swept_at", TIME),
+        ("job_id", _TEXT), ("window_id", _TEXT), ("window_start", TIME), ("window_end", TIME),
+        ("verdict", _TEXT), ("failure_mode", _TEXT), ("failure_mode_probability", _NUMBER),
+        ("abstention", _TEXT), ("cause", _TEXT), ("cause_probability", _NUMBER), ("owner", _TEXT),
+        ("ranks", _RANKS), ("nodes", _NODES), ("since", TIME), ("seconds_per_step", _NUMBER),
+        ("gpu_hours_lost", _NUMBER), ("causes", pa.list_(_CAUSE)), ("error", _TEXT),
+        ("error_message", _TEXT), ("document", _TEXT),
     ]
-)
-UNKNOWN_MONTH = "unknown"
+)  # fmt: skip
+
+
+#: Windows of one task: the way of a task takes as long as a tenth of a diagnosis.
+CHUNK = 4
 
 
 class Answers(DataSet):
-    """A data set of answers."""
+    """A data set of answers, by the month in which the window begins."""
 
     schema = SCHEMA
     maker = "model_sha256"
+    outcome = "verdict"
+    month = "window_start"
     holds = "answers"
 
-    @staticmethod
-    def folder_of(row: Row) -> str:
-        """The month in which the window begins."""
-        start: datetime | None = row["window_start"]
-        return f"month={UNKNOWN_MONTH if start is None else format(start, '%Y-%m')}"
 
-    @staticmethod
-    def outcome_of(row: Row) -> str:
-        """The verdict."""
-        return str(row["verdict"] or REFUSED)
+def sweep(
+    windows: Sequence[Found],
+    answers: Answers,
+    *,
+    bundle: Bundle,
+    workers: Workers = HERE,
+    progress: Progress = lambda done, total: None,
+    retry: bool = False,
+) -> Swept:
+    """Diagnose every window that has no answer of this bundle, and keep the answers.
+
+    Parameters
+    ----------
+    windows : sequence of Found
+        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
+        themselves; a cluster gets the content of files.
+    progress : callable
+        ``(done, total)`` windows.
+    retry : bool
+        Try windows again that could not be diagnosed.
+
+    Returns
+    -------
+    Swept
+        Outcomes are verdicts.
+    """
+    return fill(
+        windows,
+        answers,
+        partial(diagnosed, bundle=bundle),
+        bundle.model.sha256,
+        workers=lambda todo: workers.for_few(len(todo)),
+        chunk=CHUNK,
+        progress=progress,
+        retry=retry,
+    )
+
+
+def diagnosed(task: Task, *, bundle: Bundle) -> Row:
+    """The row of a window."""
+    return row_of(task[0], bundle.model.sha256, diagnose(content_of(task), bundle=bundle))
 
 
 def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
     """The row of an answer."""
     first = next(iter(diagnosis.causes), None)
     place = first or next(iter(diagnosis.stragglers), None)
-    return Answers.empty_row(found, model_sha256) | {
-        "job_id": diagnosis.job_id,
-        "window_id": diagnosis.window_id,
-        "window_start": None if diagnosis.window is None else diagnosis.window.start,
-        "window_end": None if diagnosis.window is None else diagnosis.window.end,
-        "verdict": diagnosis.verdict,
-        "failure_mode": diagnosis.failure_mode,
-        "failure_mode_probability": diagnosis.failure_mode_probability[diagnosis.failure_mode],
-        "abstention": None if diagnosis.abstention_reason is None else diagnosis.abstention_reason.code,
-        "cause": None if first is None else first.cause,
-        "cause_probability": None if first is None else first.probability,
-        "owner": None if first is None else first.owner,
-        "ranks": [] if place is None else place.ranks,
-        "nodes": [] if place is None else place.nodes,
-        "since": diagnosis.since,
-        "seconds_per_step": diagnosis.slowdown.seconds_per_step,
-        "gpu_hours_lost": diagnosis.slowdown.gpu_hours_lost,
-        "causes": _causes(diagnosis.causes, diagnosis.slowdown),
-        "document": diagnosis.to_json(),
-    }
+    row = Answers.row(
+        found,
+        model_sha256,
+        job_id=diagnosis.job_id,
+        window_id=diagnosis.window_id,
+        verdict=diagnosis.verdict,
+        failure_mode=diagnosis.failure_mode,
+        failure_mode_probability=diagnosis.failure_mode_probability[diagnosis.failure_mode],
+        since=diagnosis.since,
+        seconds_per_step=diagnosis.slowdown.seconds_per_step,
+        gpu_hours_lost=diagnosis.slowdown.gpu_hours_lost,
+        causes=_causes(diagnosis.causes, diagnosis.slowdown),
+        document=diagnosis.to_json(),
+    )
+    if diagnosis.window is not None:
+        row |= {"window_start": diagnosis.window.start, "window_end": diagnosis.window.end}
+    if diagnosis.abstention_reason is not None:
+        row["abstention"] = diagnosis.abstention_reason.code
+    if first is not None:
+        row |= {"cause": first.cause, "cause_probability": first.probability, "owner": first.owner}
+    if place is not None:
+        row |= {"ranks": place.ranks, "nodes": place.nodes}
+    return row
 
 
 def _causes(causes: Sequence[Cause], slowdown: Slowdown) -> list[dict[str, Any]]:
@@ -117,14 +143,6 @@ def _causes(causes: Sequence[Cause], slowdown: Slowdown) -> list[dict[str, Any]]
         hours = idle if each is first_stop else None
         if each.seconds_per_step is not None:
             hours = each.seconds_per_step * lost_per_second
-        found.append(
-            {
-                "cause": each.cause,
-                "probability": each.probability,
-                "ranks": each.ranks,
-                "nodes": each.nodes,
-                "seconds_per_step": each.seconds_per_step,
-                "gpu_hours_lost": hours,
-            }
-        )
+        own = {name: getattr(each, name) for name in _CAUSE.names if name != "gpu_hours_lost"}
+        found.append(own | {"gpu_hours_lost": hours})
     return found

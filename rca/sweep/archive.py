@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 from rca.errors import InvalidInput, InvalidWindow, MissingExtra, RcaError, SourceError, TooLarge
 from rca.sources.labels import MANIFEST_FILE
@@ -27,35 +27,16 @@ MAX_BYTES = 1 << 30
 _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "created")
 
 
-class Found(Protocol):
-    """A window or a trace that was found and not yet read."""
-
-    @property
-    def url(self) -> str:
-        """What identifies the window."""
-
-    @property
-    def version(self) -> str:
-        """Another version of the same URL is another window, which replaces it."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can read it."""
-
-    def read(self) -> Any:
-        """The window, validated; or its content, for workers that cannot read its files."""
-
-
 @dataclass(frozen=True)
-class Archived(ABC):
-    """A window or a trace of an archive that was found and not yet read.
+class Found(ABC):
+    """A window or a trace that was found and not yet read.
 
     Attributes
     ----------
     url : str
         Of its directory or file.
     version : str
-        Digest of the sizes and versions of its files: another version is another window or trace.
+        Digest of the sizes and versions of its files. Another version of a URL replaces the earlier one.
     n_bytes : int
         As stored.
     """
@@ -67,14 +48,14 @@ class Archived(ABC):
     @property
     def is_local(self) -> bool:
         """Whether it is in a folder of this machine; of a ``file://`` URL other machines read it, too."""
-        return "://" not in self.url
+        return _is_path(self.url)
 
     @abstractmethod
     def read(self) -> Any:
         """Its content, for workers that cannot read its files."""
 
 
-class ArchivedWindow(Archived):
+class ArchivedWindow(Found):
     """A window of an archive."""
 
     def read(self) -> Window:
@@ -91,20 +72,36 @@ class ArchivedWindow(Archived):
         """
         if self.n_bytes > MAX_BYTES:
             raise TooLarge(f"{self.url}: {self.n_bytes:,} bytes are more than the limit of {MAX_BYTES:,}")
-        if self.is_local:
-            return read_window(self.url, max_bytes=MAX_BYTES)
-        files, path = file_system(self.url)
-        with using(self.url), TemporaryDirectory(prefix="rca-sweep-") as folder:
-            place = Path(folder) / (PurePosixPath(path).name or "window")
-            _copy(files, path, place)
+        with on_this_machine(self.url) as (place,):
             try:
                 return read_window(place, max_bytes=MAX_BYTES)
             except RcaError as error:
-                # The copy is gone when the message is read.
+                # A copy is gone when the message is read.
                 error.message = error.message.replace(str(place), self.url)
                 if isinstance(error, InvalidWindow):
                     error.path = self.url
                 raise
+
+
+@contextmanager
+def on_this_machine(*urls: str) -> Iterator[list[Path]]:
+    """Files or directories of windows: where they are, else copies that are removed afterwards.
+
+    Raises
+    ------
+    SourceError
+        If one cannot be read.
+    """
+    places = [file_system(url) for url in urls]
+    if all("file" in protocols(files) for files, _ in places):
+        yield [Path(path) for _, path in places]
+        return
+    with TemporaryDirectory(prefix="rca-sweep-") as folder:
+        copies = [Path(folder, PurePosixPath(path).name or "window") for _, path in places]
+        for url, copy, (files, path) in zip(urls, copies, places, strict=True):
+            with using(url):
+                _copy(files, path, copy)
+        yield copies
 
 
 def _copy(files: Any, path: str, place: Path) -> None:
@@ -120,7 +117,7 @@ def _copy(files: Any, path: str, place: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Unlisted(Archived):
+class Unlisted(Found):
     """A folder of an archive that cannot be listed, in place of what it holds."""
 
     reason: str = ""
@@ -179,7 +176,7 @@ class Folder:
         return digest, sum(sizes)
 
 
-Find = Callable[[Folder], Iterator[Archived]]
+Find = Callable[[Folder], Iterator[Found]]
 
 
 def windows_of(folder: Folder) -> Iterator[ArchivedWindow]:
@@ -194,19 +191,17 @@ def windows_of(folder: Folder) -> Iterator[ArchivedWindow]:
             yield ArchivedWindow(folder.url(name), *folder.facts([name]))
 
 
-def archived(urls: Iterable[str], find: Find = windows_of) -> list[Archived]:
+def archived(urls: Iterable[str], find: Find = windows_of) -> list[Found]:
     """All windows, or whatever else `find` finds, under folders, files and URLs.
 
     Parameters
     ----------
-    urls : iterable of str
-        Paths, or URLs such as ``s3://bucket/windows``.
     find : callable
         What one folder holds.
 
     Returns
     -------
-    list of Archived
+    list of Found
         Sorted by URL, each once.
 
     Raises
@@ -218,34 +213,31 @@ def archived(urls: Iterable[str], find: Find = windows_of) -> list[Archived]:
     MissingExtra
         If a library for a protocol is not installed.
     """
-    found: dict[str, Archived] = {}
+    found: dict[str, Found] = {}
     for url in urls:
-        folders, unlisted = _folders(url)
         with using(url):
-            found |= {each.url: each for folder in folders for each in find(folder)}
-        found |= {each.url: each for each in unlisted}
+            found |= {each.url: each for each in _found(url, find)}
     return [found[url] for url in sorted(found)]
 
 
-def _folders(url: str) -> tuple[list[Folder], list[Unlisted]]:
+def _found(url: str, find: Find) -> Iterator[Found]:
     files, root = file_system(url)
     failed: list[OSError] = []
-    with using(url):
-        listed: dict[str, dict[str, Any]] = (
-            _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+    listed: dict[str, dict[str, Any]] = (
+        _listed_here(root, failed) if "file" in protocols(files) else files.find(root, detail=True)
+    )
+    if not listed and not files.exists(root):
+        raise SourceError(
+            f"{url}: no such file or directory", hint="give a folder, a file or a URL of windows or traces"
         )
-        if not listed and not files.exists(root):
-            raise SourceError(
-                f"{url}: no such file or directory",
-                hint="give a folder, a file or a URL of windows or traces",
-            )
     folders: dict[str, dict[str, dict[str, Any]]] = {}
     for path, facts in listed.items():
         folder, _, name = path.rpartition("/")
         folders.setdefault(folder, {})[name] = facts
-    is_whole = list(listed) != [root]
-    unlisted = [Unlisted(str(error.filename), "", 0, error.strerror or str(error)) for error in failed]
-    return [Folder(files, path, names, (url, root), is_whole) for path, names in folders.items()], unlisted
+    for folder, names in folders.items():
+        yield from find(Folder(files, folder, names, (url, root), is_whole=list(listed) != [root]))
+    for error in failed:
+        yield Unlisted(str(error.filename), "", 0, error.strerror or str(error))
 
 
 def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from rca.sweep.archive import Found, file_system, protocols, using
 _PART = re.compile(r"part-[0-9a-f]{24}\.parquet")
 TIME = pa.timestamp("us", tz="UTC")
 REFUSED = "refused"
+UNKNOWN_MONTH = "unknown"
 #: Errors that may be over when a sweep is repeated.
 PASSING = (SourceError.code, MissingExtra.code)
 Row = dict[str, Any]
@@ -35,7 +35,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class DataSet(ABC):
+class DataSet:
     """A data set in a folder, or under a URL that fsspec reaches. Subclasses name the columns.
 
     Parameters
@@ -49,12 +49,18 @@ class DataSet(ABC):
         Columns; `url`, `version`, `maker`, ``swept_at``, ``error`` and ``error_message`` are among them.
     maker : str
         Column that says what made a row, such as the digest of a model. Another maker makes a new row.
+    outcome : str
+        Column that says in one word what came out, for counts.
+    month : str or None
+        Column of the time whose month is the folder of a row, ``month=2026-11``; without it no folder.
     holds : str
         What the rows are, for messages.
     """
 
     schema: ClassVar[pa.Schema]
     maker: ClassVar[str]
+    outcome: ClassVar[str]
+    month: ClassVar[str | None] = None
     holds: ClassVar[str]
 
     def __init__(self, url: str) -> None:
@@ -62,30 +68,19 @@ class DataSet(ABC):
         self._files, self._root = file_system(url)
         self._is_local = "file" in protocols(self._files)
 
-    @staticmethod
-    def folder_of(row: Row) -> str:  # noqa: ARG004 - subclasses use it
-        """Folder of the part that a row belongs to; none by default."""
-        return ""
-
-    @staticmethod
-    @abstractmethod
-    def outcome_of(row: Row) -> str:
-        """What a row says, in one word, for counts."""
-
     @classmethod
-    def empty_row(cls, found: Found, made_by: str) -> Row:
-        """A row that says only what was looked at, when, and by what."""
+    def row(cls, found: Found, made_by: str, **facts: Any) -> Row:
+        """A row; what `facts` leave out is null or an empty list."""
         known = {"url": printable(found.url), "version": found.version, cls.maker: made_by}
-        lists: Row = {field.name: [] for field in cls.schema if pa.types.is_list(field.type)}
-        empty: Row = dict.fromkeys(cls.schema.names)
-        return empty | lists | known | {"swept_at": datetime.now(UTC)}
+        empty: Row = {field.name: [] if pa.types.is_list(field.type) else None for field in cls.schema}
+        return empty | known | {"swept_at": datetime.now(UTC)} | facts
 
     @classmethod
     def error_row(cls, found: Found, made_by: str, error: RcaError) -> Row:
         """The row of what could not be used."""
         # Messages of libraries have line breaks.
         message = " ".join(str(error).split()).removeprefix(f"{found.url}: ")
-        return cls.empty_row(found, made_by) | {"error": error.code, "error_message": printable(message)}
+        return cls.row(found, made_by, error=error.code, error_message=printable(message))
 
     def write(self, rows: Sequence[Row]) -> None:
         """Keep rows, one part per folder.
@@ -97,24 +92,27 @@ class DataSet(ABC):
         """
         folders: dict[str, list[Row]] = {}
         for row in rows:
-            folders.setdefault(self.folder_of(row), []).append(row)
+            folders.setdefault(self._folder_of(row), []).append(row)
         for folder, held in folders.items():
+            names = sorted(f"{row['url']}\0{row['version']}\0{row[self.maker]}" for row in held)
+            digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
             sink = pa.BufferOutputStream()
             pq.write_table(pa.Table.from_pylist(held, self.schema), sink, compression="zstd")
-            names = [f"{row['url']}\0{row['version']}\0{row[self.maker]}" for row in held]
-            digest = hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:24]
-            self._put(
-                f"{self._root}/{folder}".rstrip("/"), f"part-{digest}.parquet", sink.getvalue().to_pybytes()
-            )
+            with using(self.url, "written"):
+                self._files.makedirs(folder, exist_ok=True)
+                path, content = f"{folder}/part-{digest}.parquet", sink.getvalue().to_pybytes()
+                if self._is_local:
+                    replace_file(Path(path), content)
+                else:
+                    # Buckets show an object once it is whole.
+                    self._files.pipe_file(path, content)
 
-    def _put(self, folder: str, name: str, content: bytes) -> None:
-        with using(self.url, "written"):
-            self._files.makedirs(folder, exist_ok=True)
-            if self._is_local:
-                replace_file(Path(folder, name), content)
-            else:
-                # Buckets show an object once it is whole.
-                self._files.pipe_file(f"{folder}/{name}", content)
+    def _folder_of(self, row: Row) -> str:
+        if self.month is None:
+            return str(self._root)
+        time: datetime | None = row[self.month]
+        month = UNKNOWN_MONTH if time is None else format(time, "%Y-%m")
+        return f"{self._root}/month={month}"
 
     def prepare(self) -> None:
         """Make the folder, so that one that cannot be written is noticed before the work.
@@ -157,8 +155,7 @@ class DataSet(ABC):
             If the folder cannot be read.
         """
         with using(self.url):
-            first = next(iter(self._parts()), None)
-            return first is not None and self.maker in pq.read_schema(self._content(first)).names
+            return any(self.maker in self._opened(path).schema_arrow.names for path in self._parts()[:1])
 
     def read(self, columns: Iterable[str] | None = None) -> pa.Table:
         """All rows; of several about one URL only the newest.
@@ -176,15 +173,20 @@ class DataSet(ABC):
             If the folder holds rows of another kind.
         """
         wanted = self.schema.names if columns is None else list(columns)
-        table = self._rows([*wanted, "swept_at", "url"]).sort_by("swept_at")
+        needed = list(dict.fromkeys([*wanted, "swept_at", "url"]))
+        tables = [self.schema.empty_table().select(needed)]
+        with using(self.url):
+            for path in self._parts():
+                file = self._opened(path)
+                if self.maker not in file.schema_arrow.names:
+                    raise InvalidInput(
+                        f"{self.url}: {path} holds no {self.holds}",
+                        hint="name a folder of its own with --output",
+                    )
+                tables.append(file.read(columns=needed))
+        table = pa.concat_tables(tables).sort_by("swept_at")
         newest = {url: place for place, url in enumerate(table.column("url").to_pylist())}
         return table.take(pa.array(sorted(newest.values()), pa.int64())).select(wanted)
-
-    def _rows(self, columns: Iterable[str]) -> pa.Table:
-        wanted = list(dict.fromkeys(columns))
-        with using(self.url):
-            parts = [self._part(path, wanted) for path in self._parts()]
-        return pa.concat_tables([self.schema.empty_table().select(wanted), *parts])
 
     def _parts(self) -> list[str]:
         """Paths of the parts. Other files in the folder are not ours."""
@@ -192,19 +194,11 @@ class DataSet(ABC):
             path for path in self._files.find(self._root) if _PART.fullmatch(path.rpartition("/")[2])
         )
 
-    def _content(self, path: str) -> pa.BufferReader:
-        return pa.BufferReader(self._files.cat_file(path))
-
-    def _part(self, path: str, columns: Sequence[str]) -> pa.Table:
+    def _opened(self, path: str) -> pq.ParquetFile:
         try:
-            file = pq.ParquetFile(self._content(path))
+            return pq.ParquetFile(pa.BufferReader(self._files.cat_file(path)))
         except pa.ArrowException as error:
             raise SourceError(
                 f"{path}: is damaged: {error}",
                 hint="delete this file, and repeat the sweep to replace its rows",
             ) from error
-        if self.maker not in file.schema_arrow.names:
-            raise InvalidInput(
-                f"{self.url}: {path} holds no {self.holds}", hint="name a folder of its own with --output"
-            )
-        return file.read(columns=list(columns))

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from rca.errors import RcaError, TooLarge
 from rca.sweep.archive import Found
@@ -16,26 +16,9 @@ from rca.workers import Workers
 #: Rows of a part, and the longest time that a row waits for its part, seconds.
 PART_ROWS, PART_SECONDS = 512, 20.0
 
-_Place = TypeVar("_Place", bound=Found)
 Progress = Callable[[int, int], None]
 #: What was found; and its content, or why it cannot be read, if it was read on this machine.
 Task = tuple[Found, Any]
-
-
-class RowMaker(Protocol):
-    """Makes the row of what was found. It travels to workers as a pickle.
-
-    Attributes
-    ----------
-    maker : str
-        What the column `DataSet.maker` of its rows has.
-    """
-
-    @property
-    def maker(self) -> str: ...
-
-    def row(self, task: Task) -> Row:
-        """The row; an error that it raises becomes a row, too."""
 
 
 @dataclass
@@ -59,19 +42,19 @@ class Swept:
     outcomes: Counter[str] = field(default_factory=Counter)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
-    def count(self, row: Row, outcome: str) -> None:
-        """Count a new row."""
-        self.outcomes[outcome] += 1
-        if outcome == REFUSED:
-            self.refused.append((row["url"], row["error_message"]))
+    def count(self, rows: Sequence[Row], column: str) -> None:
+        """Count new rows by a column."""
+        self.outcomes.update(row[column] or REFUSED for row in rows)
+        self.refused += [(row["url"], row["error_message"]) for row in rows if row["error"] is not None]
 
 
 def fill(
-    every: Sequence[_Place],
+    every: Sequence[Found],
     data: DataSet,
-    making: RowMaker,
+    make: Callable[[Task], Row],
+    maker: str,
     *,
-    workers: Callable[[Sequence[_Place]], Workers],
+    workers: Callable[[Sequence[Found]], Workers],
     chunk: int,
     progress: Progress,
     retry: bool = False,
@@ -83,6 +66,10 @@ def fill(
 
     Parameters
     ----------
+    make : callable
+        The row of what was found. It travels to workers as a pickle.
+    maker : str
+        What the column `DataSet.maker` of its rows has.
     workers : callable
         The workers for what has no row yet.
     chunk : int
@@ -94,17 +81,16 @@ def fill(
     """
     data.prepare()
     known = data.known(refused=not retry)
-    todo = [each for each in every if (printable(each.url), each.version, making.maker) not in known]
+    todo = [each for each in every if (printable(each.url), each.version, maker) not in known]
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
     chosen = workers(todo)
     tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
-    guarded = _Guarded(making, type(data))
+    guarded = _Guarded(make, maker, type(data))
     for part in _parts(chosen.map(guarded.row, tasks, chunk=chunk, lost=guarded.lost)):
         data.write(part)
-        for row in part:
-            done.count(row, data.outcome_of(row))
-        progress(done.kept + sum(done.outcomes.values()), done.found)
+        done.count(part, data.outcome)
+        progress(done.kept + done.outcomes.total(), done.found)
     return done
 
 
@@ -112,21 +98,19 @@ def fill(
 class _Guarded:
     """One bad window or trace does not end a sweep, whatever it does."""
 
-    making: RowMaker
+    make: Callable[[Task], Row]
+    maker: str
     kind: type[DataSet]
 
     def row(self, task: Task) -> Row:
         try:
-            return self.making.row(task)
-        except RcaError as error:
-            known = error
+            return self.make(task)
         except Exception as error:
-            known = _defect(error)
-        return self.kind.error_row(task[0], self.making.maker, known)
+            return self.kind.error_row(task[0], self.maker, _known(error))
 
     def lost(self, task: Task) -> Row:
         ended = TooLarge("several workers in a row ended with it; mostly they lack memory")
-        return self.kind.error_row(task[0], self.making.maker, ended)
+        return self.kind.error_row(task[0], self.maker, ended)
 
 
 def content_of(task: Task) -> Any:
@@ -163,15 +147,13 @@ def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
 
 def _read(found: Found) -> Task:
     """The content of what is on this machine alone."""
-    if not found.is_local:
-        return found, None
     try:
-        return found, found.read()
-    except RcaError as error:
-        return found, error
+        return found, found.read() if found.is_local else None
     except Exception as error:
-        return found, _defect(error)
+        return found, _known(error)
 
 
-def _defect(error: Exception) -> RcaError:
+def _known(error: Exception) -> RcaError:
+    if isinstance(error, RcaError):
+        return error
     return RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")

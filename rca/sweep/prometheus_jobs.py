@@ -16,6 +16,7 @@ import numpy as np
 from rca.errors import InvalidInput, cut
 from rca.sources.instants import text_of
 from rca.sources.prometheus.credentials import split_address
+from rca.sweep.archive import Found
 from rca.sweep.tables import END, JOB, START, known, read_table, span_of
 from rca.window.window import Window
 
@@ -43,31 +44,22 @@ class JobSpan:
 
 
 @dataclass(frozen=True)
-class JobWindow:
+class JobWindow(Found):
     """A span of a job that was not yet read from Prometheus.
+
+    Its URL is address, job and start. Its version is a digest of the end and of what selects the samples.
 
     Attributes
     ----------
-    url : str
-        Address, job and start. A later answer with another end replaces the earlier one.
-    version : str
-        Digest of the end and of what selects the samples.
     start, end : float, Unix seconds
     reading : callable
         `rca.sources.prometheus.window.read_prometheus` with everything but the job and the times.
     """
 
-    url: str
-    version: str
     job: str
     start: float
     end: float
     reading: partial[Window] = field(repr=False)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can read it; workers reach the server themselves."""
-        return False
 
     def read(self) -> Window:
         """The window; errors as of `read_prometheus`."""
@@ -95,20 +87,18 @@ def read_jobs(path: str | os.PathLike[str]) -> tuple[list[JobSpan], int]:
     InvalidInput
         If a column or a job is missing, or a time is none.
     """
-    found: list[JobSpan] = []
-    lines = list(read_table(path, {"job": JOB, "start": START, "end": END}))
-    for place, values in lines:
-        try:
-            if not known(values["job"]):
-                raise InvalidInput("a job has no name")
-            if _STEP.fullmatch(values["job"]) or not known(values["start"]):
-                continue
-            start, end = span_of(values, f"the job {cut(values['job'])}")
-        except InvalidInput as error:
-            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
-        if start != end:
-            found.append(JobSpan(values["job"], start, end))
+    lines = read_table(path, {"job": JOB, "start": START, "end": END}, _span)
+    found = [span for span in lines if span is not None]
     return found, len(lines) - len(found)
+
+
+def _span(_: str, values: dict[str, str]) -> JobSpan | None:
+    if not known(values["job"]):
+        raise InvalidInput("a job has no name")
+    if _STEP.fullmatch(values["job"]) or not known(values["start"]):
+        return None
+    start, end = span_of(values, f"the job {cut(values['job'])}")
+    return None if start == end else JobSpan(values["job"], start, end)
 
 
 def job_windows(
@@ -148,7 +138,7 @@ def job_windows(
             query = urllib.parse.urlencode({"job": job.job, **place, "start": text_of(start)})
             url = f"{address}/?{query}"
             version = hashlib.sha256(repr((end, selection)).encode()).hexdigest()[:32]
-            found[url] = JobWindow(url, version, job.job, start, end, reading)
+            found[url] = JobWindow(url, version, 0, job.job, start, end, reading)
     return [found[url] for url in sorted(found)]
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from jinja2 import Template
+import pandas as pd
 
 from rca.runbook.html import page_environment
 from rca.sweep.answers import Answers
@@ -28,6 +26,28 @@ _COLUMNS = (
     "url", "model_sha256", "job_id", "window_start", "window_end", "verdict", "failure_mode", "causes",
     "ranks", "nodes", "gpu_hours_lost", "error", "error_message",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a window or a trace has no result."""
+
+    url: str
+    reason: str
+
+
+class Summary:
+    """The sum of a data set; its fields are the names in JSON."""
+
+    page: ClassVar[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    def to_html(self) -> str:
+        """A page that needs no script, font or file from elsewhere."""
+        return page_environment("rca.sweep").get_template(self.page).render(report=self)
 
 
 @dataclass(frozen=True)
@@ -73,7 +93,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Summary):
     """The sum of a data set of answers.
 
     Attributes
@@ -82,63 +102,36 @@ class Report:
         Windows by verdict; ``refused`` are those that could not be diagnosed.
     models : dict of str to int
         Windows by the digest of the model that answered.
-    gpu_hours : float
-        Lost in windows with a fault: what the causes cost, and what no cause explains.
-    incidents : list of Incident
-        The costliest first.
-    causes, nodes, by_job : list of Total
-        The costliest first; `main` is the most frequent node, cause or cause.
-    suspects : list of Total
-        Nodes that undecided windows name; without a cost.
-    refused : list of (str, str)
-        URL and reason.
+    gpu_hours_lost : float
+        In windows with a fault: what the causes cost, and what no cause explains.
+    gpu_hours_unexplained : float
+        What no named cause costs.
     start, end : datetime or None
         Of the windows.
+    causes, nodes, by_job : list of Total
+        The costliest first; `main` is the most frequent place, cause or cause.
+    suspects : list of Total
+        Nodes that undecided windows name; without a cost.
+    incidents : list of Incident
+        The costliest first.
     """
+
+    page: ClassVar[str] = "report.html.j2"
 
     windows: int
     jobs: int
     verdicts: dict[str, int]
     models: dict[str, int]
-    gpu_hours: float
-    incidents: list[Incident]
+    gpu_hours_lost: float
+    gpu_hours_unexplained: float
+    start: datetime | None
+    end: datetime | None
     causes: list[Total]
     nodes: list[Total]
     by_job: list[Total]
     suspects: list[Total]
-    refused: list[tuple[str, str]]
-    start: datetime | None
-    end: datetime | None
-
-    @property
-    def unexplained(self) -> float:
-        """GPU-hours that no named cause costs."""
-        return self.gpu_hours - sum(each.gpu_hours for each in self.incidents if each.cause != NO_CAUSE)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return {
-            "windows": self.windows,
-            "jobs": self.jobs,
-            "verdicts": self.verdicts,
-            "models": self.models,
-            "gpu_hours_lost": self.gpu_hours,
-            "gpu_hours_unexplained": self.unexplained,
-            "start": _text(self.start),
-            "end": _text(self.end),
-            "causes": [vars(each) for each in self.causes],
-            "nodes": [vars(each) for each in self.nodes],
-            "by_job": [vars(each) for each in self.by_job],
-            "suspects": [vars(each) for each in self.suspects],
-            "incidents": [
-                {**vars(each), "start": _text(each.start), "end": _text(each.end)} for each in self.incidents
-            ],
-            "refused": [{"url": url, "reason": reason} for url, reason in self.refused],
-        }
-
-    def to_html(self) -> str:
-        """A page that needs no script, font or file from elsewhere."""
-        return _template().render(report=self)
+    incidents: list[Incident]
+    refused: list[Reason]
 
 
 def report(answers: Answers) -> Report:
@@ -149,153 +142,110 @@ def report(answers: Answers) -> Report:
     SourceError
         If it cannot be read.
     """
-    rows: list[Row] = answers.read(_COLUMNS).to_pylist()
-    answered = [row for row in rows if row["error"] is None]
-    faulty = [row for row in answered if row["verdict"] in FAULTY]
-    shares = _new_shares(faulty)
-    lost = sum(shares[row["url"]] * (row["gpu_hours_lost"] or 0.0) for row in faulty)
-    found = sorted(_incidents(faulty, shares), key=lambda each: (-each.gpu_hours, each.job_id, each.cause))
-    doubted = [row for row in answered if row["verdict"] == UNDECIDED and row["failure_mode"] != "healthy"]
-    times = [row["window_start"] for row in answered if row["window_start"] is not None]
-    ends = [row["window_end"] for row in answered if row["window_end"] is not None]
+    rows = answers.read(_COLUMNS).to_pandas().sort_values("window_start", na_position="first", kind="stable")
+    answered = rows[rows.error.isna()]
+    faulty = answered[answered.verdict.isin(FAULTY)]
+    faulty = faulty.assign(share=_new_shares(faulty))
+    lost = (faulty.share * faulty.gpu_hours_lost.astype(float).fillna(0.0)).groupby(faulty.job_id).sum()
+    doubted = answered[(answered.verdict == UNDECIDED) & (answered.failure_mode != "healthy")]
+    found = sorted(_incidents(faulty), key=lambda each: (-each.gpu_hours, each.job_id, each.cause))
+    by_job = [replace(each, gpu_hours=float(lost[each.name])) for each in _totals(found, "job_id", "cause")]
+    named = sum(each.gpu_hours for each in found if each.cause != NO_CAUSE)
     return Report(
         windows=len(rows),
-        jobs=len({row["job_id"] for row in answered}),
-        verdicts=dict(sorted(Counter(row["verdict"] or REFUSED for row in rows).items())),
-        models=dict(sorted(Counter(row["model_sha256"] for row in rows).items())),
-        gpu_hours=lost,
+        jobs=answered.job_id.nunique(),
+        verdicts=rows.verdict.fillna(REFUSED).value_counts().sort_index().to_dict(),
+        models=rows.model_sha256.value_counts().sort_index().to_dict(),
+        gpu_hours_lost=float(lost.sum()),
+        gpu_hours_unexplained=float(lost.sum()) - named,
+        start=_time(answered.window_start.min()),
+        end=_time(answered.window_end.max()),
+        causes=_totals(found, "cause", "places"),
+        nodes=_totals(found, "nodes", "cause"),
+        by_job=_costliest(by_job),
+        suspects=_totals(_incidents(doubted.assign(share=0.0)), "nodes", "cause"),
         incidents=found,
-        causes=_totals(found, lambda each: (each.cause,), lambda each: each.places),
-        nodes=_totals(found, lambda each: each.nodes, lambda each: (each.cause,)),
-        by_job=_by_job(found, faulty, shares),
-        suspects=_totals(_incidents(doubted, {}), lambda each: each.nodes, lambda each: (each.cause,)),
-        refused=[(row["url"], row["error_message"]) for row in rows if row["error"] is not None],
-        start=min(times, default=None),
-        end=max(ends, default=None),
+        refused=reasons(rows[rows.error.notna()].sort_index()),
     )
 
 
-def _by_job(incidents: Sequence[Incident], rows: Iterable[Row], shares: Mapping[str, float]) -> list[Total]:
-    """Totals of jobs, with what no cause explains."""
-    lost: Counter[str] = Counter()
-    for row in rows:
-        lost[row["job_id"]] += shares[row["url"]] * (row["gpu_hours_lost"] or 0.0)  # type: ignore[assignment]
-    named = _totals(incidents, lambda each: (each.job_id,), lambda each: (each.cause,))
-    whole = [replace(each, gpu_hours=float(lost[each.name])) for each in named]
-    return sorted(whole, key=lambda total: (-total.gpu_hours, -total.incidents, total.name))
+def reasons(rows: pd.DataFrame) -> list[Reason]:
+    """Why rows have no result."""
+    return [Reason(*each) for each in zip(rows.url, rows.error_message, strict=True)]
 
 
-def _in_time(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: (row["window_start"] is not None, row["window_start"] or 0))
+def _time(time: pd.Timestamp) -> datetime | None:
+    return None if pd.isna(time) else time.to_pydatetime()
 
 
-def _new_shares(rows: Iterable[Row]) -> dict[str, float]:
-    """Share of the time of each window, by URL, that no earlier window of its job covers."""
-    ends: dict[str, datetime] = {}
-    shares = {}
-    for row in _in_time(rows):
-        start, end = row["window_start"], row["window_end"]
-        if start is None or end is None or end <= start:
-            shares[row["url"]] = 1.0
-            continue
-        covered = max(start, ends.get(row["job_id"], start))
-        shares[row["url"]] = max(0.0, (end - covered) / (end - start))
-        ends[row["job_id"]] = max(covered, end)
-    return shares
+def _new_shares(rows: pd.DataFrame) -> pd.Series[float]:
+    """Share of the time of each window that no earlier window of its job covers; 1 without times."""
+    timed = rows[rows.window_end > rows.window_start]
+    before = timed.groupby("job_id").window_end.cummax().groupby(timed.job_id).shift()
+    begin = timed.window_start.where(~(before > timed.window_start), before)
+    shares = (timed.window_end - begin) / (timed.window_end - timed.window_start)
+    return shares.clip(lower=0.0).reindex(rows.index, fill_value=1.0)
 
 
-@dataclass(frozen=True)
-class _Fault:
-    """One fault in one window."""
-
-    row: Row
-    cause: str
-    nodes: tuple[str, ...]
-    places: tuple[str, ...]
-    gpu_hours: float
-
-
-def _faults(row: Row, share: float) -> Iterator[_Fault]:
+def _faults(row: Mapping[Any, Any]) -> Iterator[Row]:
     """The faults of a window: its causes, or what it lost without one."""
-    nameless = {
-        "cause": UNKNOWN,
-        "nodes": row["nodes"],
-        "ranks": row["ranks"],
-        "gpu_hours_lost": row["gpu_hours_lost"],
-    }
-    likely = [
-        each for number, each in enumerate(row["causes"]) if number == 0 or each["probability"] >= NAMED
-    ]
-    for each in likely or [nameless]:
+    causes = [] if row["causes"] is None else row["causes"]
+    likely = [each for number, each in enumerate(causes) if number == 0 or each["probability"] >= NAMED]
+    for each in likely or [{**row, "cause": UNKNOWN}]:
         nodes = tuple(sorted(each["nodes"]))
-        places = nodes or tuple(f"rank {rank}" for rank in sorted(each["ranks"])[:8])
-        cause = NO_CAUSE if each["cause"] == UNKNOWN else str(each["cause"])
-        yield _Fault(row, cause, nodes, places, share * (each["gpu_hours_lost"] or 0.0))
+        yield {
+            "job_id": row["job_id"],
+            "verdict": row["verdict"],
+            "cause": NO_CAUSE if each["cause"] == UNKNOWN else each["cause"],
+            "places": nodes or tuple(f"rank {rank}" for rank in sorted(each["ranks"])[:8]),
+            "nodes": nodes,
+            "start": row["window_start"],
+            "end": row["window_end"],
+            "gpu_hours": 0.0 if pd.isna(each["gpu_hours_lost"]) else row["share"] * each["gpu_hours_lost"],
+            "url": row["url"],
+        }
 
 
-def _incidents(rows: Iterable[Row], shares: Mapping[str, float]) -> list[Incident]:
-    groups: dict[tuple[str, ...], list[list[_Fault]]] = {}
-    for row in _in_time(rows):
-        for fault in _faults(row, shares.get(row["url"], 0.0)):
-            runs = groups.setdefault((row["job_id"], row["verdict"], fault.cause, *fault.places), [])
-            if runs and _continues(runs[-1], row):
-                runs[-1].append(fault)
-            else:
-                runs.append([fault])
-    return [_incident(run) for runs in groups.values() for run in runs]
-
-
-def _continues(run: Sequence[_Fault], row: Row) -> bool:
-    ends = [each.row["window_end"] for each in run if each.row["window_end"] is not None]
-    return bool(ends and row["window_start"] is not None and row["window_start"] - max(ends) <= SAME_INCIDENT)
-
-
-def _incident(run: Sequence[_Fault]) -> Incident:
-    first = run[0]
-    ends = [each.row["window_end"] for each in run if each.row["window_end"] is not None]
-    return Incident(
-        job_id=first.row["job_id"],
-        verdict=first.row["verdict"],
-        cause=first.cause,
-        places=first.places,
-        nodes=first.nodes,
-        start=first.row["window_start"],
-        end=max(ends, default=None),
-        gpu_hours=sum(each.gpu_hours for each in run),
-        urls=tuple(each.row["url"] for each in run),
-    )
-
-
-def _totals(
-    incidents: Sequence[Incident],
-    names: Callable[[Incident], Sequence[str]],
-    others: Callable[[Incident], Iterable[str]],
-) -> list[Total]:
-    groups: dict[str, list[Incident]] = {}
-    for each in incidents:
-        for name in names(each):
-            groups.setdefault(name, []).append(each)
-    found = []
-    for name, held in groups.items():
-        beside = Counter(other for each in held for other in others(each))
-        most = min(beside, key=lambda other: (-beside[other], other), default="")
-        found.append(
-            Total(
-                name=name,
-                incidents=len(held),
-                jobs=len({each.job_id for each in held}),
-                windows=len({url for each in held for url in each.urls}),
-                gpu_hours=sum(each.gpu_hours / len(names(each)) for each in held),
-                main=most,
-            )
+def _incidents(rows: pd.DataFrame) -> list[Incident]:
+    found = [fault for row in rows.to_dict("records") for fault in _faults(row)]
+    if not found:
+        return []
+    faults = pd.DataFrame(found)
+    fault = faults.groupby(["job_id", "verdict", "cause", "places"], sort=False).ngroup()
+    before = faults.end.groupby(fault).transform(lambda ends: ends.cummax().ffill().shift())
+    run = (~(faults.start - before <= SAME_INCIDENT)).groupby(fault).cumsum()
+    return [
+        Incident(
+            **held.iloc[0][["job_id", "verdict", "cause", "places", "nodes"]],
+            start=_time(held.start.iloc[0]),
+            end=_time(held.end.max()),
+            gpu_hours=float(held.gpu_hours.sum()),
+            urls=tuple(held.url),
         )
-    return sorted(found, key=lambda total: (-total.gpu_hours, -total.incidents, total.name))
+        for _, held in faults.groupby([fault, run])
+    ]
 
 
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
+def _totals(incidents: list[Incident], name: str, main: str) -> list[Total]:
+    """Totals by a field of incidents, and what they most frequently have in another field."""
+    if not incidents:
+        return []
+    held = pd.DataFrame([vars(each) for each in incidents])
+    number = held[name].map(lambda names: 1 if isinstance(names, str) else len(names))
+    parts = held.assign(name=held[name], gpu_hours=held.gpu_hours / number.where(number > 0, 1))
+    found = [
+        Total(
+            name=str(each),
+            incidents=len(part),
+            jobs=part.job_id.nunique(),
+            windows=part.urls.explode().nunique(),
+            gpu_hours=float(part.gpu_hours.sum()),
+            main=next(iter(part[main].explode().mode()), ""),
+        )
+        for each, part in parts.explode("name").groupby("name")
+    ]
+    return _costliest(found)
 
 
-@cache
-def _template() -> Template:
-    return page_environment("rca.sweep").get_template("report.html.j2")
+def _costliest(totals: list[Total]) -> list[Total]:
+    return sorted(totals, key=lambda total: (-total.gpu_hours, -total.incidents, total.name))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from rca.errors import InvalidInput, SourceError, cut
 from rca.files import read_text
@@ -16,6 +17,7 @@ _NO_DATA = re.compile(r"[\s|+=-]*|sep=.", re.IGNORECASE)
 _SEPARATORS = ("|", "\t", ";", ",")
 #: What schedulers write for a value that is not known.
 _UNKNOWN = frozenset({"", "unknown", "none", "<none>", "n/a", "null", "-"})
+Item = TypeVar("Item")
 #: Names of columns, in lower case: ours, Slurm's and Kubernetes'.
 JOB = ("job", "job_id", "jobidraw", "jobid", "jobname", "name")
 START = ("start", "starttime", "started", "begin")
@@ -25,9 +27,10 @@ END = ("end", "endtime", "completiontime", "ended")
 def read_table(
     path: str | os.PathLike[str],
     needed: Mapping[str, Sequence[str]],
+    make: Callable[[str, dict[str, str]], Item],
     other: Mapping[str, Sequence[str]] | None = None,
-) -> Iterator[tuple[str, dict[str, str]]]:
-    """The place of each line, for messages, and its values by column.
+) -> list[Item]:
+    """Read a table, and make something of each line.
 
     Parameters
     ----------
@@ -35,6 +38,8 @@ def read_table(
         Values are separated by ``|``, tabs, ``;``, commas or spaces, and may be quoted.
     needed : mapping of str to sequence of str
         Columns, and all the names that each may have.
+    make : callable
+        Gets the place of a line, for messages, and its values by column. The place is added to its errors.
     other : mapping of str to sequence of str, optional
         The same for columns that may be missing; their values are then "".
 
@@ -43,7 +48,7 @@ def read_table(
     SourceError
         If the file cannot be read.
     InvalidInput
-        If it has no line, lacks a column, or a line has other columns than the first.
+        If it has no line, lacks a column, or a line has other columns than the first; or of `make`.
     """
     try:
         text = read_text(path)
@@ -64,12 +69,18 @@ def read_table(
     places = {column: _place(path, header, names) for column, names in needed.items()}
     optional = {column: set(names).intersection(header) for column, names in (other or {}).items()}
     places |= {column: header.index(min(names)) for column, names in optional.items() if names}
+    found = []
     for number, line in lines[1:]:
         cells = _cells(line, separator)
         if len(cells) != len(header):
             raise InvalidInput(f"{path}: line {number}: {len(cells)} values for {len(header)} columns")
         held = {column: cells[place] for column, place in places.items()}
-        yield f"{path}: line {number}", dict.fromkeys(other or {}, "") | held
+        place = f"{path}: line {number}"
+        try:
+            found.append(make(place, dict.fromkeys(other or {}, "") | held))
+        except InvalidInput as error:
+            raise InvalidInput(f"{place}: {error}", hint=error.hint) from None
+    return found
 
 
 def known(value: str) -> str:

@@ -8,7 +8,7 @@ those that the rows show.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rca.errors import InvalidInput, InvalidTrace
-from rca.sweep.archive import Archived, Folder, file_system, protocols, using, windows_of
+from rca.sweep.archive import Folder, Found, file_system, on_this_machine, protocols, using, windows_of
 from rca.window.encodings.directory import JOB_FILE
 
 TRACE_SUFFIX = ".parquet"
@@ -29,15 +29,7 @@ _TRACE_PREFIX, _META_NAMES = "trace-", (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class SentTrace:
-    """The files of a trace, for workers that cannot read them."""
-
-    trace: bytes
-    meta: bytes | None
-
-
-@dataclass(frozen=True)
-class ArchivedTrace(Archived):
+class ArchivedTrace(Found):
     """A Parquet file that may be an operation trace.
 
     Attributes
@@ -55,17 +47,27 @@ class ArchivedTrace(Archived):
         name = path.name.removesuffix(TRACE_SUFFIX).removeprefix(_TRACE_PREFIX)
         return path.parent.name if name == "trace" else name
 
-    def read(self) -> SentTrace:
-        """Its files as bytes."""
-        return SentTrace(_bytes(self.url), None if self.meta is None else _bytes(self.meta))
+    @property
+    def urls(self) -> list[str]:
+        """Of its files."""
+        return [self.url] if self.meta is None else [self.url, self.meta]
 
-    def columns(self, sent: SentTrace | None = None) -> list[str]:
+    def read(self) -> list[bytes]:
+        """Its files as bytes."""
+        contents = []
+        for url in self.urls:
+            files, path = file_system(url)
+            with using(url):
+                contents.append(files.cat_file(path))
+        return contents
+
+    def columns(self, sent: list[bytes] | None = None) -> list[str]:
         """Names of the columns; only the end of the file is read.
 
         Parameters
         ----------
-        sent : SentTrace, optional
-            The content, if this machine cannot read the file.
+        sent : list of bytes, optional
+            What `read` gave, if this machine cannot read the file.
 
         Raises
         ------
@@ -75,7 +77,7 @@ class ArchivedTrace(Archived):
             If it cannot be read.
         """
         files, path = file_system(self.url)
-        with using(self.url), files.open(path, "rb") if sent is None else BytesIO(sent.trace) as file:
+        with using(self.url), BytesIO(sent[0]) if sent else files.open(path, "rb") as file:
             try:
                 return list(pq.read_schema(file).names)
             except (OSError, pa.ArrowException) as error:
@@ -85,37 +87,20 @@ class ArchivedTrace(Archived):
                 raise InvalidTrace(f"not a readable Parquet trace: {error}") from error
 
     @contextmanager
-    def files(self, sent: SentTrace | None = None) -> Iterator[tuple[Path, Path | None]]:
-        """Its files on this machine: where they are, else copies that are removed afterwards.
-
-        Parameters
-        ----------
-        sent : SentTrace, optional
-            Their content, if this machine cannot read them.
-
-        Raises
-        ------
-        SourceError
-            If a file cannot be read.
-        """
-        urls = [self.url] if self.meta is None else [self.url, self.meta]
-        places = [file_system(url) for url in urls]
-        if sent is None and all("file" in protocols(files) for files, _ in places):
-            yield _pair([Path(path) for _, path in places])
-            return
-        contents = [None, None] if sent is None else [sent.trace, sent.meta]
-        with TemporaryDirectory(prefix="rca-sweep-") as folder:
-            copies = [Path(folder) / PurePosixPath(path).name for _, path in places]
-            for copy, (files, path), content in zip(copies, places, contents, strict=False):
-                if content is not None:
-                    copy.write_bytes(content)
-                    continue
-                with using(self.url):
-                    files.get_file(path, str(copy))
-            yield _pair(copies)
+    def files(self, sent: list[bytes] | None = None) -> Iterator[tuple[Path, Path | None]]:
+        """Its files on this machine; parameters and errors as of `columns`."""
+        with ExitStack() as open_:
+            if sent is None:
+                paths = open_.enter_context(on_this_machine(*self.urls))
+            else:
+                folder = open_.enter_context(TemporaryDirectory(prefix="rca-sweep-"))
+                paths = [Path(folder, PurePosixPath(url).name) for url in self.urls]
+                for path, content in zip(paths, sent, strict=True):
+                    path.write_bytes(content)
+            yield paths[0], paths[1] if len(paths) > 1 else None
 
 
-def operations_of(folder: Folder) -> Iterator[Archived]:
+def operations_of(folder: Folder) -> Iterator[Found]:
     """The traces of a folder, and its windows that may have operations."""
     for window in windows_of(folder):
         if JOB_FILE not in folder.names or _OPERATIONS in folder.names:
@@ -131,7 +116,7 @@ def operations_of(folder: Folder) -> Iterator[Archived]:
             )
 
 
-def refuse_to_send(found: Sequence[Archived]) -> None:
+def refuse_to_send(found: Sequence[Found]) -> None:
     """Refuse traces that only this machine can read if they are too large for a cluster to get as bytes.
 
     Raises
@@ -149,21 +134,7 @@ def refuse_to_send(found: Sequence[Archived]) -> None:
 
 
 def _meta_names(stem: str) -> Iterator[str]:
-    for ending in _META_NAMES:
-        yield f"{stem}.meta{ending}"
+    stems = [f"{stem}.meta", "meta"]
     if stem.startswith(_TRACE_PREFIX):
-        for ending in _META_NAMES:
-            yield f"meta-{stem.removeprefix(_TRACE_PREFIX)}{ending}"
-    for ending in _META_NAMES:
-        yield f"meta{ending}"
-
-
-def _pair(paths: list[Path]) -> tuple[Path, Path | None]:
-    return paths[0], paths[1] if len(paths) > 1 else None
-
-
-def _bytes(url: str) -> bytes:
-    files, path = file_system(url)
-    with using(url):
-        content: bytes = files.cat_file(path)
-    return content
+        stems.insert(1, f"meta-{stem.removeprefix(_TRACE_PREFIX)}")
+    return (f"{each}{ending}" for each in stems for ending in _META_NAMES)

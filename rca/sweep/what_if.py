@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
 from rca.errors import InvalidInput, RcaError, TooLarge
-from rca.sweep.archive import Archived, archived
+from rca.sweep.archive import Found, archived
 from rca.sweep.data_set import Row
 from rca.sweep.filling import Progress, Swept, Task, content_of, fill
 from rca.sweep.losses import Losses, row_of, row_without_operations
@@ -24,6 +23,8 @@ from rca.workers import HERE, Workers
 SMALL_TRACES, TRACE_BYTES = 8, 2 << 20
 #: Traces of one task. More than one, so that this process works until its workers have started.
 CHUNK = 2
+#: What makes a row: another version replays anew.
+ANALYSIS = version("straggler-rca")
 _JSON = (".json", ".json.gz", ".json.zst")
 
 
@@ -64,7 +65,8 @@ def sweep_what_if(
     return fill(
         every,
         losses,
-        _Analysing(),
+        _replayed,
+        ANALYSIS,
         workers=partial(_chosen, workers),
         chunk=CHUNK,
         progress=progress,
@@ -72,46 +74,44 @@ def sweep_what_if(
     )
 
 
-def _chosen(workers: Workers, todo: Sequence[Archived]) -> Workers:
+def _chosen(workers: Workers, todo: Sequence[Found]) -> Workers:
     if not workers.share_files:
         refuse_to_send(todo)
     n_bytes = sum(each.n_bytes for each in todo)
     return workers.for_few(len(todo) // SMALL_TRACES + n_bytes // TRACE_BYTES if len(todo) > 1 else 0)
 
 
-@dataclass(frozen=True)
-class _Analysing:
-    maker: str = version("straggler-rca")
+def _replayed(task: Task) -> Row:
+    found = task[0]
+    return _of_trace(found, task) if isinstance(found, ArchivedTrace) else _of_window(task)
 
-    def row(self, task: Task) -> Row:
-        found, _ = task
-        return self._of_trace(found, task) if isinstance(found, ArchivedTrace) else self._of_window(task)
 
-    def _of_trace(self, found: ArchivedTrace, task: Task) -> Row:
-        sent = None if task[1] is None else content_of(task)
-        if "optype" not in found.columns(sent):
-            return row_without_operations(found, self.maker, "it has no column optype")
-        with found.files(sent) as (path, meta):
-            try:
-                return row_of(found, self.maker, found.name, _analysed(path, meta))
-            except RcaError as error:
-                # Without the folder, which may be that of a copy.
-                error.message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
-                raise
-
-    def _of_window(self, task: Task) -> Row:
-        found, _ = task
+def _of_trace(found: ArchivedTrace, task: Task) -> Row:
+    sent = None if task[1] is None else content_of(task)
+    if "optype" not in found.columns(sent):
+        return row_without_operations(found, ANALYSIS, "it has no column optype")
+    with found.files(sent) as (path, meta):
         try:
-            window = content_of(task)
-        except InvalidInput as error:
-            # Other programs write JSON, too. Directories and Arrow files are windows.
-            if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
-                reason = str(error).removeprefix(f"{found.url}: ")
-                return row_without_operations(found, self.maker, f"it is no window: {reason}")
+            return row_of(found, ANALYSIS, found.name, _analysed(path, meta))
+        except RcaError as error:
+            # Without the folder, which may be that of a copy.
+            error.message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
             raise
-        if not window.ops.num_rows:
-            return row_without_operations(found, self.maker, "the window has no operations")
-        return row_of(found, self.maker, window.job.job_id, what_if(window))
+
+
+def _of_window(task: Task) -> Row:
+    found, _ = task
+    try:
+        window = content_of(task)
+    except InvalidInput as error:
+        # Other programs write JSON, too. Directories and Arrow files are windows.
+        if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
+            reason = str(error).removeprefix(f"{found.url}: ")
+            return row_without_operations(found, ANALYSIS, f"it is no window: {reason}")
+        raise
+    if not window.ops.num_rows:
+        return row_without_operations(found, ANALYSIS, "the window has no operations")
+    return row_of(found, ANALYSIS, window.job.job_id, what_if(window))
 
 
 def _analysed(path: Path, meta: Path | None) -> WhatIf:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from statistics import quantiles
-from typing import Any
+from typing import ClassVar
 
-from jinja2 import Template
+import pandas as pd
+import pyarrow.compute as pc
 
-from rca.runbook.html import page_environment
-from rca.sweep.data_set import REFUSED, Row
+from rca.sweep.data_set import REFUSED
 from rca.sweep.losses import ANALYSED, LEFT_OUT, Losses
+from rca.sweep.report import Reason, Summary, reasons
 
 #: A job straggles above this slowdown, as in the study of what-if analysis (OSDI 2025).
 STRAGGLES_ABOVE = 1.1
@@ -61,9 +58,9 @@ class JobLoss:
     pattern: str
     worst_type: str
     worst_rank: int
-    worst_rank_slowdown: float
+    worst_rank_slowdown: float | None
     worst_stage: int
-    worst_stage_slowdown: float
+    worst_stage_slowdown: float | None
     warnings: int
     urls: tuple[str, ...]
 
@@ -89,66 +86,51 @@ class Part:
 
 
 @dataclass(frozen=True)
-class WhatIfReport:
+class Doubt:
+    """A warning about a result."""
+
+    url: str
+    warning: str
+
+
+@dataclass(frozen=True)
+class WhatIfReport(Summary):
     """The sum of a data set of what-if results.
 
     Attributes
     ----------
     traces : int
         Analysed ones.
-    jobs : list of JobLoss
-        The largest share of lost time first.
-    straggling : int
+    straggling_jobs : int
         Jobs with a slowdown above `STRAGGLES_ABOVE`.
     gpu_hours, gpu_hours_lost : float
         Of all replayed steps.
+    waste : float
+        Share of all GPU-hours that was lost.
     waste_quantiles : dict of str to float
         Share of lost time: median, and the 90th and 99th percentile of the jobs; empty below two jobs.
+    jobs : list of JobLoss
+        The largest share of lost time first.
     patterns, types : list of Part
         The costliest first.
-    refused, left_out : list of (str, str)
-        URL and reason: traces that cannot be replayed, and files without operations.
-    doubtful : list of (str, str)
-        URL and warning.
+    left_out : list of Reason
+        Files without operations.
     """
 
+    page: ClassVar[str] = "what_if_report.html.j2"
+
     traces: int
-    jobs: list[JobLoss]
-    straggling: int
+    straggling_jobs: int
     gpu_hours: float
     gpu_hours_lost: float
+    waste: float
     waste_quantiles: dict[str, float]
+    jobs: list[JobLoss]
     patterns: list[Part]
     types: list[Part]
-    refused: list[tuple[str, str]]
-    left_out: list[tuple[str, str]]
-    doubtful: list[tuple[str, str]]
-
-    @property
-    def waste(self) -> float:
-        """Share of all GPU-hours that was lost."""
-        return self.gpu_hours_lost / self.gpu_hours if self.gpu_hours else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return {
-            "traces": self.traces,
-            "straggling_jobs": self.straggling,
-            "gpu_hours": self.gpu_hours,
-            "gpu_hours_lost": self.gpu_hours_lost,
-            "waste": self.waste,
-            "waste_quantiles": self.waste_quantiles,
-            "jobs": [vars(each) for each in self.jobs],
-            "patterns": [vars(each) for each in self.patterns],
-            "types": [vars(each) for each in self.types],
-            "refused": [{"url": url, "reason": reason} for url, reason in self.refused],
-            "left_out": [{"url": url, "reason": reason} for url, reason in self.left_out],
-            "warnings": [{"url": url, "warning": text} for url, text in self.doubtful],
-        }
-
-    def to_html(self) -> str:
-        """A page that needs no script, font or file from elsewhere."""
-        return _template().render(report=self)
+    refused: list[Reason]
+    left_out: list[Reason]
+    warnings: list[Doubt]
 
 
 def what_if_report(losses: Losses) -> WhatIfReport:
@@ -159,86 +141,74 @@ def what_if_report(losses: Losses) -> WhatIfReport:
     SourceError
         If it cannot be read.
     """
-    rows: list[Row] = losses.read(_COLUMNS).to_pylist()
-    analysed = [row for row in rows if row["outcome"] == ANALYSED]
-    groups: dict[str, list[Row]] = {}
-    for row in sorted(analysed, key=lambda row: (-row["gpu_hours_lost"], row["url"])):
-        groups.setdefault(row["job_id"], []).append(row)
+    table = losses.read(_COLUMNS)
+    rows = table.filter(pc.field("outcome") == ANALYSED).to_pandas()
+    others = table.filter(pc.field("outcome") != ANALYSED).to_pandas().sort_values(["url", "error_message"])
+    rows = rows.sort_values(["gpu_hours_lost", "url"], ascending=[False, True])
     jobs = sorted(
-        (_job(name, held) for name, held in groups.items()),
+        (_job(str(name), held) for name, held in rows.groupby("job_id", sort=False)),
         key=lambda each: (-each.waste, -each.gpu_hours_lost, each.job_id),
     )
+    spent, lost = float(rows.gpu_hours.sum()), float(rows.gpu_hours_lost.sum())
+    shares = pd.Series([each.waste for each in jobs]).quantile([0.5, 0.9, 0.99])
     return WhatIfReport(
-        traces=len(analysed),
+        traces=len(rows),
+        straggling_jobs=sum(each.slowdown > STRAGGLES_ABOVE for each in jobs),
+        gpu_hours=spent,
+        gpu_hours_lost=lost,
+        waste=lost / spent if spent else 0.0,
+        waste_quantiles=dict(zip(("p50", "p90", "p99"), shares, strict=True)) if len(jobs) > 1 else {},
         jobs=jobs,
-        straggling=sum(each.slowdown > STRAGGLES_ABOVE for each in jobs),
-        gpu_hours=sum(each.gpu_hours for each in jobs),
-        gpu_hours_lost=sum(each.gpu_hours_lost for each in jobs),
-        waste_quantiles=_quantiles([each.waste for each in jobs]),
-        patterns=_totals(analysed, "patterns", jobs, lambda job: job.pattern, PATTERNS),
-        types=_totals(analysed, "types", jobs, lambda job: job.worst_type, {}),
-        refused=_reasons(rows, REFUSED),
-        left_out=_reasons(rows, LEFT_OUT),
-        doubtful=[(row["url"], text) for row in analysed for text in row["warnings"]],
+        patterns=_totals(rows, "patterns", [job.pattern for job in jobs]),
+        types=_totals(rows, "types", [job.worst_type for job in jobs]),
+        refused=reasons(others[others.outcome == REFUSED]),
+        left_out=reasons(others[others.outcome == LEFT_OUT]),
+        warnings=[Doubt(row.url, text) for row in rows.sort_index().itertuples() for text in row.warnings],
     )
 
 
-def _job(job_id: str, rows: Sequence[Row]) -> JobLoss:
+def _job(job_id: str, rows: pd.DataFrame) -> JobLoss:
     """A job from its rows, the costliest first."""
-    first, steps = rows[0], sum(row["steps"] for row in rows)
-    spent, lost = (sum(row[name] for row in rows) for name in ("gpu_hours", "gpu_hours_lost"))
-    patterns = [each["name"] for each in first["patterns"]]
+    first, spent, lost = rows.iloc[0], float(rows.gpu_hours.sum()), float(rows.gpu_hours_lost.sum())
+    pattern = first.patterns[0]["name"] if len(first.patterns) else NO_PATTERN
+    rank_slowdown, stage_slowdown = (
+        None if pd.isna(first[name]) else float(first[name])
+        for name in ("worst_rank_slowdown", "worst_stage_slowdown")
+    )
     return JobLoss(
         job_id=job_id,
         waste=lost / spent,
         slowdown=spent / (spent - lost),
-        seconds_per_step=sum(row["seconds_per_step"] * row["steps"] for row in rows) / steps,
+        seconds_per_step=float((rows.seconds_per_step * rows.steps).sum() / rows.steps.sum()),
         gpu_hours=spent,
         gpu_hours_lost=lost,
-        pattern=PATTERNS.get(patterns[0], patterns[0]) if patterns else NO_PATTERN,
-        worst_type=first["worst_type"] or "",
-        worst_rank=first["worst_rank"],
-        worst_rank_slowdown=first["worst_rank_slowdown"],
-        worst_stage=first["worst_stage"],
-        worst_stage_slowdown=first["worst_stage_slowdown"],
-        warnings=sum(bool(row["warnings"]) for row in rows),
-        urls=tuple(row["url"] for row in rows),
+        pattern=PATTERNS.get(pattern, pattern),
+        worst_type="" if pd.isna(first.worst_type) else first.worst_type,
+        worst_rank=int(first.worst_rank),
+        worst_rank_slowdown=rank_slowdown,
+        worst_stage=int(first.worst_stage),
+        worst_stage_slowdown=stage_slowdown,
+        warnings=int((rows.warnings.str.len() > 0).sum()),
+        urls=tuple(rows.url),
     )
 
 
-def _totals(
-    rows: Iterable[Row],
-    column: str,
-    jobs: Iterable[JobLoss],
-    first_of: Callable[[JobLoss], str],
-    shown: dict[str, str],
-) -> list[Part]:
-    hours: dict[str, Counter[str]] = {}
-    for row in rows:
-        per_second = row["steps"] * row["world_size"] / 3600
-        for part in row[column]:
-            name = shown.get(part["name"], part["name"])
-            held = hours.setdefault(name, Counter())
-            held[row["job_id"]] += (part["seconds_per_step"] or 0.0) * per_second
-    firsts = Counter(first_of(job) for job in jobs)
+def _totals(rows: pd.DataFrame, column: str, firsts: list[str]) -> list[Part]:
+    """What each pattern or type costs in all traces, with the jobs whose first one it is."""
+    parts = rows[["job_id", "steps", "world_size", column]].explode(column).dropna(subset=[column])
+    if parts.empty:
+        return []
+    seconds = parts[column].map(lambda part: part["seconds_per_step"]).astype(float).fillna(0.0)
+    parts["name"] = parts[column].map(lambda part: PATTERNS.get(part["name"], part["name"]))
+    parts["gpu_hours"] = seconds * parts.steps * parts.world_size / 3600
+    hours = parts.groupby(["name", "job_id"], as_index=False).gpu_hours.sum()
     found = [
-        Part(name, sum(held.values()), firsts[name], min(held, key=lambda job: (-held[job], job)))
-        for name, held in hours.items()
+        Part(
+            name=str(name),
+            gpu_hours=float(held.gpu_hours.sum()),
+            jobs=firsts.count(str(name)),
+            main=str(held.job_id[held.gpu_hours.idxmax()]),
+        )
+        for name, held in hours.groupby("name")
     ]
     return sorted(found, key=lambda part: (-part.gpu_hours, part.name))
-
-
-def _quantiles(values: list[float]) -> dict[str, float]:
-    if len(values) < 2:
-        return {}
-    cuts = quantiles(values, n=100, method="inclusive")
-    return {"p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}
-
-
-def _reasons(rows: Iterable[Row], outcome: str) -> list[tuple[str, str]]:
-    return sorted((row["url"], row["error_message"]) for row in rows if row["outcome"] == outcome)
-
-
-@cache
-def _template() -> Template:
-    return page_environment("rca.sweep").get_template("what_if_report.html.j2")

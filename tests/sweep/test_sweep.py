@@ -15,10 +15,11 @@ import rca
 from rca.cli import run as rca_command
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
-from rca.sweep import Answers, Swept, archived, report, sweep
-from rca.sweep import run as module
+from rca.sweep import Answers, Swept, archived, sweep
+from rca.sweep import answers as module
 from rca.sweep.answers import SCHEMA
 from rca.sweep.data_set import Row
+from rca.sweep.report import Reason, report
 
 fsspec = pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
 
@@ -199,7 +200,7 @@ def test_windows_of_one_fault_are_one_incident(tmp_path: Path) -> None:
         "gpu_throttling", 4, 2, 5, 10.0,
     )  # fmt: skip
     assert [(each.name, each.gpu_hours) for each in found.nodes] == [("node-1", 8.0), ("node-2", 2.0)]
-    assert found.gpu_hours == 10.0
+    assert found.gpu_hours_lost == 10.0
 
 
 def test_each_cause_has_its_part_of_the_loss(tmp_path: Path) -> None:
@@ -216,14 +217,14 @@ def test_each_cause_has_its_part_of_the_loss(tmp_path: Path) -> None:
         "node-1": pytest.approx(1.2),
         "node-2": 0.5,
     }
-    assert (found.gpu_hours, found.unexplained) == (2.0, 0.5)
+    assert (found.gpu_hours_lost, found.gpu_hours_unexplained) == (2.0, 0.5)
 
 
 def test_rival_guesses_are_no_incidents_and_jobs_have_all_of_their_loss(tmp_path: Path) -> None:
     guess = cause("process_crash", 0.3, "node-2") | {"probability": 0.05}
     found = summed(tmp_path, row(0, causes=[cause("hang", 1.5), guess]))
     assert [each.cause for each in found.incidents] == ["hang"]
-    assert (found.unexplained, [each.gpu_hours for each in found.by_job]) == (0.5, [2.0])
+    assert (found.gpu_hours_unexplained, [each.gpu_hours for each in found.by_job]) == (0.5, [2.0])
 
 
 def test_parts_of_the_causes_are_not_above_the_loss() -> None:
@@ -248,7 +249,7 @@ def test_parts_of_the_causes_are_not_above_the_loss() -> None:
 def test_time_that_several_windows_cover_counts_once(tmp_path: Path) -> None:
     half = row(0, url="half", window_start=T0 + timedelta(minutes=5), window_end=T0 + timedelta(minutes=15))
     found = summed(tmp_path, row(0), row(0, url="copy"), half, row(0, url="other", job_id="other"))
-    assert found.gpu_hours == pytest.approx(2.0 + 1.0 + 2.0)
+    assert found.gpu_hours_lost == pytest.approx(2.0 + 1.0 + 2.0)
     assert [each.gpu_hours for each in found.by_job] == pytest.approx([3.0, 2.0])
 
 
@@ -278,7 +279,7 @@ def test_only_faults_are_incidents(tmp_path: Path) -> None:
     assert {each.cause for each in found.incidents} == {"no cause named"}
     assert len(found.incidents) == 2
     assert found.verdicts == {"fail_slow": 2, "healthy": 1, "refused": 1, "undecided": 1}
-    assert found.refused == [("w2", "no rows")]
+    assert found.refused == [Reason("w2", "no rows")]
 
 
 def test_the_newest_answer_about_a_window_counts(tmp_path: Path) -> None:

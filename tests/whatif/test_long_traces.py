@@ -167,6 +167,7 @@ TRACES: dict[str, Callable[[], Rows]] = {
     "no chunks": lambda: edited(lambda r: True, mc=-1, gmc=-1),
     "unknown type": lambda: edited(is_pause, optype="moe-all-to-all"),
     "unknown type in one step": lambda: edited(lambda r: is_pause(r) and r["step"] == 8, optype="moe-2"),
+    "unknown type with a number in its name": lambda: edited(is_pause, optype="moe (2)"),
     "bad times": lambda: edited(lambda r: r["step"] == 5 and r["seq_id"] == 3, duration=float("nan")),
     "a step of bad times": lambda: edited(lambda r: r["step"] == 5, duration=-1.0),
     "repeated rows": lambda: ROWS + [row for row in ROWS if row["step"] == 11],

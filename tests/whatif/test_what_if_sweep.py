@@ -305,7 +305,7 @@ def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path
     assert {part.name: part.main for part in found.patterns}["few slow workers"] == "AR"
     assert found.waste == pytest.approx(found.gpu_hours_lost / found.gpu_hours)
     assert found.traces == 4
-    assert [reason for _, reason in found.refused] == ["operation trace lacks column(s) duration"]
+    assert [each.reason for each in found.refused] == ["operation trace lacks column(s) duration"]
     assert len(found.left_out) == 2
 
 

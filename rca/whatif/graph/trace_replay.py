@@ -144,7 +144,7 @@ class TraceReplay:
             data_ranks=trace.data_ranks,
             clock=clock,
             meta=trace.meta,
-            notes=(*trace.notes, *notes),
+            notes=(*map(str, trace.notes), *notes),
             left_out=distinct(trace.step)[0].size - steps.size,
             engine=engine,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +14,9 @@ from rca.arrays import BoolArray, IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.whatif.graph.clock_correction import sampled_steps
 from rca.whatif.long_trace.blocks import BlockedTrace, chosen_rows
-from rca.whatif.long_trace.contents import TIMES, TraceContents, own_trace
+from rca.whatif.long_trace.contents import TIMES, TraceContents
 from rca.whatif.optypes import GC, N_TYPES
-from rca.whatif.trace.reader import TracePart, numbers
+from rca.whatif.trace.reader import NoUsableRow, TracePart, numbers, trace_from_table
 from rca.whatif.trace.step_shapes import StepShape, group_steps, kept_steps
 from rca.whatif.trace.step_sizes import filled_enough, largest_number, pauses_note
 from rca.whatif.trace.trace import OpTrace, TraceMeta
@@ -193,7 +194,8 @@ class ArrayBuilder:
         if (row_order_of < 0).any():
             if self.file.contiguous:
                 table, places = chosen_rows(table, places, offsets, np.sort(at[row_order_of < 0]))
-            trace = own_trace(table, self.meta, TracePart(places, self.found.facts.repaired))
+            with suppress(NoUsableRow):
+                trace = trace_from_table(table, self.meta, TracePart(places, self.found.facts.repaired))
         for index in np.unique(layout):
             mine = layout == index
             held = self.layouts[index]

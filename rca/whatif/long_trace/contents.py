@@ -9,7 +9,6 @@ Without this comparison, reading takes three times the CPU time and 1.7 times th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -26,49 +25,16 @@ from rca.whatif.optypes import COMPUTE
 from rca.whatif.trace.operation_numbers import Counting, restarted
 from rca.whatif.trace.reader import (
     COARSEST_TICK,
+    NoUsableRow,
     TracePart,
     numbers,
     optype_codes,
     trace_from_table,
-    unusable_note,
 )
 from rca.whatif.trace.row_repair import RowFacts, TraceFacts, repaired_rows
 from rca.whatif.trace.step_sizes import StepSizes
-from rca.whatif.trace.trace import OpTrace, TraceMeta
+from rca.whatif.trace.trace import Note, OpTrace, TraceMeta
 from rca.whatif.trace.trace_checks import LONGEST, UNUSUAL_SECONDS, WHOLE_SECONDS, refuse_zero_durations
-
-_NUMBER = re.compile(r"((?<=\()\d+(?=\))|^\d+(?= )|(?<=: )\d+(?= rows))|((?<=the first is row )\d+)")
-"""Counts in notes (at the start, after a colon or in brackets), and the number of the first row."""
-
-
-class NoteSums:
-    """Merges the notes on parts of a trace: counts are added, the smallest first row is kept."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, list[int]] = {}
-
-    def add(self, notes: Iterable[str], times: int = 1) -> None:
-        """Add the notes on one part, or on several equal parts."""
-        for note in notes:
-            key = _NUMBER.sub("\0", note)
-            held = self._numbers.get(key)
-            merged = []
-            for k, match in enumerate(_NUMBER.finditer(note)):
-                number = int(match[0])
-                if match[1]:
-                    merged.append(number * times + (held[k] if held else 0))
-                else:
-                    merged.append(min(number, held[k]) if held else number)
-            self._numbers[key] = merged
-
-    def merged(self) -> list[str]:
-        """The merged notes, in the order of their first occurrence."""
-        notes = []
-        for key, held in self._numbers.items():
-            texts = [*map(str, held), ""]
-            notes.append("".join(part + text for part, text in zip(key.split("\0"), texts, strict=True)))
-        return notes
-
 
 Columns = dict[str, npt.NDArray[Any]]
 Progress = Callable[[float], None]
@@ -171,7 +137,7 @@ class _ContentsReader:
         self.row_orders: list[RowOrder] = []
         self._found: list[tuple[IntArray, StepSizes, int]] = []
         self._ranks: tuple[IntArray, IntArray] | None = None
-        self._notes = NoteSums()
+        self._notes: dict[tuple[str, ...], Note] = {}
         self._names: dict[str, int] = {}
 
     def add(self, block: Block, table: pa.Table, rows: IntArray) -> None:
@@ -193,7 +159,7 @@ class _ContentsReader:
             raise InvalidTrace("no step of the trace could be read")
         steps = np.concatenate([steps for steps, _, _ in self._found])
         order = np.argsort(steps, kind="stable")
-        notes = self._notes.merged() + ([] if self.fractional else [WHOLE_SECONDS])
+        notes = [*map(str, self._notes.values()), *([] if self.fractional else [WHOLE_SECONDS])]
         joined = [
             np.concatenate([getattr(found, name) for _, found, _ in self._found])[order] for name in _SIZES
         ]
@@ -221,7 +187,7 @@ class _ContentsReader:
                 one = row_order.sizes
                 repeated = [np.repeat(getattr(one, name), alike.size, axis=0) for name in _SIZES]
                 self._found.append((alike, StepSizes(*repeated), index))
-                self._notes.add(row_order.trace.notes, alike.size)
+                self._note(row_order.trace.notes, alike.size)
                 duration = numbers(table.column("duration"), null=np.nan)
                 for k in left[same]:
                     self._look_at(duration[offsets[k] : offsets[k + 1]], row_order.computes)
@@ -233,13 +199,10 @@ class _ContentsReader:
     def _add_own(self, table: pa.Table, places: IntArray, offsets: IntArray, own: IntArray) -> None:
         """Record steps through the reader. A single step may become a known row order."""
         rows, places = chosen_rows(table, places, offsets, own)
-        trace = own_trace(rows, self.meta, TracePart(places, self._observed))
-        if trace is None:
-            unknown: list[str] = []
-            dropped = int((optype_codes(rows.column("optype"), unknown) >= 0).sum())
-            if dropped:
-                unknown.append(unusable_note(dropped, int(places[0])))
-            self._notes.add(unknown)
+        try:
+            trace = trace_from_table(rows, self.meta, TracePart(places, self._observed))
+        except NoUsableRow as error:
+            self._note(error.notes)
             return
         if self.assumed is None or self.stale:
             return
@@ -252,8 +215,14 @@ class _ContentsReader:
                 index = len(self.row_orders)
                 self.row_orders.append(RowOrder(_keys(rows, self._names), trace, known, computes, sizes))
         self._found.append((steps, sizes, index))
-        self._notes.add(trace.notes)
+        self._note(trace.notes)
         self._merge_ranks(trace, self.assumed.rows.n_stages)
+
+    def _note(self, notes: Iterable[Note], times: int = 1) -> None:
+        """Add the notes on one part, or on several equal parts."""
+        for note in notes:
+            none = Note(tuple(piece if isinstance(piece, str) else 0 for piece in note.pieces))
+            self._notes[note.kind] = self._notes.get(note.kind, none).plus(note, times)
 
     def _keeps_numbers(self) -> bool:
         """Whether the operations of a step follow from its numbers alone, without its times."""
@@ -312,20 +281,6 @@ def _keys(table: pa.Table, names: dict[str, int]) -> Columns:
         codes.append(lookup[numbers(chunk.indices, null=len(here) - 1)])
     keys["optype"] = codes[0] if len(codes) == 1 else np.concatenate(codes)
     return keys
-
-
-def own_trace(table: pa.Table, meta: TraceMeta, part: TracePart) -> OpTrace | None:
-    """The checked and repaired rows of a part of a trace; None if no row is usable."""
-    try:
-        return trace_from_table(table, meta, part)
-    except InvalidTrace:
-        if not all(pa.types.is_floating(table.column(name).type) for name in TIMES):
-            raise
-        start, duration = (numbers(table.column(name), null=np.nan) for name in TIMES)
-        known = optype_codes(table.column("optype"), []) >= 0
-        if (known & np.isfinite(start) & np.isfinite(duration) & (duration >= 0)).any():
-            raise
-        return None
 
 
 def _same(keys: Columns, held: Columns, bounds: IntArray) -> bool:

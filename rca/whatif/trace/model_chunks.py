@@ -23,7 +23,7 @@ from rca.whatif.optypes import (
     REDUCE_SCATTER,
 )
 from rca.whatif.trace.operation_numbers import changes
-from rca.whatif.trace.trace import OpTrace
+from rca.whatif.trace.trace import Note, OpTrace
 
 MOST_CHUNKS = 16
 """Chunks per stage looked for in the order of the rows."""
@@ -50,7 +50,7 @@ def with_model_chunks(trace: OpTrace, n_stages: int, named: int) -> OpTrace:
     lacking = compute & (trace.chunk < 0)
     if lacking.any():
         how = _give_chunks(trace, lacking, n_stages, named)
-        trace = trace.noted(f"{int(lacking.sum())} compute rows without a model chunk (mc): {how}")
+        trace = trace.noted(Note((int(lacking.sum()), f" compute rows without a model chunk (mc): {how}")))
     unplaced = compute & (trace.global_chunk < 0)
     trace.global_chunk[unplaced] = trace.chunk[unplaced] * n_stages + trace.stage[unplaced]
     return _collectives(trace, max(named, int(trace.chunk[compute].max()) + 1))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from rca.arrays import BoolArray, IntArray
 from rca.whatif.optypes import N_TYPES, NAMES
-from rca.whatif.trace.trace import OpTrace, distinct
+from rca.whatif.trace.trace import Note, OpTrace, distinct
 
 NO_NUMBER = np.iinfo(np.int64).max
 
@@ -147,10 +147,16 @@ def cells_of(trace: OpTrace, rows: IntArray | slice) -> list[IntArray]:
     return [key[rows] for key in (trace.rank, trace.optype, trace.stage, trace.data_rank, trace.step)]
 
 
-def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[str]:
+def _notes(trace: OpTrace, changed: dict[str, list[int]]) -> list[Note]:
+    named = {how: ", ".join(NAMES[code] for code in codes) for how, codes in changed.items()}
     return [
-        f"seq_id does not restart with every step: {int(np.isin(trace.optype, codes).sum())} rows {how}, "
-        f"of {', '.join(NAMES[code] for code in codes)}"
+        Note(
+            (
+                "seq_id does not restart with every step: ",
+                int(np.isin(trace.optype, codes).sum()),
+                f" rows {how}, of {named[how]}",
+            )
+        )
         for how, codes in changed.items()
         if codes
     ]

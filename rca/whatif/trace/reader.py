@@ -19,7 +19,7 @@ from rca.files import check_file
 from rca.whatif.optypes import CODE, COMPUTE, IGNORED_NAMES, NAMES
 from rca.whatif.trace.operation_numbers import restarted
 from rca.whatif.trace.row_repair import repaired
-from rca.whatif.trace.trace import OpTrace, TraceMeta, distinct
+from rca.whatif.trace.trace import Note, OpTrace, TraceMeta, distinct
 from rca.whatif.trace.trace_checks import (
     coarse_durations,
     refuse_indices,
@@ -154,6 +154,14 @@ def trace_from_window(window: Window) -> OpTrace:
     return trace_from_table(window.ops, TraceMeta.of_job(window.job))
 
 
+class NoUsableRow(InvalidTrace):
+    """No row of a table can be replayed; other parts of the trace may have some."""
+
+    def __init__(self, message: str, notes: list[Note], *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.notes = notes
+
+
 @dataclass(frozen=True)
 class TracePart:
     """Facts about a table that is a part of a trace.
@@ -180,19 +188,20 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: TracePart | None = 
 
     Raises
     ------
+    NoUsableRow
+        If no row can be replayed.
     InvalidTrace
-        If no row can be replayed, or a value is impossible for any job.
+        If a value is impossible for any job.
     """
     require_columns(table.column_names)
     if table.num_rows == 0:
         raise InvalidTrace("operation trace has no rows")
-    notes: list[str] = []
+    notes: list[Note] = []
     optype = optype_codes(table.column("optype"), notes)
     rows = np.flatnonzero(optype >= 0)
     if rows.size == 0:
-        raise InvalidTrace(
-            "operation trace has no row of a known operation type", hint="; ".join(notes) or None
-        )
+        hint = "; ".join(map(str, notes)) or None
+        raise NoUsableRow("operation trace has no row of a known operation type", notes, hint=hint)
     named = np.arange(table.num_rows) if part is None else part.rows
     columns = {name: _integers(table, name, named)[rows] for name in COLUMNS if name not in _FLOATS}
     columns["optype"] = optype[rows]
@@ -202,18 +211,20 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: TracePart | None = 
     usable = np.isfinite(start) & np.isfinite(duration) & (duration >= 0)
     if not usable.all():
         lost = np.flatnonzero(~usable)
-        notes.append(unusable_note(lost.size, int(rows[lost[0]])))
+        notes.append(
+            Note((lost.size, " rows with a negative or non-finite time dropped"), int(rows[lost[0]]))
+        )
         columns = {name: values[usable] for name, values in columns.items()}
         start, duration, rows = start[usable], duration[usable], rows[usable]
     if start.size == 0:
-        raise InvalidTrace("operation trace has no row with a usable start and duration")
+        raise NoUsableRow("operation trace has no row with a usable start and duration", notes)
     relative = since_step_start(start, columns["step"])
     refuse_times(columns, relative, duration, rows)
     notes += unusual_durations(columns, duration, rows)
     if part is None:
         compute = np.isin(columns["optype"], COMPUTE)
         refuse_zero_durations(int((duration[compute] == 0).sum()), int(compute.sum()))
-        notes += coarse_durations(duration)
+        notes += [Note((text,)) for text in coarse_durations(duration)]
     data_ranks, data_rank = distinct(columns["dp_rank"])
     trace = OpTrace(
         data_rank=data_rank,
@@ -234,15 +245,10 @@ def trace_from_table(table: pa.Table, meta: TraceMeta, part: TracePart | None = 
     return with_own_ranks(repaired(restarted(trace))) if part is None else part.repair(trace)
 
 
-def unusable_note(count: int, first: int) -> str:
-    """Note on rows that are dropped for their times."""
-    return f"{count} rows with a negative or non-finite time dropped, the first is row {first}"
-
-
 _FLOATS = ("optype", "start_ts", "duration")
 
 
-def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> IntArray:
+def optype_codes(column: pa.ChunkedArray, notes: list[Note]) -> IntArray:
     """Codes of the type names; -1 for unknown names, which are counted in a note."""
     require_type("optype", column.type)
     held = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
@@ -262,12 +268,12 @@ def optype_codes(column: pa.ChunkedArray, notes: list[str]) -> IntArray:
             if code < 0 and count and name not in IGNORED_NAMES:
                 unknown[name] += int(count)
     if unknown:
-        listed = ", ".join(f"{name[:80]} ({count})" for name, count in unknown.most_common(MOST_NAMED))
+        said = "operations of unknown type are not replayed, their time shows as launch delay: "
+        pieces: list[str | int] = []
+        for name, count in unknown.most_common(MOST_NAMED):
+            pieces += [f"{', ' if pieces else said}{name[:80]} (", count, ")"]
         more = f" and {len(unknown) - MOST_NAMED} more types" if len(unknown) > MOST_NAMED else ""
-        notes.append(
-            f"operations of unknown type are not replayed, their time shows as launch delay: {listed}{more}; "
-            f"known: {', '.join(NAMES)}"
-        )
+        notes.append(Note((*pieces, f"{more}; known: {', '.join(NAMES)}")))
     return np.concatenate(codes)
 
 

@@ -15,7 +15,7 @@ from rca.errors import InvalidTrace
 from rca.whatif.optypes import COMPUTE, N_TYPES
 from rca.whatif.trace.model_chunks import with_model_chunks
 from rca.whatif.trace.operation_numbers import Counting, cells_of, changes, restarted
-from rca.whatif.trace.trace import OpTrace, TraceMeta, distinct
+from rca.whatif.trace.trace import Note, OpTrace, TraceMeta, distinct
 
 MOST_OPERATIONS = 100_000
 """Operations of one type in one step of one rank. A larger seq_id is no operation number."""
@@ -163,8 +163,10 @@ def _number_operations(trace: OpTrace, facts: RowFacts) -> OpTrace:
     first = changes(cells, order)
     position = np.arange(trace.n_ops)
     trace.sequence[order] = position - np.maximum.accumulate(np.where(first, position, 0))
-    why = f"{lacking} rows without seq_id" if facts.lacking else "seq_id beyond any plausible count"
-    return trace.noted(f"{why}: all operations numbered by start")
+    how = ": all operations numbered by start"
+    if not facts.lacking:
+        return trace.noted(f"seq_id beyond any plausible count{how}")
+    return trace.noted(Note((lacking, f" rows without seq_id{how}")))
 
 
 def operation_keys(trace: OpTrace) -> IntArray:
@@ -190,14 +192,14 @@ def _one_row_per_operation(trace: OpTrace) -> OpTrace:
     same_row = same_key & np.append(False, ordered_rank[1:] == ordered_rank[:-1])
     notes = []
     if same_row.any():
-        notes.append(f"{int(same_row.sum())} repeated rows of one operation dropped, the earliest kept")
+        repeated = int(same_row.sum())
+        notes.append(Note((repeated, " repeated rows of one operation dropped, the earliest kept")))
     order, same_key = order[~same_row], same_key[~same_row]
     first = np.flatnonzero(~same_key)
     if first.size < order.size:
-        notes.append(
-            f"several traced ranks per (data rank, stage): {order.size - first.size} rows folded into the "
-            "group's operation, from its last start to its last end"
-        )
+        said = "several traced ranks per (data rank, stage): "
+        how = " rows folded into the group's operation, from its last start to its last end"
+        notes.append(Note((said, order.size - first.size, how)))
     start = np.maximum.reduceat(trace.start[order], first)
     end = np.maximum.reduceat((trace.start + trace.duration)[order], first)
     folded = trace.rows(order[first], *notes)

@@ -88,6 +88,40 @@ def _read(path: str | PathLike[str]) -> TraceMeta:
 
 
 @dataclass(frozen=True)
+class Note:
+    """A remark on rows of a trace.
+
+    Attributes
+    ----------
+    pieces : tuple of str or int
+        The text. Its numbers are counts of rows, which add up over the parts of a trace.
+    first : int or None
+        Number of the first row.
+    """
+
+    pieces: tuple[str | int, ...]
+    first: int | None = None
+
+    def __str__(self) -> str:
+        text = "".join(map(str, self.pieces))
+        return text if self.first is None else f"{text}, the first is row {self.first}"
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What it says without its numbers. Notes of one kind can be added."""
+        return tuple(piece if isinstance(piece, str) else "" for piece in self.pieces)
+
+    def plus(self, other: Note, times: int = 1) -> Note:
+        """The note on both parts, or on several parts that equal the other one."""
+        added = (
+            mine if isinstance(mine, str) or isinstance(theirs, str) else mine + theirs * times
+            for mine, theirs in zip(self.pieces, other.pieces, strict=True)
+        )
+        known = [note.first for note in (self, other) if note.first is not None]
+        return Note(tuple(added), min(known, default=None))
+
+
+@dataclass(frozen=True)
 class OpTrace:
     """Checked rows of known operation types.
 
@@ -100,7 +134,7 @@ class OpTrace:
         public format and the published results are.
     data_ranks : ndarray of shape (D,), int
         Numbers of the data ranks in the file.
-    notes : tuple of str
+    notes : tuple of Note
         Repairs, dropped rows and assumptions, with counts.
     """
 
@@ -117,7 +151,7 @@ class OpTrace:
     duration: Seconds32
     data_ranks: IntArray
     meta: TraceMeta
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def n_ops(self) -> int:
@@ -131,14 +165,15 @@ class OpTrace:
     def n_stages(self) -> int:
         return int(self.stage.max()) + 1
 
-    def rows(self, chosen: BoolArray | IntArray, *notes: str) -> OpTrace:
+    def rows(self, chosen: BoolArray | IntArray, *notes: Note) -> OpTrace:
         """A trace of the chosen rows, with notes added."""
         columns = {name: getattr(self, name)[chosen] for name in ROW_COLUMNS}
         return replace(self, **columns, notes=self.notes + notes)
 
-    def noted(self, *notes: str) -> OpTrace:
-        """The trace with notes added."""
-        return replace(self, notes=self.notes + notes)
+    def noted(self, *notes: str | Note) -> OpTrace:
+        """The trace with notes added; texts are those without counts."""
+        added = tuple(Note((note,)) if isinstance(note, str) else note for note in notes)
+        return replace(self, notes=self.notes + added)
 
 
 def distinct(values: IntArray) -> tuple[IntArray, IntArray]:

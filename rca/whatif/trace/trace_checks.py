@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rca.arrays import IntArray
 from rca.errors import InvalidTrace, InvalidWindow
 from rca.whatif.optypes import NAMES
-from rca.whatif.trace.trace import OpTrace, TraceMeta
+from rca.whatif.trace.trace import Note, OpTrace, TraceMeta
 
 #: Traces are read in single precision.
 Times = npt.NDArray[np.floating[Any]]
@@ -106,7 +106,7 @@ def coarse_durations(duration: Times) -> list[str]:
     return [WHOLE_SECONDS] if duration.size and (duration == np.rint(duration)).all() else []
 
 
-def unusual_durations(columns: Mapping[str, IntArray], duration: Times, rows: IntArray) -> list[str]:
+def unusual_durations(columns: Mapping[str, IntArray], duration: Times, rows: IntArray) -> list[Note]:
     """Notes on operations that take over a thousand medians of their type, and so dominate the result."""
     long = np.flatnonzero(duration > UNUSUAL_SECONDS)
     notes = []
@@ -115,10 +115,8 @@ def unusual_durations(columns: Mapping[str, IntArray], duration: Times, rows: In
         here = long[(columns["optype"][long] == code) & (duration[long] > UNUSUAL_FACTOR * usual)]
         if here.size:
             worst = int(here[np.argmax(duration[here])])
-            notes.append(
-                f"{_named(columns, rows, worst)} takes {float(duration[worst]):.3g} s, "
-                f"{usual:.3g} s is usual there ({here.size} such row(s))"
-            )
+            takes = f"{_named(columns, rows, worst)} takes {float(duration[worst]):.3g} s"
+            notes.append(Note((f"{takes}, {usual:.3g} s is usual there (", here.size, " such row(s))")))
     return notes
 
 
