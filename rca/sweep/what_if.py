@@ -96,8 +96,8 @@ class _Analysing:
                 return row_of(found, self.maker, found.name, _analysed(path, meta))
             except RcaError as error:
                 # Without the folder, which may be that of a copy.
-                error.message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
-                raise
+                message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
+                raise error.restated(message) from error
 
     def _of_window(self, task: Task) -> Row:
         found, _ = task
