@@ -16,16 +16,7 @@
 # counter of the PCIe link changes. This notebook adds the cause up to a trained head. Open it with
 # Jupytext, or run it with `python`.
 #
-# | step | file |
-# |---|---|
-# | 1. catalogue entry | `rca/window/causes.py` |
-# | 2. first action | `rca/diagnosis/advice.py` |
-# | 3. runbook | `rca/runbook/procedures/files/CAUSE.yaml` |
-# | 4. mechanism of the simulator | `rca/lab/simulation/faults/` |
-# | its strengths | `rca/lab/simulation/sampling.py` |
-# | its share of the corpus | `MECHANISMS` in `rca/lab/simulation/mechanisms/` (version 2) |
-# | 5. tests | `tests/simulation/test_signals_of_faults.py`, `tests/runbook/` |
-# | 6. model and reference | `make train`, `python -m rca_api.shell.reference docs/reference` |
+# [How a cause is added](../docs/how-to/add-a-cause.md) lists the files.
 #
 # Here entry and mechanism are put in place for the running process only. In the code each is one line of
 # its file.

@@ -17,11 +17,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self, TypeVar
 
 #: Errors quote names and values of callers, which can have any length.
 _SHOWN_CHARACTERS = 80
 _LONGEST_MESSAGE = 2000
+_Error = TypeVar("_Error", bound="RcaError")
 
 
 def cut(text: str, most: int = _SHOWN_CHARACTERS) -> str:
@@ -48,8 +49,17 @@ class RcaError(Exception):
         self.hint = None if hint is None else cut(hint, _LONGEST_MESSAGE)
 
     def __str__(self) -> str:
-        """The message, with the prefixes that callers added to it."""
         return self.message
+
+    def restated(self, message: str, **evidence: Any) -> Self:
+        """Build the same error with another message, to be raised in its place.
+
+        Parameters
+        ----------
+        **evidence
+            Attributes that differ as well, such as ``path``.
+        """
+        return _rebuilt(type(self), (message,), self.__dict__ | {"message": message} | evidence)
 
     def details(self) -> dict[str, Any]:
         """Machine-readable evidence, merged into JSON error bodies."""
@@ -60,7 +70,7 @@ class RcaError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
-def _rebuilt(kind: type[RcaError], arguments: tuple[Any, ...], members: dict[str, Any]) -> RcaError:
+def _rebuilt(kind: type[_Error], arguments: tuple[Any, ...], members: dict[str, Any]) -> _Error:
     error = kind.__new__(kind, *arguments)
     error.__dict__.update(members)
     return error

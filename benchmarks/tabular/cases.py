@@ -40,8 +40,3 @@ class Case:
     target: Hashable | None = None
     worse: Worse = "higher"
     overlaps: bool = False
-
-    @property
-    def right_services(self) -> frozenset[str]:
-        """Services of the right columns."""
-        return frozenset(self.services[name] for name in self.causes)

@@ -197,8 +197,7 @@ def _read_earlier(path: str) -> Window:
     try:
         return read(path)
     except RcaError as error:
-        error.message = f"the earlier window: {error.message}"
-        raise
+        raise error.restated(f"the earlier window: {error.message}") from error
 
 
 def read_stdin() -> bytes:

@@ -85,7 +85,7 @@ def command(
 
 
 def _print_config(form: ConfigForm) -> None:
-    typer.echo(import_module("rca_api.shell.settings.configuration").shown(form), nl=False)
+    typer.echo(import_module("rca_api.shell.settings.environment").shown(form), nl=False)
     for warning in import_module("rca_api.shell.settings.environment").unknown():
         typer.echo(f"warning: {warning}", err=True)
 

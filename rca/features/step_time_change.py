@@ -45,14 +45,6 @@ class StepTimeChange:
     after: float
 
 
-def step_time_change(window: Window) -> StepTimeChange | None:
-    """The change that the last steps of a window show; None without one, or with too few steps."""
-    if not window.steps.num_rows:
-        return None
-    steps, seconds = job_step_seconds(window)
-    return change_in(steps, seconds)
-
-
 def job_step_seconds(window: Window) -> tuple[IntArray, FloatArray]:
     """Time from the start of each step to the start of the next one, the ranks' median.
 

@@ -136,8 +136,7 @@ class CollectionEntry:
         try:
             return read(path)
         except RcaError as error:
-            error.message = f"window {self.id!r}: {error.message}"
-            raise
+            raise error.restated(f"window {self.id!r}: {error.message}") from error
 
 
 @dataclass(frozen=True)

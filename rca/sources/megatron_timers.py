@@ -97,7 +97,6 @@ class _Log:
     repeated: int = 0
     dropped: int = 0
     of_one_rank: int = 0
-    of_no_rank: int = 0
     size_line: str = ""
     highest: int = -1
     spread: dict[str, list[float]] = field(default_factory=dict)
@@ -111,10 +110,7 @@ class _Log:
         iteration = _ITERATION.search(text)
         if iteration is not None:
             self._begin(iteration[1], iteration[2], line)
-        elif "time across ranks (ms):" in text:
-            self.of_no_rank += 1
-            self._timer = ""
-        elif "times across ranks (ms):" in text:
+        elif "time across ranks (ms):" in text or "times across ranks (ms):" in text:
             self._timer = ""
         elif (rank := _RANK.search(text)) is not None:
             self._add_value(int(rank[1]), float(rank[2]))

@@ -68,8 +68,7 @@ def _from_path(path: Path, max_bytes: int | None) -> Window:
     try:
         return Window.from_directory(path) if path.is_dir() else _from_bytes(_content(path), max_bytes)
     except InvalidWindow as error:
-        error.path = str(path)
-        raise
+        raise error.restated(error.message, path=str(path)) from error
 
 
 def _content(path: Path) -> bytes:

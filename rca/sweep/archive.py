@@ -77,10 +77,8 @@ class ArchivedWindow(Found):
                 return read_window(place, max_bytes=MAX_BYTES)
             except RcaError as error:
                 # A copy is gone when the message is read.
-                error.message = error.message.replace(str(place), self.url)
-                if isinstance(error, InvalidWindow):
-                    error.path = self.url
-                raise
+                evidence = {"path": self.url} if isinstance(error, InvalidWindow) else {}
+                raise error.restated(error.message.replace(str(place), self.url), **evidence) from error
 
 
 @contextmanager

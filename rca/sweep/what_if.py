@@ -95,8 +95,8 @@ def _of_trace(found: ArchivedTrace, task: Task) -> Row:
             return row_of(found, ANALYSIS, found.name, _analysed(path, meta))
         except RcaError as error:
             # Without the folder, which may be that of a copy.
-            error.message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
-            raise
+            message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
+            raise error.restated(message) from error
 
 
 def _of_window(task: Task) -> Row:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rca.cli import run
-from rca_api.shell.settings import configuration
+from rca_api.shell.settings import environment
 from rca_api.shell.settings.settings import Settings
 
 
@@ -27,7 +27,7 @@ def test_every_setting_says_what_it_is(name: str) -> None:
 
 
 def test_the_table_has_every_setting() -> None:
-    table = configuration.table()
+    table = environment.table()
     assert table.count("\n| `RCA_") == len(Settings.model_fields)
     assert "| `RCA_QUEUE_LIMIT` | `32` |" in table
 

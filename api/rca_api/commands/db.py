@@ -81,15 +81,17 @@ def check(database_url: Url = None) -> None:
         )
         typer.echo("Run `rca db upgrade` first." if not found.schema.is_newer else "Use the newer version.")
         raise typer.Exit(1)
-    typer.echo(f"schema {found.schema.current}, fingerprint {found.fingerprint}, expected {found.expected}")
-    if not found.differ:
+    if not found.differences:
+        typer.echo(f"schema {found.schema.current}: the tables are as expected")
         return
-    for each in (*found.missing, *found.unknown):
-        typer.echo(f"- {each}")
-    if found.statements:
+    typer.echo(f"schema {found.schema.current}: the tables differ")
+    for each in found.differences:
+        typer.echo(f"- {each.text}")
+    statements = [each.statement for each in found.differences if each.statement is not None]
+    if statements:
         typer.echo("\nMake a backup, then add what is missing:\n")
-        typer.echo(";\n".join(found.statements) + ";")
-    if len(found.statements) < len(found.missing) + len(found.unknown):
+        typer.echo(";\n".join(statements) + ";")
+    if len(statements) < len(found.differences):
         typer.echo("\nWhat no statement above mends: restore a backup, or ask for help with this list.")
     raise typer.Exit(1)
 

@@ -25,7 +25,7 @@ from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.security.access import required
 from rca_api.shell.security.principal import Scope
-from rca_api.shell.settings import configuration
+from rca_api.shell.settings import environment
 from rca_api.shell.settings.settings import Settings
 
 #: First line of every page that is written from the code.
@@ -81,7 +81,7 @@ def settings() -> str:
     return _page(
         "Settings",
         "Environment variables. `rca serve --print-config` shows what is set; passwords are hidden.",
-        configuration.table(),
+        environment.table(),
     )
 
 

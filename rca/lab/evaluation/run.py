@@ -153,8 +153,7 @@ class _Judging:
             try:
                 diagnosis = diagnose(window, bundle=self.bundle, earlier=before)
             except RcaError as error:
-                error.message = f"window {read.id!r}: {error.message}"
-                raise
+                raise error.restated(f"window {read.id!r}: {error.message}") from error
             diagnoses.append(diagnosis)
             delay = self._delay(window, before, label, diagnosis) if self.plan.delay else float("nan")
             for method, answer in self._answers(window, diagnosis):

@@ -22,35 +22,8 @@ Span = Literal["whole", "rest", "middle"]
 ALWAYS_ON = frozenset({"stage_imbalance"})
 MOSTLY_ON = frozenset({"sequence_length_imbalance", "checkpoint_stall", "runtime_gc"})
 
-# Ranges of `Fault.strength`, wide around the values of two testbeds. Some congestion controls treat any loss
-# as congestion, others hardly slow down.
-STRENGTHS: dict[str, tuple[float, float]] = {
-    "gpu_throttling": (0.7, 1.9),
-    "gpu_contention": (0.7, 1.1),
-    "pcie_degradation": (0.7, 1.4),
-    "nic_degradation": (0.5, 2.2),
-    "nic_degradation/loss": (0.02, 1.0),
-    "network_congestion": (0.15, 1.2),
-    "cpu_contention": (0.55, 1.1),
-    "memory_pressure": (0.6, 1.2),
-    "memory_pressure/limit": (0.15, 1.1),
-    "data_loader_stall": (0.5, 1.9),
-    "storage_degradation": (0.75, 2.5),
-    "runtime_gc": (0.4, 1.2),
-    "stage_imbalance": (0.35, 1.1),
-    "sequence_length_imbalance": (0.8, 2.4),
-    "checkpoint_stall": (0.5, 1.1),
-}
-USUAL_STRENGTH = (0.7, 1.4)
 # Share of stalls that delay single batches only, and the range of `Fault.late_share`.
 RARE_SHARE, RARE_BATCHES = 0.35, (0.01, 0.3)
-# Ranges of `Fault.curve`: a longer delay costs once per round trip of a collective.
-CURVES: dict[str, tuple[float, float]] = {
-    "nic_degradation": (0.25, 1.0),
-    "data_loader_stall": (0.55, 1.1),
-    "storage_degradation": (0.4, 1.0),
-}
-USUAL_CURVE = (0.75, 1.15)
 HEALTHY_SHARE = 0.35
 COMPOUND_SHARE = 0.15
 NEAR_MISS_SHARE = 0.06
@@ -79,7 +52,7 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
         nodes=nodes,
         severity=float(rng.uniform(0.15, 1.0)),
         strength=sample_strength(rng, cause, variant),
-        curve=log_uniform(rng, *CURVES.get(cause, USUAL_CURVE)),
+        curve=log_uniform(rng, *FAULTS[cause].curve),
         first_step=first,
         last_step=last,
         shape=_shape(rng, cause),
@@ -89,8 +62,8 @@ def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fa
 
 def sample_strength(rng: np.random.Generator, cause: str, variant: str) -> float:
     """Draw how strongly a cause's variant slows these machines."""
-    usual = STRENGTHS.get(cause, USUAL_STRENGTH)
-    return log_uniform(rng, *STRENGTHS.get(f"{cause}/{variant}", usual))
+    kind = FAULTS[cause]
+    return log_uniform(rng, *kind.strengths.get(variant, kind.strength))
 
 
 def _late_share(rng: np.random.Generator, cause: str, variant: str) -> float:

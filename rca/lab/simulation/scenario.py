@@ -198,7 +198,6 @@ class Telemetry(Frozen):
     samples_counted: bool = False
     node_names: bool = True
     list_ranks: bool = True
-    node_scope_unlabelled: bool = False
     missing_metrics: Share = 0.0
     missing_series: Share = 0.0
     gap_probability: Share = 0.0

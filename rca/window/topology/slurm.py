@@ -41,8 +41,7 @@ def read_topology_conf(text: str, source: str) -> HardwareTopology:
         try:
             nodes = expanded(fields["nodes"])
         except InvalidInput as error:
-            error.message = f"{source}, line {number}: {error.message}"
-            raise
+            raise error.restated(f"{source}, line {number}: {error.message}") from error
         found += 1
         for node in nodes:
             facts.add(Place(node), "leaf_switch", switch)

@@ -287,6 +287,13 @@ class Settings(BaseSettings):
         setting_forms.check(str(info.field_name), value)
         return value
 
+    @field_validator("oidc_client_id")
+    @classmethod
+    def _has_its_issuer(cls, value: str, info: ValidationInfo) -> str:
+        if value and info.data.get("oidc_issuer") == "":
+            raise ValueError("needs RCA_OIDC_ISSUER, where this client is registered")
+        return value
+
     @model_validator(mode="after")
     def _places(self) -> Settings:
         """Put what has no path of its own into the data folder."""

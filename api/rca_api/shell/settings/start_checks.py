@@ -30,7 +30,6 @@ SERVE = (
     "data_dir",
     "database_url",
     "window_store_url",
-    "oidc_client_id",
     "rate_limit_storage_url",
     "bundle",
     "priors",
@@ -43,7 +42,7 @@ SERVE = (
 WORKER = ("data_dir", "database_url", "window_store_url", "queue_url", "collections_dir", "cache_dir")
 DATABASE = ("database_url",)
 FEEDBACK = ("database_url", "window_store_url")
-_WRITABLE, _READABLE = "needs a folder that can be written", "needs a folder that can be read"
+_WRITABLE = "needs a folder that can be written"
 
 
 def check(settings: Settings, names: tuple[str, ...]) -> None:
@@ -56,11 +55,11 @@ def check(settings: Settings, names: tuple[str, ...]) -> None:
     """
     wrong: dict[str, str] = {}
     for name in names:
-        variable = variable_of(_origin(settings, name))
-        if variable in wrong:
+        variable, value = variable_of(_origin(settings, name)), getattr(settings, name)
+        if variable in wrong or value in (None, ""):
             continue
         try:
-            _CHECKS[name](settings)
+            _CHECKS[name](value)
         except MissingExtra as error:
             wrong[variable] = f"{error.message}: {error.hint}"
         except RcaError as error:
@@ -78,12 +77,8 @@ def _origin(settings: Settings, name: str) -> str:
     return "database_url" if shared else "data_dir"
 
 
-def _data_dir(settings: Settings) -> None:
-    _check_writable(settings.data_dir)
-
-
-def _database(settings: Settings) -> None:
-    database = Database(settings.database_url)
+def _database(url: str) -> None:
+    database = Database(url)
     try:
         if database.is_sqlite:
             database.schema()
@@ -96,13 +91,13 @@ def _database(settings: Settings) -> None:
         database.close()
 
 
-def _window_store(settings: Settings) -> None:
-    if "://" not in settings.window_store_url:
+def _window_store(url: str) -> None:
+    if "://" not in url:
         with _expecting(_WRITABLE):
-            _check_writable(Path(settings.window_store_url).expanduser())
+            _check_writable(Path(url).expanduser())
         return
     try:
-        WindowStore(settings.window_store_url)
+        WindowStore(url)
     except ImportError:
         raise InvalidInput("needs the driver of this protocol, such as s3fs for s3://") from None
     except Exception as error:
@@ -110,66 +105,34 @@ def _window_store(settings: Settings) -> None:
         raise InvalidInput(f"cannot be used: {type(error).__name__}") from None
 
 
-def _client(settings: Settings) -> None:
-    if settings.oidc_client_id and not settings.oidc_issuer:
-        raise InvalidInput("needs RCA_OIDC_ISSUER, where this client is registered")
+def _rates(url: str) -> None:
+    if is_redis(url):
+        redis_pool(url, 1.0)
 
 
-def _rates(settings: Settings) -> None:
-    if is_redis(settings.rate_limit_storage_url):
-        redis_pool(settings.rate_limit_storage_url, 1.0)
+def _bundle(folder: Path) -> None:
+    with _expecting("needs the folder of a bundle, with a readable manifest.json"):
+        read_file(folder / "manifest.json")
 
 
-def _bundle(settings: Settings) -> None:
-    if settings.bundle is not None:
-        with _expecting("needs the folder of a bundle, with a readable manifest.json"):
-            read_file(settings.bundle / "manifest.json")
+def _readable(read: Callable[[Path], object], what: str) -> Callable[[Path], None]:
+    """A check that a file or folder can be read as `what`."""
 
-
-def _priors(settings: Settings) -> None:
-    if settings.priors is not None:
+    def check_path(path: Path) -> None:
         try:
-            read_priors(settings.priors)
+            read(path)
         except RcaError as error:
-            reason = error.message.removeprefix(f"{settings.priors}: ")
-            raise InvalidInput(f"needs a JSON file of positive numbers by slow cause: {reason}") from None
+            # Errors name files of a folder, and never the place.
+            reason = error.message.replace(str(path), "").lstrip("/:, ")
+            raise InvalidInput(f"needs {what}: {reason}") from None
+
+    return check_path
 
 
-def _site(settings: Settings) -> None:
-    if settings.site is not None:
-        try:
-            Site.read(settings.site)
-        except InvalidInput as error:
-            raise InvalidInput(f"needs a YAML file with costs and limits: {error.message}") from None
-        except RcaError:
-            raise InvalidInput("needs a readable YAML file with costs and limits") from None
-
-
-def _runbooks(settings: Settings) -> None:
-    if settings.runbooks is not None:
-        try:
-            Library.read(settings.runbooks)
-        except RcaError as error:
-            # Names files of the folder, not the folder.
-            reason = error.message.removeprefix(f"{settings.runbooks}").lstrip("/: ")
-            raise InvalidInput(f"needs a folder of runbooks: {reason}") from None
-
-
-def _sources(settings: Settings) -> None:
-    if settings.sources is not None:
-        try:
-            Sources.read(settings.sources)
-        except InvalidInput as error:
-            reason = error.message.removeprefix(f"{settings.sources}").lstrip(":, ")
-            raise InvalidInput(f"needs a YAML file with Prometheus servers: {reason}") from None
-        except RcaError:
-            raise InvalidInput("needs a readable YAML file with Prometheus servers") from None
-
-
-def _queue(settings: Settings) -> None:
-    kind, _, rest = settings.queue_url.partition("://")
-    if is_redis(settings.queue_url):
-        redis_pool(settings.queue_url, 1.0)
+def _queue(url: str) -> None:
+    kind, _, rest = url.partition("://")
+    if is_redis(url):
+        redis_pool(url, 1.0)
     elif kind == "sqlite":
         with _expecting("needs a file in a folder that can be written"):
             file = Path(rest.removeprefix("/"))
@@ -180,14 +143,9 @@ def _queue(settings: Settings) -> None:
         _check_parameters(f"postgresql://{rest}")
 
 
-def _collections(settings: Settings) -> None:
-    if settings.collections_dir is not None:
-        with _expecting(_READABLE):
-            list(settings.collections_dir.iterdir())
-
-
-def _cache(settings: Settings) -> None:
-    _check_writable(settings.cache_dir)
+def _collections(folder: Path) -> None:
+    with _expecting("needs a folder that can be read"):
+        list(folder.iterdir())
 
 
 def _check_parameters(url: str = "", **parameters: Any) -> None:
@@ -225,18 +183,17 @@ def _expecting(what: str) -> Iterator[None]:
         raise InvalidInput(f"{what}, not a pipe or a device") from None
 
 
-_CHECKS: dict[str, Callable[[Settings], None]] = {
-    "data_dir": _data_dir,
+_CHECKS: dict[str, Callable[[Any], None]] = {
+    "data_dir": _check_writable,
     "database_url": _database,
     "window_store_url": _window_store,
-    "oidc_client_id": _client,
     "rate_limit_storage_url": _rates,
     "bundle": _bundle,
-    "priors": _priors,
-    "site": _site,
-    "runbooks": _runbooks,
-    "sources": _sources,
+    "priors": _readable(read_priors, "a JSON file of positive numbers by slow cause"),
+    "site": _readable(Site.read, "a readable YAML file with costs and limits"),
+    "runbooks": _readable(Library.read, "a folder of runbooks"),
+    "sources": _readable(Sources.read, "a readable YAML file with Prometheus servers"),
     "queue_url": _queue,
     "collections_dir": _collections,
-    "cache_dir": _cache,
+    "cache_dir": _check_writable,
 }

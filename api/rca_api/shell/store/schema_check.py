@@ -1,59 +1,48 @@
 """Whether the tables are those that this version expects at its revision.
 
 A revision number does not say it: a migration may have been edited after it ran, or somebody has changed a
-table by hand. The fingerprint is computed from the tables as they are, so it cannot lie. It covers the names
-of our tables, columns and indexes and which columns may be null, which are the same on every database.
+table by hand. Alembic compares our tables, columns, indexes and constraints with the models.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from io import StringIO
+from typing import Any, NamedTuple
 
-from alembic.ddl.base import AddColumn
-from sqlalchemy import Column, Connection, Index, Table, inspect
-from sqlalchemy.schema import CreateIndex, CreateTable, DDLElement
+from alembic.autogenerate import produce_migrations
+from alembic.migration import MigrationContext
+from alembic.operations import MigrateOperation, Operations
+from alembic.operations.ops import AddColumnOp, CreateIndexOp, CreateTableOp, DropIndexOp, ModifyTableOps
+from sqlalchemy import Dialect
 
 from rca_api.shell.store.database import Database, Schema, StoreError
 from rca_api.shell.store.tables import Base
 
 #: Seconds for which tables that were found right are not read again.
 _REMEMBERED_SECONDS = 60.0
-Part = tuple[str, ...]
+#: Operations that lose no row.
+_HARMLESS = (AddColumnOp, CreateIndexOp, CreateTableOp, DropIndexOp)
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of a database compared with those that this version expects.
+class Difference(NamedTuple):
+    """What differs, in words, and the SQL that mends it without the loss of a row; None if there is none."""
 
-    Attributes
-    ----------
-    fingerprint, expected : str
-        Of the tables as they are, and as they should be.
-    missing, unknown : tuple of str
-        In words.
-    statements : tuple of str
-        SQL that adds what is missing.
-    """
+    text: str
+    statement: str | None
+
+
+class Tables(NamedTuple):
+    """The schema of a database, and how its tables differ from those that this version expects."""
 
     schema: Schema
-    fingerprint: str
-    expected: str
-    missing: tuple[str, ...]
-    unknown: tuple[str, ...]
-    statements: tuple[str, ...]
+    differences: tuple[Difference, ...]
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the database has the revision of this version."""
+        """Whether the database has the revision of this version; if not, nothing was compared."""
         return self.schema.current == self.schema.newest
-
-    @property
-    def differ(self) -> bool:
-        """Whether the tables are not those of the revision."""
-        return self.is_comparable and self.fingerprint != self.expected
 
 
 class SchemaCheck:
@@ -72,90 +61,63 @@ class SchemaCheck:
         if time.monotonic() < self._right_until:
             return
         found = self.read()
-        if found.differ:
-            first, *others = (*found.missing, *found.unknown)
+        if found.differences:
+            first, *others = found.differences
             more = f", and {len(others)} more" if others else ""
             raise StoreError(
-                f"the tables are not those of revision {found.schema.newest}: {first}{more}",
+                f"the tables are not those of revision {found.schema.newest}: {first.text}{more}",
                 hint="run `rca db check`: it lists the differences and says how to mend them",
             )
         self._right_until = time.monotonic() + _REMEMBERED_SECONDS
 
     def read(self) -> Tables:
         """Read the tables and compare them."""
-        schema = self._database.schema()
+        found = Tables(self._database.schema(), ())
+        if not found.is_comparable:
+            return found
         with self._database.reading() as session:
             connection = session.connection()
-            found = frozenset(_found(connection))
-            expected = dict(_expected())
-            missing = sorted(expected.keys() - found)
-            # A table that is missing brings its columns and indexes.
-            whole = {table for kind, table, *_ in missing if kind == "table"}
-            added = [part for part in missing if part[0] == "table" or part[1] not in whole]
-            statements = (_statement(connection, part, expected) for part in added)
-            return Tables(
-                schema,
-                _fingerprint(found),
-                _fingerprint(frozenset(expected)),
-                tuple(f"{_named(part)} is missing" for part in added),
-                tuple(f"{_named(part)} is not known" for part in sorted(found - expected.keys())),
-                tuple(each for each in statements if each),
+            # Types are not compared: databases give them names of their own.
+            options = {"compare_type": False, "include_object": _is_ours}
+            context = MigrationContext.configure(connection, opts=options)
+            needed = produce_migrations(context, Base.metadata).upgrade_ops
+            operations = list(_flat(needed.ops)) if needed is not None else []
+            return found._replace(
+                differences=tuple(
+                    Difference(_text(each), _sql(each, connection.dialect)) for each in operations
+                )
             )
 
 
-def _expected() -> Iterator[tuple[Part, Table | Column[object] | Index]]:
-    for table in Base.metadata.sorted_tables:
-        yield ("table", table.name), table
-        for column in table.columns:
-            yield _column(table.name, column.name, nullable=bool(column.nullable)), column
-        for index in table.indexes:
-            yield ("index", table.name, str(index.name), *index.columns.keys()), index
+def _is_ours(_object: object, _name: str | None, kind: str, is_found: bool, expected: object) -> bool:
+    """Operators may add tables, indexes and constraints of their own; a column of theirs hinders our rows."""
+    return kind == "column" or not is_found or expected is not None
 
 
-def _found(connection: Connection) -> Iterator[Part]:
-    inspector = inspect(connection)
-    ours = {table.name: {index.name for index in table.indexes} for table in Base.metadata.sorted_tables}
-    for (_, table), columns in inspector.get_multi_columns(filter_names=list(ours)).items():
-        yield "table", table
-        for column in columns:
-            yield _column(table, column["name"], nullable=column["nullable"])
-    for (_, table), indexes in inspector.get_multi_indexes(filter_names=list(ours)).items():
-        for index in indexes:
-            # Operators may add indexes of their own.
-            if index["name"] in ours[table]:
-                yield "index", table, str(index["name"]), *(str(name) for name in index["column_names"])
+def _flat(operations: list[MigrateOperation]) -> Iterator[MigrateOperation]:
+    for each in operations:
+        if isinstance(each, ModifyTableOps):
+            yield from each.ops
+        else:
+            yield each
 
 
-def _column(table: str, name: str, *, nullable: bool) -> Part:
-    return "column", table, name, "null" if nullable else "not null"
+def _text(operation: Any) -> str:
+    difference = operation.to_diff_tuple()
+    if isinstance(difference, list):
+        # Of a column.
+        _, _, table, column, *_, expected = difference[0]
+        return f"column {table}.{column} must {'' if expected else 'not '}be null"
+    verb, _, kind = difference[0].partition("_")
+    part = difference[-1]
+    name = f"{part.table.name}.{part.name}" if kind == "column" else part.name
+    return f"{kind} {name} is {'missing' if verb == 'add' else 'not known'}"
 
 
-def _fingerprint(parts: frozenset[Part]) -> str:
-    text = "\n".join("\t".join(part) for part in sorted(parts))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _named(part: Part) -> str:
-    kind, table, *rest = part
-    if kind == "table":
-        return f"table {table}"
-    return f"column {table}.{rest[0]} ({rest[1]})" if kind == "column" else f"index {rest[0]}"
-
-
-def _statement(
-    connection: Connection, part: Part, expected: dict[Part, Table | Column[object] | Index]
-) -> str | None:
-    """SQL that adds a missing part; None for what an existing table cannot get, such as a null constraint."""
-    element = expected[part]
-    if isinstance(element, Table):
-        indexes = sorted(element.indexes, key=lambda index: str(index.name))
-        made: list[DDLElement] = [CreateTable(element), *(CreateIndex(index) for index in indexes)]
-        return ";\n".join(_compiled(connection, each) for each in made)
-    if isinstance(element, Index):
-        return _compiled(connection, CreateIndex(element))
-    present = {column["name"] for column in inspect(connection).get_columns(part[1])}
-    return None if element.name in present else _compiled(connection, AddColumn(part[1], element))
-
-
-def _compiled(connection: Connection, element: DDLElement) -> str:
-    return str(element.compile(dialect=connection.dialect)).strip()
+def _sql(operation: MigrateOperation, dialect: Dialect) -> str | None:
+    if not isinstance(operation, _HARMLESS):
+        return None
+    written = StringIO()
+    offline = MigrationContext.configure(dialect=dialect, opts={"as_sql": True, "output_buffer": written})
+    Operations(offline).invoke(operation)
+    return written.getvalue().strip().removesuffix(";")

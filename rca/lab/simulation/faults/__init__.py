@@ -25,27 +25,69 @@ GC_PAUSE_SPREAD = 0.3
 NEIGHBOUR_CORES = 0.9
 
 FAULTS: dict[str, FaultKind] = {
-    "gpu_throttling": FaultKind("compute", "rank", gpu.throttling, ("thermal", "power", "brake")),
-    "gpu_contention": FaultKind("compute", "rank", gpu.contention, ("process",)),
+    "gpu_throttling": FaultKind(
+        "compute", "rank", gpu.throttling, ("thermal", "power", "brake"), strength=(0.7, 1.9)
+    ),
+    "gpu_contention": FaultKind("compute", "rank", gpu.contention, ("process",), strength=(0.7, 1.1)),
     "gpu_memory_errors": FaultKind("compute", "rank", gpu.memory_errors, ("remap",)),
     "pcie_degradation": FaultKind("host", "rank", gpu.pcie, ("width", "generation", "replay", "hogs")),
     "nvlink_degradation": FaultKind("communication", "node", network.nvlink, ("errors",)),
     "nic_degradation": FaultKind(
-        "communication", "node", network.nic, ("bandwidth", "delay", "loss"), ("flap",)
+        "communication",
+        "node",
+        network.nic,
+        ("bandwidth", "delay", "loss"),
+        ("flap",),
+        strength=(0.5, 2.2),
+        curve=(0.25, 1.0),
+        # Some congestion controls treat any loss as congestion, others hardly slow down.
+        strengths={"loss": (0.02, 1.0)},
     ),
-    "network_congestion": FaultKind("communication", "fabric", network.congestion, ("fabric",)),
+    "network_congestion": FaultKind(
+        "communication", "fabric", network.congestion, ("fabric",), strength=(0.15, 1.2)
+    ),
     "cpu_contention": FaultKind(
-        "host", "node", host.cpu_contention, ("hogs", "quota", "rank_hogs"), host.OWN_PROCESSES
+        "host",
+        "node",
+        host.cpu_contention,
+        ("hogs", "quota", "rank_hogs"),
+        host.OWN_PROCESSES,
+        strength=(0.55, 1.1),
     ),
-    "memory_pressure": FaultKind("host", "node", host.memory_pressure, ("reclaim", "limit")),
+    "memory_pressure": FaultKind(
+        "host",
+        "node",
+        host.memory_pressure,
+        ("reclaim", "limit"),
+        strength=(0.6, 1.2),
+        strengths={"limit": (0.15, 1.1)},
+    ),
     "data_loader_stall": FaultKind(
-        "input", "rank", input_pipeline.loader, ("slow_dataset", "decoding", "job")
+        "input",
+        "rank",
+        input_pipeline.loader,
+        ("slow_dataset", "decoding", "job"),
+        strength=(0.5, 1.9),
+        curve=(0.55, 1.1),
     ),
-    "storage_degradation": FaultKind("input", "node", input_pipeline.storage, ("disk", "remote", "throttle")),
-    "runtime_gc": FaultKind("host", "rank", host.garbage_collection, ("leak", "unplanned"), ("turns",)),
-    "stage_imbalance": FaultKind("workload", "stage", job.stage_imbalance, ("logits",)),
-    "sequence_length_imbalance": FaultKind("workload", "job", job.sequence_lengths, ("packing",)),
-    "checkpoint_stall": FaultKind("input", "job", input_pipeline.checkpoint, ("all", "one")),
+    "storage_degradation": FaultKind(
+        "input",
+        "node",
+        input_pipeline.storage,
+        ("disk", "remote", "throttle"),
+        strength=(0.75, 2.5),
+        curve=(0.4, 1.0),
+    ),
+    "runtime_gc": FaultKind(
+        "host", "rank", host.garbage_collection, ("leak", "unplanned"), ("turns",), strength=(0.4, 1.2)
+    ),
+    "stage_imbalance": FaultKind("workload", "stage", job.stage_imbalance, ("logits",), strength=(0.35, 1.1)),
+    "sequence_length_imbalance": FaultKind(
+        "workload", "job", job.sequence_lengths, ("packing",), strength=(0.8, 2.4)
+    ),
+    "checkpoint_stall": FaultKind(
+        "input", "job", input_pipeline.checkpoint, ("all", "one"), strength=(0.5, 1.1)
+    ),
     UNKNOWN: FaultKind(
         "compute",
         "rank",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from rca.lab.simulation.resources import Resources
 from rca.lab.simulation.scenario import Fault, Scenario
 
 Reach = Literal["rank", "node", "fabric", "stage", "job"]
+Range = tuple[float, float]
 Inject = Callable[[Resources, Fault, Scenario, np.random.Generator], None]
 
 
@@ -24,6 +25,10 @@ class FaultKind:
     ----------
     variants, later : tuple of str
         Variants that every corpus draws, and those that only its second version draws.
+    strength, curve : tuple of float
+        Ranges of `Fault.strength` and `Fault.curve`, wide around the values of two testbeds.
+    strengths : mapping of str to tuple of float
+        Ranges of the strength of single variants.
     """
 
     straggler_type: str | None
@@ -31,6 +36,9 @@ class FaultKind:
     inject: Inject
     variants: tuple[str, ...]
     later: tuple[str, ...] = ()
+    strength: Range = (0.7, 1.4)
+    curve: Range = (0.75, 1.15)
+    strengths: Mapping[str, Range] = field(default_factory=dict)
 
 
 def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
