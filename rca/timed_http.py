@@ -1,166 +1,213 @@
 """HTTP requests with one time limit for the whole exchange, and with a limit on what is read.
 
-The time limit of a socket begins anew with each byte that arrives, so a server that sends single bytes could
-hold a caller for ever. Here every wait has only the time that is left: to look the name up, to connect, to
-send, and for each byte of the headers and of the body.
+The time limits of a socket begin anew with each byte that arrives, and the resolver of names has none. So
+each exchange has a thread of its own, and when its time is over, its connection is shut.
 """
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import socket
 import ssl
 import threading
-import urllib.request
-from typing import IO, Any, cast
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
-from rca.deadline import Deadline
 from rca.errors import TooLarge
 
-_PIECE = 1 << 18
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+
+#: Sent unless the caller gives others.
+_HEADERS = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "straggler-rca"}
 
 
-class _Socket(socket.socket):
-    """A socket that sends and receives until a deadline."""
+@dataclass(frozen=True)
+class Answer:
+    """What a server answered; names of headers have no case."""
 
-    deadline: Deadline
-
-    def send(self, *arguments: Any) -> int:
-        self.settimeout(_left(self.deadline))
-        return super().send(*arguments)
-
-    def recv_into(self, *arguments: Any) -> int:
-        self.settimeout(_left(self.deadline))
-        return super().recv_into(*arguments)
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
-class _TlsSocket(_Socket, ssl.SSLSocket):
-    """The same with TLS."""
+class BrokenAnswerError(ConnectionError):
+    """The answer is not HTTP, or ends too early."""
 
 
-class TimedConnection(http.client.HTTPConnection):
-    """A connection for one exchange; its `timeout` is that of the whole exchange, seconds."""
-
-    def connect(self) -> None:
-        """Look the name up, and connect."""
-        deadline = Deadline.after(cast("float", self.timeout))
-        self._create_connection = lambda place, *_: _connected(place, deadline)
-        super().connect()
-        cast("_Socket", self.sock).deadline = deadline
-
-    def begin_wait(self, seconds: float) -> None:
-        """Give what is left of the exchange a time limit of its own."""
-        cast("_Socket", self.sock).deadline = Deadline.after(seconds)
-
-
-class TimedTlsConnection(TimedConnection, http.client.HTTPSConnection):
-    """The same with TLS; `context` decides which certificates are trusted."""
-
-    def __init__(self, host: str, port: int | None = None, *, context: ssl.SSLContext, **more: Any) -> None:
-        context.sslsocket_class = _TlsSocket
-        http.client.HTTPSConnection.__init__(self, host, port, context=context, **more)
-
-
-class _Handler(urllib.request.HTTPHandler):
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(TimedConnection, req)
-
-
-class _TlsHandler(urllib.request.HTTPSHandler):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__(context=context)
-        self._trust = context
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(TimedTlsConnection, req, context=self._trust)  # type: ignore[arg-type]
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        """Follow no redirect: another server must not get the credentials."""
-
-
-def opener(trust: ssl.SSLContext, *more: urllib.request.BaseHandler) -> urllib.request.OpenerDirector:
-    """An opener of requests: its `timeout` is that of a whole exchange, and it follows no redirect.
+class Exchange(Generic[T]):
+    """A request under way. It follows no redirect: another server must not get the credentials.
 
     Parameters
     ----------
-    trust : ssl.SSLContext
-        Which certificates are trusted.
-    *more : urllib.request.BaseHandler
-        Further handlers, such as one for proxies. Default: the proxies of the environment.
+    method : str
+    url : str
+    read : callable
+        Makes the result of the answer, whose body has not arrived yet; `whole` is one.
+    seconds : callable
+        Seconds that are left. It is asked before the request is sent, and again before the answer is read.
+    headers : mapping of str to str
+    body : bytes, optional
+    tls : ssl.SSLContext, optional
+        Which certificates are trusted; those of the system if not given.
+    server_name : str, optional
+        The name in the certificate, if it is not the host of `url`.
+    use_proxies : bool
+        Use the proxies that the environment names.
     """
-    return urllib.request.build_opener(_Handler, _TlsHandler(trust), _NoRedirects, *more)
 
+    def __init__(
+        self,
+        method: str,
+        url: str,
+        read: Callable[[httpx2.Response], T],
+        seconds: Callable[[], float],
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        use_proxies: bool = False,
+    ) -> None:
+        self._request = method, url
+        self._headers = {name: value.strip() for name, value in headers.items()}
+        self._body = body
+        self._read = read
+        self._seconds = seconds
+        self._tls = tls
+        self._server_name = server_name
+        self._proxy = _proxy(url) if use_proxies else None
+        self._link: socket.socket | None = None
+        self._is_over = False
+        self._sent: Future[None] = Future()
+        self._result: Future[T] = Future()
+        for each in (self._sent, self._result):
+            each.set_running_or_notify_cancel()
+        threading.Thread(target=self._run, name="http", daemon=True).start()
 
-def read_answer(answer: IO[bytes], max_bytes: int) -> bytes:
-    """The whole body of an answer.
+    def wait(self) -> T:
+        """Wait for the result.
 
-    Raises
-    ------
-    TooLarge
-        If it has more than `max_bytes`.
-    """
-    body = bytearray()
-    while piece := answer.read(_PIECE):
-        body += piece
-        if len(body) > max_bytes:
-            raise TooLarge(f"the answer has more than {max_bytes:,} bytes")
-    return bytes(body)
-
-
-def _connected(place: tuple[str, int], deadline: Deadline) -> _Socket:
-    """A connection to the first address of a host that accepts one."""
-    failure: OSError = OSError("the host has no address")
-    addresses = _looked_up(*place, deadline)
-    for number, (family, kind, protocol, _, address) in enumerate(addresses):
-        link = _Socket(family, kind, protocol)
+        Raises
+        ------
+        TimeoutError
+            If the time is over.
+        OSError
+            If no answer arrives.
+        """
         try:
-            # An address that never answers leaves the others their share of the time.
-            link.settimeout(_left(deadline) / (len(addresses) - number))
-            link.connect(address)
-            link.settimeout(_left(deadline))
-        except OSError as error:
-            link.close()
-            failure = error
-            continue
-        link.deadline = deadline
-        return link
-    raise failure
+            self._sent.result(self._seconds())
+            return self._result.result(self._seconds())
+        finally:
+            self._end()
 
-
-def _looked_up(host: str, port: int, deadline: Deadline) -> list[Any]:
-    """The addresses of a host. The resolver has no time limit, so a thread waits for it."""
-    found: list[Any] = []
-    failed: list[OSError] = []
-
-    def look_up() -> None:
+    async def waited(self) -> T:
+        """Wait for the result in an event loop; errors as of `wait`."""
         try:
-            found.extend(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-        except UnicodeError:
-            failed.append(OSError("the name of the host cannot be one"))
-        except OSError as error:
-            failed.append(error)
+            # `wait_for` may ignore that its caller is cancelled.
+            async with asyncio.timeout(self._seconds()):
+                await asyncio.wrap_future(self._sent)
+            async with asyncio.timeout(self._seconds()):
+                return await asyncio.wrap_future(self._result)
+        finally:
+            self._end()
 
-    thread = threading.Thread(target=look_up, name="resolver", daemon=True)
-    thread.start()
-    thread.join(deadline.left())
-    if failed:
-        raise failed[0]
-    if thread.is_alive():
-        raise TimeoutError("the name of the host is not resolved")
-    return found
+    def _end(self) -> None:
+        self._is_over = True
+        if self._link is not None and not self._result.done():
+            with suppress(OSError):
+                self._link.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        try:
+            result = self._exchanged()
+        except BaseException as error:
+            self._result.set_exception(_network_failure(error))
+        else:
+            self._result.set_result(result)
+        finally:
+            if not self._sent.done():
+                self._sent.set_result(None)
+
+    def _exchanged(self) -> T:
+        import httpx2
+
+        method, url = self._request
+        tls = self._tls or (
+            ssl.create_default_context()
+            if url.startswith("https:")
+            else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        )
+        seconds = self._seconds()
+        # An address that never accepts leaves the next one time.
+        limits = httpx2.Timeout(seconds, connect=seconds / 2).as_dict()
+        more = {"timeout": limits, "trace": self._followed, "sni_hostname": self._server_name}
+        headers = httpx2.Headers(_HEADERS)
+        headers.update(httpx2.Headers(self._headers, "latin-1"))
+        request = httpx2.Request(method, url, headers=headers, content=self._body, extensions=more)
+        # Below the client of httpx, which writes addresses to the log: those of webhooks are secrets.
+        with (
+            httpx2.HTTPTransport(verify=tls, trust_env=False, proxy=self._proxy) as transport,
+            closing(transport.handle_request(request)) as response,
+        ):
+            return self._read(response)
+
+    def _followed(self, event: str, details: Mapping[str, Any]) -> None:
+        """Heed an event of the connection, as httpx reports them."""
+        if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            self._link = details["return_value"].get_extra_info("socket")
+            if self._is_over:
+                raise TimeoutError
+        if event.endswith("receive_response_headers.started") and not self._sent.done():
+            self._sent.set_result(None)
 
 
-def _left(deadline: Deadline) -> float:
-    """Seconds until a deadline, above 0.
+def whole(max_bytes: int) -> Callable[[httpx2.Response], Answer]:
+    """Read whole answers; `TooLarge` is raised for one of more than `max_bytes`."""
 
-    Raises
-    ------
-    TimeoutError
-        After the deadline.
-    """
-    left = deadline.left()
-    if not left:
-        raise TimeoutError
-    return left
+    def read(response: httpx2.Response) -> Answer:
+        body = bytearray()
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > max_bytes:
+                raise TooLarge(f"the answer has more than {max_bytes:,} bytes")
+        return Answer(response.status_code, response.headers, bytes(body))
+
+    return read
+
+
+def _proxy(url: str) -> str | None:
+    """The proxy of the environment for an address."""
+    from urllib.request import getproxies, proxy_bypass
+
+    parts = urlsplit(url)
+    found = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+def _network_failure(error: BaseException) -> BaseException:
+    """The `OSError` that an error of httpx stands for; other errors are given back."""
+    import httpcore2
+    import httpx2
+
+    if isinstance(error, httpx2.TimeoutException):
+        return TimeoutError()
+    # A proxy may be of an unknown kind, or of one that needs a further package; a name may be too long.
+    if not isinstance(error, httpx2.HTTPError | httpx2.InvalidURL | ImportError | ValueError):
+        return error
+    root: BaseException = error
+    while not isinstance(root, OSError) and root.__context__ is not None:
+        root = root.__context__
+    if isinstance(root, OSError):
+        return root
+    is_broken = isinstance(error, httpx2.DecodingError | httpx2.RemoteProtocolError)
+    # Of itself httpcore raises this error for a server that closes the connection without an answer.
+    if is_broken and not isinstance(root, httpcore2.RemoteProtocolError):
+        return BrokenAnswerError(f"the answer is damaged: {root}")
+    return ConnectionError(str(root))

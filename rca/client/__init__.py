@@ -1,4 +1,4 @@
-"""Clients of the HTTP service, on the standard library alone: one that waits, and one for asyncio.
+"""Clients of the HTTP service: one that waits, and one for asyncio.
 
 ::
 

@@ -7,8 +7,7 @@ from os import PathLike
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rca.client.refusals import Answer
-from rca.client.service import FAILURES, Call, Service, Tries, read, received
+from rca.client.service import Call, Service, Tries, read
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -104,26 +103,11 @@ class Client:
         tries = Tries(self._service)
         while True:
             try:
-                answer = self._exchange(call)
-            except FAILURES as error:
+                answer = self._service.exchange(call).wait()
+            except OSError as error:
                 wait: float | None = tries.after_failure(error)
             else:
                 wait = tries.after(answer)
             if wait is None:
                 return read(call, answer)
             sleep(wait)
-
-    def _exchange(self, call: Call[Any]) -> Answer:
-        connection = self._service.connection()
-        try:
-            try:
-                self._service.write(connection, call)
-            except (BrokenPipeError, ConnectionResetError):
-                # A service that refuses a body early closes its end; its reason may still be readable.
-                if connection.sock is None:
-                    raise
-            connection.begin_wait(self._service.timeout_seconds)
-            with connection.getresponse() as response:
-                return received(response)
-        finally:
-            connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -18,6 +17,7 @@ from rca.errors import (
     TooLarge,
     cut,
 )
+from rca.timed_http import Answer
 
 _KNOWN: dict[str, type[RcaError]] = {
     kind.code: kind for kind in (InvalidInput, InvalidTrace, TooLarge, BundleError)
@@ -41,15 +41,6 @@ class ServiceError(SourceError):
         super().__init__(message, hint=hint)
         self.code = code
         self.status = status
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a service answered; names of headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
 
 
 def unreadable(answer: Answer) -> ServiceError:

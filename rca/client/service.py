@@ -1,12 +1,10 @@
 """What the clients share: the address, each request with the reading of its answer, and repetition.
 
-Nothing here sends, receives or waits. `Client` and `AsyncClient` do that, each in its own way.
+Nothing here waits. `Client` and `AsyncClient` do that, each in its own way.
 """
 
 from __future__ import annotations
 
-import functools
-import http.client
 import math
 import os
 import random
@@ -21,9 +19,9 @@ from urllib.parse import SplitResult, urlsplit
 
 import orjson
 
-from rca.client.refusals import Answer, ServiceError, refusal, unreadable
+from rca.client.refusals import ServiceError, refusal, unreadable
 from rca.errors import InvalidInput
-from rca.timed_http import TimedConnection, TimedTlsConnection, read_answer
+from rca.timed_http import Answer, Exchange, whole
 
 if TYPE_CHECKING:
     from rca.diagnosis.result import Diagnosis
@@ -39,8 +37,6 @@ _SHORTEST_WAIT_SECONDS = 0.1
 _LONGEST_KEY = 200
 #: Largest answer: a service stores no larger windows by default.
 MAX_ANSWER_BYTES = 256 << 20
-#: What a failed exchange raises, at any point of it.
-FAILURES = (OSError, http.client.HTTPException)
 
 
 @dataclass(frozen=True)
@@ -82,12 +78,11 @@ class Service:
         if not retries >= 0:
             raise InvalidInput(f"retries is {retries!r}, and must be 0 or more")
         parts = _checked_address(base_url)
-        self.host = str(parts.hostname)
-        self.secure = parts.scheme == "https"
-        self.port = parts.port
+        self._address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self._host = parts.netloc
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.timeout_seconds = timeout_seconds
         self.retries = retries
-        self._prefix = parts.path.rstrip("/")
         given = _checked_headers(headers or {})
         #: The caller's own key for every POST, if the headers hold one.
         self._idempotency_key = given.pop("idempotency-key", None)
@@ -130,33 +125,26 @@ class Service:
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type, "Idempotency-Key": key}
         return Call("POST", "/v1/diagnoses", read, _checked_headers(headers), loaded.to_arrow())
 
-    @functools.cached_property
-    def tls(self) -> ssl.SSLContext | None:
-        """The check of the service's certificate; None without TLS."""
-        if not self.secure:
-            return None
-        context = ssl.create_default_context()
-        context.set_alpn_protocols(["http/1.1"])
-        return context
-
-    def connection(self) -> TimedConnection:
-        """A connection that is not open yet."""
-        if self.tls is not None:
-            return TimedTlsConnection(self.host, self.port, timeout=self.timeout_seconds, context=self.tls)
-        return TimedConnection(self.host, self.port, timeout=self.timeout_seconds)
-
-    def write(self, connection: http.client.HTTPConnection, call: Call[Any], **headers: str) -> None:
-        """Write a call to a connection."""
-        own = {name.lower(): value for name, value in {**call.headers, **headers}.items()}
-        connection.request(call.method, self._prefix + call.path, call.body, self._headers | own)
+    def exchange(self, call: Call[Any]) -> Exchange[Answer]:
+        """Send a call."""
+        return Exchange(
+            call.method,
+            self._address + call.path,
+            whole(MAX_ANSWER_BYTES),
+            lambda: self.timeout_seconds,
+            headers={**self._headers, **call.headers},
+            body=call.body,
+            tls=self._tls,
+        )
 
     def unreachable(self, error: Exception) -> ServiceError:
         """Say that an exchange failed."""
-        where = f"{self.host}:{self.port}" if self.port else self.host
         reason = (
             "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         )
-        return ServiceError(f"the service at {where} cannot be reached: {reason}", code="service-unreachable")
+        return ServiceError(
+            f"the service at {self._host} cannot be reached: {reason}", code="service-unreachable"
+        )
 
 
 class Tries:
@@ -205,18 +193,6 @@ class Tries:
         backoff = 0.25 * 2.0**self._failed * random.uniform(0.5, 1.5)  # noqa: S311  (not a secret)
         self._failed += 1
         return named or backoff
-
-
-def received(response: http.client.HTTPResponse) -> Answer:
-    """Read an answer to its end.
-
-    Raises
-    ------
-    TooLarge
-        If its body has more than `MAX_ANSWER_BYTES`.
-    """
-    headers = {name.lower(): value for name, value in response.getheaders()}
-    return Answer(response.status, headers, read_answer(response, MAX_ANSWER_BYTES))
 
 
 def read(call: Call[T], answer: Answer) -> T:

@@ -319,8 +319,11 @@ def test_a_list_of_hosts_excludes_all_others() -> None:
 
 def test_each_attempt_tries_another_address() -> None:
     target = Policy().resolve("https://hooks.example.org", lambda host, port: ["8.8.8.8", "8.8.4.4"])
-    assert [target.address(attempt) for attempt in (1, 2, 3)] == ["8.8.8.8", "8.8.4.4", "8.8.8.8"]
-    assert target.request == "/"
+    assert [target.url(attempt) for attempt in (1, 2, 3)] == [
+        "https://8.8.8.8:443/",
+        "https://8.8.4.4:443/",
+        "https://8.8.8.8:443/",
+    ]
 
 
 @given(st.integers(1, 1000), st.floats(0, 1), st.none() | st.floats(0, 1e9))

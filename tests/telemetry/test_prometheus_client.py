@@ -7,6 +7,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,43 @@ def test_a_redirect_is_not_followed() -> None:
     with stub(handle) as url, pytest.raises(rca.SourceError, match="redirects to"):
         rca.read_prometheus(url, "llama", token="secret")  # noqa: S106
     assert len(asked) == 1
+
+
+def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def handle(path: str, *_: Any) -> Answer:
+        asked.append(path)
+        return success(["up"])
+
+    with stub(handle) as url:
+        monkeypatch.setenv("http_proxy", url.removeprefix("http://"))
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        for address in ("http://prometheus.example", url):
+            assert Prometheus(address).label_values("__name__", [], 0.0, 1.0) == ["up"]
+    path = "/api/v1/label/__name__/values"
+    assert [each.partition("?")[0] for each in asked] == [f"http://prometheus.example{path}", path]
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://127.0.0.1:1", "gopher://127.0.0.1:1", "http://[", "http://127.0.0.1:x"]
+)
+def test_a_proxy_that_cannot_be_used_is_an_error(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(rca.SourceError, match="cannot be reached") as refused:
+        Prometheus("http://prometheus.example").query("up", 0.0)
+    assert "proxy" in str(refused.value.hint)
+
+
+def test_a_name_that_cannot_be_one_is_an_error() -> None:
+    with pytest.raises(rca.SourceError, match="cannot be reached"):
+        Prometheus(f"http://{'a' * 70}.example").query("up", 0.0)
+
+
+def test_the_command_line_loads_no_http_client() -> None:
+    code = "import sys, rca.cli, rca.client, rca.sources.prometheus.window; sys.exit('httpx2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

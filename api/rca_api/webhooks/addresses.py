@@ -69,9 +69,11 @@ class Target:
         name = f"[{self.host}]" if ":" in self.host else self.host
         return name if self.port == _default_port(self.scheme) else f"{name}:{self.port}"
 
-    def address(self, attempt: int) -> str:
-        """Address of the `attempt`-th attempt, counted from 1; each attempt tries the next one."""
-        return self.addresses[(attempt - 1) % len(self.addresses)]
+    def url(self, attempt: int) -> str:
+        """The URL at the address of an attempt, counted from 1; each attempt tries the next address."""
+        address = self.addresses[(attempt - 1) % len(self.addresses)]
+        place = f"[{address}]" if ":" in address else address
+        return f"{self.scheme}://{place}:{self.port}{self.request}"
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
-
-from rca_api.webhooks.addresses import Policy, Refused, Resolve, Target, look_up
+from rca.deadline import Deadline
+from rca.timed_http import BrokenAnswerError, Exchange
+from rca_api.webhooks.addresses import Policy, Refused, Resolve, look_up
 from rca_api.webhooks.outbox import Claimed
 from rca_api.webhooks.signing import headers
 
-USER_AGENT = "straggler-rca"
+if TYPE_CHECKING:
+    import httpx2
+
 _GONE = 410
 #: 4xx statuses that are about the time, not about the message.
 _PASSING = (408, 425, 429)
@@ -69,71 +69,32 @@ class Sender:
         sent = {
             "Host": target.authority,
             "Content-Type": "application/json",
-            "User-Agent": USER_AGENT,
-            "Connection": "close",
             **headers(claimed.secret, claimed.id, timestamp, claimed.body),
         }
-        connection = _connection(target, target.address(claimed.attempt), self.timeout_seconds)
-        return self._exchanged(connection, target.request, claimed.body, sent)
-
-    def _exchanged(self, connection: HTTPConnection, path: str, body: bytes, sent: dict[str, str]) -> Outcome:
-        overdue = threading.Event()
-
-        def cut() -> None:
-            overdue.set()
-            _shut(connection)
-
-        timer = threading.Timer(self.timeout_seconds, cut)
-        timer.daemon = True
-        timer.start()
+        # To the checked address; the certificate is that of the host.
+        exchange = Exchange(
+            "POST",
+            target.url(claimed.attempt),
+            _judged,
+            Deadline.after(self.timeout_seconds).left,
+            headers=sent,
+            body=claimed.body,
+            server_name=target.host.rstrip("."),
+        )
         try:
-            connection.request("POST", path, body=body, headers=sent, preload_content=False)
-            response = connection.getresponse()
-            if overdue.is_set():
-                # A connection cut in the middle of the headers looks like their end.
-                return self._late()
-            # The body is not needed, so it is not read, however long it is.
-            return _judged(response.status, response.headers.get("Retry-After"))
-        except (HTTPError, OSError, ValueError) as error:
-            if overdue.is_set() or isinstance(error, TimeoutError):
-                return self._late()
-            return Outcome(None, f"{type(error).__name__}: the connection failed")
-        except Exception as error:
-            # http.client raises many types for answers that are not HTTP.
-            return Outcome(None, f"{type(error).__name__}: the answer is not HTTP")
-        finally:
-            timer.cancel()
-            connection.close()
-
-    def _late(self) -> Outcome:
-        return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
+            return exchange.wait()
+        except TimeoutError:
+            return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
+        except OSError as error:
+            what = (
+                "the answer is not HTTP" if isinstance(error, BrokenAnswerError) else "the connection failed"
+            )
+            return Outcome(None, f"{type(error).__name__}: {what}")
 
 
-def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
-    """A connection to the checked address that verifies the certificate of the host name."""
-    if target.scheme == "http":
-        return HTTPConnection(address, target.port, timeout=timeout)
-    return HTTPSConnection(
-        address,
-        target.port,
-        timeout=timeout,
-        server_hostname=target.host,
-        assert_hostname=target.host,
-        cert_reqs="CERT_REQUIRED",
-    )
-
-
-def _shut(connection: HTTPConnection) -> None:
-    link = getattr(connection, "sock", None)
-    if link is not None:
-        try:
-            link.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # Closed meanwhile.
-            return
-
-
-def _judged(status: int, retry_after: str | None) -> Outcome:
+def _judged(response: httpx2.Response) -> Outcome:
+    """Judge an answer by its head. Its body is not needed, so it is not read, however long it is."""
+    status, retry_after = response.status_code, response.headers.get("Retry-After")
     if 200 <= status < 300:
         return Outcome(status, None)
     wait = float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None

@@ -1,4 +1,4 @@
-"""Shards of a data set that a service hands out; on the standard library alone."""
+"""Shards of a data set that a service hands out."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import json
 import os
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import orjson
 
+from rca.deadline import Deadline
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.runtime.data_shards.leases import (
     Checkpoint,
@@ -26,7 +25,7 @@ from rca.runtime.data_shards.leases import (
     Report,
 )
 from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
-from rca.timed_http import opener, read_answer
+from rca.timed_http import Answer, Exchange, whole
 
 _RETRIED = frozenset({429, 502, 503, 504})
 _LONGEST_WAIT_SECONDS = 10.0
@@ -78,7 +77,7 @@ class ShardClient:
         self._sets = f"{base_url.rstrip('/')}/v1/data-shards"
         self._place = f"{self._sets}/{quote(name, safe='')}"
         self._timeout, self._retries = timeout_seconds, retries
-        self._opener = opener(ssl.create_default_context())
+        self._tls = ssl.create_default_context() if base_url.startswith("https") else None
         key = api_key or os.environ.get("RCA_API_KEY")
         self._headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {key}"} if key else {}
@@ -152,21 +151,29 @@ class ShardClient:
     def _call(self, method: str, place: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         content = None if body is None else json.dumps(body).encode()
         for attempt in range(self._retries + 1):
-            request = urllib.request.Request(place, content, self._headers, method=method)  # noqa: S310
+            wait = 0.25 * 2**attempt
             try:
-                with self._opener.open(request, timeout=self._timeout) as answer:
-                    found: dict[str, Any] = orjson.loads(read_answer(answer, _MAX_BYTES))
+                answer = Exchange(
+                    method,
+                    place,
+                    whole(_MAX_BYTES),
+                    Deadline.after(self._timeout).left,
+                    headers=self._headers,
+                    body=content,
+                    tls=self._tls,
+                    use_proxies=True,
+                ).wait()
+                if answer.status < 300:
+                    found: dict[str, Any] = orjson.loads(answer.body)
                     return found
-            except urllib.error.HTTPError as error:
-                with error:
-                    if error.code not in _RETRIED or attempt == self._retries:
-                        raise _refusal(error) from None
-                    asked = error.headers.get("Retry-After", "")
-                wait = float(asked) if asked.isdecimal() else 0.25 * 2**attempt
             except (OSError, ValueError) as error:
                 if attempt == self._retries:
                     raise SourceError(f"the service at {place} cannot be used: {error}") from error
-                wait = 0.25 * 2**attempt
+            else:
+                if answer.status not in _RETRIED or attempt == self._retries:
+                    raise _refusal(answer)
+                asked = answer.headers.get("Retry-After", "")
+                wait = float(asked) if asked.isdecimal() else wait
             time.sleep(min(wait, _LONGEST_WAIT_SECONDS))
         raise AssertionError("the last attempt returns or raises")
 
@@ -178,12 +185,14 @@ def _lease(found: dict[str, Any] | None) -> Lease | None:
     return Lease(found["id"], found["worker"], shard, found["start"], found["done"], found["expires_at"])
 
 
-def _refusal(error: urllib.error.HTTPError) -> RcaError:
+def _refusal(answer: Answer) -> RcaError:
     try:
-        problem = orjson.loads(read_answer(error, _MAX_BYTES))
+        problem = orjson.loads(answer.body)
         detail, hint = str(problem["detail"]), problem.get("hint")
     except (ValueError, KeyError, TypeError):
-        return SourceError(f"HTTP {error.code} without a problem document; is this the right address?")
+        return SourceError(f"HTTP {answer.status} without a problem document; is this the right address?")
     return (
-        InvalidInput(detail, hint=hint) if error.code in (400, 409, 422) else SourceError(detail, hint=hint)
+        InvalidInput(detail, hint=hint)
+        if answer.status in (400, 409, 422)
+        else SourceError(detail, hint=hint)
     )

@@ -7,17 +7,18 @@ that begin and separate values are counted in each piece.
 
 from __future__ import annotations
 
-import http.client
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 
 from rca.errors import SourceError, cut
 from rca.window.encodings.json_text import uncollected
+
+if TYPE_CHECKING:
+    import httpx2
 
 #: Largest answer, bytes after decompression.
 MAX_ANSWER_BYTES = 48 << 20
@@ -29,8 +30,6 @@ MAX_ERROR_BYTES = 1 << 16
 #: Memory that each of these characters may stand for, with what the parser needs for a while, bytes. Measured
 #: with samples, labels of series, texts, numbers, and empty lists and objects.
 _MEMORY = {b"{": 100, b"[": 100, b",": 60, b":": 70, b'"': 22}
-_GZIP = 16 + zlib.MAX_WBITS
-_PIECE = 1 << 18
 #: Words of Prometheus, Thanos, Mimir and VictoriaMetrics for a question that selects too much.
 _TOO_MUCH = (
     "too many samples",
@@ -63,7 +62,7 @@ class Answer:
     Attributes
     ----------
     headers : mapping of str to str
-        By their usual spelling.
+        Names have no case.
     body : bytearray
         Unpacked; of an error the first `MAX_ERROR_BYTES`.
     """
@@ -73,21 +72,18 @@ class Answer:
     body: bytearray
 
     @classmethod
-    def read(cls, status: int, headers: Iterable[tuple[str, str]], content: IO[bytes]) -> Answer:
+    def read(cls, response: httpx2.Response) -> Answer:
         """Read the body of an answer.
 
         Raises
         ------
         TooMuchError
             If it has more than `MAX_ANSWER_BYTES`, or its objects would take more than `MAX_ANSWER_MEMORY`.
-        http.client.HTTPException, OSError
-            If it is damaged or does not arrive.
         """
-        named = {name.title(): value for name, value in headers}
-        pieces: Iterator[bytes] = iter(lambda: content.read(_PIECE), b"")
-        if named.get("Content-Encoding", "").lower() == "gzip":
-            pieces = _unpacked(pieces)
-        return cls(status, named, _limited(pieces) if status < 300 else _beginning(pieces))
+        # At most 1 MiB each, however well they are packed.
+        pieces = response.iter_bytes()
+        body = _limited(pieces) if response.status_code < 300 else _beginning(pieces)
+        return cls(response.status_code, response.headers, body)
 
     @property
     def selects_too_much(self) -> bool:
@@ -119,27 +115,6 @@ class Answer:
         """
         with uncollected():
             return orjson.loads(self.body)
-
-
-def _unpacked(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Unpack gzip; no piece is larger than `_PIECE`, whatever its ratio."""
-    decoder = zlib.decompressobj(_GZIP)
-    packed = b""
-    try:
-        for packed in pieces:
-            rest = packed
-            while True:
-                unpacked = decoder.decompress(rest, _PIECE)
-                rest = decoder.unconsumed_tail
-                yield unpacked
-                if decoder.eof:
-                    return
-                if not rest and len(unpacked) < _PIECE:
-                    break
-    except zlib.error:
-        raise http.client.HTTPException("a damaged gzip body") from None
-    if packed:
-        raise http.client.HTTPException("a gzip body that ends too early")
 
 
 def _limited(pieces: Iterator[bytes]) -> bytearray:

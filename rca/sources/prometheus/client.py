@@ -5,14 +5,11 @@ Credentials are sent to the given address only: redirects are refused. No messag
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import ssl
 import threading
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from time import sleep
 from typing import Any, TypeVar
@@ -33,7 +30,7 @@ from rca.sources.prometheus.credentials import (
     trust,
 )
 from rca.sources.prometheus.matrix import Matrix, label_set
-from rca.timed_http import opener
+from rca.timed_http import Exchange
 
 #: Time limit of all requests together unless one is given, and of one request, seconds.
 USUAL_TIMEOUT, REQUEST_SECONDS = 300.0, 60.0
@@ -52,6 +49,7 @@ _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 #: Warnings that are kept.
 MAX_WARNINGS = 100
 _NOTICES = ("PromQL info", "PromQL warning")
+_FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 _Parameters = list[tuple[str, str]]
 T = TypeVar("T")
 
@@ -109,7 +107,7 @@ class Prometheus:
             "User-Agent": "straggler-rca",
         }
         self._headers |= authorization(token, user, password) | checked_headers(headers or {})
-        self._opener = opener(trust(ca_file))
+        self._trust = trust(ca_file)
         self._post = True
 
     def query(self, expression: str, at: float) -> list[dict[str, Any]]:
@@ -180,10 +178,9 @@ class Prometheus:
         for attempt in range(RETRIES + 1):
             try:
                 answer = self._send(path, parameters, get=get or not self._post)
-            except (OSError, http.client.HTTPException) as error:
-                reason = getattr(error, "reason", error)
-                if attempt >= _repetitions(reason) or not self._has_left(pause):
-                    raise self._unreachable(reason) from None
+            except OSError as error:
+                if attempt >= _repetitions(error) or not self._has_left(pause):
+                    raise self._unreachable(error) from None
             else:
                 if answer.status == 405 and self._post and not get:
                     # Some proxies let no POST through.
@@ -212,20 +209,19 @@ class Prometheus:
     def _send(self, path: str, parameters: _Parameters, *, get: bool) -> Answer:
         encoded = urllib.parse.urlencode(parameters)
         address = self.address + path
-        request = urllib.request.Request(  # noqa: S310  (the scheme is checked)
-            f"{address}?{encoded}" if get else address,
-            data=None if get else encoded.encode(),
-            headers=self._headers,
-        )
         seconds = self._seconds_of_request()
         if seconds < MIN_REQUEST_SECONDS:
             raise TimeoutError
-        try:
-            with self._opener.open(request, timeout=seconds) as content:
-                return Answer.read(content.status, content.headers.items(), content)
-        except urllib.error.HTTPError as error:
-            with error:
-                return Answer.read(error.code, error.headers.items(), error)
+        return Exchange(
+            "GET" if get else "POST",
+            f"{address}?{encoded}" if get else address,
+            Answer.read,
+            Deadline.after(seconds).left,
+            headers=self._headers if get else self._headers | _FORM,
+            body=None if get else encoded.encode(),
+            tls=self._trust,
+            use_proxies=True,
+        ).wait()
 
     def _data(self, answer: Answer, attempts: int) -> Any:
         status = answer.status
@@ -291,7 +287,7 @@ class Prometheus:
             hint="give the base address, such as http://prometheus:9090, with its path prefix",
         )
 
-    def _unreachable(self, reason: object) -> SourceError:
+    def _unreachable(self, reason: OSError) -> SourceError:
         if isinstance(reason, TimeoutError):
             if self._has_left(MIN_REQUEST_SECONDS):
                 return SourceError(
@@ -307,7 +303,7 @@ class Prometheus:
                 f"{self.address}: TLS fails: {reason.reason or reason}",
                 hint="give the certificate of its authority with --ca-file",
             )
-        text = getattr(reason, "strerror", None) or str(reason)
+        text = reason.strerror or str(reason)
         return SourceError(
             f"{self.address} cannot be reached: {cut(text)}",
             hint="check the address, the port and the proxy; in Kubernetes: kubectl port-forward",
@@ -318,7 +314,7 @@ def _span(matches: Sequence[str], start: float, end: float) -> list[tuple[str, s
     return [*(("match[]", each) for each in matches), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
 
 
-def _repetitions(reason: object) -> int:
+def _repetitions(reason: OSError) -> int:
     """How often to repeat a request whose connection failed."""
     if isinstance(reason, ssl.SSLError | ConnectionRefusedError | socket.gaierror):
         return 0

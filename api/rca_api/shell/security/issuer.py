@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import http.client
-import ssl
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -17,8 +13,9 @@ import structlog
 from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
+from rca.deadline import Deadline
 from rca.errors import SourceError, TooLarge, cut
-from rca.timed_http import opener, read_answer
+from rca.timed_http import Exchange, whole
 
 _log = structlog.stdlib.get_logger("rca_api.shell.security")
 _LIVE_SECONDS = 3600.0
@@ -28,7 +25,7 @@ _FETCH_SECONDS = 5.0
 _MAX_BYTES = 1 << 20
 
 #: What `read_json` raises if an issuer does not answer, or not within the limits.
-UNREACHABLE = (OSError, http.client.HTTPException, TooLarge)
+UNREACHABLE = (OSError, TooLarge)
 
 Fetch = Callable[[str], dict[str, Any]]
 
@@ -195,7 +192,7 @@ def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> t
 
     Raises
     ------
-    OSError, http.client.HTTPException
+    OSError
         Without an answer in time, and for a redirect.
     TooLarge
         If the answer is too large.
@@ -205,15 +202,9 @@ def read_json(method: str, url: str, form: Mapping[str, str] | None = None) -> t
     body, headers = None, {"Accept": "application/json"}
     if form is not None:
         body, headers["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
-    asked = urllib.request.Request(url, body, headers, method=method)  # noqa: S310  (the setting is checked)
     # The issuer is reached directly, as always.
-    send = opener(ssl.create_default_context(), urllib.request.ProxyHandler({}))
-    try:
-        answer = send.open(asked, timeout=_FETCH_SECONDS)
-    except urllib.error.HTTPError as error:
-        if error.code < 400:
-            error.close()
-            raise
-        answer = error
-    with answer:
-        return answer.status, orjson.loads(read_answer(answer, _MAX_BYTES))
+    seconds = Deadline.after(_FETCH_SECONDS).left
+    answer = Exchange(method, url, whole(_MAX_BYTES), seconds, headers=headers, body=body).wait()
+    if 300 <= answer.status < 400:
+        raise ConnectionError(f"{url} redirects ({answer.status})")
+    return answer.status, orjson.loads(answer.body)
