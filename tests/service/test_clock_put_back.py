@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from diagnosed import SETTINGS, Clock, diagnosed
 from sqlalchemy import select
+from watched_streams import Streams
 
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards import repository as shards
@@ -17,8 +19,12 @@ from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow
 from rca_api.jobs import repository as jobs
+from rca_api.jobs import running
 from rca_api.jobs.tables import StreamedJobRow
+from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.requests.problems import ProblemError
+from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.waits import is_recent, is_waiting
 from rca_api.webhooks import outbox
@@ -118,8 +124,50 @@ def test_a_job_is_looked_at_that_was_looked_at_before(database: Database) -> Non
         session.add(job)
     every = timedelta(seconds=5)
     with database.reading() as session:
-        due = [len(jobs.due(session, at, every, at - every, 10)) for at in (BEFORE, BEFORE + every, NOON)]
+        due = [len(jobs.due(session, at, every, every, 10)) for at in (BEFORE, BEFORE + every, NOON)]
     assert due == [0, 1, 1]
+
+
+def streamed(job_id: str, caller: str, at: datetime, **values: Any) -> StreamedJobRow:
+    """A job that began at a time, and was heard then for the last time."""
+    made = {"world_size": 1, "created_at": at, "updated_at": at, "last_step": 0} | values
+    return StreamedJobRow(job_id=job_id, begun_by=caller, **made)
+
+
+def test_a_job_heard_before_is_silent_once_the_service_has_listened_for_as_long(database: Database) -> None:
+    listened = Clock()
+    listening = Listening(listened, lambda: listened.ticks)
+    streams = Streams(database, listening=listening)
+    silence = timedelta(seconds=Settings().job_silence_seconds)
+    streams.now = NOON
+    streams.begin("key:a", "job")
+    streams.now -= timedelta(hours=5)
+    assert streams.round() == ["job"]
+    streams.now += silence
+    assert streams.round() == []
+    listened.go(silence.total_seconds())
+    assert streams.round() == ["job"]
+    with database.reading() as session:
+        assert session.get_one(StreamedJobRow, "job").silent
+
+
+def test_jobs_heard_before_take_no_place_of_their_caller(database: Database) -> None:
+    with database.session() as session:
+        session.add(streamed("job", "key:a", NOON, pending=False))
+    with database.reading() as session:
+        with pytest.raises(ProblemError, match="1 jobs of this caller"):
+            running.refuse_beyond(1, session, "new", "key:a", NOON)
+        running.refuse_beyond(1, session, "new", "key:a", NOON - timedelta(hours=5))
+
+
+def test_a_caller_whose_jobs_were_looked_at_before_does_not_come_last(database: Database) -> None:
+    """Its look lies hours ahead; those of the others were just now."""
+    with database.session() as session:
+        session.add(streamed("a", "key:a", NOON, looked_at=NOON + timedelta(hours=5)))
+        session.add(streamed("b", "key:b", NOON, looked_at=NOON - MINUTE))
+    with database.reading() as session:
+        found = jobs.due(session, NOON, timedelta(seconds=5), None, 1)
+    assert [each.job_id for each in found] == ["a"]
 
 
 def test_windows_count_after_an_incident_was_resolved_by_silence(database: Database) -> None:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from answers_made_up import answer, kept
 from fastapi import FastAPI
-from sqlalchemy import insert
 from starlette.testclient import TestClient
+from watched_streams import Streams
 
+from rca.deadline import Deadline
 from rca_api.diagnoses.journal import Journal
-from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
-from rca_api.jobs.tables import SegmentRow, StreamedJobRow
-from rca_api.jobs.watcher import MAX_LOOKS, Watcher
+from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.jobs import endpoints, watcher
+from rca_api.jobs.tables import StreamedJobRow
+from rca_api.jobs.watcher import MAX_LOOKS
 from rca_api.jobs.work import Fragment, Look
 from rca_api.shell.app import create_app
-from rca_api.shell.observability.metrics import Metrics
-from rca_api.shell.processes.pool import Load
+from rca_api.shell.processes.pool import DeadlineExceeded, NeverBegun, ProcessesEnded
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security import keys
 from rca_api.shell.security.principal import Scope
@@ -31,97 +32,8 @@ from rca_api.shell.store.database import Database
 
 pytestmark = pytest.mark.smoke
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 MANY = 4192
 A, B = "key:a", "key:b"
-
-
-class LookingPool:
-    """Notes whose telemetry is looked at; nothing is found, except what `finds` names."""
-
-    def __init__(self, warm: int = 1) -> None:
-        self.looks: list[str] = []
-        self.warm = warm
-        self.finds: dict[str, Any] = {}
-        self.during: Callable[[], None] = lambda: None
-        self.at_work = self.most_at_work = 0
-
-    def load(self) -> Load:
-        return Load(self.warm, self.warm, 0, 0)
-
-    async def run(self, task: Any, digests: list[str], *_: Any, deadline: Any) -> Look:
-        [job_id] = {digest.rstrip("-") for digest in digests}
-        self.looks.append(job_id)
-        self.at_work += 1
-        self.most_at_work = max(self.most_at_work, self.at_work)
-        await asyncio.sleep(0)
-        self.during()
-        self.at_work -= 1
-        return Look(None, 0, None, self.finds.get(job_id))
-
-
-class Dispatching:
-    def wake(self) -> None:
-        """Ignore it."""
-
-
-class Streams:
-    """Jobs in a database, and a watcher whose clock stands still unless it is moved."""
-
-    def __init__(self, database: Database, warm: int = 1) -> None:
-        self.database = database
-        self.now = START
-        self.pool = LookingPool(warm)
-        self.journal = Journal(database, Metrics(), (), lambda _: True, lambda: self.now)
-        self.watcher = Watcher(
-            database,
-            self.pool,  # type: ignore[arg-type]
-            self.journal,
-            Dispatching(),  # type: ignore[arg-type]
-            Settings(processes=1),
-            clock=lambda: self.now,
-        )
-
-    def begin(self, caller: str | None, *job_ids: str) -> None:
-        """Each job sends one row, one millisecond after the other."""
-        jobs: list[dict[str, Any]] = []
-        for job_id in job_ids:
-            self.now += timedelta(milliseconds=1)
-            jobs.append({"job_id": job_id, "created_at": self.now, "digest": job_id.ljust(64, "-")})
-        windows = [{**job, "n_bytes": 1, "used_at": self.now} for job in jobs]
-        rows = [
-            {
-                "job_id": job["job_id"],
-                "created_at": job["created_at"],
-                "updated_at": job["created_at"],
-                "world_size": 1,
-                "begun_by": caller,
-                "last_step": 0,
-            }
-            for job in jobs
-        ]
-        segments = [
-            {
-                "job_id": job["job_id"],
-                "digest": job["digest"],
-                "n_bytes": 1,
-                "begin": 0.0,
-                "end": 1.0,
-                "last_step": 0,
-                "received_at": self.now,
-            }
-            for job in jobs
-        ]
-        with self.database.session() as session:
-            session.execute(insert(WindowRow), windows)
-            session.execute(insert(StreamedJobRow), rows)
-            session.execute(insert(SegmentRow), segments)
-
-    def round(self) -> list[str]:
-        """The jobs that one round of looks sees, in order."""
-        before = len(self.pool.looks)
-        assert asyncio.run(self.watcher.round()) == len(self.pool.looks) - before
-        return self.pool.looks[before:]
 
 
 @pytest.fixture
@@ -155,6 +67,80 @@ def test_each_caller_has_a_look_before_another_has_two(streams: Streams) -> None
         streams.begin(caller, f"{caller}-1", f"{caller}-2")
     assert sorted(each[:-2] for each in streams.round()) == sorted(callers)
     assert sorted(each[:-2] for each in streams.round()) == sorted(callers)
+
+
+def test_heavy_looks_of_a_caller_delay_another_by_the_time_of_one_round(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(1000))
+    monkeypatch.setattr(watcher, "monotonic", lambda: next(seconds))
+    streams.begin(A, *(f"a{number}" for number in range(MAX_LOOKS)))
+    assert 0 < len(streams.round()) <= watcher.MAX_ROUND_SECONDS
+    streams.begin(B, "b")
+    assert streams.round()[0] == "b"
+
+
+PROBLEMS = [
+    ProcessesEnded(2, "SIGKILL", 3),
+    ProblemError("internal-error", "The service failed."),
+    DeadlineExceeded(Deadline.after(60.0)),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda each: each.code)
+def test_a_look_that_fails_is_repeated_after_doubled_pauses_and_given_up_until_new_rows(
+    streams: Streams, database: Database, problem: ProblemError
+) -> None:
+    def failing() -> None:
+        raise problem
+
+    def looks_after(*seconds: float) -> list[int]:
+        """Looks of each round, so long after the last one."""
+        looks = []
+        for each in seconds:
+            streams.now += timedelta(seconds=each)
+            looks.append(len(streams.round()))
+        return looks
+
+    def send() -> None:
+        with database.session() as session:
+            session.get_one(StreamedJobRow, "a").pending = True
+
+    streams.begin(A, "a")
+    streams.pool.during = failing
+    assert looks_after(0, 14, 1, 24, 1, 1000) == [1, 0, 1, 0, 1, 0]
+    with database.reading() as session:
+        job = session.get_one(StreamedJobRow, "a")
+        assert (job.pending, job.remarks) == (False, f"the last look failed: {problem}")
+    # A trainer that streams on: the pauses grow on, up to the longest one.
+    send()
+    assert looks_after(0) == [1]
+    for pause in (80, 160, 300, 300):
+        send()
+        assert looks_after(pause + 4, 1) == [0, 1], pause
+    streams.pool.during = lambda: None
+    send()
+    assert looks_after(305) == [1]
+    with database.reading() as session:
+        job = session.get_one(StreamedJobRow, "a")
+        assert (job.pending, job.remarks) == (False, None)
+
+
+@pytest.mark.parametrize("problem", [NeverBegun(Deadline.after(1.0)), ProblemError("busy", "later")])
+def test_a_look_that_never_began_is_no_failure_of_the_job(
+    streams: Streams, database: Database, problem: ProblemError
+) -> None:
+    def failing() -> None:
+        raise problem
+
+    streams.begin(A, "a")
+    streams.pool.during = failing
+    for _ in range(10):
+        assert asyncio.run(streams.watcher.round()) == 0
+        streams.now += timedelta(seconds=6)
+    with database.reading() as session:
+        job = session.get_one(StreamedJobRow, "a")
+        assert (job.pending, job.remarks) == (True, None)
 
 
 def test_callers_beyond_one_round_come_first_in_the_next(streams: Streams) -> None:
@@ -239,6 +225,29 @@ def test_a_queued_diagnosis_waits_for_one_of_each_other_caller(streams: Streams)
     assert worked_off(journal, 26) == of_a[14:]
 
 
+def test_a_repeated_diagnosis_lets_no_caller_overtake(streams: Streams) -> None:
+    """It has an early turn while others have come far."""
+    journal = streams.journal
+
+    def enqueue(name: str, caller: str) -> str:
+        streams.now += timedelta(milliseconds=1)
+        return journal.enqueue(kept(name), asked_by=caller, most=1000)
+
+    enqueue("ends-processes", "key:c")
+    [failed] = journal.claim("me", 60, 1)
+    for number in range(20):
+        enqueue(f"a{number}", A)
+    worked_off(journal, 10)
+    journal.postpone("me", failed.diagnosis_id, ProblemError("process-ended", "twice"), 60)
+    of_b = {enqueue(f"b{number}", B) for number in range(5)}
+    assert len(of_b & set(worked_off(journal, 4))) == 2
+    # The same while it is worked on again.
+    streams.now += timedelta(seconds=61)
+    assert [each.diagnosis_id for each in journal.claim("me", 60, 1)] == [failed.diagnosis_id]
+    of_d = {enqueue(f"d{number}", "key:d") for number in range(5)}
+    assert len(of_d & set(worked_off(journal, 6))) == 2
+
+
 def test_a_caller_cannot_fill_the_queue(streams: Streams) -> None:
     for number in range(6):
         streams.journal.enqueue(kept(f"a{number}"), asked_by=A, most=8)
@@ -267,30 +276,93 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
     parts.database.close()
 
 
+class Senders:
+    """Two keys that send telemetry to a service."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.database: Database = app.state.parts.database
+        self.client = TestClient(app, raise_server_exceptions=False)
+        with self.database.session() as session:
+            self.first, self.second = (
+                {
+                    "Authorization": f"Bearer {keys.create(session, name, [Scope.diagnose])[1]}",
+                    "Content-Type": "application/json",
+                }
+                for name in "ab"
+            )
+
+    def send(self, job_id: str, headers: dict[str, str]) -> Any:
+        return self.client.post(f"/v1/jobs/{job_id}/telemetry", content=b"{}", headers=headers)
+
+    def end(self, job_id: str, headers: dict[str, str], *, looked: bool = True) -> None:
+        """End a job; the service looks at its last rows."""
+        assert self.client.post(f"/v1/jobs/{job_id}/end", headers=headers).status_code == 200
+        with self.database.session() as session:
+            session.get_one(StreamedJobRow, job_id).pending = not looked
+
+
 def test_a_caller_has_a_bound_on_its_running_jobs(app: FastAPI) -> None:
-    parts: State = app.state.parts
-    client = TestClient(app, raise_server_exceptions=False)
-    with parts.database.session() as session:
-        first, second = (
-            {
-                "Authorization": f"Bearer {keys.create(session, name, [Scope.diagnose])[1]}",
-                "Content-Type": "application/json",
-            }
-            for name in "ab"
-        )
-
-    def send(job_id: str, headers: dict[str, str]) -> Any:
-        return client.post(f"/v1/jobs/{job_id}/telemetry", content=b"{}", headers=headers)
-
+    senders = Senders(app)
+    send, first, second = senders.send, senders.first, senders.second
     assert [send(each, first).status_code for each in ("one", "two")] == [200, 200]
     refused = send("three", first)
     assert (refused.status_code, refused.json()["code"]) == (429, "rate-limited")
-    assert "2 jobs of this caller run" in refused.json()["detail"]
+    assert "2 jobs of this caller run or wait for a look" in refused.json()["detail"]
     assert "/v1/jobs/{job_id}/end" in refused.json()["hint"]
     assert 1 <= int(refused.headers["retry-after"]) <= 60
     # What runs goes on, and others are free.
     assert send("one", first).status_code == 200
     assert send("three", second).status_code == 200
-    assert client.post("/v1/jobs/two/end", headers=first).status_code == 200
+    senders.end("two", first)
     assert send("four", first).status_code == 200
     assert send("two", first).status_code == 429
+
+
+def test_an_ended_job_keeps_its_place_until_the_service_has_looked_at_it(app: FastAPI) -> None:
+    senders = Senders(app)
+    sent = []
+    for number in range(6):
+        sent.append(senders.send(f"job{number}", senders.first).status_code)
+        if sent[-1] == 200:
+            senders.end(f"job{number}", senders.first, looked=False)
+    assert sent == [200, 200, 429, 429, 429, 429]
+
+
+def test_many_first_requests_at_once_begin_no_job_beyond_the_bound(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them pass the check before the body."""
+    monkeypatch.setattr(endpoints, "_refuse_another", lambda *_: None)
+    senders = Senders(app)
+    assert [senders.send(f"job{number}", senders.first).status_code for number in range(4)] == [
+        200,
+        200,
+        429,
+        429,
+    ]
+
+
+@pytest.mark.parametrize("over", ["ended", "silent"])
+def test_a_job_that_begins_again_takes_a_place_of_its_sender(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch, over: str
+) -> None:
+    senders = Senders(app)
+    steps = iter(range(100))
+
+    async def run(task: Any, sent: Any, job_id: str, **_: Any) -> Fragment:
+        step = next(steps)
+        return Fragment(kept(f"{job_id}-{step}", job_id=job_id), 0.0, 1.0, step, step)
+
+    monkeypatch.setattr(app.state.parts.pool, "run", run)
+    for job_id in ("one", "two"):
+        assert senders.send(job_id, senders.first).status_code == 200
+        with senders.database.session() as session:
+            job = session.get_one(StreamedJobRow, job_id)
+            job.pending = False
+            if over == "ended":
+                job.ended_at = job.updated_at
+            else:
+                job.updated_at -= timedelta(hours=2)
+    again = [senders.send(job_id, senders.second).status_code for job_id in ("one", "two", "three")]
+    assert again == [200, 200, 429]
+    assert senders.send("four", senders.first).status_code == 200

@@ -161,16 +161,18 @@ def queue_for(session: Session, asked_by: str | None) -> Queue:
     """Count the queue, and give the next turn of a caller in it."""
     row = DiagnosisRow
     is_mine = row.asked_by.is_not_distinct_from(asked_by)
-    n_queued, n_mine, mine, running, lowest = session.execute(
+    n_queued, n_mine, mine, *places = session.execute(
         select(
             func.count().filter(row.state == QUEUED),
             func.count().filter(row.state == QUEUED, is_mine),
             func.max(row.turn).filter(is_mine),
-            func.max(row.turn).filter(row.state == RUNNING),
-            func.min(row.turn),
+            # A repeated diagnosis keeps its early turn, which is not the present one any more.
+            func.max(row.turn).filter(row.state == RUNNING, row.attempts == 1),
+            func.min(row.turn).filter(row.attempts == 0),
+            func.max(row.turn),
         ).where(row.state.in_((QUEUED, RUNNING)))
     ).one()
-    present = next((turn for turn in (running, lowest) if turn is not None), 0)
+    present = next((turn for turn in places if turn is not None), 0)
     return Queue(n_queued, n_mine, present if mine is None else max(present, mine + 1))
 
 

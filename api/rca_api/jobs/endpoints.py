@@ -69,6 +69,7 @@ async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> 
     content_type = content_type_of(request, WINDOW_TYPES)
     encoding = content_encoding(request)
     limits = limits_of(state.settings, content_type)
+    # Before the body is read, and again when it is stored: many may come at once.
     await run_in_threadpool(_refuse_another, state, job_id, principal)
     async with request_bodies.received(request, principal.id, limits.sent) as body:
         deadline = Deadline.after(state.settings.deadline_seconds)
@@ -91,8 +92,10 @@ def _refuse_another(state: State, job_id: str, sender: Principal) -> None:
 
 
 def _add(state: State, job_id: str, fragment: work.Fragment, sender: Principal) -> bool:
+    at = now()
     with state.database.session() as session:
-        new = repository.add_fragment(session, job_id, fragment, now(), sent_by=sender.id)
+        running.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, at)
+        new = repository.add_fragment(session, job_id, fragment, at, sent_by=sender.id)
         state.journal.refuse_a_deleted(fragment.window)
     return new
 

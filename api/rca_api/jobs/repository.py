@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.repository import keep_window
 from rca_api.diagnoses.tables import WindowRow
+from rca_api.jobs.running import is_running
 from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.work import Fragment
 from rca_api.shell.requests.problems import ProblemError
@@ -32,9 +33,9 @@ from rca_api.shell.store.upsert import insert_if_absent
 from rca_api.shell.store.waits import is_waiting
 
 #: Segments that are read at once.
-MOST_SEGMENTS = 5000
+MAX_SEGMENTS = 5000
 #: Segments that are merged at once.
-MOST_MERGED = 512
+MAX_MERGED = 512
 #: Merged segments of this length are not merged again, so that no row is written more than a few times.
 CLOSED_STEPS, CLOSED_SECONDS, CLOSED_BYTES = 100, 600.0, 8 << 20
 
@@ -62,6 +63,7 @@ def add_fragment(
         )
     new = insert_if_absent(session, SegmentRow, **_columns(job_id, fragment), received_at=at)
     if new:
+        ran = is_running(job, at)
         job.updated_at, job.pending, job.silent = at, True, False
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
         newest = max(steps, default=None)
@@ -69,6 +71,8 @@ def add_fragment(
         if newest != job.last_step:
             job.ended_at = None
         job.last_step = newest
+        if job.ended_at is None and not ran:
+            job.begun_by = sent_by
     return new
 
 
@@ -78,27 +82,27 @@ def segments(session: Session, job_id: str, begin: float, end: float) -> list[st
     Raises
     ------
     ProblemError
-        ``too-large`` if there are more than `MOST_SEGMENTS`.
+        ``too-large`` if there are more than `MAX_SEGMENTS`.
     """
-    found = list(session.scalars(_between(job_id, begin, end).limit(MOST_SEGMENTS + 1)))
-    if len(found) > MOST_SEGMENTS:
+    found = list(session.scalars(_between(job_id, begin, end).limit(MAX_SEGMENTS + 1)))
+    if len(found) > MAX_SEGMENTS:
         raise ProblemError(
             "too-large",
-            f"this time has more than {MOST_SEGMENTS:,} segments of job {job_id!r}",
+            f"this time has more than {MAX_SEGMENTS:,} segments of job {job_id!r}",
             hint="name a shorter time with since and until",
         )
     return found[::-1]
 
 
 def newest_segments(session: Session, job_id: str) -> list[str]:
-    """Digests of the newest segments, at most `MOST_SEGMENTS`, in the order of arrival."""
-    return list(session.scalars(_between(job_id, -inf, inf).limit(MOST_SEGMENTS)))[::-1]
+    """Digests of the newest segments, at most `MAX_SEGMENTS`, in the order of arrival."""
+    return list(session.scalars(_between(job_id, -inf, inf).limit(MAX_SEGMENTS)))[::-1]
 
 
 def open_segments(session: Session, job_id: str) -> list[str]:
     """Digests of the segments that may be merged, the oldest ones, in the order of arrival."""
     mine = select(SegmentRow.digest).where(SegmentRow.job_id == job_id, SegmentRow.closed.is_(False))
-    return list(session.scalars(mine.order_by(SegmentRow.number).limit(MOST_MERGED)))
+    return list(session.scalars(mine.order_by(SegmentRow.number).limit(MAX_MERGED)))
 
 
 def _between(job_id: str, begin: float, end: float) -> Select[str]:
@@ -109,9 +113,9 @@ def _between(job_id: str, begin: float, end: float) -> Select[str]:
 
 
 def due(
-    session: Session, at: datetime, every: timedelta, silent_since: datetime | None, most: int
+    session: Session, at: datetime, every: timedelta, silence: timedelta | None, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows, and jobs silent since `silent_since`, that were not looked at for `every`.
+    """Jobs with new rows, and jobs silent for `silence`, that were not looked at for `every`.
 
     They are dealt to the callers that began them: the first job of each caller, then the second of each, and
     so on. The caller whose jobs were looked at longest ago comes first. The jobs of one caller take turns:
@@ -121,16 +125,18 @@ def due(
     resting = is_waiting(StreamedJobRow.looked_at, at - every, every)
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     wanted: list[ColumnElement[bool]] = [StreamedJobRow.pending.is_(True)]
-    if silent_since is not None:
+    if silence is not None:
         quiet = and_(
-            StreamedJobRow.updated_at <= silent_since,
+            not_(is_waiting(StreamedJobRow.updated_at, at - silence, silence)),
             StreamedJobRow.ended_at.is_(None),
             StreamedJobRow.silent.is_(False),
             StreamedJobRow.last_step.is_not(None),
         )
         wanted.append(quiet)
     row, caller = StreamedJobRow, func.coalesce(StreamedJobRow.begun_by, "")
-    waits_since = func.coalesce(row.looked_at, row.created_at)
+    # A look that lies ahead was before the clock was put back, or has failed and set a pause.
+    looked_at = case((row.looked_at <= at, row.looked_at))
+    waits_since = func.coalesce(looked_at, row.created_at)
     newest = func.row_number().over(partition_by=caller, order_by=(row.updated_at.desc(), row.job_id))
     longest = func.row_number().over(partition_by=caller, order_by=(waits_since, row.job_id))
     placed = (
@@ -138,7 +144,7 @@ def due(
         .where(rested, or_(*wanted))
         .subquery()
     )
-    served = select(caller.label("caller"), func.max(row.looked_at).label("at")).group_by(caller).subquery()
+    served = select(caller.label("caller"), func.max(looked_at).label("at")).group_by(caller).subquery()
     odd, even = 2 * placed.c.newest - 1, 2 * placed.c.longest
     turn = case((odd < even, odd), else_=even)
     found = select(row).join(placed, placed.c.job_id == row.job_id).join(served, served.c.caller == caller)

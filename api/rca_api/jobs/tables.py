@@ -20,7 +20,7 @@ class StreamedJobRow(Base):
     )
 
     job_id: Mapped[str] = mapped_column(String(256), primary_key=True)
-    #: API key or token subject that sent the first telemetry; null if authentication is off.
+    #: API key or token subject whose telemetry began the job, or began it again; null without authentication.
     begun_by: Mapped[str | None] = mapped_column(String(128))
     world_size: Mapped[int]
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
@@ -33,6 +33,7 @@ class StreamedJobRow(Base):
     usual_seconds: Mapped[float | None]
     #: Whether rows have arrived since the job was last looked at.
     pending: Mapped[bool] = mapped_column(default=True)
+    #: Last look. After a look that failed it lies ahead, by a pause.
     looked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: First step of the change that is followed, and the step from which it is diagnosed again.
     changed_step: Mapped[int | None] = mapped_column(BigInteger)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import takewhile
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -28,16 +30,27 @@ from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import Fragment, Look, Wanted
 from rca_api.shell.listening import Listening
-from rca_api.shell.processes.pool import ComputePool
+from rca_api.shell.processes.pool import ComputePool, NeverBegun
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.waits import is_waiting
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0
 #: Looks of one round. The next round deals anew, so this bounds the wait of a job that comes meanwhile.
 MAX_LOOKS = 32
+#: No look begins later in a round, for the same reason.
+MAX_ROUND_SECONDS = 2.0
+#: Problems that a look may cause itself.
+_OWN_PROBLEMS = frozenset({"process-ended", "deadline-exceeded", "internal-error"})
+#: Looks that fail in a row until a job without new rows is given up.
+MAX_FAILURES = 3
+#: A wait that ends further ahead than ten minutes would count as over.
+MAX_PAUSE = timedelta(minutes=5)
+#: Jobs whose failures are counted.
+MAX_FAILING = 10_000
 #: Step from which a job without a change is diagnosed once: it may be slow from its start.
 FIRST_STEP = 64
 #: Steps until a change is diagnosed again; then twice as many.
@@ -91,6 +104,8 @@ class Watcher:
         self._max_queued = settings.max_queued
         self._listening = listening or Listening()
         self._clock = clock
+        #: Failed looks in a row by job.
+        self._failures: dict[str, int] = {}
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -112,7 +127,8 @@ class Watcher:
 
     async def round(self) -> int:
         """Look at the jobs whose turn it is, one for each process at once; gives the number of looks."""
-        due = iter(await run_in_threadpool(self._due))
+        ends = monotonic() + MAX_ROUND_SECONDS
+        due = takewhile(lambda _: monotonic() < ends, await run_in_threadpool(self._due))
 
         async def look_on() -> int:
             # All of them take from the same iterator.
@@ -125,9 +141,9 @@ class Watcher:
     def _due(self) -> Sequence[StreamedJobRow]:
         at = self._clock()
         hears = self._listening.seconds() >= self._silence.total_seconds()
-        silent_since = at - self._silence if hears else None
+        silence = self._silence if hears else None
         with self._database.reading() as session:
-            found = repository.due(session, at, self._every, silent_since, MAX_LOOKS)
+            found = repository.due(session, at, self._every, silence, MAX_LOOKS)
             session.expunge_all()
         return found
 
@@ -145,6 +161,26 @@ class Watcher:
         return True
 
     async def _watch(self, claimed: _Claimed) -> None:
+        failed = 0
+        try:
+            found = await self._look(claimed)
+        except InvalidInput as error:
+            # The same rows give the same error: it is looked at again when others arrive.
+            found = Look(None, None, None, None, (str(error),))
+        except ProblemError as error:
+            if error.code not in _OWN_PROBLEMS or isinstance(error, NeverBegun):
+                raise
+            failed = self._failures.get(claimed.job_id, 0) + 1
+            found = Look(None, None, None, None, (f"the last look failed: {error}",))
+        self._failures.pop(claimed.job_id, None)
+        if failed:
+            self._failures[claimed.job_id] = failed
+            if len(self._failures) > MAX_FAILING:
+                del self._failures[next(iter(self._failures))]
+        if await run_in_threadpool(self._settle, claimed, found, failed):
+            self._dispatcher.wake()
+
+    async def _look(self, claimed: _Claimed) -> Look:
         # A look reads few large segments much faster than many small ones.
         for _ in range(_MAX_MERGES):
             opened = await run_in_threadpool(self._digests, claimed, repository.open_segments)
@@ -153,13 +189,8 @@ class Watcher:
             merged, replaced = await self._run(work.merge, opened)
             await run_in_threadpool(self._replace, claimed, merged, replaced)
         digests = await run_in_threadpool(self._digests, claimed, repository.newest_segments)
-        try:
-            found = await self._run(work.look, digests, claimed.wanted)
-        except InvalidInput as error:
-            # The same rows give the same error: it is looked at again when others arrive.
-            found = Look(None, None, None, None, (str(error),))
-        if await run_in_threadpool(self._settle, claimed, found):
-            self._dispatcher.wake()
+        found: Look = await self._run(work.look, digests, claimed.wanted)
+        return found
 
     async def _run(self, task: Callable[..., Any], *arguments: Any) -> Any:
         deadline = Deadline.after(self._deadline_seconds, of_work=True)
@@ -167,9 +198,10 @@ class Watcher:
 
     def _claim(self, job: StreamedJobRow) -> _Claimed | None:
         at = self._clock()
-        quiet = min((at - job.updated_at).total_seconds(), self._listening.seconds())
         longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
-        is_silent = quiet >= longest and job.ended_at is None and not job.silent
+        silence = timedelta(seconds=longest)
+        heard = is_waiting(job.updated_at, at - silence, silence) or self._listening.seconds() < longest
+        is_silent = not (heard or job.silent) and job.ended_at is None
         if not (job.pending or is_silent):
             return None
         with self._database.session() as session:
@@ -191,8 +223,11 @@ class Watcher:
         with self._database.reading() as session:
             return of(session, claimed.job_id)
 
-    def _settle(self, claimed: _Claimed, found: Look) -> bool:
-        """Store what a look has found, and queue its diagnosis; whether there is one."""
+    def _settle(self, claimed: _Claimed, found: Look, failed: int) -> bool:
+        """Store what a look has found, and queue its diagnosis; whether there is one.
+
+        After a look that failed the job rests. It stays due until `MAX_FAILURES` in a row have `failed`.
+        """
         diagnosis_id = None
         if found.window is not None:
             diagnosis_id = self._journal.enqueue(
@@ -201,7 +236,8 @@ class Watcher:
         silent = claimed.wanted.silent_until is not None
         with self._database.session() as session:
             job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
-            if job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.wanted.ended:
+            same = job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.wanted.ended
+            if same and not 0 < failed < MAX_FAILURES:
                 job.pending, job.silent = False, silent or job.silent
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds
@@ -210,6 +246,10 @@ class Watcher:
             job.remarks = "\n".join(found.remarks) or None
             if diagnosis_id is not None:
                 job.diagnosis_id = diagnosis_id
+            if failed:
+                # Each pause is twice the last one.
+                job.looked_at = self._clock() + min(self._every * 2 ** min(failed, 16), MAX_PAUSE)
+                return False
             job.changed_step, job.next_step = followed(found, claimed.wanted, queued=diagnosis_id is not None)
         if diagnosis_id is None:
             return False

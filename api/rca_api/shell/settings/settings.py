@@ -150,8 +150,9 @@ class Settings(BaseSettings):
     """Most queued diagnoses (`Prefer: respond-async`). Further ones get 503. One key may have three quarters
     of them, and gets 429 beyond."""
     max_jobs_per_caller: int = Field(1000, ge=1)
-    """Most jobs of one key that run at once: not ended, with telemetry within the last hour. Telemetry of
-    further ones gets 429. Without authentication there is no limit."""
+    """Most jobs of one key that run at once: not ended, with telemetry within the last hour. Ended ones count
+    until the service has looked at their last rows. Telemetry of further ones gets 429. Without
+    authentication there is no limit."""
     lease_seconds: float = Field(15.0, gt=0)
     """Time until another process takes over the queued diagnoses of a killed one."""
     idempotency_hours: float = Field(24.0, gt=0)
