@@ -37,10 +37,9 @@ SERVE = (
     "site",
     "runbooks",
     "sources",
-    "queue_url",
     "collections_dir",
 )
-WORKER = ("data_dir", "database_url", "window_store_url", "queue_url", "collections_dir", "cache_dir")
+WORKER = ("data_dir", "database_url", "window_store_url", "collections_dir", "cache_dir")
 DATABASE = ("database_url",)
 FEEDBACK = ("database_url", "window_store_url")
 _WRITABLE, _READABLE = "needs a folder that can be written", "needs a folder that can be read"
@@ -72,10 +71,7 @@ def check(settings: Settings, names: tuple[str, ...]) -> None:
 
 def _origin(settings: Settings, name: str) -> str:
     """The setting that a value comes from: places that are not given are in the data folder."""
-    if name in settings.model_fields_set:
-        return name
-    shared = name == "queue_url" and "database_url" in settings.model_fields_set
-    return "database_url" if shared else "data_dir"
+    return name if name in settings.model_fields_set else "data_dir"
 
 
 def _data_dir(settings: Settings) -> None:
@@ -166,20 +162,6 @@ def _sources(settings: Settings) -> None:
             raise InvalidInput("needs a readable YAML file with Prometheus servers") from None
 
 
-def _queue(settings: Settings) -> None:
-    kind, _, rest = settings.queue_url.partition("://")
-    if is_redis(settings.queue_url):
-        redis_pool(settings.queue_url, 1.0)
-    elif kind == "sqlite":
-        with _expecting("needs a file in a folder that can be written"):
-            file = Path(rest.removeprefix("/"))
-            _check_writable(file.parent)
-            if file.is_dir():
-                raise IsADirectoryError
-    else:
-        _check_parameters(f"postgresql://{rest}")
-
-
 def _collections(settings: Settings) -> None:
     if settings.collections_dir is not None:
         with _expecting(_READABLE):
@@ -190,14 +172,14 @@ def _cache(settings: Settings) -> None:
     _check_writable(settings.cache_dir)
 
 
-def _check_parameters(url: str = "", **parameters: Any) -> None:
+def _check_parameters(**parameters: Any) -> None:
     """Refuse parameters of PostgreSQL that the driver would report at its first connection."""
     try:
         import psycopg
     except ImportError:
         raise no_postgres_driver() from None
     try:
-        read = psycopg.conninfo.conninfo_to_dict(url, **parameters)
+        read = psycopg.conninfo.conninfo_to_dict(**parameters)
         # Several hosts have several ports.
         known = str(read.get("port", 1)).replace(",", "").isdecimal()
     except psycopg.ProgrammingError:
@@ -236,7 +218,6 @@ _CHECKS: dict[str, Callable[[Settings], None]] = {
     "site": _site,
     "runbooks": _runbooks,
     "sources": _sources,
-    "queue_url": _queue,
     "collections_dir": _collections,
     "cache_dir": _cache,
 }
