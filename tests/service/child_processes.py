@@ -37,6 +37,17 @@ def give_a_lambda(context: Any) -> Any:
     return lambda: None
 
 
+class Unreadable:
+    """Can be pickled, but not be read."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+def give_what_cannot_be_read(context: Any) -> Unreadable:
+    return Unreadable()
+
+
 def divide_by_zero(context: Any) -> float:
     return 1 / 0
 

@@ -52,16 +52,20 @@ def test_a_long_message_arrives_and_its_answer_comes_back(started: Start) -> Non
 
 def test_what_a_child_cannot_do_send_or_read_is_a_crash_and_the_child_goes_on(started: Start) -> None:
     child = started()
-    unknown = type("Gone", (), {"__reduce__": lambda _: (int, ("no number",))})()
     for function, arguments, kind in (
         (child_processes.divide_by_zero, (), "ZeroDivisionError"),
         (child_processes.give_a_lambda, (), "PicklingError|AttributeError"),
-        (child_processes.echo, (unknown,), "ValueError"),
+        (child_processes.echo, (child_processes.Unreadable(),), "ValueError"),
     ):
         crash = child.call(function, *arguments, timeout=30.0).crash
         assert crash is not None
         assert crash.kind in kind
     assert child.call(child_processes.echo, timeout=30.0).value == ((), ())
+
+
+def test_a_result_that_the_parent_cannot_read_is_no_answer(started: Start) -> None:
+    with pytest.raises(ChildEnded, match="cannot be read: ValueError"):
+        started().call(child_processes.give_what_cannot_be_read, timeout=30.0)
 
 
 def test_an_end_during_a_call_differs_from_one_before_it(started: Start) -> None:

@@ -125,19 +125,13 @@ class ChildProcess:
             If none came in time.
         ChildEnded
         """
-        try:
-            if not self._pipe.poll(timeout):
-                # A process that the child forked may hold the pipe open.
-                if self._process.poll() is not None:
-                    raise EOFError
+        with suppress(EOFError, ConnectionError):
+            if self._pipe.poll(timeout):
+                return self._received()
+            # A process that the child forked may hold the pipe open.
+            if self._process.poll() is None:
                 raise TimeoutError
-            return self._pipe.recv()
-        except (EOFError, OSError) as error:
-            if isinstance(error, TimeoutError):
-                raise
-            raise ChildEnded(how_ended(self._status())) from None
-        except Exception as error:
-            raise ChildEnded(f"an answer that cannot be read: {type(error).__name__}: {error}") from error
+        raise ChildEnded(how_ended(self._status()))
 
     def await_ready(self, timeout: float) -> Any:
         """Wait `timeout` seconds until the child serves calls; gives what it reported.
@@ -194,6 +188,13 @@ class ChildProcess:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def _received(self) -> Any:
+        content = self._pipe.recv_bytes()
+        try:
+            return ForkingPickler.loads(content)
+        except Exception as error:
+            raise ChildEnded(f"an answer that cannot be read: {type(error).__name__}: {error}") from error
 
     @contextmanager
     def _killed_after(self, timeout: float | None, late: threading.Event) -> Iterator[None]:
@@ -312,7 +313,8 @@ def _crashed(what: str, error: Exception) -> Reply:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not by `sys.stdin`, whose lock processes that the child forks would find taken.
+    os.read(0, 1)
     _end_this_group()
 
 

@@ -42,12 +42,11 @@ class Slot:
         """
         await self.stop()
         try:
-            self._child = await self._wait(partial(ChildProcess, process.serve, setup))
-            report: Report = await self._wait(partial(self._child.await_ready, START_SECONDS))
+            self.report = await self._wait(partial(self._started, setup))
         except (OSError, TimeoutError) as error:
             raise ChildEnded(f"{type(error).__name__}: {error}") from error
-        self.report, self.tasks = report, 0
-        return report
+        self.tasks = 0
+        return self.report
 
     async def run(self, task: Callable[..., Any], arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
         """Run a task in the process.
@@ -75,6 +74,11 @@ class Slot:
         child, self._child, self.report = self._child, None, None
         if child is not None:
             await asyncio.to_thread(child.end)
+
+    def _started(self, setup: Setup) -> Report:
+        child = self._child = ChildProcess(process.serve, setup)
+        report: Report = child.await_ready(START_SECONDS)
+        return report
 
     async def _wait(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

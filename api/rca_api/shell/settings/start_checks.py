@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rca.classify.operator_inputs import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
@@ -84,8 +83,7 @@ def _database(settings: Settings) -> None:
         if database.is_sqlite:
             database.schema()
         else:
-            parameters: dict[str, Any] = dict(database.url.query)
-            _check_parameters(**parameters)
+            _check_parameters("postgresql://" + settings.database_url.partition("://")[2])
     except StoreError as error:
         raise InvalidInput(f"needs a file of SQLite that can be written: {error.message}") from None
     finally:
@@ -172,14 +170,14 @@ def _cache(settings: Settings) -> None:
     _check_writable(settings.cache_dir)
 
 
-def _check_parameters(**parameters: Any) -> None:
+def _check_parameters(url: str) -> None:
     """Refuse parameters of PostgreSQL that the driver would report at its first connection."""
     try:
         import psycopg
     except ImportError:
         raise no_postgres_driver() from None
     try:
-        read = psycopg.conninfo.conninfo_to_dict(**parameters)
+        read = psycopg.conninfo.conninfo_to_dict(url)
         # Several hosts have several ports.
         known = str(read.get("port", 1)).replace(",", "").isdecimal()
     except psycopg.ProgrammingError:
