@@ -39,7 +39,7 @@ def test_the_uri_and_its_password_are_not_on_the_command_line() -> None:
     assert client._call(child_processes.echo)[0] == (uri, "debug")
     found = client._call(child_processes.command_line)
     client.close()
-    assert "child_process" in found
+    assert "child_processes.serve" in found
     assert "registry" not in found
 
 

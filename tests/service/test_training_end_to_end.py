@@ -28,7 +28,7 @@ from rca_api.training_runs.tables import TrainingRunRow
 pytestmark = pytest.mark.slow
 #: As few as a caller may order: what is learned does not matter here.
 ORDER = {"windows": 200, "seed": 3, "collections": [], "gate_windows": 20}
-WORKER = """
+WORKER = f"""
     import sys
     sys.path.insert(0, {str(Path(__file__).parent)!r})
     import quick_training
@@ -106,7 +106,7 @@ def trainers() -> list[str]:
     return [
         line
         for line in found.stdout.splitlines()
-        if "quick_training.py" in line and "--report" in line and not line.startswith("Z")
+        if line.endswith("quick_training.train") and not line.startswith("Z")
     ]
 
 

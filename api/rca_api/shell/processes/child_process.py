@@ -90,9 +90,11 @@ class ChildProcess:
 
     def __init__(self, program: Callable[..., Any], *arguments: Any, log: Path | None = None) -> None:
         self._pipe, theirs = Pipe()
+        # For people who look at the list of processes.
+        name = f"{program.__module__}.{program.__qualname__}"
         with theirs, log.open("ab") if log is not None else os.fdopen(os.dup(_STDERR), "ab") as output:
             self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and function)
-                [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno())],
+                [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno()), name],
                 # The child notices the end of its parent by the end of this pipe.
                 stdin=subprocess.PIPE,
                 stdout=output,
