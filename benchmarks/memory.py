@@ -26,7 +26,8 @@ from rca.window.encodings import arrow
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
 from rca_api.shell.processes.bundles import BundleRef
-from rca_api.shell.processes.process import Reply, Setup, call, initialize
+from rca_api.shell.processes.child_process import Reply
+from rca_api.shell.processes.process import Context, Setup, call, initialize
 from rca_api.shell.requests.decoding import JSON, Body, Sent
 from rca_api.shell.requests.request_bodies import limits_of
 from rca_api.shell.settings.settings import Settings
@@ -111,21 +112,21 @@ def of_request(name: str, request: Request, folder: Path, limit: int) -> Measure
 def one(path: str, route: Route, limit: str, earlier: str | None = None) -> None:
     """Run one request in this process, after two small ones, and print what it took."""
     with tempfile.TemporaryDirectory() as folder:
-        initialize(Setup(BundleRef(None), None, folder, "error", int(limit)))
+        context, _ = initialize(Setup(BundleRef(None), None, folder, "error", int(limit)))
         history = History()
         small = Body(timed(16, 40).to_json(), None)
         for warm in ROUTES:
-            _run(warm, small, history)
+            _run(context, warm, small, history)
         if earlier is not None:
-            stored = call(work.accept_window, (_sent(Body(b"", Path(earlier))),), {}).value
+            stored = call(work.accept_window, context, _sent(Body(b"", Path(earlier)))).value
             known = HealthyWindow(stored.digest, stored.start, stored.end)
             history = History(windows=EarlierWindows({stored.job_id: (known,)}))
         idle, began = memory(), time.perf_counter()
         Path("/proc/self/clear_refs").write_text("5")
-        reply = _run(route, Body(b"", Path(path)), history)
+        reply = _run(context, route, Body(b"", Path(path)), history)
         seconds = time.perf_counter() - began
     if reply.crash is not None:
-        raise RuntimeError(reply.crash)
+        raise RuntimeError(str(reply.crash))
     if reply.error is not None:
         outcome, answered = reply.error.code, 0
     elif route == "what-if":
@@ -142,10 +143,10 @@ def one(path: str, route: Route, limit: str, earlier: str | None = None) -> None
     json.dump(figures, sys.stdout)
 
 
-def _run(route: Route, body: Body, history: History) -> Reply:
+def _run(context: Context, route: Route, body: Body, history: History) -> Reply:
     if route == "what-if":
-        return call(answer, (_sent(body), Wanted("full", True, False, {})), {})
-    return call(work.diagnose, (_sent(body), BundleRef(None), JSON, history), {})
+        return call(answer, context, _sent(body), Wanted("full", True, False, {}))
+    return call(work.diagnose, context, _sent(body), BundleRef(None), JSON, history)
 
 
 def _sent(body: Body) -> Sent:

@@ -208,7 +208,6 @@ BAD = {
     "RCA_QUEUE_LIMIT": "abc",
     "RCA_RATE_LIMIT": "lots",
     "RCA_DATABASE_URL": "foo://rca:s3cretpw@bar",
-    "RCA_QUEUE_URL": "mysql://rca:s3cretpw@db/q",
     "RCA_WEBHOOK_HOSTS": "s3cretpw",
     "RCA_DEADLINE_SECONDS": "0",
     "RCA_AUTH": "of",

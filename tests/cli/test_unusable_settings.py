@@ -101,17 +101,6 @@ WRONG: dict[str, tuple[str, ...]] = {
     "node_priors": (SECRET,),
     "earlier_windows": (SECRET,),
     "tracking_uri": ("postgresql://mlflow:s3cretpw@db:port/mlflow", "http://[s3cretpw"),
-    "queue_url": (
-        SECRET,
-        "mysql://rca:s3cretpw@db/q",
-        "sqlite://",
-        "sqlite:////proc/s3cretpw/queue.db",
-        "sqlite:///{tmp}",
-        "redis://:s3cretpw@cache:port",
-        "redis://cache?s3cretpw=1",
-        "postgresql://rca@db/rca?s3cretpw=1",
-        "postgresql://rca@db:s3cretpw/rca",
-    ),
     "collections_dir": ("{tmp}/none-s3cretpw", "{tmp}/s3cretpw"),
     "cache_dir": ("/proc/s3cretpw", "{tmp}/s3cretpw"),
     "auto_promote": (SECRET,),
@@ -232,8 +221,6 @@ def test_each_of_several_is_named(rca_command: Run, monkeypatch: pytest.MonkeyPa
     ("name", "value", "module", "extra"),
     [
         ("database_url", "postgresql://rca:s3cretpw@db/rca", "psycopg", "postgres"),
-        ("queue_url", "postgresql://rca:s3cretpw@db/rca", "psycopg", "postgres"),
-        ("queue_url", "redis://:s3cretpw@cache", "redis", "redis"),
         ("rate_limit_storage_url", "rediss://:s3cretpw@cache", "redis", "redis"),
     ],
 )
@@ -282,7 +269,6 @@ def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch,
         "collections_dir",
         "cache_dir",
         "window_store_url",
-        "queue_url",
     ],
 )
 def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

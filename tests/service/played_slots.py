@@ -9,11 +9,12 @@ from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca_api.shell.observability.tracing import Timed
 from rca_api.shell.processes.bundles import BundleRef
-from rca_api.shell.processes.process import Reply, Report, Setup
+from rca_api.shell.processes.child_process import Reply
+from rca_api.shell.processes.process import Report, Setup
 from rca_api.shell.processes.slot import Slot
 
 MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
-DONE = Reply("done", {"diagnose": Timed(1.7e9, 0.25)}, 0.25)
+DONE = Reply("done", seconds=0.25, stages={"diagnose": Timed(1.7e9, 0.25)})
 
 
 class PlayedSlot(Slot):

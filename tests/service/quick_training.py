@@ -1,12 +1,17 @@
-"""The process that trains, with as little work as still is work; run as the worker runs its own."""
+"""The program that trains, with as little work as still is work."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from rca.causal import checks
 from rca.lab.training import bundle_comparison, heads, promotion_gate
+from rca_api.shell.processes.child_process import Parent
 from rca_api.training_runs import child
+from rca_api.training_runs.task import Task
 
-if __name__ == "__main__":
+
+def train(parent: Parent, task: Task) -> dict[str, Any]:
     heads.MAX_ROUNDS, heads.PATIENCE = 4, 2
     checks.SIMULATIONS, checks.PERMUTATIONS = 3, 4
     bundle_comparison.LATENCY_WINDOWS, bundle_comparison.LATENCY_REPEATS = 2, 1
@@ -14,4 +19,4 @@ if __name__ == "__main__":
     promotion_gate.LATENCY_SLACK = 100.0
     # Nothing here is to be spared.
     child.NICENESS = 0
-    child.main()
+    return child.train(parent, task)

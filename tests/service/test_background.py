@@ -21,9 +21,10 @@ from rca_api.shell import lifespan
 from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
+from rca_api.shell.processes.child_process import ChildEnded, Reply
 from rca_api.shell.processes.pool import ComputePool, Load
-from rca_api.shell.processes.process import Reply, Report, Setup
-from rca_api.shell.processes.slot import Slot, WorkerLost
+from rca_api.shell.processes.process import Report, Setup
+from rca_api.shell.processes.slot import Slot
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Schema, StoreError
 
@@ -76,7 +77,7 @@ class SlowlyWarm(Slot):
         return self.report
 
     async def run(self, task: Any, arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
-        return Reply(SimpleNamespace(document="found"), {}, 0.01)
+        return Reply(SimpleNamespace(document="found"), seconds=0.01)
 
 
 def test_the_dispatcher_survives_failures_of_the_database() -> None:
@@ -114,7 +115,7 @@ class GoneOnce(SlowlyWarm):
     async def run(self, task: Any, arguments: tuple[Any, ...], deadline: Deadline) -> Reply:
         if not self.gone:
             self.gone, self.report = True, None
-            raise WorkerLost
+            raise ChildEnded("exit code 1")
         return await super().run(task, arguments, deadline)
 
 

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+import child_processes
 import pytest
-import structlog
-from child_processes import command
 
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
-from rca.window.window import Window
 from rca_api.models import bundle_trial
 from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
 from rca_api.models.bundle_trial import BundleTrial, attempt
-from rca_api.shell.observability import logs
 from rca_api.shell.processes import bundles
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles, small_window
-from rca_api.shell.processes.child_process import UNEXPECTED, Parent
 from rca_api.shell.processes.process import Context, Setup
 from rca_api.shell.store.window_store import WindowStore
 
@@ -32,9 +28,9 @@ SHIPPED = Path(str(files("rca_models"))) / "baseline"
 REF = BundleRef(SHIPPED, version=7)
 
 
-def trial(folder: Path, behaviour: str, seconds: float = 60.0) -> BundleTrial:
+def trial(folder: Path, program: Callable[..., None], seconds: float = 60.0) -> BundleTrial:
     setup = Setup(BundleRef(None), None, str(folder))
-    return BundleTrial(lambda: setup, seconds, lambda ref, model: None, command(behaviour))
+    return BundleTrial(lambda: setup, seconds, lambda ref, model: None, program)
 
 
 def outcome(made: BundleTrial) -> None:
@@ -54,34 +50,34 @@ def test_a_healthy_bundle_answers_and_its_version_is_reported(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "raised", "reason"),
+    ("program", "raised", "reason"),
     [
-        ("try-and-die", Unfinished, "process that tried it ended"),
-        ("try-and-crash", RcaError, "unexpected IndexError: list index out of range"),
-        ("try-and-be-hindered", TryLater, "too many open files"),
-        ("try-and-answer-in-a-later-format", TryLater, "later version"),
+        (child_processes.try_and_die, Unfinished, "process that tried it ended"),
+        (child_processes.try_and_crash, RcaError, "unexpected IndexError: list index out of range"),
+        (child_processes.try_and_be_hindered, TryLater, "too many open files"),
+        (child_processes.try_and_answer_in_a_later_format, TryLater, "later version"),
     ],
 )
 def test_failures_of_the_bundle_and_of_the_process_differ(
-    tmp_path: Path, behaviour: str, raised: type[Exception], reason: str
+    tmp_path: Path, program: Callable[..., None], raised: type[Exception], reason: str
 ) -> None:
     with pytest.raises(raised, match=reason) as caught:
-        outcome(trial(tmp_path, behaviour))
+        outcome(trial(tmp_path, program))
     assert type(caught.value) is raised
 
 
 def test_a_trial_that_hangs_is_ended_in_time(tmp_path: Path) -> None:
     with pytest.raises(Unfinished, match=r"within 0.5 s"):
-        outcome(trial(tmp_path, "try-for-ever", 0.5))
+        outcome(trial(tmp_path, child_processes.try_for_ever, 0.5))
 
 
 def test_a_child_that_cannot_be_started_postpones_the_trial(tmp_path: Path) -> None:
     with pytest.raises(TryLater, match="no process can be started"):
-        outcome(trial(tmp_path, "no-such-behaviour"))
+        outcome(trial(tmp_path, child_processes.break_down))
 
 
 def test_closing_ends_the_trial_in_progress(tmp_path: Path) -> None:
-    made = trial(tmp_path, "try-for-ever")
+    made = trial(tmp_path, child_processes.try_for_ever)
     with ThreadPoolExecutor(1) as thread:
         hangs = thread.submit(outcome, made)
         while made._child is None or not made._child.ready:
@@ -124,51 +120,23 @@ def test_what_is_wrong_with_the_machine_does_not(
                 attempt(context, BundleRef(SHIPPED, version=8), small_window())
 
 
-DOCUMENT = small_window().to_json().decode()
-MESSAGE = {"folder": str(SHIPPED), "sha256": "", "version": 9}
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
-@pytest.mark.parametrize(("kind", "method"), [(Window, "from_json"), (Diagnosis, "to_json")])
 def test_a_full_memory_or_disk_around_a_diagnosis_is_not_the_bundles_fault(
-    context: Context, monkeypatch: pytest.MonkeyPatch, kind: type, method: str, error: Exception
+    context: Context, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    assert bundle_trial.diagnose(context, MESSAGE, document=DOCUMENT)
-    monkeypatch.setattr(kind, method, fail)
+    assert bundle_trial.diagnose(context, REF, small_window())
+    monkeypatch.setattr(Diagnosis, "to_json", fail)
     with pytest.raises(Hindered, match=type(error).__name__):
-        bundle_trial.diagnose(context, MESSAGE, document=DOCUMENT)
+        bundle_trial.diagnose(context, REF, small_window())
 
 
-def test_the_log_of_a_failure_names_the_bundle(
-    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(*_: object) -> None:
-        raise IndexError("list index out of range")
-
-    monkeypatch.setattr(bundle_trial, "attempt", fail)
-    logs.configure("info")
-    message = {
-        "job": "diagnose",
-        "arguments": {"bundle": {**MESSAGE, "sha256": "e" * 64}, "document": DOCUMENT},
-    }
-    sent: list[dict[str, object]] = []
-    parent = object.__new__(Parent)
-    monkeypatch.setattr(parent, "send", sent.append, raising=False)
-    with structlog.contextvars.bound_contextvars():
-        parent._answer({"diagnose": partial(bundle_trial.diagnose, context)}, message)
-        structlog.contextvars.clear_contextvars()
-    logged = json.loads(capsys.readouterr().err.splitlines()[-1])
-    assert (logged["sha256"], logged["version"], logged["job"]) == ("e" * 64, 9, "diagnose")
+def test_the_log_of_a_failure_names_the_bundle(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    crashes = trial(tmp_path, child_processes.try_and_crash_with_a_log)
+    with pytest.raises(RcaError, match="IndexError"), crashes() as diagnose:
+        diagnose(BundleRef(SHIPPED, "e" * 64, version=9), small_window())
+    logged = json.loads(capfd.readouterr().err.splitlines()[-1])
+    assert (logged["sha256"], logged["version"]) == ("e" * 64, 9)
     assert "IndexError" in logged["exception"]
-    assert sent == [
-        {
-            "problem": {
-                "code": UNEXPECTED,
-                "detail": "unexpected IndexError",
-                "reason": "list index out of range",
-            }
-        }
-    ]

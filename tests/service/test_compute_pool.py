@@ -116,17 +116,16 @@ def test_a_task_scheduled_while_its_process_dies_runs_in_another(tmp_path: Path)
     async def use(pool: ComputePool) -> None:
         process = await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG))
         [slot] = pool._slots
-        pebble = slot._pool
-        queue = pebble._context.task_queue
-        put = queue.put
+        child = slot._child
+        assert child is not None
+        send = child.send
 
-        def put_when_it_is_gone(task: object) -> None:
-            queue.put = put
+        def send_when_it_is_gone(message: object) -> None:
             os.kill(process, signal.SIGKILL)
-            until(lambda: not pebble.active)
-            put(task)
+            until(lambda: child._process.poll() is not None)
+            send(message)
 
-        queue.put = put_when_it_is_gone
+        child.send = send_when_it_is_gone  # type: ignore[method-assign]
         assert await pool.run(pool_tasks.process_id, deadline=Deadline.after(LONG / 4)) != process
 
     with_pool(tmp_path, use)

@@ -17,8 +17,7 @@ from rca_api.diagnoses import dispatcher
 from rca_api.diagnoses.journal import MOST_ATTEMPTS
 from rca_api.diagnoses.work import StoredWindow
 from rca_api.shell.app import create_app
-from rca_api.shell.processes.process import Reply
-from rca_api.shell.processes.slot import WorkerDied
+from rca_api.shell.processes.child_process import ChildEnded, Reply
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
@@ -34,8 +33,8 @@ class Dying(PlayedSlot):
 
     async def run(self, task: Any, *others: Any) -> Reply:
         if task.__name__ == "accept_window":
-            return Reply(KEPT, {}, 0.1)
-        raise WorkerDied(HOW)
+            return Reply(KEPT, seconds=0.1)
+        raise ChildEnded(HOW, at_work=True)
 
 
 @pytest.fixture

@@ -12,10 +12,13 @@ from played_slots import DONE, SETUP, PlayedSlot
 from rca.deadline import Deadline
 from rca.errors import InvalidInput
 from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.processes.child_process import ChildEnded, Reply
 from rca_api.shell.processes.pool import ComputePool, Load
-from rca_api.shell.processes.process import Reply, Report
-from rca_api.shell.processes.slot import Slot, WorkerDied, WorkerLost
+from rca_api.shell.processes.process import Report
+from rca_api.shell.processes.slot import Slot
 from rca_api.shell.requests.problems import ProblemError
+
+DIED, LOST = ChildEnded("exit code 9", at_work=True), ChildEnded("exit code 9")
 
 
 def task() -> None:
@@ -52,7 +55,7 @@ def count(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(f"rca_{name}_total", labels)
 
 
-@pytest.mark.parametrize(("how", "reason"), [(WorkerDied("exit code -9"), "died"), (WorkerLost(), "lost")])
+@pytest.mark.parametrize(("how", "reason"), [(DIED, "died"), (LOST, "lost")])
 def test_a_task_is_given_to_another_process_if_its_own_is_lost(how: Exception, reason: str) -> None:
     metrics, results = played(PlayedSlot(how))
     assert results == ["done"]
@@ -60,11 +63,9 @@ def test_a_task_is_given_to_another_process_if_its_own_is_lost(how: Exception, r
     assert count(metrics, "pool_renewals", reason=reason) == 1
 
 
-@pytest.mark.parametrize(("how", "reason", "times"), [(WorkerDied, "died", 2), (WorkerLost, "lost", 5)])
-def test_a_task_that_costs_process_after_process_is_refused(
-    how: type[Exception], reason: str, times: int
-) -> None:
-    metrics, [error] = played(PlayedSlot(*(how() for _ in range(times))))
+@pytest.mark.parametrize(("how", "reason", "times"), [(DIED, "died", 2), (LOST, "lost", 5)])
+def test_a_task_that_costs_process_after_process_is_refused(how: Exception, reason: str, times: int) -> None:
+    metrics, [error] = played(PlayedSlot(*([how] * times)))
     assert isinstance(error, ProblemError)
     assert error.code == "process-ended"
     assert error.detail.startswith(f"{times} processes that got this ended")
@@ -105,12 +106,12 @@ def test_work_has_all_its_time_however_long_it_waited() -> None:
             return await super().run(task, arguments, deadline)
 
     # It was gone once: the second process has all the time that the first one had.
-    _, [done] = played(LateWarm(WorkerLost()), deadline=lambda: Deadline.after(3.0, of_work=True))
+    _, [done] = played(LateWarm(LOST), deadline=lambda: Deadline.after(3.0, of_work=True))
     assert done == "done"
 
 
 def test_a_worn_process_is_replaced_and_one_that_refuses_is_kept() -> None:
-    refused = Reply(None, {}, 0.01, error=InvalidInput("no window"))
+    refused = Reply(error=InvalidInput("no window"))
     metrics, results = played(PlayedSlot(DONE, refused, DONE, DONE), times=4, tasks_per_process=2)
     assert [str(result) for result in results] == ["done", "no window", "done", "done"]
     assert count(metrics, "pool_renewals", reason="worn") == 2

@@ -1,4 +1,4 @@
-"""Shared counts of requests and the queue on a real Redis, by each form of its URL."""
+"""Shared counts of requests on a real Redis, by each form of its URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from rca.errors import InvalidInput, MissingExtra
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.rates import Rates
 from rca_api.shell.store.redis_pool import is_redis, redis_pool
-from rca_api.training_runs.wakeup import WakeupQueue
 
 pytestmark = pytest.mark.system
 
@@ -66,16 +65,6 @@ def test_replicas_count_requests_together(
             replica.hit(form)
         assert 1 <= int(caught.value.headers["Retry-After"]) <= 60
     other.hit(f"{form} of another caller")
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_an_id_reaches_a_worker(server: RedisServer, form: str) -> None:
-    worker, service = WakeupQueue(server.urls[form]), WakeupQueue(server.urls["password"])
-    service.notify("run")
-    assert worker.wait(5.0)
-    assert not worker.wait(0.05)
-    for each in (worker, service):
-        each.close()
 
 
 def test_a_replica_counts_itself_while_redis_is_away(
@@ -132,10 +121,9 @@ def test_a_wrong_password_does_not_refuse_requests(server: RedisServer, rates: C
 )
 def test_a_url_that_the_driver_does_not_understand_is_refused_without_it(url: str) -> None:
     pytest.importorskip("redis", reason="the driver of Redis is not installed: make setup")
-    for make in (WakeupQueue, lambda url: Rates("3/minute", url)):
-        with pytest.raises(InvalidInput, match="redis://:PASSWORD@HOST") as caught:
-            make(url)
-        assert "s3cretpw" not in caught.value.message
+    with pytest.raises(InvalidInput, match="redis://:PASSWORD@HOST") as caught:
+        Rates("3/minute", url)
+    assert "s3cretpw" not in caught.value.message
 
 
 def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+import child_processes
 import pytest
-from child_processes import command
 
 from rca_api.models.registry import RegistryAway, RegistryClient
 
@@ -17,45 +17,47 @@ pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
 @pytest.fixture
 def client() -> Iterator[RegistryClient]:
-    made = RegistryClient("somewhere", 20.0, command=command("echo-after-setup"))
+    made = RegistryClient("somewhere", 20.0, program=child_processes.serve)
     yield made
     made.close()
 
 
-def call(client: RegistryClient, job: str) -> object:
-    return client._call(job)
+def echoed(client: RegistryClient, *given: object) -> object:
+    """What a child returns that gives everything back, its context (URI and log level) included."""
+    context, back = client._call(child_processes.echo, *given)
+    assert context == ("somewhere", "info")
+    return back
 
 
 def test_calls_of_many_threads_get_their_own_results(client: RegistryClient) -> None:
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(client.version, map(str, range(40))))
-    assert found == [{"job": "version", "arguments": {"name": str(number)}} for number in range(40)]
+        found = list(threads.map(lambda number: echoed(client, number), range(40)))
+    assert found == [(number,) for number in range(40)]
 
 
 def test_the_uri_and_its_password_are_not_on_the_command_line() -> None:
     uri = "http://user:s3cretpw@registry"
-    client = RegistryClient(uri, 20.0, "debug", command=command("echo-after-setup"))
-    found = call(client, "setup")
+    client = RegistryClient(uri, 20.0, "debug", program=child_processes.serve)
+    assert client._call(child_processes.echo)[0] == (uri, "debug")
+    found = client._call(child_processes.command_line)
     client.close()
-    assert isinstance(found, dict)
-    assert found["setup"] == {"uri": uri, "log_level": "debug"}
-    assert "echo-after-setup" in found["command"]
-    assert "registry" not in found["command"]
+    assert "child_processes.serve" in found
+    assert "registry" not in found
 
 
 def test_a_child_that_dies_is_replaced(client: RegistryClient) -> None:
     with pytest.raises(RegistryAway, match="died"):
-        call(client, "die")
-    assert client.version("1") == {"job": "version", "arguments": {"name": "1"}}
+        client._call(child_processes.die)
+    assert echoed(client, "1") == ("1",)
 
 
 def test_a_child_that_hangs_costs_the_time_limit_and_is_replaced(client: RegistryClient) -> None:
-    assert call(client, "x") == {"job": "x", "arguments": {}}
+    assert echoed(client) == ()
     client._timeout = 0.2
     with pytest.raises(RegistryAway, match="did not answer within"):
-        call(client, "hang")
+        client._call(child_processes.hang)
     client._timeout = 20.0
-    assert client.version("1") == {"job": "version", "arguments": {"name": "1"}}
+    assert echoed(client, "1") == ("1",)
 
 
 def test_a_call_that_waits_for_its_turn_fails_in_time(client: RegistryClient) -> None:
@@ -65,9 +67,9 @@ def test_a_call_that_waits_for_its_turn_fails_in_time(client: RegistryClient) ->
 
 
 def test_closing_ends_a_call_that_waits(client: RegistryClient) -> None:
-    assert call(client, "x") == {"job": "x", "arguments": {}}
+    assert echoed(client) == ()
     with ThreadPoolExecutor(1) as thread:
-        hangs = thread.submit(call, client, "hang")
+        hangs = thread.submit(client._call, child_processes.hang)
         while not client._turn.locked():
             pass
         client.close()
@@ -77,22 +79,22 @@ def test_closing_ends_a_call_that_waits(client: RegistryClient) -> None:
 
 def test_an_idle_child_is_ended() -> None:
     moment = 0.0
-    client = RegistryClient("somewhere", 20.0, command=command("echo-after-setup"), clock=lambda: moment)
-    first = client.version("1")
+    client = RegistryClient("somewhere", 20.0, program=child_processes.serve, clock=lambda: moment)
+    first = echoed(client, "1")
     assert client._child is not None
     client.rest()
     assert client._child is not None
     moment = 1000.0
     client.rest()
     assert client._child is None
-    assert client.version("1") == first
+    assert echoed(client, "1") == first
     client.close()
 
 
 def test_a_child_that_starts_slowly_outlives_calls_that_time_out(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    client = RegistryClient("somewhere", 0.3, command=command("echo-late"))
+    client = RegistryClient("somewhere", 0.3, program=child_processes.serve_late)
     with pytest.raises(RegistryAway, match="still starting"):
         client.version("1")
     assert client._child is not None
@@ -102,7 +104,7 @@ def test_a_child_that_starts_slowly_outlives_calls_that_time_out(
     while answered is None:
         assert time.monotonic() < until
         with suppress(RegistryAway):
-            answered = client.version("1")
+            answered = echoed(client, "1")
     assert client._child.pid == pid
     client.close()
     # The log of the child is in the log of its parent.
@@ -111,7 +113,7 @@ def test_a_child_that_starts_slowly_outlives_calls_that_time_out(
 
 def test_a_child_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rca_api.models.registry._REGISTRY_START_SECONDS", 0.1)
-    client = RegistryClient("somewhere", 0.3, command=command("stall"))
+    client = RegistryClient("somewhere", 0.3, program=child_processes.stall)
     with pytest.raises(RegistryAway, match="still starting"):
         client.version("1")
     assert client._child is None

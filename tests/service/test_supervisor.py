@@ -14,8 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import child_processes
 import pytest
-from child_processes import RESULT, WRITING, command
+from child_processes import RESULT, WRITING, task_in
 
 from rca_api.shell.processes.child_process import ChildProcess
 from rca_api.shell.store.base import now
@@ -28,6 +29,7 @@ from rca_api.training_runs.tables import TrainingRunRow
 pytestmark = pytest.mark.system
 
 TERMS = Terms(lease=timedelta(seconds=30), attempts=2)
+Program = Callable[..., Any]
 PACE = Pace(heartbeat_seconds=0.05, write_grace_seconds=10.0)
 
 
@@ -58,9 +60,9 @@ class Runs:
             assert row is not None
             self.id = row.id
 
-    def watch(self, behaviour: str, pace: Pace = PACE) -> str:
-        supervisor = Supervisor(self.database, "mine", command(behaviour), self.stopping, TERMS, pace)
-        return supervisor.run(self.id, self.folder)
+    def watch(self, program: Program, pace: Pace = PACE) -> str:
+        supervisor = Supervisor(self.database, "mine", self.stopping, TERMS, pace, program=program)
+        return supervisor.run(task_in(self.folder, id=self.id))
 
     @property
     def row(self) -> TrainingRunRow:
@@ -95,21 +97,21 @@ def group_members(leader: int) -> list[int]:
 
 
 def test_a_result_ends_the_run(runs: Runs) -> None:
-    assert runs.watch("succeed") == "succeeded"
+    assert runs.watch(child_processes.succeed) == "succeeded"
     assert (runs.row.state, runs.row.result) == ("succeeded", RESULT)
     assert (runs.row.phase, runs.row.completed, runs.row.total) == ("fitting", 1, 2)
 
 
 def test_a_problem_ends_the_run(runs: Runs) -> None:
-    assert runs.watch("fail") == "failed"
+    assert runs.watch(child_processes.fail) == "failed"
     assert runs.row.problem == {"code": "invalid-input", "detail": "two windows are one"}
 
 
 def test_the_run_of_a_dead_child_is_given_back_until_no_attempts_are_left(runs: Runs) -> None:
-    assert runs.watch("die") == "released"
+    assert runs.watch(child_processes.end) == "released"
     assert (runs.row.state, runs.row.attempts) == ("running", 1)
     runs.claim()
-    assert runs.watch("die") == "released"
+    assert runs.watch(child_processes.end) == "released"
     with runs.database.session() as session:
         assert repository.claim(session, "mine", now(), TERMS) is None
     assert runs.row.problem is not None
@@ -120,13 +122,13 @@ def test_cancelling_kills_the_child_and_its_processes(runs: Runs, monkeypatch: p
     leaders: list[int] = []
     began = ChildProcess.__init__
 
-    def remember(self: ChildProcess, *arguments: object) -> None:
-        began(self, *arguments)  # type: ignore[arg-type]
+    def remember(self: ChildProcess, *arguments: Any, **more: Any) -> None:
+        began(self, *arguments, **more)
         leaders.append(self.pid)
 
     monkeypatch.setattr(ChildProcess, "__init__", remember)
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(runs.watch, "toil")
+        outcome = thread.submit(runs.watch, child_processes.toil)
         until(lambda: runs.row.phase == "fitting" and len(group_members(leaders[0])) == 2)
         asked = time.monotonic()
         runs.cancel()
@@ -138,7 +140,7 @@ def test_cancelling_kills_the_child_and_its_processes(runs: Runs, monkeypatch: p
 
 def test_a_cancellation_waits_for_a_write_that_has_begun(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(runs.watch, "write-slowly")
+        outcome = thread.submit(runs.watch, child_processes.write_slowly)
         until((runs.folder / WRITING).exists)
         runs.cancel()
         assert outcome.result(10) == "succeeded"
@@ -147,7 +149,9 @@ def test_a_cancellation_waits_for_a_write_that_has_begun(runs: Runs) -> None:
 
 def test_a_cancellation_waits_for_a_write_no_longer_than_the_grace(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(runs.watch, "write-for-ever", Pace(0.05, write_grace_seconds=0.3))
+        outcome = thread.submit(
+            runs.watch, child_processes.write_for_ever, Pace(0.05, write_grace_seconds=0.3)
+        )
         until((runs.folder / WRITING).exists)
         runs.cancel()
         assert outcome.result(10) == "cancelled"
@@ -155,7 +159,7 @@ def test_a_cancellation_waits_for_a_write_no_longer_than_the_grace(runs: Runs) -
 
 def test_a_worker_that_stops_gives_the_run_back(runs: Runs) -> None:
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(runs.watch, "toil")
+        outcome = thread.submit(runs.watch, child_processes.toil)
         until(lambda: runs.row.phase == "fitting")
         runs.stopping.set()
         assert outcome.result(10) == "released"
@@ -167,7 +171,7 @@ def test_a_worker_that_lost_its_lease_stops_before_a_write(runs: Runs) -> None:
     with runs.database.session() as session:
         other = repository.claim(session, "other", now() + TERMS.lease, TERMS)
         assert other is not None
-    assert runs.watch("write-slowly") == "lost"
+    assert runs.watch(child_processes.write_slowly) == "lost"
     assert (runs.row.worker, runs.row.state) == ("other", "running")
 
 
@@ -187,7 +191,7 @@ def test_nothing_is_written_to_the_registry_while_the_database_is_away(
 
     monkeypatch.setattr(repository, "heartbeat", heartbeat)
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(runs.watch, "write-slowly")
+        outcome = thread.submit(runs.watch, child_processes.write_slowly)
         until(lambda: asked > 5)
         assert not (runs.folder / WRITING).exists()
         away.clear()
@@ -203,19 +207,20 @@ def test_the_end_is_stored_when_the_database_is_back(runs: Runs, monkeypatch: py
         return store(*arguments, **details)
 
     monkeypatch.setattr(repository, "finish", finish)
-    assert runs.watch("fail") == "failed"
+    assert runs.watch(child_processes.fail) == "failed"
     assert runs.row.state == "failed"
 
 
 def test_a_child_ends_with_its_parent(tmp_path: Path) -> None:
     """kill -9 of the parent: nothing of the child's group is left."""
-    toil = command("toil")
     parent = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import sys, time; from rca_api.shell.processes.child_process import ChildProcess;"
-            f" c = ChildProcess({toil!r}); c.receive(30); print(c.pid, flush=True); time.sleep(600)",
+            f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r}); import child_processes;"
+            " from rca_api.shell.processes.child_process import ChildProcess;"
+            " c = ChildProcess(child_processes.toil); c.receive(30); print(c.pid, flush=True);"
+            " time.sleep(600)",
         ],
         stdout=subprocess.PIPE,
         text=True,

@@ -23,7 +23,6 @@ from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store import time_limits
 from rca_api.shell.store.database import Database, StoreError
-from rca_api.training_runs.wakeup import WakeupQueue
 
 pytestmark = pytest.mark.system
 
@@ -147,21 +146,6 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(tmp_path: Path) -> 
 
         assert timed(check)[1] < 0.5 + GRACE_SECONDS
         database.close()
-
-
-def test_a_queue_that_hangs_delays_nobody(postgres: Server) -> None:
-    with postgres.temporary_database() as url:
-        queue = WakeupQueue(url)
-        queue.notify("run")
-        time_limits.answer_within(1.0)
-        try:
-            with postgres.hanging():
-                assert timed(lambda: queue.notify("run"))[1] < 1 + GRACE_SECONDS
-            queue.notify("another")
-            assert queue.wait(5.0)
-        finally:
-            time_limits.answer_within(None)
-            queue.close()
 
 
 def test_connections_notice_that_the_other_end_is_gone(postgres: Server) -> None:

@@ -30,14 +30,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 ORDER = {"windows": 200, "seed": 3, "collections": [], "gate_windows": 20}
 WORKER = f"""
     import sys
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    import quick_training
     from datetime import timedelta
     from threading import Event
-    from rca_api import logs
+    from rca_api.shell.observability import logs
     from rca_api.feedback.export import export_collection
     from rca_api.shell.settings.settings import Settings
     from rca_api.shell.store.database import Database
     from rca_api.shell.store.window_store import WindowStore
-    from rca_api.training_runs.wakeup import WakeupQueue
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace
     from rca_api.training_runs.worker import Worker
@@ -50,8 +51,8 @@ WORKER = f"""
             return export_collection(session, windows.get, folder).written
 
     Worker(
-        settings, database, WakeupQueue(settings.queue_url), Event(), export_feedback=export,
-        command=[sys.executable, {str(Path(__file__).with_name("quick_training.py"))!r}],
+        settings, database, Event(), export_feedback=export,
+        program=quick_training.train,
         terms=Terms(lease=timedelta(seconds=3), attempts=3), pace=Pace(heartbeat_seconds=0.3),
     ).run()
 """
@@ -105,7 +106,7 @@ def trainers() -> list[str]:
     return [
         line
         for line in found.stdout.splitlines()
-        if "quick_training.py" in line and "--report" in line and not line.startswith("Z")
+        if line.endswith("quick_training.train") and not line.startswith("Z")
     ]
 
 

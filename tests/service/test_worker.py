@@ -1,4 +1,4 @@
-"""The worker around a run: wakeups, the task it writes, and its end."""
+"""The worker around a run: how it finds one, its task, and its end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import child_processes
 import pytest
-from child_processes import RESULT, command
+from child_processes import RESULT, task_in
 from watched import until
 
 from rca.cli import run as run_command_line
@@ -22,8 +23,6 @@ from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import FILE, Task
-from rca_api.training_runs.wakeup import WakeupQueue
 from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import Worker
 
@@ -39,17 +38,15 @@ class Installation:
         self.settings = Settings(data_dir=folder, collections_dir=folder / "collections")
         self.database = Database(self.settings.database_url)
         self.database.upgrade()
-        self.wakeup = WakeupQueue(self.settings.queue_url)
         self.stopping = threading.Event()
 
-    def worker(self, behaviour: str, **options: Any) -> Worker:
+    def worker(self, program: Callable[..., Any], **options: Any) -> Worker:
         pace = Pace(heartbeat_seconds=0.05)
         return Worker(
             self.settings,
             self.database,
-            self.wakeup,
             self.stopping,
-            command=command(behaviour),
+            program=program,
             pace=pace,
             **options,
         )
@@ -73,11 +70,10 @@ def installation(tmp_path: Path) -> Iterator[Installation]:
     made.database.close()
 
 
-def test_a_worker_is_woken_works_and_stops(installation: Installation) -> None:
+def test_a_worker_finds_an_order_works_and_stops(installation: Installation) -> None:
     with ThreadPoolExecutor(1) as thread:
-        working = thread.submit(installation.worker("succeed").run)
+        working = thread.submit(installation.worker(child_processes.succeed).run)
         run = installation.order()
-        installation.wakeup.notify(run)
         deadline = time.monotonic() + 20
         while installation.row(run).state != "succeeded":
             assert time.monotonic() < deadline
@@ -94,32 +90,31 @@ def test_a_run_uses_the_scheduler_of_the_settings(
     monkeypatch.setattr("rca.dask_client.CONNECT_SECONDS", 1)
     installation.settings = installation.settings.model_copy(update={"dask_scheduler": "tcp://127.0.0.1:1"})
     row = installation.row(installation.order())
-    task = installation.worker("succeed")._task(row, installation.folder(row.id))
+    task = installation.worker(child_processes.succeed)._task(row, installation.folder(row.id))
     with pytest.raises(SourceError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1"):
         work(task, Mock())
 
 
 def test_without_orders_there_is_no_work(installation: Installation) -> None:
-    assert installation.worker("succeed").work_once() is None
+    assert installation.worker(child_processes.succeed).work_once() is None
 
 
 def test_files_of_killed_workers_are_deleted_and_logs_of_failures_are_kept(
     installation: Installation,
 ) -> None:
     left, log = installation.folder("left"), installation.folder("failed")
-    for folder, name in ((left, FILE), (log, "log.txt")):
+    for folder, name in ((left, "features.npz"), (log, "log.txt")):
         folder.mkdir(parents=True)
         (folder / name).touch()
     installation.order()
-    assert installation.worker("succeed").work_once() == "succeeded"
+    assert installation.worker(child_processes.succeed).work_once() == "succeeded"
     assert (left.exists(), log.exists()) == (False, True)
 
 
-def test_other_users_cannot_read_the_task_of_a_run(installation: Installation) -> None:
-    """It holds the password of the registry."""
+def test_other_users_cannot_read_the_files_of_a_run(installation: Installation) -> None:
     installation.settings.data_dir.chmod(0o755)
     run = installation.order()
-    assert installation.worker("fail").work_once() == "failed"
+    assert installation.worker(child_processes.fail).work_once() == "failed"
     for folder in (installation.folder(run), installation.folder(run).parent):
         assert folder.stat().st_mode & 0o077 == 0
 
@@ -127,13 +122,13 @@ def test_other_users_cannot_read_the_task_of_a_run(installation: Installation) -
 def test_a_folder_that_cannot_be_made_fails_the_run_not_the_worker(installation: Installation) -> None:
     run = installation.order()
     (installation.settings.data_dir / "training").write_text("a file")
-    assert installation.worker("succeed").work_once() == "failed"
+    assert installation.worker(child_processes.succeed).work_once() == "failed"
     assert "cannot write" in installation.row(run).problem["detail"]
 
 
 def test_a_failed_run_leaves_only_its_log(installation: Installation) -> None:
     run = installation.order()
-    assert installation.worker("fail").work_once() == "failed"
+    assert installation.worker(child_processes.fail).work_once() == "failed"
     assert [each.name for each in installation.folder(run).iterdir()] == ["log.txt"]
 
 
@@ -145,7 +140,7 @@ def test_a_missing_collection_fails_the_run_with_a_reason(
     installation: Installation, order: dict[str, Any], told: str
 ) -> None:
     run = installation.order(**order)
-    assert installation.worker("succeed").work_once() == "failed"
+    assert installation.worker(child_processes.succeed).work_once() == "failed"
     problem = installation.row(run).problem
     assert problem is not None
     assert told in problem["detail"]
@@ -160,36 +155,13 @@ def test_feedback_is_exported_for_the_gate_and_trained_on_if_ordered(
         return 3
 
     run = installation.order(include_feedback=wanted, collections=["mine"])
-    # The child dies, so its task file is still there.
-    assert installation.worker("die", export_feedback=export).work_once() == "released"
-    task = Task.read(installation.folder(run))
+    worker = installation.worker(child_processes.succeed, export_feedback=export)
+    installation.folder(run).mkdir(parents=True)
+    task = worker._task(installation.row(run), installation.folder(run))
     assert set(task.available) == {"mine", "feedback"}
     assert set(task.collections) == ({"mine", "feedback"} if wanted else {"mine"})
     assert (task.windows, task.gate_windows, task.auto_promote) == (300, 2000, False)
     assert task.tracking_uri == f"sqlite:///{installation.settings.data_dir / 'mlflow.db'}"
-
-
-def test_wakeups_arrive_on_every_kind_of_database(database_url: str, tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, database_url=database_url)
-    listener, sender = WakeupQueue(settings.queue_url), WakeupQueue(settings.queue_url)
-    assert not listener.wait(0.05)
-    for _ in range(3):
-        sender.notify("run")
-    assert listener.wait(5)
-    assert not listener.wait(0.05)
-    listener.close()
-    sender.close()
-
-
-@pytest.mark.parametrize(
-    "url", ["sqlite:////proc/none/queue.db", "redis://127.0.0.1:9/0", "postgresql://nobody@127.0.0.1:9/none"]
-)
-def test_a_queue_that_is_away_costs_only_waiting(url: str) -> None:
-    wakeup = WakeupQueue(url)
-    wakeup.notify("run")
-    began = time.monotonic()
-    assert not wakeup.wait(0.1)
-    assert time.monotonic() - began >= 0.1
 
 
 def test_the_command_works_on_all_orders_and_ends(
@@ -230,14 +202,14 @@ def attempts(*outcomes: Exception | int) -> Callable[[], int]:
 
 
 def test_pauses_grow_while_the_registry_is_away(tmp_path: Path) -> None:
-    task, slept, listener = some_task(tmp_path), list[float](), Listener()
+    task, slept, listener = task_in(tmp_path), list[float](), Listener()
     away = SourceError("connection refused")
     assert retry_while_away(task, listener, attempts(away, away, away, 7), slept.append) == 7
     assert (slept, listener.phases) == ([1.0, 2.0, 4.0], [WAITING] * 3)
 
 
 def test_retries_end_after_the_patience_and_at_a_refusal(tmp_path: Path) -> None:
-    task, slept = some_task(tmp_path), list[float]()
+    task, slept = task_in(tmp_path), list[float]()
     away = SourceError("connection refused")
     with pytest.raises(SourceError, match="could not be used for 123 s: connection refused"):
         retry_while_away(task, Listener(), attempts(*[away] * 20), slept.append)
@@ -245,30 +217,16 @@ def test_retries_end_after_the_patience_and_at_a_refusal(tmp_path: Path) -> None
         retry_while_away(task, Listener(), attempts(InvalidInput("no such version")), slept.append)
 
 
-def some_task(folder: Path) -> Task:
-    return Task(
-        id="0" * 32,
-        kind="train",
-        folder=folder,
-        tracking_uri="http://registry",
-        processes=1,
-        cache=folder,
-        gate_windows=20,
-        patience_seconds=100.0,
-    )
-
-
 def test_a_worker_reports_that_it_is_alive_while_it_waits_and_while_it_trains(
     installation: Installation,
 ) -> None:
     signs: list[float] = []
-    worker = installation.worker("toil", alive=lambda: signs.append(time.monotonic()))
+    worker = installation.worker(child_processes.toil, alive=lambda: signs.append(time.monotonic()))
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(worker.run)
         try:
             until(lambda: signs)
             run_id = installation.order()
-            installation.wakeup.notify(run_id)
             until(lambda: installation.row(run_id).state == "running")
             began = len(signs)
             until(lambda: len(signs) > began + 5)

@@ -39,7 +39,6 @@ def command(
         from rca_api.shell.settings import environment, start_checks
         from rca_api.shell.store.database import Database, migrate
         from rca_api.shell.store.window_store import WindowStore
-        from rca_api.training_runs.wakeup import WakeupQueue
         from rca_api.training_runs.worker import Worker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
@@ -53,7 +52,6 @@ def command(
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    wakeup = WakeupQueue(settings.queue_url)
     windows = WindowStore(settings.window_store_url)
 
     def export_feedback(folder: Path) -> int:
@@ -64,12 +62,11 @@ def command(
         if alive_file is not None:
             alive_file.touch()
 
-    worker = Worker(settings, database, wakeup, stopping, export_feedback=export_feedback, alive=touch)
+    worker = Worker(settings, database, stopping, export_feedback=export_feedback, alive=touch)
     try:
         if not once:
             worker.run()
         while once and not stopping.is_set() and worker.work_once() is not None:
             pass
     finally:
-        wakeup.close()
         database.close()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rca.errors import BundleError, InvalidInput, MissingExtra, RcaError, SourceError
-from rca_api.shell.processes.child_process import UNEXPECTED, ChildEnded, ChildProcess, JobFailed
+from rca.errors import SourceError
+from rca_api.models import registry_process
+from rca_api.shell.processes.child_process import ChildEnded, ChildProcess
 
-REGISTRY_COMMAND = (sys.executable, "-m", "rca_api.models.registry_process")
 #: A child that is not ready by then is replaced. Importing MLflow from a cold disk takes minutes.
 _REGISTRY_START_SECONDS = 600.0
 #: A child that gets no call for so long is ended; the next call starts another.
 _IDLE_SECONDS = 300.0
-_KNOWN: dict[str, type[RcaError]] = {
-    error.code: error for error in (InvalidInput, BundleError, MissingExtra, SourceError)
-}
 
 
 class RegistryAway(SourceError):
@@ -47,12 +43,12 @@ class RegistryClient:
         uri: str,
         timeout_seconds: float,
         log_level: str = "info",
-        command: Sequence[str] = REGISTRY_COMMAND,
+        program: Callable[..., None] = registry_process.serve,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.uri = uri
         self._timeout = timeout_seconds
-        self._command = command
+        self._program = program
         self._log_level = log_level
         self._clock = clock
         self._turn = threading.Lock()
@@ -62,41 +58,41 @@ class RegistryClient:
 
     def versions(self) -> list[dict[str, Any]]:
         """Every version, the newest first."""
-        found: list[dict[str, Any]] = self._call("versions")
+        found: list[dict[str, Any]] = self._call(registry_process.versions)
         return found
 
     def version(self, name: str) -> dict[str, Any] | None:
         """One version by number or alias."""
-        found: dict[str, Any] | None = self._call("version", name=name)
+        found: dict[str, Any] | None = self._call(registry_process.version, name)
         return found
 
     def card(self, name: str) -> str | None:
         """The model card of a version; None if there is no such version."""
-        found: str | None = self._call("card", name=name)
+        found: str | None = self._call(registry_process.card, name)
         return found
 
     def aliases(self) -> dict[str, dict[str, Any]]:
         """Version and digest behind each alias."""
-        found: dict[str, dict[str, Any]] = self._call("aliases")
+        found: dict[str, dict[str, Any]] = self._call(registry_process.aliases)
         return found
 
     def fetch(self, number: int, output: Path) -> None:
         """Copy a version's bundle to a folder."""
-        self._call("fetch", name=str(number), output=str(output))
+        self._call(registry_process.fetch, str(number), str(output))
 
     def promote(self, name: str, by: str, force: str | None) -> dict[str, Any]:
         """Promote by the kept verdict."""
-        found: dict[str, Any] = self._call("promote", name=name, by=by, force=force)
+        found: dict[str, Any] = self._call(registry_process.promote, name, by, force)
         return found
 
     def rollback(self, reason: str, expected: int) -> dict[str, Any]:
         """Move the champion back, if it still is the expected one."""
-        found: dict[str, Any] = self._call("rollback", reason=reason, expected=expected)
+        found: dict[str, Any] = self._call(registry_process.rollback, reason, expected)
         return found
 
     def retry(self, name: str) -> dict[str, Any]:
         """Have every replica that follows the registry try a version again."""
-        found: dict[str, Any] = self._call("retry", name=name)
+        found: dict[str, Any] = self._call(registry_process.retry, name)
         return found
 
     def rest(self) -> None:
@@ -113,14 +109,14 @@ class RegistryClient:
         if child is not None:
             child.end()
 
-    def _call(self, job: str, **arguments: Any) -> Any:
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         deadline = self._clock() + self._timeout
         if not self._turn.acquire(timeout=self._timeout):
             raise RegistryAway("the registry is busy with other calls")
         try:
             self._last_call = self._clock()
             child = self._ready_child(deadline)
-            return self._result(child, job, self._left(deadline), arguments)
+            return self._result(child, self._left(deadline), function, arguments)
         except ChildEnded:
             self._end()
             raise RegistryAway("the process that talks to the registry died") from None
@@ -132,9 +128,7 @@ class RegistryClient:
 
     def _ready_child(self, deadline: float) -> ChildProcess:
         if self._child is None:
-            self._child = ChildProcess(self._command)
-            # Not on the command line, where other users see it: the URI may hold a password.
-            self._child.send({"uri": self.uri, "log_level": self._log_level})
+            self._child = ChildProcess(self._program, self.uri, self._log_level)
             self._started = self._clock()
         try:
             self._child.await_ready(self._left(deadline))
@@ -144,17 +138,22 @@ class RegistryClient:
             raise RegistryAway("the process that talks to the registry is still starting") from None
         return self._child
 
-    def _result(self, child: ChildProcess, job: str, timeout: float, arguments: dict[str, Any]) -> Any:
+    def _result(
+        self, child: ChildProcess, timeout: float, function: Callable[..., Any], arguments: tuple[Any, ...]
+    ) -> Any:
         try:
-            return child.call(job, timeout, **arguments)
+            reply = child.call(function, *arguments, timeout=timeout)
         except TimeoutError:
             self._end()
             raise RegistryAway(f"the registry did not answer within {timeout:.0f} s") from None
-        except JobFailed as failed:
-            # The reason of an unexpected failure stays in the log: it may hold the registry's password.
-            away = failed.code in (SourceError.code, UNEXPECTED)
-            error = RegistryAway if away else _KNOWN.get(failed.code, RcaError)
-            raise error(failed.detail, hint=failed.hint) from None
+        if reply.crash is not None:
+            # Its text stays in the log: it may hold the registry's password.
+            raise RegistryAway(f"unexpected {reply.crash.kind}")
+        if reply.error is None:
+            return reply.value
+        if reply.error.code == SourceError.code:
+            raise RegistryAway(reply.error.message, hint=reply.error.hint)
+        raise reply.error
 
     def _end(self) -> None:
         if self._child is not None:

@@ -1,16 +1,13 @@
-"""The child process that calls the model registry: ``python -m rca_api.models.registry_process``.
+"""Calls to the model registry, in a child process whose program is `serve`.
 
 MLflow takes seconds and hundreds of megabytes to import, and its calls may hang. In a child process neither
-affects the process that answers requests. Its first message has the URI of the registry and the log level.
-The functions named in `JOBS` are its jobs, see `rca_api.shell.processes.child_process`.
+affects the process that answers requests. Each call gets the URI of the registry first.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ import structlog
 
 from rca.errors import InvalidInput, MissingExtra
 from rca_api.shell.observability import logs
-from rca_api.shell.processes.child_process import REPORT, Parent
+from rca_api.shell.processes.child_process import Parent
 
 #: Ends of an interval in the names of MLflow metrics.
 _ENDS = ("value", "low", "high", "n")
@@ -119,11 +116,6 @@ def retry(uri: str, name: str) -> dict[str, Any]:
     return _scored(registry, registry.get(name))
 
 
-JOBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (versions, version, card, aliases, fetch, promote, rollback, retry)
-}
-
-
 def _scored(registry: Any, found: Any) -> dict[str, Any]:
     return _document(*registry.with_scores([found]))
 
@@ -173,18 +165,18 @@ def gate_of(tags: Mapping[str, str]) -> dict[str, Any] | None:
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Serve calls until the parent ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(REPORT, type=int, required=True)
-    given = parser.parse_args(arguments)
+def serve(parent: Parent, uri: str, log_level: str) -> None:
+    """Program of a child process that makes the calls of its parent."""
+    limit_mlflow()
+    logs.configure(log_level)
+    _import()
+    parent.serve(uri)
+
+
+def limit_mlflow() -> None:
+    """Let a call to a tracking server end soon. By default MLflow retries it for minutes."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
-    parent = Parent(given.report)
-    setup = parent.receive()
-    logs.configure(setup["log_level"])
-    _import()
-    parent.serve({name: partial(job, setup["uri"]) for name, job in JOBS.items()})
 
 
 def _import() -> None:
@@ -196,7 +188,3 @@ def _import() -> None:
     except MissingExtra as error:
         # Every call raises it again.
         _log.error("the registry cannot be followed", reason=error.message, hint=error.hint)
-
-
-if __name__ == "__main__":
-    main()

@@ -62,7 +62,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await state.dispatcher.stop()
     finally:
         await state.shadow.close()
-        state.wakeup.close()
         state.authority.close()
         await state.pool.close()
         await run_in_threadpool(state.spool.close)

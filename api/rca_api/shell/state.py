@@ -47,7 +47,6 @@ from rca_api.shell.store.old_rows import Ages, OldRows
 from rca_api.shell.store.schema_check import SchemaCheck
 from rca_api.shell.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
-from rca_api.training_runs.wakeup import WakeupQueue
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.delivery import Sender
 from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
@@ -91,7 +90,6 @@ class State:
     trial: BundleTrial
     follower: Follower
     shadow: Shadow
-    wakeup: WakeupQueue
     #: Called with every finished diagnosis, in the transaction that stores it.
     on_diagnosed: tuple[OnDiagnosed, ...]
 
@@ -172,7 +170,6 @@ class State:
                 recent=partial(newest_windows, database),
             ),
             shadow=shadow,
-            wakeup=WakeupQueue(settings.queue_url),
         )
 
     @classmethod

@@ -1,21 +1,20 @@
-"""The process that trains: ``python -m rca_api.training_runs.child FOLDER``, a child of the worker.
+"""The process that trains, a child of the worker.
 
-``FOLDER/task.json`` holds its task. Its messages are progress (``phase``), requests to write to the registry
-(``may_write``), and at the end a ``result`` or a ``problem``.
+Its messages are progress (``phase``) and requests to write to the registry (``may_write``).
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
 import time
-from pathlib import Path
+from typing import Any
 
 from rca.errors import RcaError
+from rca_api.models.registry_process import limit_mlflow
 from rca_api.shell.observability.logs import HidingFormatter
-from rca_api.shell.processes.child_process import REPORT, Parent
+from rca_api.shell.processes.child_process import Parent
 from rca_api.training_runs.task import Task
 
 #: Lets the service on the same machine go first.
@@ -45,32 +44,17 @@ class Reporter:
         self._parent.receive()
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Do one task; the last message is its result or its problem."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument(REPORT, type=int, required=True)
-    given = parser.parse_args(arguments)
-    parent = Parent(given.report)
+def train(parent: Parent, task: Task) -> dict[str, Any]:
+    """Program of the child: do one task; gives the result of the run."""
     os.nice(NICENESS)
-    # By default MLflow retries a call for minutes; a cancelled run must end sooner.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
+    limit_mlflow()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(HidingFormatter(logging.BASIC_FORMAT))
     logging.basicConfig(handlers=[handler], level=logging.INFO)
+    from rca_api.training_runs.work import work
+
     try:
-        from rca_api.training_runs.work import work
-
-        parent.send({"result": work(Task.read(given.folder), Reporter(parent))})
-    except RcaError as error:
+        return work(task, Reporter(parent))
+    except RcaError:
         _log.exception("the run failed")
-        parent.send({"problem": {"code": error.code, "detail": error.message, **error.details()}})
-    except Exception:
-        _log.exception("the run failed unexpectedly")
-        detail = "The training failed; the worker's log says how."
-        parent.send({"problem": {"code": "internal-error", "detail": detail}})
-
-
-if __name__ == "__main__":
-    main()
+        raise

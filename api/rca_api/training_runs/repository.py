@@ -97,6 +97,11 @@ def last_heartbeat(session: Session) -> datetime | None:
     return session.scalars(running).one_or_none()
 
 
+def has_active(session: Session) -> bool:
+    """Whether a run is queued or running; cheap enough to call every second."""
+    return session.scalar(select(TrainingRunRow.id).where(TrainingRunRow.active == 1)) is not None
+
+
 def claim(session: Session, worker: str, now: datetime, terms: Terms) -> TrainingRunRow | None:
     """Claim the active run, if no worker has it; None if there is nothing to work on.
 

@@ -19,7 +19,7 @@ from rca_api.training_runs.tables import TrainingRunRow
 
 
 def order_training(state: State, order: TrainingOrder, caller: Principal) -> TrainingRun:
-    """Store an order to train and wake a worker."""
+    """Store an order to train."""
     found = available(state.settings.collections_dir)
     unknown = sorted(set(order.collections) - set(found))
     if unknown:
@@ -70,9 +70,7 @@ def cancel(state: State, run_id: str) -> TrainingRun:
             _unknown(run_id)
         if row.state in repository.FINAL and row.state != "cancelled":
             raise ProblemError("conflict", f"the run has {row.state} already")
-        run = TrainingRun.of(row)
-    state.wakeup.notify(run_id)
-    return run
+        return TrainingRun.of(row)
 
 
 def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) -> TrainingRun:
@@ -81,7 +79,7 @@ def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) 
             row = repository.create(
                 session, kind, order, now=now(), asked_by=caller.id, asked_by_name=caller.name
             )
-            run = TrainingRun.of(row)
+            return TrainingRun.of(row)
     except ActiveRun as active:
         raise ProblemError(
             "conflict",
@@ -89,8 +87,6 @@ def _ordered(state: State, kind: str, order: dict[str, Any], caller: Principal) 
             headers={"Location": f"/v1/training-runs/{active.run_id}"},
             hint="wait for it, or cancel it",
         ) from None
-    state.wakeup.notify(run.id)
-    return run
 
 
 def _unknown(run_id: str) -> NoReturn:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
 import structlog
 
-from rca_api.shell.processes.child_process import ChildProcess, Message
+from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Reply
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
+from rca_api.training_runs.child import train
 from rca_api.training_runs.repository import Progress, Terms
+from rca_api.training_runs.task import Task
 
 Outcome = Literal["succeeded", "failed", "cancelled", "released", "lost"]
 LOG = "log.txt"
@@ -50,35 +51,35 @@ class Supervisor:
     ----------
     worker : str
         Name under which the run was claimed.
-    command : sequence of str
-        Of the child; the run's folder is appended.
     stopping : Event
         Set when this worker has to stop; the run is given back.
     alive : callable
         Called at least once per heartbeat.
+    program : callable
+        Does the task in the child.
     """
 
     def __init__(
         self,
         database: Database,
         worker: str,
-        command: Sequence[str],
         stopping: Event,
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
         alive: Callable[[], None] = no_op,
+        program: Callable[..., Any] = train,
     ) -> None:
         self._database = database
         self._worker = worker
-        self._command = command
+        self._program = program
         self._stopping = stopping
         self._terms = terms or Terms()
         self._pace = pace or Pace()
         self._clock = clock
         self._alive = alive
 
-    def run(self, run_id: str, folder: Path) -> Outcome:
+    def run(self, task: Task) -> Outcome:
         """Start the child, follow it to its end, write down what came of it.
 
         Returns
@@ -86,10 +87,10 @@ class Supervisor:
         str
             ``released`` if another worker may take the run up, ``lost`` if one has.
         """
-        child = ChildProcess([*self._command, str(folder)], folder / LOG)
-        _log.info("training", run=run_id, pid=child.pid)
+        child = ChildProcess(self._program, task, log=task.folder / LOG)
+        _log.info("training", run=task.id, pid=child.pid)
         try:
-            return self._follow(run_id, child)
+            return self._follow(task.id, child)
         finally:
             child.end()
 
@@ -100,13 +101,15 @@ class Supervisor:
             if self._stopping.is_set():
                 self._release(run_id, counted=False)
                 return "released"
-            message = self._hear(child)
-            if message is None:
-                status = child.end()
-                _log.error("the training process died", run=run_id, status=status)
+            try:
+                message = child.receive(self._pace.heartbeat_seconds)
+            except TimeoutError:
+                message = {}
+            except ChildEnded as error:
+                _log.error("the training process died", run=run_id, reason=str(error))
                 self._release(run_id, counted=True)
                 return "released"
-            if "result" in message or "problem" in message:
+            if isinstance(message, Reply):
                 # First, because a run whose version is registered must not end as cancelled.
                 return self._finish(run_id, message)
             watched.note(message)
@@ -116,17 +119,10 @@ class Supervisor:
                 return "lost"
             if instruction == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
                 child.end()
-                return self._finish(run_id, {})
+                return self._finish(run_id, None)
             if watched.wants_to_write and instruction == "go on":
                 watched.begins_to_write()
                 child.send({"go": True})
-
-    def _hear(self, child: ChildProcess) -> Message | None:
-        """Its next message, an empty one if it says nothing for the length of a heartbeat."""
-        try:
-            return child.receive(self._pace.heartbeat_seconds)
-        except TimeoutError:
-            return {}
 
     def _beat(self, run_id: str, watched: _Watched) -> repository.Instruction | None:
         """Renew the lease when it is time; None if it is not, or if the database is away.
@@ -147,11 +143,13 @@ class Supervisor:
             _log.warning("no heartbeat", run=run_id, reason=error.message)
             return None
 
-    def _finish(self, run_id: str, message: Message) -> Outcome:
+    def _finish(self, run_id: str, reply: Reply | None) -> Outcome:
+        """Store the end of a run, which is cancelled if it has no reply."""
         state: Literal["succeeded", "failed", "cancelled"] = "cancelled"
-        if message:
-            state = "succeeded" if "result" in message else "failed"
-        result, problem = message.get("result"), message.get("problem")
+        problem = None if reply is None else _problem(reply)
+        if reply is not None:
+            state = "succeeded" if problem is None else "failed"
+        result = None if reply is None else reply.value
         while True:
             self._alive()
             try:
@@ -185,6 +183,14 @@ class Supervisor:
             _log.warning("a run cannot be given back", run=run_id, reason=error.message)
 
 
+def _problem(reply: Reply) -> dict[str, Any] | None:
+    if reply.crash is not None:
+        detail = "The training failed; the worker's log says how."
+        return {"code": "internal-error", "detail": detail}
+    error = reply.error
+    return None if error is None else {"code": error.code, "detail": error.message, **error.details()}
+
+
 class _Watched:
     """State of a child process, from its messages."""
 
@@ -194,7 +200,7 @@ class _Watched:
         self.wants_to_write = False
         self._writing_since: float | None = None
 
-    def note(self, message: Message) -> None:
+    def note(self, message: dict[str, Any]) -> None:
         if "phase" in message:
             self.progress = Progress(message["phase"], message["completed"], message["total"])
             # Its write is over, or it waits for the registry.

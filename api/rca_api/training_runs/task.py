@@ -6,8 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-FILE = "task.json"
-
 
 class Task(BaseModel):
     """One run with all details: paths instead of names, defaults filled in.
@@ -47,12 +45,3 @@ class Task(BaseModel):
     auto_promote: bool = False
     version: str = ""
     patience_seconds: float
-
-    def write(self) -> None:
-        """Write the task into its folder."""
-        (self.folder / FILE).write_text(self.model_dump_json(), encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Task:
-        """Read the task of a folder."""
-        return cls.model_validate_json((folder / FILE).read_bytes())

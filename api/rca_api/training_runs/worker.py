@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import structlog
 
@@ -19,18 +20,17 @@ from rca_api.shell.store.base import new_id, now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.private import private_folder
 from rca_api.training_runs import repository
+from rca_api.training_runs.child import train
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, no_op
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import FILE, Task
-from rca_api.training_runs.wakeup import WakeupQueue
+from rca_api.training_runs.task import Task
 
 #: Writes the windows with feedback as a labelled collection; returns their number.
 ExportFeedback = Callable[[Path], int]
-CHILD = (sys.executable, "-m", "rca_api.training_runs.child")
-#: Longest wait between two looks for a run.
-_LOOK_SECONDS = 2.0
+#: Pause between two looks for a run.
+_LOOK_SECONDS = 1.0
 _log = structlog.stdlib.get_logger("rca_api.training")
 
 
@@ -41,8 +41,8 @@ class Worker:
     ----------
     export_feedback : callable, optional
         Without it, runs that include feedback fail.
-    command : sequence of str
-        Command of the process that trains.
+    program : callable
+        Does a task in a child process.
     alive : callable
         Called every second or two unless this worker hangs.
     """
@@ -51,11 +51,10 @@ class Worker:
         self,
         settings: Settings,
         database: Database,
-        wakeup: WakeupQueue,
         stopping: Event,
         *,
         export_feedback: ExportFeedback | None = None,
-        command: Sequence[str] = CHILD,
+        program: Callable[..., Any] = train,
         terms: Terms | None = None,
         pace: Pace | None = None,
         clock: Callable[[], datetime] = now,
@@ -64,14 +63,13 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
         self._settings = settings
         self._database = database
-        self._wakeup = wakeup
         self._stopping = stopping
         self._export = export_feedback
         self._terms = terms or Terms(attempts=settings.training_attempts)
         self._clock = clock
         self._alive = alive
         self._supervisor = Supervisor(
-            database, self.name, command, stopping, self._terms, pace, clock, alive=alive
+            database, self.name, stopping, self._terms, pace, clock, alive=alive, program=program
         )
 
     def run(self) -> None:
@@ -79,13 +77,17 @@ class Worker:
         _log.info("worker started", worker=self.name)
         while not self._stopping.is_set():
             if self.work_once() is None:
-                self._wakeup.wait(_LOOK_SECONDS)
+                # Not a wait for the event, whose lock a signal handler may find taken.
+                time.sleep(_LOOK_SECONDS)
         _log.info("worker stopped", worker=self.name)
 
     def work_once(self) -> Outcome | None:
         """Claim the free run, if there is one, and work on it to its end."""
         self._alive()
         try:
+            with self._database.reading() as session:
+                if not repository.has_active(session):
+                    return None
             with self._database.session() as session:
                 row = repository.claim(session, self.name, self._clock(), self._terms)
         except StoreError as error:
@@ -96,12 +98,10 @@ class Worker:
     def _work(self, row: TrainingRunRow) -> Outcome:
         folder = self._settings.data_dir / "training" / row.id
         try:
-            # The task may hold the password of the registry.
             for each in (self._settings.data_dir, folder.parent, folder):
                 private_folder(each)
             _delete_unfinished(folder)
-            self._task(row, folder).write()
-            outcome = self._supervisor.run(row.id, folder)
+            outcome = self._supervisor.run(self._task(row, folder))
         except (RcaError, OSError) as error:
             _log.exception("the run cannot be started", run=row.id)
             outcome = self._refuse(row, error)
@@ -173,7 +173,7 @@ class Worker:
 def _delete_unfinished(own: Path) -> None:
     """Delete the folders of killed workers; only one run is active, so they are not in use."""
     for other in own.parent.iterdir():
-        if other != own and (other / FILE).exists():
+        if other != own and any(each.name != LOG for each in other.iterdir()):
             shutil.rmtree(other, ignore_errors=True)
 
 

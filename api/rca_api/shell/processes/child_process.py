@@ -1,62 +1,78 @@
-"""Child processes of the service and of its workers: JSON lines over two pipes.
+"""Child processes of the service and of its workers: a function of a module runs in one, on a pipe.
 
-Three kinds of work run in a child process: calls to the MLflow registry, the trial of a bundle, and training.
-Each of them may hang, use all memory or have to be killed, which must not affect the process that waits.
+Diagnoses, calls to the MLflow registry, the trial of a bundle and training run in a child process. Each of
+them may hang, use all memory or have to be killed, which must not affect the process that waits.
 A child leads a process group, so that killing it kills all that it started. When its parent is gone, a child
 kills itself and its group.
 
-A child that serves jobs sends ``{"ready": true}`` first. Each message it then gets is
-``{"job": name, "arguments": {...}}``. It answers each with ``{"result": ...}`` or with
-``{"problem": {"code", "detail", "hint", "reason"}}``.
+A child runs ``program(parent, *arguments)``. Its last message is the `Reply` with what the program returned
+or raised. A program that ends with `Parent.serve` answers the calls of its parent instead.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
-import orjson
 import structlog
 
 from rca.errors import RcaError
+from rca_api.shell.observability.tracing import Timed
 
-Message = dict[str, Any]
-#: Option that gives a child the file descriptor to write its messages to.
-REPORT = "--report"
-#: Problem code of a job that failed with an unexpected exception.
-UNEXPECTED = "internal-error"
+#: The first message holds the import path, because programs may be in modules that only the parent finds.
+_MAIN = "from rca_api.shell.processes.child_process import main; main()"
+#: Message of a child that has taken a call.
+_TAKEN = "taken"
+#: A child that still runs so long after it has closed its pipe is killed.
+_EXIT_SECONDS = 5.0
 _STDERR = 2
-_log = structlog.stdlib.get_logger("rca_api")
+# Of the standard library, because a program may log without structlog.
+_log = logging.getLogger("rca_api")
 
 
 class ChildEnded(Exception):
-    """The child ended before it answered."""
-
-
-class JobFailed(Exception):
-    """The child answered a call with a problem.
+    """The child ended before it answered; the text says how.
 
     Attributes
     ----------
-    reason : str
-        Text of an unexpected exception, for logs; it may hold passwords.
+    at_work : bool
+        Whether the child had taken a call.
     """
 
-    def __init__(self, code: str, detail: str, hint: str | None = None, reason: str = "") -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
-        self.hint = hint
-        self.reason = reason
+    def __init__(self, how: str, *, at_work: bool = False) -> None:
+        super().__init__(how)
+        self.at_work = at_work
+
+
+@dataclass(frozen=True)
+class Crash:
+    """An unexpected exception, which the child has logged; its text may hold passwords."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """Outcome of a call or of a program: its value, its error, or an unexpected exception."""
+
+    value: Any = None
+    error: RcaError | None = None
+    crash: Crash | None = None
+    seconds: float = 0.0
+    stages: dict[str, Timed] = field(default_factory=dict)
 
 
 class ChildProcess:
@@ -64,67 +80,63 @@ class ChildProcess:
 
     Parameters
     ----------
-    command : sequence of str
-        Starts a process that uses `Parent`; the option `REPORT` is appended.
+    program : callable
+        Function of a module that runs in the child; it gets a `Parent` and `arguments`.
+    arguments
+        Picklable. They are not on the command line, where other users see it: they may hold passwords.
     log : Path, optional
         File that the output of the child is appended to; standard error of this process if not given.
     """
 
-    def __init__(self, command: Sequence[str], log: Path | None = None) -> None:
-        messages, report = os.pipe()
-        with log.open("ab") if log is not None else os.fdopen(os.dup(_STDERR), "ab") as output:
-            try:
-                self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and modules)
-                    [*command, REPORT, str(report)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=[report],
-                    start_new_session=True,
-                )
-            except OSError:
-                os.close(messages)
-                raise
-            finally:
-                os.close(report)
-        #: Whether the child has sent its ready message, see `await_ready`.
-        self.ready = False
-        self._messages: SimpleQueue[Message | None] = SimpleQueue()
-        self._reader = threading.Thread(target=self._read, args=(messages,), daemon=True, name="child")
-        self._reader.start()
+    def __init__(self, program: Callable[..., Any], *arguments: Any, log: Path | None = None) -> None:
+        self._pipe, theirs = Pipe()
+        # For people who look at the list of processes.
+        name = f"{program.__module__}.{program.__qualname__}"
+        with theirs, log.open("ab") if log is not None else os.fdopen(os.dup(_STDERR), "ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603  (our own interpreter and function)
+                [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno()), name],
+                # The child notices the end of its parent by the end of this pipe.
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        #: What the child reported when it was ready, in a tuple; None before, see `await_ready`.
+        self.ready: tuple[Any] | None = None
+        self._ending = threading.Lock()
+        self.send(sys.path)
+        self.send((program, arguments))
 
-    def send(self, message: Message) -> None:
-        """Write a message; if the child has ended, `receive` notices it."""
-        pipe = self._process.stdin
-        with suppress(OSError, ValueError):
-            if pipe is not None:
-                pipe.write(orjson.dumps(message) + b"\n")
-                pipe.flush()
+    @property
+    def pid(self) -> int:
+        """Process id of the child, and id of its group."""
+        return self._process.pid
 
-    def receive(self, timeout: float) -> Message | None:
+    def send(self, message: Any) -> None:
+        """Send a message; if the child has ended, `receive` notices it."""
+        with suppress(OSError):
+            self._pipe.send(message)
+
+    def receive(self, timeout: float | None = None) -> Any:
         """Wait `timeout` seconds for the next message.
 
         Raises
         ------
         TimeoutError
             If none came in time.
-
-        Returns
-        -------
-        dict or None
-            None once the child has ended.
+        ChildEnded
         """
-        try:
-            message = self._messages.get(timeout=timeout)
-        except Empty:
-            raise TimeoutError from None
-        if message is None:
-            # Every later call has to return None as well.
-            self._messages.put(None)
-        return message
+        with suppress(EOFError, ConnectionError):
+            if self._pipe.poll(timeout):
+                return self._received()
+            # A process that the child forked may hold the pipe open.
+            if self._process.poll() is None:
+                raise TimeoutError
+        raise ChildEnded(how_ended(self._status()))
 
-    def await_ready(self, timeout: float) -> None:
-        """Wait `timeout` seconds until the child is ready to serve jobs.
+    def await_ready(self, timeout: float) -> Any:
+        """Wait `timeout` seconds until the child serves calls; gives what it reported.
 
         Raises
         ------
@@ -132,113 +144,182 @@ class ChildProcess:
             If it is not ready in time; it goes on starting.
         ChildEnded
         """
-        if not self.ready:
-            self._required(timeout)
-            self.ready = True
+        if self.ready is None:
+            message = self.receive(timeout)
+            if isinstance(message, Reply):
+                raise ChildEnded(str(message.error or message.crash))
+            self.ready = (message,)
+        return self.ready[0]
 
-    def call(self, job: str, timeout: float, **arguments: Any) -> Any:
-        """Have the child do a job, and give its result.
+    def call(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float | None = None,
+        ids: Mapping[str, Any] | None = None,
+    ) -> Reply:
+        """Have the child run ``function(context, *arguments)``, where the context is that of `Parent.serve`.
+
+        Parameters
+        ----------
+        ids : mapping, optional
+            Ids for the log lines of the child meanwhile.
 
         Raises
         ------
         TimeoutError
-            If there is no answer within `timeout` seconds. The child is of no more use then: its late answer
-            would be taken for that of the next call.
+            If there is no answer within `timeout` seconds; the child is killed.
         ChildEnded
-        JobFailed
         """
-        deadline = time.monotonic() + timeout
-        # A child that does not read blocks a long message, so it is written by a thread of its own.
-        message = {"job": job, "arguments": arguments}
-        writer = threading.Thread(target=self.send, args=(message,), daemon=True, name="call")
-        writer.start()
-        writer.join(timeout)
-        if writer.is_alive():
+        late, taken = threading.Event(), False
+        with self._killed_after(timeout, late):
+            try:
+                self.send((function, arguments, ids or {}))
+                taken = self.receive() == _TAKEN
+                reply: Reply = self.receive()
+            except ChildEnded as error:
+                if not late.is_set():
+                    raise ChildEnded(str(error), at_work=taken) from error
+        if late.is_set():
             raise TimeoutError
-        answer = self._required(max(deadline - time.monotonic(), 0.0))
-        if "problem" in answer:
-            raise JobFailed(**answer["problem"])
-        return answer["result"]
+        return reply
 
-    @property
-    def pid(self) -> int:
-        """Process id of the child, and id of its group."""
-        return self._process.pid
-
-    def end(self) -> int:
-        """Kill the child and all it has started; gives its exit status, negative for a signal."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
+    def end(self) -> None:
+        """Kill the child and all it has started."""
+        self._kill()
+        self._process.wait()
         if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
-        self._reader.join()
-        return status
+            self._process.stdin.close()
 
-    def _required(self, timeout: float) -> Message:
-        message = self.receive(timeout)
-        if message is None:
-            raise ChildEnded(f"exit status {self._process.wait()}")
-        return message
+    def _received(self) -> Any:
+        content = self._pipe.recv_bytes()
+        try:
+            return ForkingPickler.loads(content)
+        except Exception as error:
+            raise ChildEnded(f"an answer that cannot be read: {type(error).__name__}: {error}") from error
 
-    def _read(self, messages: int) -> None:
-        with os.fdopen(messages, "rb") as lines:
-            for line in lines:
-                # A line that the end of the child cut off is no message.
-                with suppress(orjson.JSONDecodeError):
-                    self._messages.put(orjson.loads(line))
-        self._messages.put(None)
+    @contextmanager
+    def _killed_after(self, timeout: float | None, late: threading.Event) -> Iterator[None]:
+        """Kill the child after `timeout` seconds. That also ends a long message that it does not read."""
+
+        def kill() -> None:
+            late.set()
+            self._kill()
+
+        timer = threading.Timer(timeout or 0.0, kill)
+        timer.daemon = True
+        if timeout is not None:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _status(self) -> int:
+        """Exit status of a child that has closed its pipe."""
+        try:
+            return self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            return self._process.wait()
+
+    def _kill(self) -> None:
+        # Once: afterwards the number may be that of another process.
+        if self._ending.acquire(blocking=False):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def how_ended(code: int) -> str:
+    """The end of a process in words, from its exit code, which is negative for a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    cause = ", which the kernel sends when memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {-code} ({signal.strsignal(-code)}){cause}"
 
 
 class Parent:
-    """The child's end.
+    """The child's end."""
 
-    Parameters
-    ----------
-    report : int
-        File descriptor to write messages to.
-    """
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._sending = threading.Lock()
 
-    def __init__(self, report: int) -> None:
-        # Processes that the child starts must not hold this pipe open.
-        os.set_inheritable(report, False)
-        self._report = os.fdopen(report, "wb", buffering=0)
-        self._lock = threading.Lock()
-        self._messages: SimpleQueue[Message] = SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True, name="parent").start()
-
-    def send(self, message: Message) -> None:
+    def send(self, message: Any) -> None:
         """Send a message, from any thread."""
-        with self._lock:
-            self._report.write(orjson.dumps(message) + b"\n")
+        with self._sending:
+            self._pipe.send(message)
 
-    def receive(self) -> Message:
+    def receive(self) -> Any:
         """Wait for the parent's next message."""
-        return self._messages.get()
+        return ForkingPickler.loads(self._content())
 
-    def serve(self, jobs: Mapping[str, Callable[..., Any]]) -> None:
-        """Report that the child is ready, then do the jobs that the parent calls, until the parent ends."""
-        self.send({"ready": True})
+    def serve(self, context: Any, ready: Any = None, run: Callable[..., Reply] | None = None) -> None:
+        """Report that the child is ready, then run what the parent calls, until the parent ends.
+
+        Parameters
+        ----------
+        context
+            First argument of each function that is called.
+        ready
+            What `ChildProcess.await_ready` gives.
+        run : callable
+            Runs a call in place of `outcome`.
+        """
+        self.send(ready)
         while True:
-            self._answer(jobs, self.receive())
+            content = self._content()
+            self.send(_TAKEN)
+            try:
+                function, arguments, ids = ForkingPickler.loads(content)
+                with structlog.contextvars.bound_contextvars(**ids):
+                    self.send((run or outcome)(function, context, *arguments))
+            except Exception as error:
+                # An unknown function, or a result that cannot be sent.
+                self.send(_crashed("a call", error))
 
-    def _answer(self, jobs: Mapping[str, Callable[..., Any]], message: Message) -> None:
-        """Do the job of a call and send its result; also what cannot be encoded becomes a problem."""
+    def _content(self) -> bytes:
         try:
-            self.send({"result": jobs[message["job"]](**message["arguments"])})
-        except RcaError as error:
-            self.send({"problem": {"code": error.code, "detail": error.message, "hint": error.hint}})
-        except Exception as error:
-            _log.exception("a job of a child process failed", job=message.get("job"))
-            detail = f"unexpected {type(error).__name__}"
-            reason = str(error).encode(errors="replace").decode()
-            self.send({"problem": {"code": UNEXPECTED, "detail": detail, "reason": reason}})
+            return self._pipe.recv_bytes()
+        except EOFError:
+            _end_this_group()
 
-    def _listen(self) -> None:
-        try:
-            for line in sys.stdin.buffer:
-                self._messages.put(orjson.loads(line))
-        finally:
-            # Also after a line that the end of the parent cut off.
-            os.killpg(0, signal.SIGKILL)
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> Reply:
+    """Run a function; unexpected exceptions are logged."""
+    began = time.perf_counter()
+    try:
+        return Reply(function(*arguments), seconds=time.perf_counter() - began)
+    except RcaError as error:
+        reply = Reply(error=error.with_traceback(None))
+    except Exception as error:
+        reply = _crashed(function.__name__, error)
+    return replace(reply, seconds=time.perf_counter() - began)
+
+
+def main() -> None:
+    """Run the program that the parent names."""
+    descriptor = int(sys.argv[1])
+    # Processes that the child starts must not hold the pipe open.
+    os.set_inheritable(descriptor, False)
+    threading.Thread(target=_end_with_the_parent, daemon=True, name="parent").start()
+    parent = Parent(Connection(descriptor))
+    sys.path[:] = parent.receive()
+    program, arguments = parent.receive()
+    parent.send(outcome(program, parent, *arguments))
+
+
+def _crashed(what: str, error: Exception) -> Reply:
+    _log.error("%s failed unexpectedly", what, exc_info=error)
+    return Reply(crash=Crash(type(error).__name__, str(error)))
+
+
+def _end_with_the_parent() -> None:
+    # Not by `sys.stdin`, whose lock processes that the child forks would find taken.
+    os.read(0, 1)
+    _end_this_group()
+
+
+def _end_this_group() -> NoReturn:
+    os.killpg(0, signal.SIGKILL)
+    raise SystemExit

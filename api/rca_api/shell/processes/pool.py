@@ -16,8 +16,9 @@ from rca.deadline import Deadline
 from rca.diagnosis.result import ModelVersion
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
-from rca_api.shell.processes.process import Reply, Setup
-from rca_api.shell.processes.slot import Slot, WorkerDied, WorkerLost
+from rca_api.shell.processes.child_process import ChildEnded, Reply
+from rca_api.shell.processes.process import Setup
+from rca_api.shell.processes.slot import Slot
 from rca_api.shell.requests.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")
@@ -193,8 +194,8 @@ class ComputePool:
                 reply = await slot.run(task, arguments, deadline.begun())
                 renew = None
                 return self._value(reply)
-            except (WorkerLost, WorkerDied) as error:
-                renew = "died" if isinstance(error, WorkerDied) else "lost"
+            except ChildEnded as error:
+                renew = "died" if error.at_work else "lost"
                 ended[renew] += 1
                 self._retry(task.__name__, renew, ended[renew], error)
             except TimeoutError:
@@ -236,7 +237,6 @@ class ComputePool:
             self._metrics.staged(stage, timed)
         self._mean_seconds += _NEWEST_WEIGHT * (reply.seconds - self._mean_seconds)
         if reply.crash is not None:
-            _log.error("a task failed", traceback=reply.crash)
             raise ProblemError("internal-error", "The service failed; report this with the request id.")
         if reply.error is not None:
             raise reply.error
@@ -263,7 +263,7 @@ class ComputePool:
             began = time.monotonic()
             try:
                 report = await slot.start(setup)
-            except WorkerLost as error:
+            except ChildEnded as error:
                 _log.error("a process cannot be started", reason=str(error), pause_seconds=pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import multiprocessing
 import os
-import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from rca.errors import RcaError
 from rca_api.shell.observability import logs
 from rca_api.shell.observability.tracing import Timed, Watch
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
+from rca_api.shell.processes.child_process import Parent, Reply, outcome
 from rca_api.shell.store.window_store import WindowStore
 
 _log = structlog.stdlib.get_logger("rca_api.shell.processes")
@@ -85,27 +83,14 @@ class Report:
     failure: str | None
 
 
-@dataclass(frozen=True)
-class Reply:
-    """Outcome of a task: its value, its error, or the traceback of an unexpected exception."""
-
-    value: Any
-    stages: dict[str, Timed]
-    seconds: float
-    error: RcaError | None = None
-    crash: str | None = None
+def serve(parent: Parent, setup: Setup) -> None:
+    """Program of a child process: warm up, then run the tasks that the parent calls."""
+    context, report = initialize(setup)
+    parent.serve(context, report, call)
 
 
-class _Process:
-    """State of this process, made by `initialize`."""
-
-    context: Context
-    report: Report
-
-
-def initialize(setup: Setup) -> Context:
+def initialize(setup: Setup) -> tuple[Context, Report]:
     """Warm up and give what tasks use; never raises: the report says why the process cannot work."""
-    _end_with_the_parent()
     _name_this_process()
     logs.configure(setup.log_level)
     structlog.contextvars.bind_contextvars(process=os.getpid())
@@ -113,59 +98,28 @@ def initialize(setup: Setup) -> Context:
     command_process.take_over()
     command_process.forgo_pandas()
     windows = WindowStore(setup.window_store_url)
-    _Process.context = Context(LoadedBundles(setup.priors, setup.site), windows, setup.max_memory_bytes)
+    context = Context(LoadedBundles(setup.priors, setup.site), windows, setup.max_memory_bytes)
     model, failure = None, None
     try:
-        model = _Process.context.bundles.warm(setup.champion)
+        model = context.bundles.warm(setup.champion)
     except RcaError as error:
         failure = str(error)
     except Exception as error:
         failure = f"unexpected {type(error).__name__}: {error}"
-    _Process.report = Report(os.getpid(), model, failure)
     # The loaded objects stay, so full garbage collections need not visit them during requests.
     gc.collect()
     gc.freeze()
     _log.info("process ready", seconds=round(time.perf_counter() - began, 3), failure=failure)
-    return _Process.context
+    return context, Report(os.getpid(), model, failure)
 
 
-def report() -> Report:
-    """Report that this process is ready; its first task."""
-    return _Process.report
-
-
-def call(task: Callable[..., Any], arguments: tuple[Any, ...], ids: Mapping[str, Any]) -> Reply:
-    """Run one task; errors are part of the reply, so that they need not be picklable.
-
-    Parameters
-    ----------
-    ids : mapping
-        Ids for the log lines of this task, such as that of the request.
-    """
-    with structlog.contextvars.bound_contextvars(**ids):
-        reply = _run(task, arguments)
-        _log.debug("task", task=task.__name__, milliseconds=round(1e3 * reply.seconds, 2))
-    return reply
-
-
-def _run(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
-    try:
-        return _outcome(task, arguments)
-    finally:
-        _give_memory_back()
-
-
-def _outcome(task: Callable[..., Any], arguments: tuple[Any, ...]) -> Reply:
-    context = _Process.context
+def call(task: Callable[..., Any], context: Context, *arguments: Any) -> Reply:
+    """Run one task; the reply has its stages, too."""
     context.stages = {}
-    began = time.perf_counter()
-    try:
-        value = task(context, *arguments)
-    except RcaError as error:
-        return Reply(None, context.stages, time.perf_counter() - began, error=error.with_traceback(None))
-    except Exception:
-        return Reply(None, context.stages, time.perf_counter() - began, crash=traceback.format_exc())
-    return Reply(value, context.stages, time.perf_counter() - began)
+    reply = replace(outcome(task, context, *arguments), stages=context.stages)
+    _log.debug("task", task=task.__name__, milliseconds=round(1e3 * reply.seconds, 2))
+    _give_memory_back()
+    return reply
 
 
 def _give_memory_back() -> None:
@@ -183,15 +137,3 @@ def _name_this_process() -> None:
     # For `ps` and `top`; systems without this file show the name of the interpreter.
     with suppress(OSError):
         Path("/proc/self/comm").write_text("rca-compute")
-
-
-def _end_with_the_parent() -> None:
-    """End this process when its parent ends, even by SIGKILL: otherwise it would run for ever."""
-    parent = multiprocessing.parent_process()
-
-    def wait() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=wait, name="parent", daemon=True).start()

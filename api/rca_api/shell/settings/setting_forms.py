@@ -20,7 +20,6 @@ from rca.lab.training.tracking import is_uri
 from rca_api.shell.store.redis_pool import is_redis
 
 _DATABASES = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
-_QUEUES = re.compile(r"sqlite:///.|postgres(ql)?://.")
 _HOST = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**60
 #: Largest float by the end of the name: times of 30 years and ages of 100 years, which clocks can add.
@@ -93,10 +92,6 @@ def _is_rate(text: str) -> bool:
     return 0 < rate.amount <= _MOST and rate.multiples > 0
 
 
-def _is_queue(url: str) -> bool:
-    return is_redis(url) or _QUEUES.match(url) is not None
-
-
 def _is_scheduler(address: str) -> bool:
     read = urlsplit(address)
     return read.scheme in ("tcp", "tls", "ws", "wss") and bool(read.hostname) and bool(read.port)
@@ -137,5 +132,4 @@ _FORMS = {
     "webhook_hosts": Form(_are_hosts, 'needs names of hosts such as ["hooks.example.org", ".corp.example"]'),
     "tracking_uri": Form(is_uri, "needs a URI such as sqlite:///FILE or http://HOST:5000"),
     "dask_scheduler": Form(_is_scheduler, "needs an address such as tcp://HOST:8786, or tls://HOST:8786"),
-    "queue_url": Form(_is_queue, "needs a URL that begins with sqlite:///, redis:// or postgresql://"),
 }

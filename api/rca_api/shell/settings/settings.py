@@ -246,9 +246,6 @@ class Settings(BaseSettings):
     """Longest time that a request waits for the registry."""
     shadow_share: float = Field(0.0, ge=0, le=1)
     """Share of windows that the challenger diagnoses as well, after the answer; 0 for none."""
-    queue_url: str = ""
-    """Queue that wakes the worker: `sqlite:///`, `redis://` (extra `redis`) or `postgresql://`. Default: a
-    file in the data folder, or the PostgreSQL database."""
     collections_dir: Path | None = None
     """Folder of labelled collections for training runs."""
     cache_dir: Path = Path()
@@ -303,15 +300,9 @@ class Settings(BaseSettings):
         object.__setattr__(self, "data_dir", folder)
         object.__setattr__(self, "database_url", self.database_url or f"sqlite:///{folder / 'rca.db'}")
         object.__setattr__(self, "window_store_url", self.window_store_url or str(folder / "windows"))
-        object.__setattr__(self, "queue_url", self.queue_url or self._default_queue(folder))
         if self.cache_dir == Path():
             object.__setattr__(self, "cache_dir", folder / "examples")
         return self
-
-    def _default_queue(self, folder: Path) -> str:
-        if self.database_url.startswith("postgres"):
-            return "postgresql://" + self.database_url.partition("://")[2]
-        return f"sqlite:///{folder / 'queue.db'}"
 
     @property
     def drain_seconds(self) -> int:

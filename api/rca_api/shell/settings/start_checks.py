@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rca.classify.operator_inputs import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
@@ -36,10 +35,9 @@ SERVE = (
     "site",
     "runbooks",
     "sources",
-    "queue_url",
     "collections_dir",
 )
-WORKER = ("data_dir", "database_url", "window_store_url", "queue_url", "collections_dir", "cache_dir")
+WORKER = ("data_dir", "database_url", "window_store_url", "collections_dir", "cache_dir")
 DATABASE = ("database_url",)
 FEEDBACK = ("database_url", "window_store_url")
 _WRITABLE = "needs a folder that can be written"
@@ -71,10 +69,7 @@ def check(settings: Settings, names: tuple[str, ...]) -> None:
 
 def _origin(settings: Settings, name: str) -> str:
     """The setting that a value comes from: places that are not given are in the data folder."""
-    if name in settings.model_fields_set:
-        return name
-    shared = name == "queue_url" and "database_url" in settings.model_fields_set
-    return "database_url" if shared else "data_dir"
+    return name if name in settings.model_fields_set else "data_dir"
 
 
 def _database(url: str) -> None:
@@ -83,8 +78,7 @@ def _database(url: str) -> None:
         if database.is_sqlite:
             database.schema()
         else:
-            parameters: dict[str, Any] = dict(database.url.query)
-            _check_parameters(**parameters)
+            _check_parameters("postgresql://" + settings.database_url.partition("://")[2])
     except StoreError as error:
         raise InvalidInput(f"needs a file of SQLite that can be written: {error.message}") from None
     finally:
@@ -129,33 +123,19 @@ def _readable(read: Callable[[Path], object], what: str) -> Callable[[Path], Non
     return check_path
 
 
-def _queue(url: str) -> None:
-    kind, _, rest = url.partition("://")
-    if is_redis(url):
-        redis_pool(url, 1.0)
-    elif kind == "sqlite":
-        with _expecting("needs a file in a folder that can be written"):
-            file = Path(rest.removeprefix("/"))
-            _check_writable(file.parent)
-            if file.is_dir():
-                raise IsADirectoryError
-    else:
-        _check_parameters(f"postgresql://{rest}")
-
-
 def _collections(folder: Path) -> None:
     with _expecting("needs a folder that can be read"):
         list(folder.iterdir())
 
 
-def _check_parameters(url: str = "", **parameters: Any) -> None:
+def _check_parameters(url: str) -> None:
     """Refuse parameters of PostgreSQL that the driver would report at its first connection."""
     try:
         import psycopg
     except ImportError:
         raise no_postgres_driver() from None
     try:
-        read = psycopg.conninfo.conninfo_to_dict(url, **parameters)
+        read = psycopg.conninfo.conninfo_to_dict(url)
         # Several hosts have several ports.
         known = str(read.get("port", 1)).replace(",", "").isdecimal()
     except psycopg.ProgrammingError:
@@ -193,7 +173,6 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "site": _readable(Site.read, "a readable YAML file with costs and limits"),
     "runbooks": _readable(Library.read, "a folder of runbooks"),
     "sources": _readable(Sources.read, "a readable YAML file with Prometheus servers"),
-    "queue_url": _queue,
     "collections_dir": _collections,
     "cache_dir": _check_writable,
 }

@@ -1,4 +1,4 @@
-"""Connections to a Redis by its URL, with time limits: for shared counts of requests, and for the queue."""
+"""Connections to a Redis by its URL, with time limits, for shared counts of requests."""
 
 from __future__ import annotations
 
