@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: one benchmark by name, or all quick ones that need no arguments.
+"""``python -m benchmarks [NAME] [OPTIONS]``: one benchmark by name, or all quick ones.
 
 A benchmark is a module of this package that runs as a script, with one line in `BENCHMARKS`. Each runs in a
 process of its own, without the memory, threads and processor affinity of the others.
@@ -13,13 +13,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A module to run, its required arguments, and whether it takes minutes.
-
-    Benchmarks with required arguments and long ones run by name only.
-    """
+    """A module to run, and whether it takes minutes; long ones run by name only."""
 
     module: str
-    needs: str = ""
     long: bool = False
 
 
@@ -28,7 +24,6 @@ BENCHMARKS = {
     "antdt": Benchmark("benchmarks.antdt", long=True),
     "collect": Benchmark("benchmarks.collecting"),
     "diagnosis": Benchmark("benchmarks.diagnosis"),
-    "exporters": Benchmark("benchmarks.exporters", long=True),
     "killed-ranks": Benchmark("benchmarks.killed_ranks", long=True),
     "memory": Benchmark("benchmarks.memory", long=True),
     "online": Benchmark("benchmarks.online", long=True),
@@ -42,17 +37,16 @@ BENCHMARKS = {
     "star-selector": Benchmark("benchmarks.star_selector", long=True),
     "stragglar": Benchmark("benchmarks.stragglar", long=True),
     "tabular": Benchmark("benchmarks.tabular_ranking"),
-    "whatif": Benchmark("benchmarks.whatif_speed", needs="TRACES"),
 }
 
 
 def main(arguments: list[str]) -> int:
-    """Run the named benchmark with the remaining arguments, or every one that runs without any."""
+    """Run the named benchmark with the remaining arguments, or every quick one."""
     if not arguments:
         for name, benchmark in BENCHMARKS.items():
-            if benchmark.needs or benchmark.long:
-                sys.stderr.write(f"not run: python -m benchmarks {name} {benchmark.needs}".rstrip() + "\n")
-        chosen = [each for each in BENCHMARKS.values() if not (each.needs or each.long)]
+            if benchmark.long:
+                sys.stderr.write(f"not run: python -m benchmarks {name}\n")
+        chosen = [each for each in BENCHMARKS.values() if not each.long]
         return max(_run(benchmark, []) for benchmark in chosen)
     name, *rest = arguments
     if name not in BENCHMARKS:

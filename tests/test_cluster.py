@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from synthetic_trace import write
 
-from benchmarks.whatif_synthetic import write
 from rca.diagnosis.bundle import baseline
 from rca.lab.evaluation.run import evaluate_collection
 from rca.lab.training.collection import simulate_collection

@@ -1,4 +1,4 @@
-"""How often a ranking names the right column or service among its first."""
+"""How often a ranking names the right column among its first."""
 
 from __future__ import annotations
 
@@ -13,20 +13,9 @@ DEPTHS = (1, 2, 3, 4, 5)
 ROUNDS = 1000
 
 
-def column_hits(case: Case, ranking: Sequence[Hashable]) -> np.ndarray:
+def hits(case: Case, ranking: Sequence[Hashable]) -> np.ndarray:
     """Whether a right column is among the first 1, 2, ... 5."""
-    return _hits(list(ranking), case.causes)
-
-
-def service_hits(case: Case, ranking: Sequence[Hashable]) -> np.ndarray:
-    """Whether the right service is among the first 1, 2, ... 5 services, each counted once."""
-    named = [case.services[name] for name in ranking if name in case.services]
-    wanted = {case.services.get(name, str(name).rstrip("_")) for name in case.causes}
-    return _hits(list(dict.fromkeys(named)), frozenset(wanted))
-
-
-def _hits(order: list[Hashable], wanted: frozenset[Hashable]) -> np.ndarray:
-    return np.array([bool(wanted & set(order[:depth])) for depth in DEPTHS], dtype=float)
+    return np.array([bool(case.causes & set(ranking[:depth])) for depth in DEPTHS], dtype=float)
 
 
 def with_interval(values: np.ndarray) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import networkx
 import pandas as pd
@@ -22,21 +22,15 @@ class Case:
     normal, anomalous : DataFrame
     causes : frozenset
         Columns that are right answers; empty where nothing is wrong.
-    services : dict
-        Column -> service, for judging services; empty where columns have none.
     graph : networkx.DiGraph, optional
     target : hashable, optional
     worse : str
-    overlaps : bool
-        Whether other cases hold some of the same rows; they are not pooled, for too narrow an interval.
     """
 
     family: str
     normal: pd.DataFrame
     anomalous: pd.DataFrame
     causes: frozenset[Hashable]
-    services: dict[Hashable, str] = field(default_factory=dict)
     graph: networkx.DiGraph | None = None
     target: Hashable | None = None
     worse: Worse = "higher"
-    overlaps: bool = False

@@ -52,7 +52,6 @@ def _case(described: Path, normal: pd.DataFrame, graph: networkx.DiGraph) -> Cas
         normal=usual[components],
         anomalous=during[components],
         causes=frozenset({facts["root_cause"]["node"]}),
-        services={name: str(name) for name in components},
         graph=graph,
         target=target,
         worse="lower" if metric in LOWER_IS_WORSE else "higher",

@@ -37,7 +37,6 @@ def draw(rng: np.random.Generator, n_normal: int = 400, n_anomalous: int = 120) 
         normal=frame.iloc[:n_normal],
         anomalous=frame.iloc[n_normal:],
         causes=frozenset({f"p{slow}_seconds"}),
-        services={name: name.split("_")[0] for name in table},
         graph=_graph(n_stages),
         target=f"p{int(rng.integers(max(0, slow - 1), slow + 1))}_age",
     )

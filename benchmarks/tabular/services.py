@@ -47,7 +47,6 @@ def draw(rng: np.random.Generator, n_normal: int = 600, n_anomalous: int = 300) 
         normal=frame.iloc[:n_normal],
         anomalous=frame.iloc[n_normal:],
         causes=frozenset(f"s{culprit:02d}_{metric}" for metric in hit),
-        services={name: name.split("_")[0] for name in columns},
         graph=_graph(system),
         target="s00_error" if fault == "loss" else "s00_latency-90",
     )
@@ -69,7 +68,6 @@ def draw_latencies(rng: np.random.Generator) -> Case:
         normal=frame.iloc[:300],
         anomalous=frame.iloc[305:],
         causes=frozenset({f"s{culprit:02d}"}),
-        services={name: name for name in kept},
         graph=graph,
         target="s00",
     )

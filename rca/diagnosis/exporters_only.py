@@ -26,8 +26,7 @@ from rca.window.causes import DECIDING, SPECS, UNKNOWN, FailureMode
 from rca.window.window import Window
 
 #: Probability that a loud resource (from `LOUD_SCORE` on), and a very loud one, belongs to a rank at fault:
-#: the share among 400 simulated and 520 captured windows without their steps, by Laplace's rule
-#: (``python -m benchmarks exporters``).
+#: the share among 400 simulated and 520 captured windows without their steps, by Laplace's rule.
 RIGHT: dict[str, tuple[float, float]] = {
     "gpu_clock": (0.39, 0.86),
     "gpu_activity": (0.5, 0.5),

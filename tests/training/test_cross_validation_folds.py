@@ -18,7 +18,6 @@ from rca.lab.training.cross_validation.folds import (
     WORLD_SIZE,
     Fold,
     folds,
-    group_folds,
     scenarios_to_test,
 )
 from rca.lab.training.cross_validation.pool import Origin, Pool
@@ -156,33 +155,6 @@ def test_a_held_out_fact_of_captures_is_not_learned(pool: Pool, every: list[Fold
         assert not learned & {getattr(pool.origins[position], fact) for position in each.tested}
         tested += each.tested
     assert sorted(tested) == list(range(N_SIMULATED, N_SIMULATED + N_CAPTURES))
-
-
-def _strata(pool: Pool) -> dict[str, str]:
-    return dict(zip(pool.corpus.group, pool.corpus.mode, strict=True))
-
-
-def test_group_folds_test_every_group_once_and_learn_from_the_others(pool: Pool) -> None:
-    groups, modes = np.array(pool.corpus.group), np.array(pool.corpus.mode)
-    tested: list[int] = []
-    for each in group_folds(pool, 3, "outer", _strata(pool)):
-        held = np.isin(pool.origin, each.tested)
-        assert (held == ~each.learned).all()
-        assert not set(groups[held]) & set(groups[each.learned])
-        for part in ("train", "calibration", "test"):
-            assert set(modes[np.array(each.part) == part]) == {"healthy", "fail_slow", "fail_stop"}
-        tested += each.tested
-    assert sorted(tested) == list(range(len(pool.origins)))
-
-
-def test_inner_folds_stay_within_the_outer_one(pool: Pool) -> None:
-    outer, sibling = group_folds(pool, 2, "outer", _strata(pool))
-    learned = set(np.array(pool.corpus.group)[outer.learned])
-    inside = {group: mode for group, mode in _strata(pool).items() if group in learned}
-    for each in group_folds(pool, 2, "inner", inside):
-        assert not (each.learned & ~outer.learned).any()
-        assert not np.isin(pool.origin[~outer.learned], each.tested).any()
-        assert set(each.tested) != set(sibling.tested)
 
 
 def test_one_model_alone_cannot_be_held_out() -> None:

@@ -20,7 +20,6 @@ from rca.lab.evaluation.scores import Judged
 from rca.lab.training import heads
 from rca.lab.training.corpus import stack
 from rca.lab.training.cross_validation import generalise as module
-from rca.lab.training.cross_validation.driver import Results
 from rca.lab.training.cross_validation.folds import SEEN, SEVERITY, SIMULATION, WORLD_SIZE, Fold, folds
 from rca.lab.training.cross_validation.generalise import FoldAnswers, Generalisation, generalise, what_lacks
 from rca.lab.training.cross_validation.pool import Pool, build_pool
@@ -101,16 +100,6 @@ def test_finished_folds_are_not_fitted_again(
         generalise(N_WINDOWS, SEED, [mine], settings={"scope": {"num_leaves": 5}}, **options)
 
 
-def test_a_half_written_result_is_made_again(tmp_path: Path) -> None:
-    results = Results(tmp_path / "folds")
-    made = {"loss": [0.5, math.inf]}
-    assert results.remember("key", lambda: made) == made
-    assert results.remember("key", lambda: pytest.fail("made again")) == made
-    file = tmp_path / "folds" / "key.json"
-    file.write_text(file.read_text()[:-4])
-    assert results.remember("key", lambda: {"loss": [0.25]}) == {"loss": [0.25]}
-
-
 @pytest.mark.long
 @pytest.mark.slow
 def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
@@ -119,7 +108,6 @@ def test_the_facts_of_a_pool_are_those_of_its_windows(mine: Path) -> None:
         SEED,
         [mine],
         variants=2,
-        every_part=True,
         workers=HERE,
         cache=None,
         progress=lambda phase, done, total: None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import warnings
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -199,7 +198,7 @@ def test_labels_are_looked_at_before_anything_is_simulated(
         raise AssertionError("simulated before the labels were looked at")
 
     monkeypatch.setattr(module, "simulated_examples", simulated)
-    gather = examples.gathered if module is examples else partial(pool.build_pool, every_part=True)
+    gather = examples.gathered if module is examples else pool.build_pool
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
         gather(8, 1, [odd], variants=2, workers=HERE, cache=None, progress=lambda phase, done, total: None)
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from made_up_corpus import made_up_corpus
 
 from rca.classify.classifier import HEADS
 from rca.lab.training import heads
 from rca.lab.training.cross_validation import tune as module
-from rca.lab.training.cross_validation.driver import Results
-from rca.lab.training.cross_validation.held_out_loss import Losses, loss_change
-from rca.lab.training.cross_validation.pool import Origin, Pool
-from rca.lab.training.cross_validation.search import PRESENT, Values, search
 from rca.lab.training.cross_validation.tune import (
+    PRESENT,
+    Losses,
     TunedHead,
-    Tuner,
     Tuning,
+    Values,
+    group_folds,
+    loss_change,
     tune,
     tuned,
 )
@@ -37,7 +35,7 @@ def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "MAX_ROUNDS", 15)
 
 
-def _tuner(n_groups: int, *, informative: bool, trials: int = 6) -> Tuner:
+def _target(n_groups: int, *, informative: bool) -> Target:
     """Head `scope` with two rows per group; the first features depend on the class, or none does."""
     rng = np.random.default_rng(0)
     group = np.repeat([f"group-{number}" for number in range(n_groups)], 2)
@@ -46,37 +44,45 @@ def _tuner(n_groups: int, *, informative: bool, trials: int = 6) -> Tuner:
     if informative:
         rows[:, :40] = label[:, None] + rng.normal(0, 0.05, (group.size, 40))
     labels = tuple(np.array(["some", "job"])[label].tolist())
-    corpus = made_up_corpus(
-        group.size,
-        group=tuple(group.tolist()),
-    )
-    origins = [Origin(f"group-{number}", "fail_slow", frozenset(), 8) for number in range(n_groups)]
-    target = Target(rows, labels, ("some", "job"), np.array(corpus.part), np.ones(group.size), group)
-    pool = Pool(corpus, tuple(origins), np.arange(n_groups).repeat(2))
-    return Tuner("scope", target, pool, seed=1, trials=trials, n_folds=2)
+    return Target(rows, labels, ("some", "job"), np.full(group.size, "train"), np.ones(group.size), group)
 
 
-def _tuned(tuner: Tuner, folder: Path, workers: Workers = HERE) -> TunedHead:
-    (found,) = tuned([tuner], Results(folder), workers=workers)
+def _tuned(
+    target: Target, folder: Path, workers: Workers = HERE, *, trials: int = 6, n_folds: int = 2
+) -> TunedHead:
+    (found,) = tuned({"scope": target}, folder, "c" * 64, 1, trials, n_folds, workers=workers)
     return found
 
 
+class _Scored:
+    """Instead of fits: the loss of settings is the distance from a place where no search begins."""
+
+    tried: ClassVar[list[Values]] = []
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def losses(self, task: tuple[int, Values]) -> Losses:
+        self.tried.append(task[1])
+        return Losses(np.full(50, _bowl(task[1])), np.ones(50))
+
+
 def _bowl(values: Values) -> float:
-    """Best at a place that is not where the search begins."""
     return abs(np.log(values["learning_rate"] / 0.15)) + abs(values["feature_fraction"] - 0.3)
 
 
-def test_a_search_begins_with_the_present_settings_and_ends_no_worse() -> None:
-    tried: list[Values] = []
-
-    def loss(values: Values) -> float:
-        tried.append(dict(values))
-        return _bowl(values)
-
-    best = search(loss, 12, 1)
-    assert tried[0] == PRESENT
-    assert len(tried) == 12
-    assert _bowl(best) == min(map(_bowl, tried)) < _bowl(PRESENT)
+def test_a_search_begins_with_the_present_settings_and_ends_no_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_Fits", _Scored)
+    monkeypatch.setattr(_Scored, "tried", tried := [])
+    found = _tuned(_target(50, informative=False), tmp_path, trials=12)
+    # Two searches within the folds, both settings on both folds, and the search over all windows.
+    assert len(tried) == 2 * 12 + 2 * 2 + 12
+    last = tried[-12:]
+    assert last[0] == PRESENT
+    assert found.chosen is not None
+    assert _bowl(found.chosen) == min(map(_bowl, last)) < _bowl(PRESENT)
     for values in tried:
         assert values.keys() == TUNABLE.keys()
         for name, bounds in TUNABLE.items():
@@ -84,26 +90,27 @@ def test_a_search_begins_with_the_present_settings_and_ends_no_worse() -> None:
             assert not bounds.whole or isinstance(values[name], int)
 
 
-@pytest.mark.long
-def test_an_interrupted_run_has_the_same_result_and_repeats_no_search(
+def test_an_interrupted_run_has_the_same_result_and_repeats_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searches = 0
-
-    def interrupted(*given: Any) -> Values:
-        nonlocal searches
-        searches += 1
-        if searches == 2:
+    def interrupted(self: _Scored, task: tuple[int, Values]) -> Losses:
+        if len(tried) == 15:
             raise KeyboardInterrupt
-        return search(*given)
+        return usual(self, task)
 
-    tuner = _tuner(50, informative=True)
-    whole = _tuned(tuner, tmp_path / "whole")
-    monkeypatch.setattr(module, "search", interrupted)
+    usual = _Scored.losses
+    monkeypatch.setattr(module, "_Fits", _Scored)
+    target = _target(50, informative=False)
+    monkeypatch.setattr(_Scored, "tried", whole := [])
+    expected = _tuned(target, tmp_path / "whole", trials=12)
+    monkeypatch.setattr(_Scored, "tried", tried := [])
+    monkeypatch.setattr(_Scored, "losses", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        _tuned(tuner, tmp_path / "parts")
-    assert _tuned(tuner, tmp_path / "parts") == whole
-    assert searches - 1 == len(list((tmp_path / "whole").glob("*.json")))
+        _tuned(target, tmp_path / "parts", trials=12)
+    monkeypatch.setattr(_Scored, "losses", usual)
+    assert _tuned(target, tmp_path / "parts", trials=12) == expected
+    # The two trials of the round that was interrupted are fitted again at most.
+    assert len(whole) <= len(tried) <= len(whole) + 2
 
 
 @pytest.mark.long
@@ -112,14 +119,14 @@ def test_workers_have_no_influence_on_the_settings(
 ) -> None:
     # Workers have the usual number of rounds, too.
     monkeypatch.undo()
-    tuner = _tuner(50, informative=True)
-    alone = _tuned(tuner, tmp_path / "alone", Workers(1))
-    assert _tuned(tuner, tmp_path / "shared", two_workers) == alone
+    target = _target(50, informative=True)
+    alone = _tuned(target, tmp_path / "alone", Workers(1))
+    assert _tuned(target, tmp_path / "shared", two_workers) == alone
 
 
 def test_tuning_wins_where_the_present_settings_cannot_learn(tmp_path: Path) -> None:
     """There are fewer rows than a leaf of the present settings needs."""
-    found = _tuned(_tuner(50, informative=True), tmp_path)
+    found = _tuned(_target(50, informative=True), tmp_path)
     assert found.present == pytest.approx(np.log(2), abs=0.1)
     assert found.gain.low > 0.1
     assert found.chosen is not None
@@ -127,7 +134,7 @@ def test_tuning_wins_where_the_present_settings_cannot_learn(tmp_path: Path) -> 
 
 
 def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
-    found = _tuned(_tuner(40, informative=False), tmp_path)
+    found = _tuned(_target(40, informative=False), tmp_path)
     assert found.groups == 40
     assert abs(found.gain.value) < 0.05
     assert found.chosen is None
@@ -137,18 +144,34 @@ def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
 
 def test_a_gain_that_is_too_small_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_GAIN", 0.99)
-    found = _tuned(_tuner(50, informative=True), tmp_path)
+    found = _tuned(_target(50, informative=True), tmp_path)
     assert found.gain.low > 0.1
     assert found.chosen is None
     assert "less than 99% of the loss" in Tuning("", "", (found,)).table().rows[0][-1]
 
 
-def test_each_loss_is_of_the_tested_groups_without_them(tmp_path: Path) -> None:
-    tuner = _tuner(50, informative=True)
-    outer = tuner._folds("outer", {f"group-{number}": "" for number in range(50)})
-    assert [tuner.losses([fold], PRESENT).weight.size for fold in outer] == [25, 25]
-    better = tuner.losses(outer, PRESENT | {"min_data_in_leaf": 5})
-    assert better.mean < tuner.losses(outer, PRESENT).mean - 0.1
+def test_folds_test_every_group_once_and_learn_from_the_others() -> None:
+    target = _target(50, informative=True)
+    labels = np.array(target.labels)
+    tested: list[str] = []
+    for part in group_folds(target, 2, 1):
+        groups = {name: set(target.group[part == name]) for name in ("train", "calibration", "test")}
+        assert not groups["test"] & (groups["train"] | groups["calibration"])
+        assert not groups["train"] & groups["calibration"]
+        assert set().union(*groups.values()) == set(target.group)
+        for name in groups:
+            assert set(labels[part == name]) == {"some", "job"}
+        tested += groups["test"]
+    assert sorted(tested) == sorted(set(target.group))
+
+
+def test_inner_folds_stay_within_the_outer_one() -> None:
+    target = _target(50, informative=True)
+    outer, sibling = group_folds(target, 2, 1)
+    for part in group_folds(target, 2, 2, outer != "test"):
+        assert (part[outer == "test"] == "").all()
+        assert (part[outer != "test"] != "").all()
+        assert set(target.group[part == "test"]) != set(target.group[sibling == "test"])
 
 
 def test_a_change_of_the_loss_is_paired_by_group() -> None:
@@ -160,10 +183,9 @@ def test_a_change_of_the_loss_is_paired_by_group() -> None:
 
 
 def test_a_head_with_too_few_rows_is_not_tuned(tmp_path: Path) -> None:
-    tuner = _tuner(8, informative=True)
-    found = _tuned(replace(tuner, n_folds=4), tmp_path)
+    found = _tuned(_target(8, informative=True), tmp_path, n_folds=4)
     assert found.chosen is None
-    assert "not tuned: fewer than two classes" in Tuning("", "", (found,)).table().rows[0][-1]
+    assert "not tuned: fewer" in Tuning("", "", (found,)).table().rows[0][-1]
 
 
 @pytest.mark.long

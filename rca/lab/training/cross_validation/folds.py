@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from rca.arrays import BoolArray
+from rca.arrays import BoolArray, IntArray
 from rca.lab.evaluation.judged_rows import SEVERITIES, WORLD_SIZES, size_band
 from rca.lab.simulation.faults import FIRST_CAUSES
 from rca.lab.training.cross_validation.pool import Cell, Pool
@@ -21,20 +21,15 @@ SEEN = "other scenarios"
 SEVERITY = "causes at other severities"
 WORLD_SIZE = "other world sizes"
 SIMULATION = "captures, learned from simulation only"
-#: Facts of a capture that are held out value by value, and the words for them.
-CAPTURE_FACTS = {"scenario": "scenarios", "cluster": "clusters", "model": "models"}
 
 #: Healthy windows per tested window of a cell: a false-alarm rate needs many.
 HEALTHY_PER_CELL = 12
 SCENARIO_FOLDS = 3
-#: One group in so many of those that a group fold learns from calibrates, about as in a training.
-CALIBRATES = 6
 #: Folds per severity. Causes of one type are in different folds. One fold per cause would need many fits; a
 #: single fold would leave too little to learn from.
 CAUSE_GROUPS = 2
-#: One captured group in eight of each failure mode calibrates, and one validates: places in the order.
-_PART_OF_PLACE: dict[int, Part] = {1: "calibration", 4: "validation"}
-_PLACES = 8
+#: One captured group in eight calibrates, and one validates.
+PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -97,40 +92,6 @@ def scenarios_to_test(pool: Pool, per_cell: int) -> list[int]:
     return found
 
 
-def group_folds(pool: Pool, n: int, salt: str, stratum_of: Mapping[str, str]) -> list[Fold]:
-    """Folds of whole groups; every fold and every part gets the same share of each stratum.
-
-    Parameters
-    ----------
-    n : int
-        Number of folds.
-    salt : str
-        Another salt gives other folds: inner folds must not repeat the outer ones.
-    stratum_of : mapping of str to str
-        Stratum of each group. Windows of other groups are neither learned from nor tested.
-    """
-    place = places(stratum_of, salt)
-
-    def part_of(group: str, number: int) -> Part:
-        if group not in place or place[group] % n == number:
-            return "test"
-        return "calibration" if place[group] // n % CALIBRATES == 0 else "train"
-
-    groups = np.array(pool.corpus.group)
-    found = []
-    for number in range(n):
-        held = [group for group, each in place.items() if each % n == number]
-        found.append(
-            Fold(
-                split=f"{SEEN}, {salt}",
-                held_out=f"{number + 1} of {n}",
-                part=tuple(part_of(group, number) for group in pool.corpus.group),
-                tested=tuple(np.unique(pool.origin[np.isin(groups, held)]).tolist()),
-            )
-        )
-    return found
-
-
 def _fold(pool: Pool, split: str, held_out: str, learned: BoolArray, tested: Sequence[int]) -> Fold:
     """A fold whose learned windows are divided into the parts of a training.
 
@@ -138,27 +99,35 @@ def _fold(pool: Pool, split: str, held_out: str, learned: BoolArray, tested: Seq
     leave a part without a failure mode. Their groups are dealt to the parts, mode by mode.
     """
     corpus = pool.corpus
+    own = np.array(corpus.part)
+    part = np.where(learned, np.where(own == "test", "train", own), "test").astype("<U11")
     captured = np.flatnonzero(learned & ~pool.simulated)
-    place = places({corpus.group[position]: corpus.mode[position] for position in captured})
-    part: list[Part] = []
-    for kept, real, own, group in zip(learned, corpus.real, corpus.part, corpus.group, strict=True):
-        if not kept:
-            part.append("test")
-        elif real:
-            part.append(_PART_OF_PLACE.get(place[group] % _PLACES, "train"))
-        else:
-            part.append("train" if own == "test" else own)
-    return Fold(split, held_out, tuple(part), tuple(tested))
+    modes, groups = np.array(corpus.mode)[captured], np.array(corpus.group)[captured]
+    part[captured] = "train"
+    for name, dealt in zip(("calibration", "validation"), _dealt(modes, groups, PARTS), strict=False):
+        part[captured[dealt]] = name
+    return Fold(split, held_out, tuple(part.tolist()), tuple(tested))
 
 
-def places(stratum_of: Mapping[str, str], salt: str = "") -> dict[str, int]:
-    """Place of each name within its stratum, in an order that depends on a hash of the name only."""
-    found: dict[str, int] = {}
-    taken: Counter[str] = Counter()
-    for name in sorted(stratum_of, key=lambda each: hashlib.sha256(f"{salt}{each}".encode()).digest()):
-        found[name] = taken[stratum_of[name]]
-        taken[stratum_of[name]] += 1
-    return found
+def _dealt(strata: np.ndarray, groups: np.ndarray, n: int) -> Iterator[IntArray]:
+    """Positions of whole groups in `n` folds with like shares of each stratum; none if there are too few."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    if np.unique(groups).size < n:
+        return
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        for _, held in StratifiedGroupKFold(n, shuffle=True, random_state=0).split(strata, strata, groups):
+            yield held
+
+
+def _one_out(values: Sequence[str]) -> Iterator[tuple[str, IntArray]]:
+    """Each value and the positions that have it, if there are several values."""
+    from sklearn.model_selection import LeaveOneGroupOut
+
+    if len(set(values)) > 1:
+        for _, held in LeaveOneGroupOut().split(values, groups=values):
+            yield values[held[0]], held
 
 
 def _without(pool: Pool, held: Collection[int]) -> BoolArray:
@@ -166,11 +135,14 @@ def _without(pool: Pool, held: Collection[int]) -> BoolArray:
 
 
 def _other_scenarios(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
-    place = places({pool.origins[position].id: "" for position in tested})
-    for number in range(SCENARIO_FOLDS):
-        held = [each for each in tested if place[pool.origins[each].id] % SCENARIO_FOLDS == number]
-        name = f"{number + 1} of {SCENARIO_FOLDS}"
-        yield _fold(pool, SEEN, name, pool.simulated & _without(pool, held), tuple(held))
+    from sklearn.model_selection import GroupKFold
+
+    names = [pool.origins[position].id for position in tested]
+    deal = GroupKFold(SCENARIO_FOLDS, shuffle=True, random_state=0).split(names, groups=names)
+    for number, (_, places) in enumerate(deal, start=1):
+        held = np.array(tested)[places].tolist()
+        learned = pool.simulated & _without(pool, held)
+        yield _fold(pool, SEEN, f"{number} of {SCENARIO_FOLDS}", learned, held)
 
 
 def _severities(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
@@ -188,27 +160,28 @@ def _severities(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
 
 def _world_sizes(pool: Pool, tested: Sequence[int]) -> Iterator[Fold]:
     bands = np.array([size_band(size) for size in pool.world_size.tolist()])
-    for _, band in WORLD_SIZES:
-        wanted = tuple(each for each in tested if size_band(pool.origins[each].world_size) == band)
+    held = dict(_one_out([size_band(pool.origins[each].world_size) for each in tested]))
+    for band in (name for _, name in WORLD_SIZES if name in held):
+        wanted = np.array(tested)[held[band]].tolist()
         yield _fold(pool, WORLD_SIZE, band, pool.simulated & (bands != band), wanted)
 
 
 def _captures(pool: Pool) -> Iterator[Fold]:
     """Captures held out by a fact; as in a training, all other windows are learned from."""
-    captured = {position: origin for position, origin in enumerate(pool.origins) if origin.real}
-    if not captured:
+    captured = np.array([position for position, origin in enumerate(pool.origins) if origin.real], dtype=int)
+    if not captured.size:
         return
-    yield _fold(pool, SIMULATION, "all captures", pool.simulated, tuple(captured))
-    for fact, name in CAPTURE_FACTS.items():
-        kind = {position: str(getattr(origin, fact)) for position, origin in captured.items()}
-        if fact == "scenario":
-            mode = {origin.scenario: origin.mode for origin in captured.values()}
-            place = places(mode)
-            kind = {
-                position: f"{place[each] % SCENARIO_FOLDS + 1} of {SCENARIO_FOLDS}"
-                for position, each in kind.items()
-            }
-        kinds = sorted(set(kind.values()) - {""})
-        for held_out in kinds if len(kinds) > 1 else ():
-            held = tuple(position for position, each in kind.items() if each == held_out)
-            yield _fold(pool, f"captures of other {name}", held_out, _without(pool, held), held)
+    origins = [pool.origins[position] for position in captured]
+    yield _fold(pool, SIMULATION, "all captures", pool.simulated, captured.tolist())
+    modes, scenarios = (np.array([getattr(each, name) for each in origins]) for name in ("mode", "scenario"))
+    splits = [
+        ("scenarios", f"{number} of {SCENARIO_FOLDS}", held)
+        for number, held in enumerate(_dealt(modes, scenarios, SCENARIO_FOLDS), start=1)
+    ]
+    for fact in ("cluster", "model"):
+        known = [place for place, each in enumerate(origins) if getattr(each, fact)]
+        values = [str(getattr(origins[place], fact)) for place in known]
+        splits += [(f"{fact}s", value, np.array(known)[held]) for value, held in _one_out(values)]
+    for name, held_out, places in splits:
+        held = captured[places].tolist()
+        yield _fold(pool, f"captures of other {name}", held_out, _without(pool, held), held)

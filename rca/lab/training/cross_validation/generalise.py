@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rca.diagnosis.bundle import baseline
+from rca.errors import SourceError
 from rca.lab.evaluation.judged_rows import JudgedRow
 from rca.lab.evaluation.run import Plan, evaluate_entries
-from rca.lab.evaluation.scores import Judged
 from rca.lab.evaluation.simulated import evaluate_simulated
 from rca.lab.training.bundle import write_bundle
 from rca.lab.training.classifier_fit import learn
 from rca.lab.training.corpus import Corpus
-from rca.lab.training.cross_validation.driver import Results, cross_validate
 from rca.lab.training.cross_validation.folds import Fold, folds
 from rca.lab.training.cross_validation.pool import Pool, build_pool
 from rca.lab.training.feature_cache import FeatureCache
-from rca.lab.training.heads import targets
+from rca.lab.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE, targets
 from rca.lab.training.held_out import SIGNALS, named
 from rca.lab.training.settings import Settings
 from rca.lab.training.weighting import REAL_SHARE, balanced
-from rca.workers import HERE, Workers
+from rca.workers import HERE, Workers, code_digest
 
 Progress = Callable[[str, int, int], None]
 
@@ -108,23 +106,17 @@ def generalise(
         seed,
         collections,
         variants=variants,
-        every_part=True,
         workers=workers,
         cache=cache,
         progress=progress,
     )
     todo, found = folds(pool, per_cell), []
-
-    def score(fold: Fold) -> dict[str, Any]:
-        return _scored(pool, fold, seed, settings, workers)
-
-    depends_on = ["generalise", seed, baseline().model.sha256, settings]
+    scored = _kept_in(results)
+    depends_on = [pool.digest, code_digest(), PARAMETERS, MAX_ROUNDS, PATIENCE, seed, baseline().model.sha256]
     for done, fold in enumerate(todo):
         progress("fitting and testing, fold by fold", done, len(todo))
         progress(f"{fold.split}: {fold.held_out}", 0, 0)
-        (result,) = cross_validate(pool, [fold], score, depends_on=depends_on, results=Results(results))
-        rows = tuple(JudgedRow(**{**row, "judged": Judged(**row["judged"])}) for row in result["rows"])
-        found.append(FoldAnswers(fold.split, fold.held_out, int(fold.learned.sum()), rows, result["lacking"]))
+        found.append(scored(pool, fold, seed, settings, workers, depends_on))
     progress("fitting and testing, fold by fold", len(todo), len(todo))
     options = {"windows": n_windows, "seed": seed, "per-cell": per_cell, "variants": variants}
     given = [f"--{name} {value}" for name, value in options.items()]
@@ -142,18 +134,31 @@ def what_lacks(corpus: Corpus) -> str:
     return ""
 
 
+def _kept_in(folder: Path) -> Callable[..., FoldAnswers]:
+    """`_scored`, whose results are kept in a folder."""
+    from joblib import Memory
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SourceError(f"cannot write into {folder}: {error.strerror or error}") from error
+    kept: Callable[..., FoldAnswers] = Memory(folder, verbose=0).cache(_scored, ignore=["pool", "workers"])
+    return kept
+
+
 def _scored(
     pool: Pool,
     fold: Fold,
     seed: int,
     settings: Settings | None,
     workers: Workers,
-) -> dict[str, Any]:
+    depends_on: Sequence[object],  # noqa: ARG001 - the kept result is named after it
+) -> FoldAnswers:
     """Judged rows of the tested windows, with every set of signals."""
     corpus = replace(pool.corpus, part=fold.part)
     corpus = replace(corpus, weight=balanced(corpus, REAL_SHARE))
     if lacking := what_lacks(corpus):
-        return {"lacking": lacking, "rows": []}
+        return FoldAnswers(fold.split, fold.held_out, int(fold.learned.sum()), lacking=lacking)
     tested = [pool.origins[position] for position in fold.tested]
     seeds = [origin.seed for origin in tested if origin.seed is not None]
     entries = [origin.entry for origin in tested if origin.entry is not None]
@@ -169,4 +174,4 @@ def _scored(
         if entries:
             plan = Plan(signals=SIGNALS, bundle=bundle)
             rows += evaluate_entries(entries, plan, workers=workers).rows
-    return {"lacking": "", "rows": [asdict(row) for row in rows]}
+    return FoldAnswers(fold.split, fold.held_out, int(fold.learned.sum()), tuple(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -108,7 +108,6 @@ def build_pool(
     collections: Sequence[Path],
     *,
     variants: int,
-    every_part: bool,
     workers: Workers,
     cache: FeatureCache | None,
     progress: Progress,
@@ -121,8 +120,6 @@ def build_pool(
         The simulated corpus, as of `rca.lab.training.run.train`.
     variants : int
         Variants of each capture, see `rca.lab.training.incidents.varied`.
-    every_part : bool
-        Whether to include the test part: the manifests' ``split``, and the hash of simulated scenarios.
     workers, cache
         Without influence on the result.
     progress : callable
@@ -134,16 +131,18 @@ def build_pool(
         As `rca.lab.training.incidents.learned_incidents`, before anything is simulated.
     """
     captures = {
-        name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
+        name: learned_incidents(folder, every_part=True) for name, folder in named(collections).items()
     }
     examples = []
     for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)
-    kept = [position for position, each in enumerate(examples) if every_part or each.part != "test"]
-    examples = [examples[position] for position in kept]
     seeds = scenario_seeds(n_windows, seed)
-    origins = list(_simulated([each.mode for each in examples], [seeds[each] for each in kept], workers))
+    facts = workers.map(scenario_facts, seeds, chunk=CHUNK)
+    origins = [
+        Origin(scenario_group(of), each.mode, cells, size, seed=of)
+        for each, of, (cells, size) in zip(examples, seeds, facts, strict=True)
+    ]
     counts = [1] * len(examples)
     for name, found in captures.items():
         batches = varied_incidents(found, seed, workers=workers, variants=variants, cache=cache)
@@ -154,12 +153,6 @@ def build_pool(
             counts.append(len(batch))
             progress("varying real windows", done, len(found))
     return Pool(stack(examples), tuple(origins), np.repeat(np.arange(len(origins)), counts))
-
-
-def _simulated(modes: Sequence[str], seeds: Sequence[int], workers: Workers) -> Iterator[Origin]:
-    facts = workers.map(scenario_facts, seeds, chunk=CHUNK)
-    for mode, seed, (cells, size) in zip(modes, seeds, facts, strict=True):
-        yield Origin(scenario_group(seed), mode, cells, size, seed=seed)
 
 
 def scenario_facts(seed: int) -> tuple[frozenset[Cell], int]:

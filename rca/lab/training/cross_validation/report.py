@@ -51,21 +51,6 @@ class Line:
     scores: dict[str, Estimate]
     minus_seen: dict[str, Difference]
 
-    def as_dict(self) -> dict[str, Any]:
-        """The line for JSON."""
-        return {
-            "split": self.split,
-            "by": self.by,
-            "group": self.group,
-            "signals": self.signals,
-            "windows": self.windows,
-            "scores": {name: found.as_row() for name, found in self.scores.items()},
-            "minus_seen": {
-                name: {**found.estimate.as_row(), "differing": found.differing, "verdict": found.verdict}
-                for name, found in self.minus_seen.items()
-            },
-        }
-
 
 def lines(found: Generalisation) -> list[Line]:
     """Every split's answers: by severity and cause, or by what was held out."""
@@ -157,7 +142,21 @@ def document(found: Generalisation, held: Sequence[Line]) -> dict[str, Any]:
                 }
                 for fold in found.folds
             ],
-            "lines": [each.as_dict() for each in held],
+            "lines": [
+                {
+                    **vars(each),
+                    "scores": {name: value.as_row() for name, value in each.scores.items()},
+                    "minus_seen": {
+                        name: {
+                            **value.estimate.as_row(),
+                            "differing": value.differing,
+                            "verdict": value.verdict,
+                        }
+                        for name, value in each.minus_seen.items()
+                    },
+                }
+                for each in held
+            ],
         }
     )
     return plain

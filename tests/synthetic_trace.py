@@ -6,8 +6,6 @@ from the replay itself, so waits are consistent.
 
 from __future__ import annotations
 
-import argparse
-import time
 from pathlib import Path
 
 import numpy as np
@@ -122,16 +120,3 @@ def _keys(reference: Reference, dp: int) -> pa.Table:
             "gmc": tiled(reference.global_chunk, pa.int16()),
         }
     )
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--dp", type=int, default=2500)
-    parser.add_argument("--pp", type=int, default=4)
-    parser.add_argument("--microbatches", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=100)
-    given = parser.parse_args()
-    began = time.perf_counter()
-    rows = write(given.path, dp=given.dp, pp=given.pp, microbatches=given.microbatches, steps=given.steps)
-    print(f"{rows:,} rows in {time.perf_counter() - began:.1f} s, {given.path.stat().st_size / 1e6:.0f} MB")
