@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
-from rca_api.webhooks.addresses import Policy, Refused, Resolve, Target, look_up
-from rca_api.webhooks.outbox import Claimed
+from rca_api.webhooks.addresses import Policy, Refused, Resolve, WebhookTarget, look_up
+from rca_api.webhooks.outbox import ClaimedMessage
 from rca_api.webhooks.signing import headers
 
 USER_AGENT = "straggler-rca"
@@ -58,7 +58,7 @@ class Sender:
     timeout_seconds: float
     look_up: Resolve = look_up
 
-    def send(self, claimed: Claimed, timestamp: int) -> Outcome:
+    def send(self, claimed: ClaimedMessage, timestamp: int) -> Outcome:
         """Send a delivery once; failures of the receiver or the network are outcomes, not exceptions."""
         try:
             target = self.policy.resolve(claimed.url, self.look_up)
@@ -109,7 +109,7 @@ class Sender:
         return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
 
 
-def _connection(target: Target, address: str, timeout: float) -> HTTPConnection:
+def _connection(target: WebhookTarget, address: str, timeout: float) -> HTTPConnection:
     """A connection to the checked address that verifies the certificate of the host name."""
     if target.scheme == "http":
         return HTTPConnection(address, target.port, timeout=timeout)

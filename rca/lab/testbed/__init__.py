@@ -10,7 +10,7 @@ groups and real-time scheduling need root. See ``docs/explanation/simulation-and
 
 from __future__ import annotations
 
-from rca.lab.testbed.catalogue import BENIGN, FAULTS, FaultKind
+from rca.lab.testbed.catalogue import BENIGN, FAULTS, InjectableFault
 from rca.lab.testbed.probe import Capabilities, probe
 from rca.lab.testbed.scenario import Fault, JobShape, Scenario, read_scenario
 
@@ -19,7 +19,7 @@ __all__ = [
     "FAULTS",
     "Capabilities",
     "Fault",
-    "FaultKind",
+    "InjectableFault",
     "JobShape",
     "Scenario",
     "probe",

@@ -34,7 +34,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Step(_Frozen):
+class RunbookStep(_Frozen):
     """A step to do.
 
     `commands` has one command for each place, or none where a person acts. `changes` marks what has to be
@@ -78,7 +78,7 @@ class Runbook(_Frozen):
         Blamed ranks, nodes and devices, in words.
     notes : list of str
         What is unusual about this incident.
-    verify, contain, fix, confirm : list of Step
+    verify, contain, fix, confirm : list of RunbookStep
         Numbered across the sections.
     plan : list of str
         Actions that the diagnosis suggests against the cause, with gain and cost.
@@ -95,13 +95,13 @@ class Runbook(_Frozen):
     places: list[str]
     notes: list[str]
     replace: list[Open]
-    verify: list[Step]
-    contain: list[Step]
-    fix: list[Step]
+    verify: list[RunbookStep]
+    contain: list[RunbookStep]
+    fix: list[RunbookStep]
     plan: list[str]
     roll_back: list[UndoneStep]
     escalate: list[Escalation]
-    confirm: list[Step]
+    confirm: list[RunbookStep]
 
 
 def runbook(
@@ -125,7 +125,7 @@ def runbook(
     """
     source = library.source(cause)
     writer = _Writer(library, platform or library.common.platform or "host", incident)
-    sections: dict[SectionName, list[Step]] = {}
+    sections: dict[SectionName, list[RunbookStep]] = {}
     undone: list[UndoneStep] = []
     number = 0
     for section in SECTIONS:
@@ -191,10 +191,10 @@ class _Writer:
     used: dict[str, None] = field(default_factory=dict)
     shown_by: dict[str, int] = field(default_factory=dict)
 
-    def step(self, step: StepSource, number: int) -> Step:
+    def step(self, step: StepSource, number: int) -> RunbookStep:
         for name in step.shows:
             self.shown_by.setdefault(name, number)
-        return Step(
+        return RunbookStep(
             number=number,
             do=self.text(step.do),
             commands=self.commands(step.run, step.at),

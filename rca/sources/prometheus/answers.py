@@ -57,7 +57,7 @@ class TooMuchError(SourceError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrometheusAnswer:
     """One answer of a server.
 
     Attributes
@@ -73,7 +73,7 @@ class Answer:
     body: bytearray
 
     @classmethod
-    def read(cls, status: int, headers: Iterable[tuple[str, str]], content: IO[bytes]) -> Answer:
+    def read(cls, status: int, headers: Iterable[tuple[str, str]], content: IO[bytes]) -> PrometheusAnswer:
         """Read the body of an answer.
 
         Raises

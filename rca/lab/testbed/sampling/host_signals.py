@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rca.lab.testbed.cgroups import Groups
+from rca.lab.testbed.cgroups import ControlGroups
 from rca.lab.testbed.names import node_name
 from rca.lab.testbed.sampling import parsers
 from rca.lab.testbed.sampling.series import Series
@@ -15,7 +15,7 @@ PROC = Path("/proc")
 CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
-def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, rank: int) -> None:
+def sample_rank_groups(series: Series, time: float, groups: ControlGroups, node: int, rank: int) -> None:
     """Append the counters of the rank's groups, with cAdvisor's names."""
     name = node_name(node)
     unified = groups.path("unified", node, rank)
@@ -34,7 +34,7 @@ def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, r
         series.add(time, reads, node=name, rank=rank, device=device)
 
 
-def sample_node_groups(series: Series, time: float, groups: Groups, node: int) -> None:
+def sample_node_groups(series: Series, time: float, groups: ControlGroups, node: int) -> None:
     """Append the counters of the node's groups, with the node exporter's names."""
     unified = groups.path("unified", node)
     if unified is None:
@@ -60,7 +60,7 @@ def pressures(folder: Path, prefix: str, suffix: str = ".pressure") -> dict[str,
     return values
 
 
-def _reads(groups: Groups, node: int, rank: int) -> dict[str, int]:
+def _reads(groups: ControlGroups, node: int, rank: int) -> dict[str, int]:
     folder = groups.path("blkio", node, rank)
     if folder is None:
         return {}
