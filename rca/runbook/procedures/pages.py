@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from rca.runbook.phrases import clean
-from rca.runbook.procedures.runbook import Runbook, RunbookStep, UndoneStep
+from rca.runbook.procedures.runbook import Runbook, Step, UndoneStep
 from rca.runbook.procedures.sources import PLATFORMS
 
 #: Marks a step that changes something.
@@ -123,7 +123,7 @@ def _facts(runbook: Runbook) -> list[str]:
     return facts + runbook.notes
 
 
-def _sections(runbook: Runbook) -> list[tuple[str, list[RunbookStep]]]:
+def _sections(runbook: Runbook) -> list[tuple[str, list[Step]]]:
     return [
         ("Verify", runbook.verify),
         ("Contain", runbook.contain),
@@ -132,7 +132,7 @@ def _sections(runbook: Runbook) -> list[tuple[str, list[RunbookStep]]]:
     ]
 
 
-def _marked(step: RunbookStep, bold: str = "") -> str:
+def _marked(step: Step, bold: str = "") -> str:
     return f"{bold}{CHANGES}{bold}: {step.do}" if step.changes else step.do
 
 
@@ -140,7 +140,7 @@ def _of_step(undone: UndoneStep) -> str:
     return "" if undone.number is None else f"Step {undone.number}: "
 
 
-def _seen(step: RunbookStep, section: str) -> list[str]:
+def _seen(step: Step, section: str) -> list[str]:
     """What is seen if the cause is confirmed, or the step worked, and if not."""
     good, bad = ("This cause", "Not this cause") if section == "Verify" else ("Expect", "Otherwise")
     seen = [(good, step.confirmed), (bad, step.otherwise)]

@@ -34,7 +34,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class RunbookStep(_Frozen):
+class Step(_Frozen):
     """A step to do.
 
     `commands` has one command for each place, or none where a person acts. `changes` marks what has to be
@@ -78,7 +78,7 @@ class Runbook(_Frozen):
         Blamed ranks, nodes and devices, in words.
     notes : list of str
         What is unusual about this incident.
-    verify, contain, fix, confirm : list of RunbookStep
+    verify, contain, fix, confirm : list of Step
         Numbered across the sections.
     plan : list of str
         Actions that the diagnosis suggests against the cause, with gain and cost.
@@ -95,13 +95,13 @@ class Runbook(_Frozen):
     places: list[str]
     notes: list[str]
     replace: list[Open]
-    verify: list[RunbookStep]
-    contain: list[RunbookStep]
-    fix: list[RunbookStep]
+    verify: list[Step]
+    contain: list[Step]
+    fix: list[Step]
     plan: list[str]
     roll_back: list[UndoneStep]
     escalate: list[Escalation]
-    confirm: list[RunbookStep]
+    confirm: list[Step]
 
 
 def runbook(
@@ -125,7 +125,7 @@ def runbook(
     """
     source = library.source(cause)
     writer = _Writer(library, platform or library.common.platform or "host", incident)
-    sections: dict[SectionName, list[RunbookStep]] = {}
+    sections: dict[SectionName, list[Step]] = {}
     undone: list[UndoneStep] = []
     number = 0
     for section in SECTIONS:
@@ -191,10 +191,10 @@ class _Writer:
     used: dict[str, None] = field(default_factory=dict)
     shown_by: dict[str, int] = field(default_factory=dict)
 
-    def step(self, step: StepSource, number: int) -> RunbookStep:
+    def step(self, step: StepSource, number: int) -> Step:
         for name in step.shows:
             self.shown_by.setdefault(name, number)
-        return RunbookStep(
+        return Step(
             number=number,
             do=self.text(step.do),
             commands=self.commands(step.run, step.at),
