@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 from rca.collect.device_marks import marks_of_gpu
 from rca.collect.exits import STOPPED, WITHIN_STEP, error_text, exit_code
 from rca.collect.identity import identify
-from rca.collect.recorder import Faults, Recorder, Settings
+from rca.collect.recorder import Faults, Recorder, RecorderSettings
 from rca.collect.timers import StepTimer
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def start(
     if parallelism is not None:
         header["parallelism"] = {name: int(size) for name, size in parallelism.items()}
     who = partial(identify, rank, world_size, node, job_id)
-    settings = Settings(Path(target), who, header, max(1 << 16, int(max_bytes)))
+    settings = RecorderSettings(Path(target), who, header, max(1 << 16, int(max_bytes)))
     timer = StepTimer()
     if os.environ.get("RCA_COLLECT_GPU", "").strip().lower() not in _OFF:
         timer.find_marks = partial(marks_of_gpu, timer.write)

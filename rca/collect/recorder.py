@@ -35,7 +35,7 @@ END_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class RecorderSettings:
     """What `rca.collect.start` was given.
 
     Attributes
@@ -90,7 +90,7 @@ class Recorder:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RecorderSettings,
         timer: StepTimer,
         faults: Faults,
         wall: Callable[[], float] = time.time,

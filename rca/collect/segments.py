@@ -45,7 +45,7 @@ _MOST_BLOCK_BYTES = 1 << 26
 
 
 @dataclass
-class Segment:
+class TimedSegment:
     """Content of one file.
 
     Attributes
@@ -154,7 +154,7 @@ def _block(kind: bytes, content: bytes) -> bytes:
     return _BLOCK.pack(_MARKER, kind, len(content), zlib.crc32(kind + content)) + content
 
 
-def read_segment(body: bytes) -> Segment:
+def read_segment(body: bytes) -> TimedSegment:
     """Decode one file; blocks that are damaged or cut are skipped and counted.
 
     Raises
@@ -188,7 +188,7 @@ def read_segment(body: bytes) -> Segment:
         kind: np.concatenate(parts) if parts else np.empty((0, width[kind])) for kind, parts in found.items()
     }
     last_open = tables[OPEN_STEP][-1] if len(tables[OPEN_STEP]) else None
-    return Segment(header, tables[STEPS], last_open, tables[SAMPLES], events, damaged)
+    return TimedSegment(header, tables[STEPS], last_open, tables[SAMPLES], events, damaged)
 
 
 def _header(line: bytes) -> Mapping[str, Any]:

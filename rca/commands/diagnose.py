@@ -32,7 +32,7 @@ rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
 MAX_BYTES = 1024**3
 
 
-class Format(StrEnum):
+class DiagnosisFormat(StrEnum):
     """How the diagnosis is written."""
 
     json = "json"
@@ -42,7 +42,12 @@ class Format(StrEnum):
     table = "table"
 
 
-_BY_SUFFIX = {".json": Format.json, ".md": Format.markdown, ".html": Format.html, ".txt": Format.table}
+_BY_SUFFIX = {
+    ".json": DiagnosisFormat.json,
+    ".md": DiagnosisFormat.markdown,
+    ".html": DiagnosisFormat.html,
+    ".txt": DiagnosisFormat.table,
+}
 
 
 def command(
@@ -57,7 +62,7 @@ def command(
         ),
     ] = None,
     format_: Annotated[
-        Format | None,
+        DiagnosisFormat | None,
         typer.Option(
             "--format",
             "-f",
@@ -154,13 +159,13 @@ def command(
     )
     try:
         # Errors are all that stderr has for programs.
-        window = _window(path, asked, quiet=chosen is Format.json)
+        window = _window(path, asked, quiet=chosen is DiagnosisFormat.json)
         window = served_by(window, topology)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
-        fail(error, as_json=chosen is Format.json)
+        fail(error, as_json=chosen is DiagnosisFormat.json)
     text = _render(diagnosis, chosen, window, verbose=verbose, path=None if path == "-" else path)
-    write(text, output, quiet=format_ is Format.json)
+    write(text, output, quiet=format_ is DiagnosisFormat.json)
     raise typer.Exit(VERDICT_CODES[diagnosis.verdict])
 
 
@@ -237,26 +242,28 @@ def _diagnose(
     )
 
 
-def _default_format(output: Path | None) -> Format:
+def _default_format(output: Path | None) -> DiagnosisFormat:
     if output is not None:
         if output.suffix and output.suffix.lower() not in _BY_SUFFIX:
             raise typer.BadParameter(
                 f"{output.suffix} says no format: use {', '.join(_BY_SUFFIX)}, or --format",
                 param_hint="--output",
             )
-        return _BY_SUFFIX.get(output.suffix.lower(), Format.markdown)
-    return Format.table if sys.stdout.isatty() else Format.markdown
+        return _BY_SUFFIX.get(output.suffix.lower(), DiagnosisFormat.markdown)
+    return DiagnosisFormat.table if sys.stdout.isatty() else DiagnosisFormat.markdown
 
 
-def _render(diagnosis: Diagnosis, chosen: Format, window: Window, *, verbose: bool, path: str | None) -> str:
-    if chosen is Format.json:
+def _render(
+    diagnosis: Diagnosis, chosen: DiagnosisFormat, window: Window, *, verbose: bool, path: str | None
+) -> str:
+    if chosen is DiagnosisFormat.json:
         return diagnosis.to_json(indent=2)
     from rca.runbook import render
 
-    if chosen is Format.table:
+    if chosen is DiagnosisFormat.table:
         return rendered(render(diagnosis, "terminal", verbose=verbose, path=path))
-    if chosen is Format.slack:
+    if chosen is DiagnosisFormat.slack:
         return render(diagnosis, "slack")
-    if chosen is Format.html:
+    if chosen is DiagnosisFormat.html:
         return render(diagnosis, "html", verbose=verbose, window=window)
     return render(diagnosis, "markdown", verbose=verbose, path=path)

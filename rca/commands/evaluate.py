@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.commands.progress import Report, progress
+from rca.commands.progress import ProgressReport, progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput, RcaError
 from rca.terminal import fail, rendered, table_of, write
@@ -181,7 +181,12 @@ def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
 
 
 def _with_baselines(
-    plan: Plan, collection: Path, source: Path | None, n_windows: int, workers: Workers, report: Report
+    plan: Plan,
+    collection: Path,
+    source: Path | None,
+    n_windows: int,
+    workers: Workers,
+    report: ProgressReport,
 ) -> Plan:
     from dataclasses import replace
 
@@ -189,7 +194,7 @@ def _with_baselines(
 
 
 def _forest(
-    collection: Path, source: Path | None, n_windows: int, workers: Workers, report: Report
+    collection: Path, source: Path | None, n_windows: int, workers: Workers, report: ProgressReport
 ) -> Forest:
     from rca.lab.evaluation.baselines_forest import Forest
     from rca.lab.evaluation.run import forest_from_collection

@@ -28,7 +28,7 @@ rca diagnose window.json --format json | rca plan -          the diagnosis is en
 """
 
 
-class Format(StrEnum):
+class PlanFormat(StrEnum):
     """How the plan is written."""
 
     json = "json"
@@ -86,7 +86,7 @@ def command(
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
     format_: Annotated[
-        Format | None,
+        PlanFormat | None,
         typer.Option("--format", "-f", help="Default: table on a terminal, markdown in a pipe."),
     ] = None,
     output: Annotated[
@@ -104,7 +104,7 @@ def command(
 
     Exit codes: 0 planned, 2 bad input.
     """
-    chosen = format_ or (Format.table if sys.stdout.isatty() and output is None else Format.markdown)
+    chosen = format_ or (PlanFormat.table if sys.stdout.isatty() and output is None else PlanFormat.markdown)
     given = {
         "restart_seconds": restart_seconds,
         "checkpoint_seconds": checkpoint_seconds,
@@ -124,13 +124,13 @@ def command(
 
         found = plan(diagnosis, window, site=limits)
     except RcaError as error:
-        fail(error, as_json=chosen is Format.json)
-    if chosen is Format.json:
+        fail(error, as_json=chosen is PlanFormat.json)
+    if chosen is PlanFormat.json:
         write(found.model_dump_json(indent=2), output, quiet=True)
         return
     from rca.runbook.plan_page import plan_markdown, plan_terminal
 
-    if chosen is Format.table:
+    if chosen is PlanFormat.table:
         write(rendered(plan_terminal(found, verbose=verbose)), output)
         return
     write(plan_markdown(found, verbose=verbose), output)

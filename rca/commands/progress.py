@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 
-class Report(Protocol):
+class ProgressReport(Protocol):
     """``report(phase, done, total)``; a total of 0 is a message without an amount."""
 
     def __call__(self, phase: str, done: int, total: int) -> None:
@@ -15,7 +15,7 @@ class Report(Protocol):
 
 
 @contextmanager
-def progress() -> Iterator[Report]:
+def progress() -> Iterator[ProgressReport]:
     """Bars on stderr with the estimated remaining time; stdout has the command's answer only."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -25,7 +25,7 @@ rca runbook --list
 """
 
 
-class Format(StrEnum):
+class RunbookFormat(StrEnum):
     """How the runbook is written."""
 
     text = "text"
@@ -67,7 +67,9 @@ def command(
         PlatformName | None,
         typer.Option("--platform", "-p", help="Where the job runs. [default: the site's, else host]"),
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.text,
+    format_: Annotated[
+        RunbookFormat, typer.Option("--format", "-f", help="Output format.")
+    ] = RunbookFormat.text,
     runbooks: Annotated[
         Path | None,
         typer.Option(
@@ -101,11 +103,11 @@ def command(
                 cause, incident = _incident(cause, diagnosis, topology)
             shown = _shown(library, cause, incident, None if platform is None else platform.value, format_)
     except RcaError as error:
-        fail(error, as_json=format_ is Format.json)
-    write(shown, output, quiet=format_ is Format.json)
+        fail(error, as_json=format_ is RunbookFormat.json)
+    write(shown, output, quiet=format_ is RunbookFormat.json)
 
 
-def _listed(library: Library, format_: Format) -> str:
+def _listed(library: Library, format_: RunbookFormat) -> str:
     import orjson
 
     from rca.window.causes import SPECS
@@ -119,9 +121,9 @@ def _listed(library: Library, format_: Format) -> str:
         }
         for cause in library.runbooks
     ]
-    if format_ is Format.json:
+    if format_ is RunbookFormat.json:
         return orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode()
-    if format_ is Format.markdown:
+    if format_ is RunbookFormat.markdown:
         return "\n".join(f"- `{row['cause']}`: {row['meaning']} ({row['owner']})" for row in rows)
     width = max(len(cause) for cause in library.runbooks)
     return "\n".join(f"{row['cause']:<{width}}  {row['meaning']} ({row['owner']})" for row in rows)
@@ -132,7 +134,7 @@ def _shown(
     cause: str | None,
     incident: Incident | None,
     platform: Platform | None,
-    format_: Format,
+    format_: RunbookFormat,
 ) -> str:
     from rca.runbook.procedures import runbook
     from rca.runbook.procedures.pages import markdown, text
@@ -140,9 +142,9 @@ def _shown(
     if cause is None:
         raise InvalidInput("give a cause or --diagnosis", hint="rca runbook --list")
     found = runbook(library, cause, platform=platform, incident=incident)
-    if format_ is Format.json:
+    if format_ is RunbookFormat.json:
         return found.model_dump_json(indent=2)
-    return markdown(found) if format_ is Format.markdown else text(found)
+    return markdown(found) if format_ is RunbookFormat.markdown else text(found)
 
 
 def _incident(cause: str | None, path: str, topology: list[Path] | None) -> tuple[str, Incident]:

@@ -91,7 +91,7 @@ def campaign_command(
     ] = False,
 ) -> None:
     """Make the missing captures of a matrix. You can stop and resume it at any time."""
-    from rca.lab.testbed.campaign import Progress, forked, require_gpus_of, run_campaign
+    from rca.lab.testbed.campaign import CampaignProgress, forked, require_gpus_of, run_campaign
     from rca.lab.testbed.matrix import expand, read_matrix
     from rca.lab.testbed.ranks.models import preload
 
@@ -104,7 +104,7 @@ def campaign_command(
     preload()
     with progress() as report:
 
-        def on_progress(state: Progress) -> None:
+        def on_progress(state: CampaignProgress) -> None:
             left = (
                 "" if state.remaining_seconds is None else f", about {_minutes(state.remaining_seconds)} left"
             )

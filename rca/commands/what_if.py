@@ -29,7 +29,7 @@ rca what-if data/windows/slow-dataset
 """
 
 
-class Format(StrEnum):
+class WhatIfFormat(StrEnum):
     """Format of the answer."""
 
     json = "json"
@@ -47,7 +47,9 @@ def command(
     meta: Annotated[
         Path | None, typer.Option("--meta", metavar="META.yaml", help="Sizes of the job. For traces only.")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="Format of the answer.")] = Format.table,
+    format_: Annotated[
+        WhatIfFormat, typer.Option("--format", "-f", help="Format of the answer.")
+    ] = WhatIfFormat.table,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -88,7 +90,7 @@ def command(
     try:
         _refuse_unused(format_, timeline, step, scenarios, worker_steps=worker_steps)
         # The published tool does not correct clocks. Numbers to compare with it must not either.
-        source, replay = _source(trace, meta, correct_clocks=format_ is not Format.published)
+        source, replay = _source(trace, meta, correct_clocks=format_ is not WhatIfFormat.published)
         result, extras = _answered(source, replay, scenarios, seed, worker_steps=worker_steps)
         if timeline is not None:
             _write_timeline(replay, timeline, step)
@@ -100,19 +102,19 @@ def command(
 
         text = render(result, format_.value, extras)
     except RcaError as error:
-        fail(error, as_json=format_ is not Format.table)
+        fail(error, as_json=format_ is not WhatIfFormat.table)
     write(text, output)
 
 
 def _refuse_unused(
-    form: Format, timeline: Path | None, step: int | None, scenarios: Path | None, *, worker_steps: bool
+    form: WhatIfFormat, timeline: Path | None, step: int | None, scenarios: Path | None, *, worker_steps: bool
 ) -> None:
     """Refuse options that would have no effect."""
     if step is not None and timeline is None:
         raise InvalidInput("--step needs a timeline", hint="add --timeline OUT.json")
-    if worker_steps and form is not Format.json:
+    if worker_steps and form is not WhatIfFormat.json:
         raise InvalidInput("--worker-steps needs the json format", hint="add --format json")
-    if scenarios is not None and form is Format.published:
+    if scenarios is not None and form is WhatIfFormat.published:
         raise InvalidInput("the published format cannot hold scenarios", hint="use --format json or table")
 
 

@@ -87,7 +87,7 @@ class Gain:
     basis: Basis
 
 
-class Action(Protocol):
+class RecoveryAction(Protocol):
     """One recovery action."""
 
     @property
@@ -120,7 +120,7 @@ UNKNOWN_GAIN = Gain(None, None, "unknown")
 
 
 def option(
-    action: Action,
+    action: RecoveryAction,
     gain: Gain,
     *,
     chance: float,

@@ -12,7 +12,7 @@ from rca.recovery.escalation import Ladder, Rung, escalate_after
 from rca.recovery.guards import priced, refused
 from rca.recovery.isolation import IsolateSuspects
 from rca.recovery.network import DegradedLinkCollectives, Reroute
-from rca.recovery.option import Action, Option, Rejection
+from rca.recovery.option import Option, RecoveryAction, Rejection
 from rca.recovery.remedies import REBALANCE_STAGES, REMEDIES
 from rca.recovery.situation import Interval, Situation
 from rca.recovery.synchronisation import AdjustLearningRate, BackupWorkers, GroupedSynchronisation
@@ -20,7 +20,7 @@ from rca.recovery.work_shares import AdjustBatchSizes
 from rca.window.causes import STOP_CAUSES
 
 #: Actions that need the window's step times for their price.
-REPLAYED: tuple[Action, ...] = (
+REPLAYED: tuple[RecoveryAction, ...] = (
     REBALANCE_STAGES,
     AdjustBatchSizes(),
     BackupWorkers(),
@@ -30,7 +30,7 @@ REPLAYED: tuple[Action, ...] = (
     CheckpointInterval(),
 )
 #: All actions, in the order of their mention where gains are equal.
-ACTIONS: tuple[Action, ...] = (
+ACTIONS: tuple[RecoveryAction, ...] = (
     *REMEDIES,
     *(each for each in REPLAYED if each not in REMEDIES),
     AdjustLearningRate(),
@@ -77,7 +77,7 @@ class Plan(BaseModel):
 
 
 def plan(
-    situation: Situation, actions: Sequence[Action] = ACTIONS, *, replayed: Sequence[Option] = ()
+    situation: Situation, actions: Sequence[RecoveryAction] = ACTIONS, *, replayed: Sequence[Option] = ()
 ) -> Plan:
     """Judge every action in a situation.
 

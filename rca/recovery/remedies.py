@@ -71,7 +71,7 @@ class Remedy:
         return f"helps only against {', '.join(self.causes)}"
 
 
-class StageBalance(Remedy):
+class StageBalancing(Remedy):
     """Moves layers between the stages: their work stays in the pipeline, so it is replayed."""
 
     def _gain(self, fault: Fault, situation: Situation) -> Gain:  # noqa: ARG002
@@ -92,7 +92,7 @@ def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
 NO_RISK = "none for convergence"
 RESTART_RISK = "none for convergence; work since the last checkpoint is done again"
 
-REBALANCE_STAGES = StageBalance(
+REBALANCE_STAGES = StageBalancing(
     "rebalance_stages",
     "heavy",
     ("stage_imbalance",),

@@ -27,7 +27,7 @@ LEAST_WORKERS = 3
 
 
 @dataclass(frozen=True)
-class Workers:
+class SynchronisedWorkers:
     """The workers of a data-parallel job.
 
     Attributes
@@ -84,7 +84,7 @@ class Workers:
         return tuple(tuple(group.tolist()) for group in (fast, slow) if group.size)
 
     @classmethod
-    def of(cls, situation: Situation) -> Workers | str:
+    def of(cls, situation: Situation) -> SynchronisedWorkers | str:
         """The workers of the job, or why their synchronisation cannot change."""
         replay, topology = situation.replay, situation.topology
         if situation.mode != "fail_slow":
@@ -107,7 +107,7 @@ class BackupWorkers(SingleAction):
     weight: Weight = "light"
 
     def _judged(self, situation: Situation) -> Option | str:
-        workers = Workers.of(situation)
+        workers = SynchronisedWorkers.of(situation)
         if isinstance(workers, str):
             return workers
         n = workers.n
@@ -137,7 +137,7 @@ class GroupedSynchronisation(SingleAction):
     weight: Weight = "light"
 
     def _judged(self, situation: Situation) -> Option | str:
-        workers = Workers.of(situation)
+        workers = SynchronisedWorkers.of(situation)
         if isinstance(workers, str):
             return workers
         groups = workers.groups(situation)
@@ -163,7 +163,7 @@ class GroupedSynchronisation(SingleAction):
             instruction=_instruction(groups),
         )
 
-    def _changed(self, workers: Workers, groups: Groups, situation: Situation) -> FloatArray:
+    def _changed(self, workers: SynchronisedWorkers, groups: Groups, situation: Situation) -> FloatArray:
         """Step time with which synchronous training would make the same progress, shape (n_steps,)."""
         shares = np.array([len(group) / workers.n for group in groups])
         seconds = np.array([np.fmax.reduce(workers.seconds[list(group)], axis=0) for group in groups])

@@ -71,7 +71,7 @@ def render(
     ValueError
         Unknown format.
     """
-    from rca.runbook.page import Page
+    from rca.runbook.page import RunbookPage
     from rca.runbook.summary import Summary
 
     if format_ == "slack":
@@ -82,7 +82,7 @@ def render(
         from rca.runbook.terminal import brief
 
         return brief(Summary.from_diagnosis(diagnosis, path))
-    page = Page.from_diagnosis(diagnosis, verbose=verbose, path=None if format_ == "html" else path)
+    page = RunbookPage.from_diagnosis(diagnosis, verbose=verbose, path=None if format_ == "html" else path)
     if format_ == "markdown":
         from rca.runbook.markdown import markdown
 

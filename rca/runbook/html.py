@@ -8,12 +8,12 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from rca.runbook.page import Page
+from rca.runbook.page import RunbookPage
 from rca.runbook.phrases import Name, Phrase, plain
 from rca.runbook.pictures.svg import Picture
 
 
-def html(page: Page, pictures: Sequence[Picture] = ()) -> str:
+def html(page: RunbookPage, pictures: Sequence[Picture] = ()) -> str:
     """Render `page` with its pictures; needs no script, font or file from elsewhere."""
     return _template().render(page=page, pictures=pictures)
 

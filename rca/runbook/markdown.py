@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from rca.runbook.page import Entry, Page
+from rca.runbook.page import Entry, RunbookPage
 from rca.runbook.phrases import Name, Phrase
 from rca.runbook.summary import Summary
 
@@ -13,13 +13,13 @@ from rca.runbook.summary import Summary
 _SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^[+-](?=\s)|(?<!\w)_|_(?!\w))")
 
 
-def markdown(page: Page) -> str:
+def markdown(page: RunbookPage) -> str:
     """Render `page`; ends with a newline."""
     blocks = [f"# {_text(page.summary.headline)}", _summary(page.summary), "## Cost", _bullets(page.facts)]
     if page.verdict_evidence:
         blocks += ["## What the verdict rests on", _bullets(page.verdict_evidence)]
     if page.straggler_rows:
-        blocks += ["## Who", _table(Page.STRAGGLER_COLUMNS, page.straggler_rows)]
+        blocks += ["## Who", _table(RunbookPage.STRAGGLER_COLUMNS, page.straggler_rows)]
         blocks += map(_evidence, page.suspicions)
     if page.causes or page.unexplained:
         blocks += ["## Why", *_causes(page)]
@@ -39,7 +39,7 @@ def _summary(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _causes(page: Page) -> Iterable[str]:
+def _causes(page: RunbookPage) -> Iterable[str]:
     if page.causes:
         yield _table(page.cause_columns, [entry.row for entry in page.causes])
         yield from (_evidence(entry) for entry in page.causes)
@@ -53,7 +53,7 @@ def _evidence(entry: Entry) -> str:
     return "\n".join([f"{title}. Evidence:", "", _bullets(entry.evidence)])
 
 
-def _what_to_do(page: Page) -> Iterable[str]:
+def _what_to_do(page: RunbookPage) -> Iterable[str]:
     yield "\n".join(f"{n}. {_text(action)}" for n, action in enumerate(page.actions, start=1))
     if page.next_check:
         yield f"Next check: {_text(page.next_check)}"

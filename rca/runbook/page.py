@@ -56,7 +56,7 @@ class CauseEntry(Entry):
 
 
 @dataclass(frozen=True)
-class Page:
+class RunbookPage:
     """Sections of a runbook page, in reading order; an empty section is left out.
 
     Attributes
@@ -101,7 +101,9 @@ class Page:
     STRAGGLER_COLUMNS = ("Who", "Type", "Pattern", "Steps", "Probability")
 
     @classmethod
-    def from_diagnosis(cls, diagnosis: Diagnosis, *, verbose: bool = False, path: str | None = None) -> Page:
+    def from_diagnosis(
+        cls, diagnosis: Diagnosis, *, verbose: bool = False, path: str | None = None
+    ) -> RunbookPage:
         """Put a diagnosis into words; `verbose` adds internal names and log-odds, `path` as for `Summary`."""
         priced = _is_priced(diagnosis)
         return cls(

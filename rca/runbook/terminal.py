@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rca.diagnosis.result import Verdict
-from rca.runbook.page import Entry, Page
+from rca.runbook.page import Entry, RunbookPage
 from rca.runbook.phrases import Name, Phrase
 from rca.runbook.summary import Summary
 
@@ -38,13 +38,13 @@ def brief(summary: Summary) -> RenderableType:
     return Group(_text(summary.headline, style=f"bold {colour}"), table)
 
 
-def terminal(page: Page) -> RenderableType:
+def terminal(page: RunbookPage) -> RenderableType:
     """The summary, then every section."""
     parts: list[RenderableType] = [brief(page.summary), _heading("Cost"), *_bullets(page.facts)]
     if page.verdict_evidence:
         parts += [_heading("What the verdict rests on"), *_bullets(page.verdict_evidence)]
     if page.straggler_rows:
-        parts.append(_table("Who", Page.STRAGGLER_COLUMNS, page.straggler_rows))
+        parts.append(_table("Who", RunbookPage.STRAGGLER_COLUMNS, page.straggler_rows))
         parts += _entries(page.suspicions)
     if page.causes or page.unexplained:
         parts += _causes(page)
@@ -57,7 +57,7 @@ def terminal(page: Page) -> RenderableType:
     return Group(*parts)
 
 
-def _causes(page: Page) -> Iterable[RenderableType]:
+def _causes(page: RunbookPage) -> Iterable[RenderableType]:
     if page.causes:
         yield _table("Why", page.cause_columns, [entry.row for entry in page.causes])
         yield from _entries(page.causes)
@@ -73,7 +73,7 @@ def _entries(entries: Iterable[Entry]) -> Iterable[RenderableType]:
         yield from _bullets(entry.evidence)
 
 
-def _what_to_do(page: Page) -> Iterable[RenderableType]:
+def _what_to_do(page: RunbookPage) -> Iterable[RenderableType]:
     yield _heading("What to do")
     for number, action in enumerate(page.actions, start=1):
         yield _text((f"{number}. ", *action))

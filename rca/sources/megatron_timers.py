@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput, cut
-from rca.sources.logs.text_lines import Line, lines_of, mixed
+from rca.sources.logs.text_lines import TextLine, lines_of, mixed
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import WANTED as WATCHDOG_LINES
 from rca.sources.watchdog.messages import JobLog, events_of
@@ -105,7 +105,7 @@ class _Log:
     _current: _Report | None = None
     _timer: str = ""
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         text = line.text
         iteration = _ITERATION.search(text)
         if iteration is not None:
@@ -126,7 +126,7 @@ class _Log:
                 self.size_line = text
             self.job.add(line)
 
-    def _begin(self, digits: str, elapsed: str | None, line: Line) -> None:
+    def _begin(self, digits: str, elapsed: str | None, line: TextLine) -> None:
         self._current, self._timer = None, ""
         if elapsed is None:
             return

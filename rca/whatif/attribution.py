@@ -40,7 +40,7 @@ class Decomposition:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SlowdownFinding:
     """A named pattern of a slow job.
 
     Attributes

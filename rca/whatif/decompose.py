@@ -73,7 +73,7 @@ def decompose(replay: TraceReplay) -> Decompositions:
 
 
 @dataclass(frozen=True)
-class Removal:
+class OperationRemoval:
     """Share of the slowdown that disappears when a set of workers is ideal.
 
     Attributes
@@ -93,7 +93,7 @@ class Removal:
 
 def remove_workers(
     replay: TraceReplay, found: Decompositions, workers: tuple[tuple[int, int], ...]
-) -> Removal:
+) -> OperationRemoval:
     """Replay the job with the operations of some workers ideal and all others as traced."""
 
     def make_ideal(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
@@ -102,14 +102,14 @@ def remove_workers(
             work[ops, data_rank] = part.ideal[ops, None]
 
     seconds = replay.with_work(make_ideal)
-    return Removal(workers, share_of_loss(found.no_delay, found.ideal, seconds), seconds)
+    return OperationRemoval(workers, share_of_loss(found.no_delay, found.ideal, seconds), seconds)
 
 
-def remove_last_stage(replay: TraceReplay, found: Decompositions) -> Removal:
+def remove_last_stage(replay: TraceReplay, found: Decompositions) -> OperationRemoval:
     """Replay the job with all operations of its last stage ideal (M_S)."""
     last = replay.n_stages - 1
     seconds = replay.whole_job(lambda part: [part.shape.stage != last])[0]
-    return Removal(
+    return OperationRemoval(
         tuple((d, last) for d in range(replay.n_data)),
         share_of_loss(found.no_delay, found.ideal, seconds),
         seconds,

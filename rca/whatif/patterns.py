@@ -8,8 +8,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray, Seconds32
 from rca.robust import nan_median
-from rca.whatif.attribution import Finding
-from rca.whatif.decompose import Decompositions, Removal
+from rca.whatif.attribution import SlowdownFinding
+from rca.whatif.decompose import Decompositions, OperationRemoval
 from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import BACKWARD, FORWARD
 
@@ -27,8 +27,8 @@ PAUSE_FACTOR = 1.5
 
 
 def find_patterns(
-    replay: TraceReplay, found: Decompositions, worker: Removal, stage: Removal
-) -> tuple[Finding, ...]:
+    replay: TraceReplay, found: Decompositions, worker: OperationRemoval, stage: OperationRemoval
+) -> tuple[SlowdownFinding, ...]:
     """Patterns that explain a large share of the slowdown, the costliest first."""
     lost = float(found.no_delay.mean() - found.ideal.mean())
     if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
@@ -59,17 +59,23 @@ def unsearched_patterns(replay: TraceReplay) -> list[str]:
     return ["too many operations: patterns of microbatches (sequence lengths, pauses) were not searched for"]
 
 
-def _hot_workers(replay: TraceReplay, found: Decompositions, top: Removal) -> list[Finding]:
+def _hot_workers(replay: TraceReplay, found: Decompositions, top: OperationRemoval) -> list[SlowdownFinding]:
     if top.share is None or top.share < DOMINANT_SHARE or replay.ranks.size < 2:
         return []
     ranks = tuple(sorted(int(replay.ranks[d, s]) for d, s in top.workers))
     hottest = max(float(found.by_worker[s, d].mean()) for d, s in top.workers) / float(found.ideal.mean())
     saved = float((found.no_delay - top.seconds).mean())
     text = f"{named_ranks(ranks)} alone cost {top.share:.0%} of the slowdown"
-    return [Finding("worker", ranks, top.share, saved, {"m_w": top.share, "hottest_slowdown": hottest}, text)]
+    return [
+        SlowdownFinding(
+            "worker", ranks, top.share, saved, {"m_w": top.share, "hottest_slowdown": hottest}, text
+        )
+    ]
 
 
-def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -> list[Finding]:
+def _hot_last_stage(
+    replay: TraceReplay, found: Decompositions, last: OperationRemoval
+) -> list[SlowdownFinding]:
     if last.share is None or last.share < DOMINANT_SHARE or replay.n_stages < 2:
         return []
     slowdowns = found.by_stage.seconds.mean(axis=1) / found.ideal.mean()
@@ -77,7 +83,7 @@ def _hot_last_stage(replay: TraceReplay, found: Decompositions, last: Removal) -
     saved = float((found.no_delay - last.seconds).mean())
     evidence = {"m_s": last.share, "stage_slowdown": float(slowdowns[-1])}
     text = f"the last stage alone costs {last.share:.0%} of the slowdown: move layers off it"
-    return [Finding("stage", ranks, last.share, saved, evidence, text)]
+    return [SlowdownFinding("stage", ranks, last.share, saved, evidence, text)]
 
 
 def _compute_pairs(part: ShapeReplay) -> tuple[IntArray, IntArray]:
@@ -120,7 +126,7 @@ def correlation(replay: TraceReplay) -> tuple[float, float]:
     return (float((f * b).mean() / spread) if spread > 0 else 0.0), float(f.std())
 
 
-def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
+def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -> list[SlowdownFinding]:
     pearson, variation = correlation(replay)
     if pearson < SEQUENCE_CORRELATION or variation < SEQUENCE_VARIATION:
         return []
@@ -133,7 +139,7 @@ def _sequence_lengths(replay: TraceReplay, found: Decompositions, lost: float) -
     text = (
         f"microbatches vary by {variation:.0%}, forward and backward alike (r = {pearson:.2f}): balance them"
     )
-    return [Finding("sequence_length", (), share, saved, evidence, text)]
+    return [SlowdownFinding("sequence_length", (), share, saved, evidence, text)]
 
 
 def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> None:
@@ -144,7 +150,7 @@ def _even_microbatches(part: ShapeReplay, _block: slice, work: Seconds32) -> Non
             work[ops] = work[ops].mean(axis=(0, 1))
 
 
-def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Finding]:
+def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[SlowdownFinding]:
     """Find forwards far above the usual time of the worker whose backwards are usual: interpreter pauses."""
     found_pauses = {id(part): _pauses_of(part) for part in replay.parts}
 
@@ -167,7 +173,7 @@ def _pauses(replay: TraceReplay, found: Decompositions, lost: float) -> list[Fin
         return []
     evidence = {"pauses": float(count), "pauses_per_step": count / replay.steps.size}
     text = f"{count} forward-only pauses on {len(ranks)} worker(s): plan garbage collection"
-    return [Finding("garbage_collection", tuple(sorted(ranks)), share, saved, evidence, text)]
+    return [SlowdownFinding("garbage_collection", tuple(sorted(ranks)), share, saved, evidence, text)]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
-from rca.whatif.attribution import Decomposition, Finding, Share, Workers
+from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Workers
 from rca.whatif.bootstrap import Interval, StepBootstrap
 
 FORMAT = 1
@@ -56,7 +56,7 @@ class WhatIf:
     workers: Workers
     m_w: Share
     m_s: Share
-    findings: tuple[Finding, ...]
+    findings: tuple[SlowdownFinding, ...]
     world_size: int
     seed: int = 0
     notes: tuple[str, ...] = ()

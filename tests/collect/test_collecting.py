@@ -17,7 +17,7 @@ import pytest
 
 from rca import collect
 from rca.collect import collection, counters, identity, recorder
-from rca.collect.segments import Segment, read_segment
+from rca.collect.segments import TimedSegment, read_segment
 from rca.collect.timers import COLUMNS, StepTimer
 
 
@@ -31,15 +31,15 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     collect.stop()
 
 
-def segments(folder: Path) -> list[Segment]:
+def segments(folder: Path) -> list[TimedSegment]:
     return [read_segment(path.read_bytes()) for path in sorted(folder.iterdir())]
 
 
-def column(segment: Segment, name: str) -> list[float]:
+def column(segment: TimedSegment, name: str) -> list[float]:
     return [float(value) for value in segment.steps[:, COLUMNS.index(name)]]
 
 
-def kinds(segment: Segment) -> list[str]:
+def kinds(segment: TimedSegment) -> list[str]:
     return [event["kind"] for event in segment.events]
 
 
@@ -95,7 +95,9 @@ def test_an_error_in_training_passes_through_and_leaves_the_step_open(tmp_path: 
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [::1]:7012: Connection reset by peer")
 
 
-def stopped_by(error: BaseException, folder: Path, *, from_another: BaseException | None = None) -> Segment:
+def stopped_by(
+    error: BaseException, folder: Path, *, from_another: BaseException | None = None
+) -> TimedSegment:
     """What is left of a step that an error ends, with `collect.stop` in a `finally`."""
     collect.start(folder, rank=0, world_size=1)
     try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.lab.evaluation.scores import judge
 from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy")
-SILENT = Answer("healthy", confidence=0.9)
+SILENT = MethodAnswer("healthy", confidence=0.9)
 
 
 def slow_label(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **known: Any) -> Label:
@@ -25,13 +25,13 @@ def slow_label(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **k
     )
 
 
-def slow_answer(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **more: Any) -> Answer:
+def slow_answer(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **more: Any) -> MethodAnswer:
     held = frozenset(ranks)
-    return Answer("fail_slow", held, (NamedCause(cause, held),), **{"confidence": 0.9, **more})
+    return MethodAnswer("fail_slow", held, (NamedCause(cause, held),), **{"confidence": 0.9, **more})
 
 
 def row(
-    answer: Answer,
+    answer: MethodAnswer,
     label: Label = HEALTHY,
     *,
     window: str = "w",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from judged import HEALTHY, SILENT, slow_answer, slow_label
 
-from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.scores import Judged, judge
 from rca.lab.evaluation.summary import MIN_DIFFERING, Difference, differences
 
@@ -46,14 +46,14 @@ def test_wins_and_losses_that_balance_decide_nothing() -> None:
 
 
 def test_only_what_both_methods_answer_is_compared() -> None:
-    ranks_only = Answer("fail_slow", frozenset({6}), aspects=frozenset({"ranks"}))
+    ranks_only = MethodAnswer("fail_slow", frozenset({6}), aspects=frozenset({"ranks"}))
     found = by_score([RIGHT] * 10, [judge(ranks_only, slow_label())] * 10)
     assert "ranks_exact" in found
     assert not {"cause_ac@1", "type_accuracy", "pattern_accuracy", "abstention_rate"} & set(found)
 
 
 def test_what_a_method_never_answers_is_not_scored_as_wrong() -> None:
-    judged = judge(Answer("fail_slow", frozenset({6}), aspects=frozenset({"ranks"})), slow_label())
+    judged = judge(MethodAnswer("fail_slow", frozenset({6}), aspects=frozenset({"ranks"})), slow_label())
     assert judged.ranks_exact == 1
     unanswered = (judged.type_right, judged.pattern_right, judged.rank_of_cause, judged.confidence)
     assert all(value != value for value in unanswered)

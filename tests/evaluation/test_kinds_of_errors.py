@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.error_kinds import KINDS, kind_of_error
 from rca.lab.evaluation.tables import errors_table
 from rca.sources.labels import Label
@@ -17,7 +17,7 @@ TWO = Label.model_validate(
         "causes": [{"cause": "gpu_throttling", "ranks": [6]}, {"cause": "cpu_contention", "ranks": [2]}],
     }
 )
-APART = Answer(
+APART = MethodAnswer(
     "fail_slow",
     frozenset((5, 6)),
     tuple(NamedCause("gpu_throttling", frozenset((rank,))) for rank in (5, 6)),
@@ -31,9 +31,9 @@ APART = Answer(
         (slow_answer(ranks=(5, 6)), ONE, "right"),
         (slow_answer(), HEALTHY, "false alarm"),
         (SILENT, ONE, "missed"),
-        (Answer("healthy", abstained=True), ONE, "left open"),
-        (Answer("fail_stop", frozenset((5, 6))), ONE, "other failure mode"),
-        (Answer("fail_slow"), ONE, "no ranks named"),
+        (MethodAnswer("healthy", abstained=True), ONE, "left open"),
+        (MethodAnswer("fail_stop", frozenset((5, 6))), ONE, "other failure mode"),
+        (MethodAnswer("fail_slow"), ONE, "no ranks named"),
         (slow_answer(ranks=(6,)), TWO, "one of several"),
         (slow_answer(ranks=(4, 5, 6)), ONE, "too many ranks"),
         (slow_answer(ranks=(5,)), ONE, "too few ranks"),
@@ -43,7 +43,7 @@ APART = Answer(
         (APART, ONE, "divided otherwise"),
     ],
 )
-def test_the_first_thing_that_is_wrong_names_the_kind(answer: Answer, label: Label, kind: str) -> None:
+def test_the_first_thing_that_is_wrong_names_the_kind(answer: MethodAnswer, label: Label, kind: str) -> None:
     assert kind in KINDS
     assert kind_of_error(answer, label) == kind
 
@@ -51,11 +51,15 @@ def test_the_first_thing_that_is_wrong_names_the_kind(answer: Answer, label: Lab
 def test_what_is_not_judged_has_no_kind() -> None:
     unfelt = Label.model_validate({"failure_mode": "healthy", "injected": [{"cause": "gpu_throttling"}]})
     assert kind_of_error(slow_answer(), unfelt) == ""
-    assert kind_of_error(Answer("fail_slow", aspects=frozenset({"ranks"})), ONE) == ""
+    assert kind_of_error(MethodAnswer("fail_slow", aspects=frozenset({"ranks"})), ONE) == ""
 
 
 def test_the_table_counts_kinds_in_order_and_leaves_out_what_does_not_occur() -> None:
-    rows = [row(SILENT), row(Answer("healthy", abstained=True), ONE), row(slow_answer(ranks=(5, 6)), ONE)]
+    rows = [
+        row(SILENT),
+        row(MethodAnswer("healthy", abstained=True), ONE),
+        row(slow_answer(ranks=(5, 6)), ONE),
+    ]
     table = errors_table(rows)
     assert [(line[0], *line[2:]) for line in table.rows] == [
         ("right", "2", "0.667", "0"),

@@ -12,7 +12,7 @@ from judged import slow_answer, slow_label
 
 import rca
 from rca.diagnosis import Diagnosis
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.intervals import calibration_error
 from rca.lab.evaluation.judged_rows import judged_row
 from rca.lab.evaluation.scores import judge
@@ -324,13 +324,15 @@ WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 COSTLY = slow_label(first_step=40, seconds_per_step=0.02)
 
 
-def priced(low: float, high: float, ranks: tuple[int, ...] = (6,), cause: str = "gpu_throttling") -> Answer:
+def priced(
+    low: float, high: float, ranks: tuple[int, ...] = (6,), cause: str = "gpu_throttling"
+) -> MethodAnswer:
     held = frozenset(ranks)
     named = (
         NamedCause("nic_degradation", frozenset({1}), 0.1, (0.0, 1.0)),
         NamedCause(cause, held, 0.02, (low, high)),
     )
-    return Answer("fail_slow", held, named, onset=43)
+    return MethodAnswer("fail_slow", held, named, onset=43)
 
 
 @pytest.mark.parametrize(("low", "high", "covered"), [(0.015, 0.03, 1), (0.021, 0.03, 0), (0.0, 0.019, 0)])
@@ -363,7 +365,7 @@ def test_onset_and_interval_of_a_diagnosis_are_judged() -> None:
     said = rca.diagnose(window)
     first = said.causes[0]
     label = slow_label(first.cause, tuple(first.ranks), first_step=21, seconds_per_step=first.interval[0])
-    told = judged_row("w", window, label, signals="all", method="x", answer=Answer.from_diagnosis(said))
+    told = judged_row("w", window, label, signals="all", method="x", answer=MethodAnswer.from_diagnosis(said))
     low, high = first.interval
     assert told.judged.cost_covered == 1
     assert told.judged.cost_width == pytest.approx((high - low) / low)
@@ -375,4 +377,4 @@ def test_the_onset_is_that_of_the_straggler_that_came_first() -> None:
     (one,) = said.stragglers
     later = one.model_copy(update={"ranks": [6], "first_step": 35})
     both = said.model_copy(update={"stragglers": [later, one]})
-    assert Answer.from_diagnosis(both).onset == one.first_step == 21
+    assert MethodAnswer.from_diagnosis(both).onset == one.first_step == 21

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rca.diagnosis.result import ModelVersion
-from rca_api.diagnoses.work import Answer, Blame, Facts, StoredWindow
+from rca_api.diagnoses.work import Blame, DiagnosisAnswer, Facts, StoredWindow
 from rca_api.shell.store.base import new_id
 
 
@@ -43,9 +43,9 @@ def answer(
     *,
     blames: tuple[tuple[str, str | None], ...] = (),
     watched: Facts | None = None,
-) -> Answer:
+) -> DiagnosisAnswer:
     """A diagnosis that puts causes on nodes."""
-    return Answer(
+    return DiagnosisAnswer(
         diagnosis_id=diagnosis_id or new_id(),
         content=b"{}",
         document=b"{}",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rca_api.webhooks.dispatcher import Dispatcher
+from rca_api.webhooks.dispatcher import WebhookDispatcher
 from rca_api.webhooks.signing import signature
 
 #: What a receiver does with one connection, after it has read the request.
@@ -128,7 +128,7 @@ def _handle(held: Receiver, connection: socket.socket) -> None:
     behave(connection)
 
 
-def send_until(dispatcher: Dispatcher, met: Callable[[], bool], seconds: float = 10.0) -> None:
+def send_until(dispatcher: WebhookDispatcher, met: Callable[[], bool], seconds: float = 10.0) -> None:
     """Run a dispatcher's loop until a condition is met; what is being sent then is finished."""
 
     async def work() -> None:

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.runtime.data_shards import shard_client, shard_plan
-from rca.runtime.data_shards.leases import Checkpoint, Offer, Progress, Receipt, Report
+from rca.runtime.data_shards.leases import Checkpoint, Offer, Progress, ShardReceipt, ShardReport
 from rca.runtime.data_shards.shard_client import ShardClient
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
@@ -56,7 +56,7 @@ class InStore:
     def lease(self, worker: str, lease_id: str | None = None) -> Offer:
         return self._call("lease", worker, lease_id)
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         return self._call("report", reports)
 
     def release(self, worker: str) -> int:
@@ -95,11 +95,11 @@ def test_a_restarted_service_has_all_that_it_answered(database_url: str) -> None
         with first.session() as session:
             repository.create(session, "set", plan, now())
         lease = InStore(first, plan, clock, "set").lease("a").lease
-        InStore(first, plan, clock, "set").report([Report(lease.id, 3)])
+        InStore(first, plan, clock, "set").report([ShardReport(lease.id, 3)])
     with closing(Database(database_url)) as second:
         service = InStore(second, plan, clock, "set")
         assert service.progress().samples == 3
-        assert service.report([Report(lease.id, 5)])[0].accepted
+        assert service.report([ShardReport(lease.id, 5)])[0].accepted
         clock.at += 60
         assert service.lease("b").lease.start == 5
 
@@ -113,7 +113,7 @@ def test_workers_at_the_same_time_get_different_shards(database: Database) -> No
     def train(worker: int) -> list[int]:
         trained = []
         while (lease := service.lease(f"worker-{worker}").lease) is not None:
-            assert service.report([Report(lease.id, lease.shard.size)])[0].accepted
+            assert service.report([ShardReport(lease.id, lease.shard.size)])[0].accepted
             trained += plan.samples(lease.shard, lease.start).tolist()
         return trained
 

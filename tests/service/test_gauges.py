@@ -225,7 +225,7 @@ def test_with_the_extra_spans_go_where_the_standard_variables_say(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
     tracing.start("otlp")
     try:
-        provider = tracing._Process.provider
+        provider = tracing._TracedProcess.provider
         assert provider is not None
         assert provider.resource.attributes["service.name"] == "rca-staging"
         [processor] = provider._active_span_processor._span_processors

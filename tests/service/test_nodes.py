@@ -31,7 +31,7 @@ from rca_api.nodes.fault_prior import (
     independent_blames,
     lemon_probability,
 )
-from rca_api.nodes.repository import NodeExposureRow, Record
+from rca_api.nodes.repository import NodeExposureRow, NodeRecord
 from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabilities
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.state import OnDiagnosed
@@ -376,7 +376,7 @@ def test_replicas_at_once_lose_no_window(database: Database, told: tuple[OnDiagn
 
 
 def test_a_record_of_thousands_of_jobs_stays_a_probability() -> None:
-    record = Record("n", 100_000, [blame(day, 1.0) for day in range(5000)])
+    record = NodeRecord("n", 100_000, [blame(day, 1.0) for day in range(5000)])
     assert judged(record, PRIOR) == pytest.approx(1.0)
 
 

@@ -18,16 +18,16 @@ from rca.client import Client
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.window.window import Window
-from rca_api.watch.plan import Plan, WatchedJob, read_plan
-from rca_api.watch.rounds import Outcome, Rounds, State
+from rca_api.watch.plan import WatchedJob, WatchPlan, read_plan
+from rca_api.watch.rounds import RoundOutcome, Rounds, WatchState
 from tests.telemetry.prometheus_servers import dripping, talking
 
 HEALTHY = Path(__file__).parents[2] / "data" / "windows" / "healthy"
 SLOW = HEALTHY.parent / "nic-rate-limited"
 
 
-def plan_of(*jobs: str, every: float = 60.0) -> Plan:
-    return Plan(every=every, jobs=tuple(WatchedJob(job=name, folder=HEALTHY) for name in jobs))
+def plan_of(*jobs: str, every: float = 60.0) -> WatchPlan:
+    return WatchPlan(every=every, jobs=tuple(WatchedJob(job=name, folder=HEALTHY) for name in jobs))
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +39,19 @@ class Watching:
     """Rounds whose reading is replaced, and what they report."""
 
     def __init__(
-        self, plan: Plan, read: Callable[[WatchedJob], object], answer: Diagnosis, state: Path
+        self, plan: WatchPlan, read: Callable[[WatchedJob], object], answer: Diagnosis, state: Path
     ) -> None:
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[RoundOutcome] = []
         self.stopping = threading.Event()
         self._arrived = threading.Condition()
-        self.rounds = Rounds(plan, read, lambda _: answer, self._take, State(state))  # type: ignore[arg-type]
+        self.rounds = Rounds(plan, read, lambda _: answer, self._take, WatchState(state))  # type: ignore[arg-type]
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: RoundOutcome) -> None:
         with self._arrived:
             self.outcomes.append(outcome)
             self._arrived.notify_all()
 
-    def until(self, enough: Callable[[list[Outcome]], bool]) -> None:
+    def until(self, enough: Callable[[list[RoundOutcome]], bool]) -> None:
         threading.Thread(target=self.rounds.run, args=(self.stopping,), daemon=True).start()
         with self._arrived:
             assert self._arrived.wait_for(lambda: enough(self.outcomes), timeout=30)
@@ -185,7 +185,7 @@ def test_once_ends_although_sources_never_do(tmp_path: Path) -> None:
 def test_once_ends_although_the_service_answers_byte_by_byte(tmp_path: Path) -> None:
     with talking(dripping(b" " * 500, b"HTTP/1.1 200 OK\r\n\r\n")) as url:
         diagnose = Client(url, timeout_seconds=0.5, retries=0).diagnose
-        window, state = rca.read_window(HEALTHY), State(tmp_path / "state")
+        window, state = rca.read_window(HEALTHY), WatchState(tmp_path / "state")
         rounds = Rounds(plan_of("one"), lambda _: window, diagnose, lambda _: None, state)
         [outcome] = rounds.once()
     assert "no answer in time" in str(outcome.error)
@@ -207,9 +207,11 @@ def test_windows_reach_the_diagnosis_as_they_were_read(answer: Diagnosis, tmp_pa
         seen.append(given)
         return answer
 
-    rounds = Rounds(plan_of("one"), lambda _: window, diagnose, lambda _: None, State(tmp_path / "state"))
+    rounds = Rounds(
+        plan_of("one"), lambda _: window, diagnose, lambda _: None, WatchState(tmp_path / "state")
+    )
     began = time.time()
     [outcome] = rounds.once()
     assert outcome.diagnosis is answer
     assert seen == [window]
-    assert State(tmp_path / "state").last("one") == pytest.approx(began, abs=5.0)
+    assert WatchState(tmp_path / "state").last("one") == pytest.approx(began, abs=5.0)

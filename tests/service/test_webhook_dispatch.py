@@ -26,8 +26,8 @@ from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.delivery import Sender
-from rca_api.webhooks.dispatcher import Dispatcher, Retries
-from rca_api.webhooks.outbox import Claimed
+from rca_api.webhooks.dispatcher import Retries, WebhookDispatcher
+from rca_api.webhooks.outbox import ClaimedMessage
 from rca_api.webhooks.schemas import EVENT_TYPES
 from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
@@ -48,7 +48,7 @@ class Idle(Exception):
     """Nothing is due and nothing is being sent."""
 
 
-class UntilIdle(Dispatcher):
+class UntilIdle(WebhookDispatcher):
     """A dispatcher whose loop ends when it is idle."""
 
     def send_due(self) -> int:
@@ -58,7 +58,7 @@ class UntilIdle(Dispatcher):
             asyncio.run(self.run())
         return self.attempts
 
-    def _claim(self, limit: int) -> list[Claimed]:
+    def _claim(self, limit: int) -> list[ClaimedMessage]:
         claimed = super()._claim(limit)
         self.attempts += len(claimed)
         if not claimed and limit == self._threads:
@@ -411,7 +411,7 @@ def test_the_dispatcher_sends_while_one_receiver_hangs_and_stops_when_cancelled(
         subscribe(database, good.url)
         happen(database, clock, *LIFE)
 
-        dispatcher = Dispatcher(
+        dispatcher = WebhookDispatcher(
             database, Sender(POLICY, 2.0), Retries(), Metrics(), poll_seconds=0.01, clock=clock
         )
         send_until(dispatcher, lambda: len(good.received) == 3)

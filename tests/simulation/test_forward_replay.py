@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 
 from rca.lab.simulation.forward_replay import Durations, Feed, n_rows, op_starts, run_forward, work_of
-from rca.lab.simulation.schedule import Plan, StepShape, compute_order, plan_of
+from rca.lab.simulation.schedule import SimulatedStepShape, StepPlan, compute_order, plan_of
 from rca.whatif.graph.replay import end_times
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, CLIP, FORWARD, REDUCE_SCATTER
 from rca.window.job import Parallelism
 
 SHAPES = {
-    "data parallel": StepShape(),
-    "sharded optimizer": StepShape(gathered=True),
-    "1F1B": StepShape(4, 1, 8),
-    "1F1B, fewer microbatches than stages": StepShape(4, 1, 2),
-    "1F1B without data ranks": StepShape(4, 1, 8, exchanged=False),
-    "interleaved": StepShape(4, 2, 8, gathered=True),
-    "three chunks": StepShape(2, 3, 6),
+    "data parallel": SimulatedStepShape(),
+    "sharded optimizer": SimulatedStepShape(gathered=True),
+    "1F1B": SimulatedStepShape(4, 1, 8),
+    "1F1B, fewer microbatches than stages": SimulatedStepShape(4, 1, 2),
+    "1F1B without data ranks": SimulatedStepShape(4, 1, 8, exchanged=False),
+    "interleaved": SimulatedStepShape(4, 2, 8, gathered=True),
+    "three chunks": SimulatedStepShape(2, 3, 6),
 }
 FORWARD_SECONDS, BACKWARD_SECONDS = 1.0, 2.0
 
 
-def _random_durations(plan: Plan, n_data: int, n_steps: int, rng: np.random.Generator) -> Durations:
+def _random_durations(plan: StepPlan, n_data: int, n_steps: int, rng: np.random.Generator) -> Durations:
     stages, microbatches = plan.shape.pipeline, plan.shape.microbatches
     seconds = rng.random((n_steps, n_rows(plan.shape), n_data))
     seconds[:, -1] = 0.0
@@ -33,7 +33,7 @@ def _random_durations(plan: Plan, n_data: int, n_steps: int, rng: np.random.Gene
     return Durations(seconds, parts, lump, rng.integers(0, microbatches, (n_steps, n_data)))
 
 
-def _even(shape: StepShape, n_data: int = 2) -> float:
+def _even(shape: SimulatedStepShape, n_data: int = 2) -> float:
     """A step in which every microbatch of every stage takes one second forward and two back."""
     plan, stages, microbatches = plan_of(shape), shape.pipeline, shape.microbatches
     seconds = np.zeros((1, n_rows(shape), n_data))
@@ -65,19 +65,19 @@ def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
 def test_equal_stages_take_as_many_turns_as_microbatches_and_stages_but_one(stages, microbatches):
     turns = microbatches + stages - 1 if stages > 1 else 1
     each = FORWARD_SECONDS + BACKWARD_SECONDS
-    assert _even(StepShape(stages, 1, microbatches)) == pytest.approx(each * turns)
+    assert _even(SimulatedStepShape(stages, 1, microbatches)) == pytest.approx(each * turns)
 
 
 @pytest.mark.parametrize(("stages", "chunks", "microbatches"), [(4, 2, 8), (4, 4, 16), (2, 2, 4)])
 def test_chunks_divide_the_bubble(stages, chunks, microbatches):
     each = FORWARD_SECONDS + BACKWARD_SECONDS
-    interleaved = _even(StepShape(stages, chunks, microbatches))
+    interleaved = _even(SimulatedStepShape(stages, chunks, microbatches))
     assert interleaved == pytest.approx(each * (microbatches + (stages - 1) / chunks))
-    assert interleaved < _even(StepShape(stages, 1, microbatches))
+    assert interleaved < _even(SimulatedStepShape(stages, 1, microbatches))
 
 
 def test_every_stage_computes_every_microbatch_of_every_chunk_once_each_way():
-    shape = StepShape(4, 2, 8)
+    shape = SimulatedStepShape(4, 2, 8)
     for stage in range(4):
         order = compute_order(shape, stage)
         for optype in (FORWARD, BACKWARD):
@@ -86,20 +86,23 @@ def test_every_stage_computes_every_microbatch_of_every_chunk_once_each_way():
 
 
 def test_later_stages_begin_their_first_backward_after_fewer_forwards():
-    ahead = [[op[0] for op in compute_order(StepShape(4, 1, 8), stage)].index(BACKWARD) for stage in range(4)]
+    ahead = [
+        [op[0] for op in compute_order(SimulatedStepShape(4, 1, 8), stage)].index(BACKWARD)
+        for stage in range(4)
+    ]
     assert ahead == [4, 3, 2, 1]
 
 
 def test_a_data_parallel_step_is_a_handful_of_operations():
-    plan = plan_of(StepShape.of(Parallelism(data=64), 32, gathered=False))
+    plan = plan_of(SimulatedStepShape.of(Parallelism(data=64), 32, gathered=False))
     assert plan.optype.size == 4
     assert CLIP not in plan.optype
-    pipelined = plan_of(StepShape.of(Parallelism(data=2, pipeline=2), 4, gathered=True))
+    pipelined = plan_of(SimulatedStepShape.of(Parallelism(data=2, pipeline=2), 4, gathered=True))
     assert {CLIP, ALL_GATHER, REDUCE_SCATTER} <= set(pipelined.optype.tolist())
 
 
 def test_a_rank_begins_its_next_step_when_it_ended_the_one_before():
-    rng, plan = np.random.default_rng(0), plan_of(StepShape())
+    rng, plan = np.random.default_rng(0), plan_of(SimulatedStepShape())
     durations = _random_durations(plan, n_data=4, n_steps=6, rng=rng)
     feed = Feed(*rng.random((4, 4, 6)), workers=1, depth=0)
     replay = run_forward(plan, durations, feed)

@@ -6,14 +6,14 @@ import pytest
 from testbed_records import acted_of, record_of, rows_of
 
 from rca.errors import InvalidInput, RcaError
-from rca.lab.testbed.campaign import Progress, run_campaign
+from rca.lab.testbed.campaign import CampaignProgress, run_campaign
 from rca.lab.testbed.labels import label_of
-from rca.lab.testbed.matrix import Matrix, expand
+from rca.lab.testbed.matrix import ScenarioMatrix, expand
 from rca.lab.testbed.scenario import Scenario
 from rca.lab.testbed.window import window_of
 from rca.sources.labels import read_collection, write_labelled
 
-MATRIX = Matrix.model_validate(
+MATRIX = ScenarioMatrix.model_validate(
     {
         "name": "small",
         "seed": 3,
@@ -92,7 +92,7 @@ def test_a_limit_stops_early(tmp_path):
 
 
 def test_progress_has_an_estimate_from_the_second_capture_on(tmp_path):
-    reported: list[Progress] = []
+    reported: list[CampaignProgress] = []
     run_campaign(MATRIX, tmp_path / "c", FakeMachine(), on_progress=reported.append)
     assert [each.done for each in reported] == [0, 1, 2, 3]
     assert reported[0].remaining_seconds is None

@@ -13,7 +13,7 @@ from rca.lab.testbed.gpus import Gpu
 from rca.lab.testbed.injection import injector
 from rca.lab.testbed.labels import label_of
 from rca.lab.testbed.ranks.neighbour import Control, GpuWork, set_gpu_load
-from rca.lab.testbed.ranks.shared import Knob, Pace, Shared, job_pace
+from rca.lab.testbed.ranks.shared import DevicePace, Knob, RankMemory, job_pace
 from rca.lab.testbed.sampling.gpu_watch import GpuObservation
 from rca.lab.testbed.sampling.nvml import NAMES
 from rca.lab.testbed.window import window_of
@@ -22,7 +22,7 @@ from rca.lab.testbed.window import window_of
 def gpu_bed(n_ranks: int = 4):
     """A bed with only the parts that the injectors of GPU faults use."""
     controls = [np.zeros(len(Control)) for _ in range(3)]
-    shared = [Shared(2, 1) for _ in range(n_ranks)]
+    shared = [RankMemory(2, 1) for _ in range(n_ranks)]
     bed = SimpleNamespace(
         job=gpu_scenario().job,
         neighbours={1: controls},
@@ -70,7 +70,7 @@ def gpu_record(scenario, **seen: object):
     seconds = np.full(40, 0.1)
     seconds[15:31] = 0.15
     pace = job_pace()
-    pace[Pace.REPEATS], pace[Pace.COPIED_BYTES] = 1200, 200e6
+    pace[DevicePace.REPEATS], pace[DevicePace.COPIED_BYTES] = 1200, 200e6
     record = record_of(rows_of(seconds, 4), [acted_of(scenario, i) for i in range(len(scenario.faults))])
     gpu = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
     held = GpuObservation(1, gpu, answered=list(NAMES), rounds=10, **seen)

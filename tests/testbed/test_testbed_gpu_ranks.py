@@ -17,7 +17,7 @@ from rca.errors import InvalidInput
 from rca.lab.testbed import FAULTS, gpus
 from rca.lab.testbed.campaign import require_gpus_of
 from rca.lab.testbed.gpus import Gpu, GpuMissing, find_gpus, require_gpus
-from rca.lab.testbed.matrix import Matrix, expand, read_matrix
+from rca.lab.testbed.matrix import ScenarioMatrix, expand, read_matrix
 
 ROOT = Path(__file__).parents[2]
 GPU_MATRIX = ROOT / "data/testbed/matrix-gpu.yaml"
@@ -99,8 +99,8 @@ def test_any_rank_may_have_the_gpu_and_other_faults_may_hit_any_rank():
     assert hit == {True, False}
 
 
-def matrix_of(**group: object) -> Matrix:
-    return Matrix.model_validate({"name": "m", "groups": [{"name": "g", "models": ["mlp"], **group}]})
+def matrix_of(**group: object) -> ScenarioMatrix:
+    return ScenarioMatrix.model_validate({"name": "m", "groups": [{"name": "g", "models": ["mlp"], **group}]})
 
 
 def test_a_group_without_a_possible_target_is_refused():

@@ -7,13 +7,13 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.lab.testbed import FAULTS
-from rca.lab.testbed.matrix import Matrix, expand, part_of, read_matrix
+from rca.lab.testbed.matrix import ScenarioMatrix, expand, part_of, read_matrix
 
 SHIPPED = Path(__file__).parents[2] / "data/testbed/matrix.yaml"
 
 
-def matrix(*groups: dict[str, object], **fields: object) -> Matrix:
-    return Matrix.model_validate({"name": "small", "seed": 3, "groups": groups, **fields})
+def matrix(*groups: dict[str, object], **fields: object) -> ScenarioMatrix:
+    return ScenarioMatrix.model_validate({"name": "small", "seed": 3, "groups": groups, **fields})
 
 
 HOGS = {"name": "hogs", "faults": [{"kind": "cpu_hogs"}], "world_sizes": [4, 8], "severities": [1, 3]}

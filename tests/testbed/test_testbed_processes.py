@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from testbed_records import scenario_of
 
-from rca.lab.testbed.capture import Schedule
+from rca.lab.testbed.capture import FaultSchedule
 from rca.lab.testbed.cgroups import find_hierarchies, members, remove_tree
 from rca.lab.testbed.injection.device import restore_token
 from rca.lab.testbed.process import Placement, ProcessTable
-from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, Row, Shared
+from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, RankMemory, Row
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
@@ -36,7 +36,7 @@ def reaped(process_table: ProcessTable, seconds: float = 10.0):
 
 
 def test_shared_memory_is_seen_by_both_sides(process_table):
-    shared = Shared(n_steps=3, n_parameters=4)
+    shared = RankMemory(n_steps=3, n_parameters=4)
     assert np.isnan(shared.rows).all()
     assert shared.knobs[Knob.KERNEL_FACTOR] == 1
 
@@ -123,7 +123,7 @@ class Noted:
 def scheduled(**steps: int | None):
     fault = scenario_of({"kind": "cpu_hogs", "scope": "rank", "ranks": [0], **steps}).faults[0]
     injector = Noted()
-    return Schedule([(fault, injector)]), injector  # type: ignore[list-item]
+    return FaultSchedule([(fault, injector)]), injector  # type: ignore[list-item]
 
 
 def test_a_fault_starts_with_the_first_rank_and_ends_with_the_last():

@@ -13,14 +13,14 @@ from rca.lab.testbed.process import ProcessTable
 from rca.lab.testbed.ranks.host import CheckpointWriter, GcMonitor
 from rca.lab.testbed.ranks.loader import balanced_length, draw_lengths, load, write_dataset
 from rca.lab.testbed.ranks.models import TYPICAL_TOKENS
-from rca.lab.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, Shared
+from rca.lab.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, RankMemory
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
 
 @pytest.fixture
 def shared():
-    return Shared(n_steps=4, n_parameters=1)
+    return RankMemory(n_steps=4, n_parameters=1)
 
 
 @pytest.fixture

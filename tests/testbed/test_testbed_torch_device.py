@@ -25,7 +25,7 @@ from rca.lab.testbed.process import ProcessTable
 from rca.lab.testbed.ranks import models, neighbour
 from rca.lab.testbed.ranks.calibration import measure, prepare
 from rca.lab.testbed.ranks.neighbour import Control, GpuOperations, GpuWork, run_period
-from rca.lab.testbed.ranks.shared import BATCH_BYTES, Knob, Pace, Row, Shared
+from rca.lab.testbed.ranks.shared import BATCH_BYTES, DevicePace, Knob, RankMemory, Row
 from rca.lab.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device, resized
 from rca.lab.testbed.ranks.torch_device import HostMarks, TorchDevice
 from rca.lab.testbed.sampling import gpu_watch
@@ -67,8 +67,8 @@ def in_child(tmp_path):
     return run
 
 
-def shared_of(network: models.Network, seed: int = 3) -> Shared:
-    shared = Shared(4, sum(parameter.numel() for parameter in network.parameters()))
+def shared_of(network: models.Network, seed: int = 3) -> RankMemory:
+    shared = RankMemory(4, sum(parameter.numel() for parameter in network.parameters()))
     shared.slots[:] = np.random.default_rng(seed).integers(0, 256, shared.slots.shape, dtype=np.uint8)
     return shared
 
@@ -147,9 +147,9 @@ def calibrated() -> None:
     network = models.build("mlp", 1.0)
     shared = shared_of(network)
     device = prepare(network, shared, "cpu", job, 1)
-    assert shared.pace[Pace.REPEATS] == device.repeats >= 1
-    assert shared.pace[Pace.COPIED_BYTES] == device.n_bytes >= BATCH_BYTES
-    assert (shared.pace[: Pace.REPEATS] > 0).all()
+    assert shared.pace[DevicePace.REPEATS] == device.repeats >= 1
+    assert shared.pace[DevicePace.COPIED_BYTES] == device.n_bytes >= BATCH_BYTES
+    assert (shared.pace[: DevicePace.REPEATS] > 0).all()
 
 
 def test_a_rank_is_calibrated_on_any_device(in_child):
@@ -161,7 +161,7 @@ def padded() -> None:
     shared = shared_of(network)
     device = Device(network, shared, 1.0)
     nominal = [device.padded_seconds(kind, 0, 0) for kind in (FORWARD, BACKWARD, OPTIMIZE)]
-    shared.pace[[Pace.FORWARD, Pace.BACKWARD, Pace.OPTIMIZER]] = 0.5, 2.0, 0.1
+    shared.pace[[DevicePace.FORWARD, DevicePace.BACKWARD, DevicePace.OPTIMIZER]] = 0.5, 2.0, 0.1
     paced = [device.padded_seconds(kind, 0, 0) for kind in (FORWARD, BACKWARD, OPTIMIZE)]
     np.testing.assert_allclose(paced, np.multiply(nominal, [0.5, 2.0, 0.1]))
 

@@ -8,7 +8,7 @@ from rca.arrays import FloatArray
 from rca.lab.testbed.probe import Capabilities
 from rca.lab.testbed.process import Exit
 from rca.lab.testbed.ranks.shared import Row
-from rca.lab.testbed.record import Acted, Record
+from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.series import Sample
 from rca.lab.testbed.scenario import Scenario
 
@@ -38,8 +38,8 @@ def record_of(
     acted: list[Acted] | None = None,
     samples: list[Sample] | None = None,
     exits: list[Exit] | None = None,
-) -> Record:
-    return Record(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING)
+) -> CaptureRecord:
+    return CaptureRecord(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING)
 
 
 def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:

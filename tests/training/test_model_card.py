@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from registered import facts
 
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.lab.evaluation.scores import judge
 from rca.lab.training.model_card import Card
@@ -33,9 +33,11 @@ def slow(cause: str, source: str) -> Label:
 def row(label: Label, said: str | None, *, world_size: int = 8) -> JudgedRow:
     ranks = frozenset({2})
     answer = (
-        Answer("healthy", confidence=0.9)
+        MethodAnswer("healthy", confidence=0.9)
         if said is None
-        else Answer("fail_slow", ranks, (NamedCause(said, ranks),), "compute", "transient", confidence=0.9)
+        else MethodAnswer(
+            "fail_slow", ranks, (NamedCause(said, ranks),), "compute", "transient", confidence=0.9
+        )
     )
     return JudgedRow(
         window="w",

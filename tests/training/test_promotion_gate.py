@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.scores import Judged, judge
-from rca.lab.training.promotion_gate import Check, Latency, Pair, Verdict, decide
+from rca.lab.training.promotion_gate import GateCheck, Latency, Pair, Verdict, decide
 from rca.sources.labels import Label
 
 HEALTHY = Label(failure_mode="healthy")
@@ -23,12 +23,12 @@ SLOW = Label.model_validate(
 )
 
 
-def answered(slow: bool, confidence: float = 0.98) -> Answer:
+def answered(slow: bool, confidence: float = 0.98) -> MethodAnswer:
     if not slow:
-        return Answer("healthy", confidence=confidence)
+        return MethodAnswer("healthy", confidence=confidence)
     ranks = frozenset({6})
     causes = (NamedCause("gpu_throttling", ranks),)
-    return Answer("fail_slow", ranks, causes, straggler_type="compute", confidence=confidence)
+    return MethodAnswer("fail_slow", ranks, causes, straggler_type="compute", confidence=confidence)
 
 
 RIGHT, MISSED = judge(answered(True), SLOW), judge(answered(False), SLOW)
@@ -44,7 +44,7 @@ def compare(champion: list[Judged], challenger: list[Judged], source: str = "sim
     return decide({source: Pair(champion, challenger)}, None)
 
 
-def check(verdict: Verdict, name: str, source: str = "simulated") -> Check:
+def check(verdict: Verdict, name: str, source: str = "simulated") -> GateCheck:
     return next(each for each in verdict.checks if (each.source, each.name) == (source, name))
 
 

@@ -19,7 +19,7 @@ from rca.terminal import BAD_INPUT, VERDICT_CODES
 if TYPE_CHECKING:
     from rca.window.window import Window
     from rca_api.watch.plan import WatchedJob
-    from rca_api.watch.rounds import Diagnose, Outcome
+    from rca_api.watch.rounds import Diagnose, RoundOutcome
 
 EXAMPLES = """
 rca watch watch.yaml                                   until Ctrl-C; one line per diagnosis
@@ -33,7 +33,7 @@ A plan:
 """
 
 
-class Format(StrEnum):
+class WatchFormat(StrEnum):
     """Form of the lines."""
 
     text = "text"
@@ -44,8 +44,8 @@ def command(
     plan: Annotated[Path, typer.Argument(metavar="PLAN.yaml", help="Jobs, and where their telemetry is.")],
     once: Annotated[bool, typer.Option("--once", help="Diagnose every job once, then end.")] = False,
     format_: Annotated[
-        Format, typer.Option("--format", "-f", help="json: one object per line.")
-    ] = Format.text,
+        WatchFormat, typer.Option("--format", "-f", help="json: one object per line.")
+    ] = WatchFormat.text,
 ) -> None:
     """Diagnose many jobs on time, each on its own: a slow source delays no other.
 
@@ -55,7 +55,7 @@ def command(
     try:
         from rca_api.shell.observability import logs
         from rca_api.watch.plan import read_plan
-        from rca_api.watch.rounds import Rounds, State
+        from rca_api.watch.rounds import Rounds, WatchState
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
     given = read_plan(plan)
@@ -65,7 +65,7 @@ def command(
 
     diagnose: Diagnose = rca.diagnose if given.service is None else Client(given.service).diagnose
     assert given.state is not None  # noqa: S101  (`read_plan` sets it)
-    rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), State(given.state))
+    rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), WatchState(given.state))
     if once:
         raise typer.Exit(max(_code(outcome) for outcome in rounds.once()))
     stopping = threading.Event()
@@ -83,12 +83,12 @@ def _read(job: WatchedJob) -> Window:
     return job.read_job(job.prometheus, job.job, namespace=job.namespace, since=job.since)
 
 
-def _print(outcome: Outcome, form: Format) -> None:
+def _print(outcome: RoundOutcome, form: WatchFormat) -> None:
     from rca.runbook.headline import headline
     from rca.runbook.phrases import plain
 
     at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    if form is Format.json:
+    if form is WatchFormat.json:
         held = {"time": at, "job": outcome.job}
         if outcome.error is not None:
             held |= {"error": {"code": outcome.error.code, "detail": outcome.error.message}}  # type: ignore[dict-item]
@@ -103,7 +103,7 @@ def _print(outcome: Outcome, form: Format) -> None:
     sys.stdout.flush()
 
 
-def _code(outcome: Outcome) -> int:
+def _code(outcome: RoundOutcome) -> int:
     if outcome.diagnosis is None:
         return BAD_INPUT
     return VERDICT_CODES[outcome.diagnosis.verdict]

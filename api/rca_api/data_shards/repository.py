@@ -14,7 +14,15 @@ from sqlalchemy import ColumnElement, and_, delete, func, not_, select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
-from rca.runtime.data_shards.leases import Checkpoint, Lease, LeaseState, Offer, Progress, Receipt, Report
+from rca.runtime.data_shards.leases import (
+    Checkpoint,
+    Lease,
+    LeaseState,
+    Offer,
+    Progress,
+    ShardReceipt,
+    ShardReport,
+)
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards.tables import ReturnedShardRow, ShardLeaseRow, ShardSetRow
 from rca_api.shell.requests.problems import ProblemError
@@ -129,17 +137,17 @@ class StoredShards:
         self._session.add(row)
         return Offer(row.read(self.plan))
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         """Count trained samples, and renew the leases; see `Shards.report`."""
         rows = self._find({each.lease_id for each in reports})
         receipts = []
         for each in reports:
             row = rows.get(each.lease_id)
             if row is None or row.state == _DROPPED:
-                receipts.append(Receipt.unknown(each.lease_id))
+                receipts.append(ShardReceipt.unknown(each.lease_id))
                 continue
             lease = row.read(self.plan).reported(each.done, self._at, self.plan.lease_seconds)
-            receipts.append(Receipt.of(lease, each.done))
+            receipts.append(ShardReceipt.of(lease, each.done))
             if row.state == _HELD:
                 self._store(lease, row)
         self._session.flush()

@@ -14,8 +14,8 @@ from rca.runtime.data_shards.leases import (
     LeaseState,
     Offer,
     Progress,
-    Receipt,
-    Report,
+    ShardReceipt,
+    ShardReport,
 )
 from rca.runtime.data_shards.shard_plan import (
     LARGEST_SEED,
@@ -85,9 +85,9 @@ class GivenReport(_Given):
     lease_id: LeaseId
     done: Count = Field(description="Offset in the shard up to which all samples are trained.")
 
-    def read(self) -> Report:
+    def read(self) -> ShardReport:
         """The report as a value."""
-        return Report(self.lease_id, self.done)
+        return ShardReport(self.lease_id, self.done)
 
 
 class Reports(_Given):
@@ -182,7 +182,7 @@ class ReportReceipt(BaseModel):
     state: LeaseState
 
     @classmethod
-    def of(cls, receipt: Receipt) -> ReportReceipt:
+    def of(cls, receipt: ShardReceipt) -> ReportReceipt:
         """Read a value."""
         return cls(
             lease_id=receipt.lease_id, accepted=receipt.accepted, done=receipt.done, state=receipt.state

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.keys import Hold, bind
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.diagnoses.work import Answer, StoredWindow
+from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
 from rca_api.shell.observability import tracing
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.requests.problems import ProblemError, problem_document
@@ -70,7 +70,7 @@ class Journal:
     def record(
         self,
         window: StoredWindow,
-        answer: Answer,
+        answer: DiagnosisAnswer,
         *,
         asked_by: str | None,
         request_id: str | None = None,
@@ -171,7 +171,7 @@ class Journal:
         with self._database.session() as session:
             repository.postpone(session, owner, diagnosis_id, _document(problem, diagnosis_id), until)
 
-    def complete(self, owner: str, answer: Answer) -> bool:
+    def complete(self, owner: str, answer: DiagnosisAnswer) -> bool:
         """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
         with self._metrics.stage("commit"), self._database.session() as session:
             row = repository.complete(session, owner, self._as_stored(answer), self._clock())
@@ -189,7 +189,7 @@ class Journal:
         with self._database.session() as session:
             repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
 
-    def _as_stored(self, answer: Answer) -> Answer:
+    def _as_stored(self, answer: DiagnosisAnswer) -> DiagnosisAnswer:
         return answer if self._packed else replace(answer, document=PlainDocument(answer.document))
 
     def refuse_a_deleted(self, window: StoredWindow) -> None:
@@ -207,7 +207,7 @@ class Journal:
         for callback in self._on_diagnosed:
             callback(session, row)
 
-    def _report(self, answer: Answer, job_id: str) -> None:
+    def _report(self, answer: DiagnosisAnswer, job_id: str) -> None:
         """Count and log a diagnosis, after the commit."""
         self._metrics.diagnosed(answer)
         _log.info(

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, undefer
 
 from rca_api.diagnoses.history import HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
-from rca_api.diagnoses.work import Answer, StoredWindow
+from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.leases import Claim, Leases
 from rca_api.shell.store.upsert import insert_of
@@ -49,7 +49,7 @@ def keep_window(session: Session, window: StoredWindow, at: datetime) -> None:
 def add_done(
     session: Session,
     window: StoredWindow,
-    answer: Answer,
+    answer: DiagnosisAnswer,
     *,
     asked_by: str | None,
     request_id: str | None = None,
@@ -107,7 +107,7 @@ def give_back(session: Session, owner: str, diagnosis_ids: Sequence[str]) -> Non
         row.state = QUEUED
 
 
-def complete(session: Session, owner: str, answer: Answer, at: datetime) -> DiagnosisRow | None:
+def complete(session: Session, owner: str, answer: DiagnosisAnswer, at: datetime) -> DiagnosisRow | None:
     """Store the answer of a queued diagnosis; None if `owner` no longer has its lease."""
     row = LEASES.held_one(session, owner, answer.diagnosis_id)
     if row is not None:
@@ -231,7 +231,7 @@ def _row(
     )
 
 
-def _finish(row: DiagnosisRow, answer: Answer, at: datetime) -> None:
+def _finish(row: DiagnosisRow, answer: DiagnosisAnswer, at: datetime) -> None:
     row.state, row.finished_at, row.problem = DONE, at, None
     LEASES.end(row)
     row.failure_mode = answer.failure_mode

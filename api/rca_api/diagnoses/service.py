@@ -15,7 +15,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca.deadline import Deadline
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
-from rca_api.diagnoses.work import Answer, StoredWindow
+from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
 from rca_api.shell.processes.body import Received
 from rca_api.shell.requests import request_bodies
 from rca_api.shell.requests.admission import content_encoding
@@ -72,7 +72,7 @@ async def _now(state: State, posted: Posted, hold: Hold | None) -> Response:
 
 
 async def stored(
-    state: State, posted: Posted, window: StoredWindow, answer: Answer, hold: Hold | None
+    state: State, posted: Posted, window: StoredWindow, answer: DiagnosisAnswer, hold: Hold | None
 ) -> None:
     """Store an answer before it is sent, and let the challenger diagnose the window as well."""
     await run_in_threadpool(

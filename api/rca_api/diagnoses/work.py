@@ -85,7 +85,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DiagnosisAnswer:
     """A finished diagnosis: response, stored document and values of its database rows.
 
     Attributes
@@ -110,7 +110,7 @@ class Answer:
 
 def diagnose(
     context: Context, sent: Sent, ref: BundleRef, accept: str, history: History
-) -> tuple[StoredWindow, Answer]:
+) -> tuple[StoredWindow, DiagnosisAnswer]:
     """Decode, diagnose and render a posted window; it is stored at the same time."""
     window = decoded(context, sent)
     # Compressing and writing release the interpreter lock, so they run in parallel to the diagnosis.
@@ -129,7 +129,7 @@ def accept_window(context: Context, sent: Sent) -> StoredWindow:
 
 def diagnose_stored(
     context: Context, digest: str, ref: BundleRef, diagnosis_id: str, history: History
-) -> Answer:
+) -> DiagnosisAnswer:
     """Diagnose a window of the window store; the diagnosis gets the given id."""
     with context.stage("decode"):
         window = context.windows.get(digest)
@@ -342,11 +342,13 @@ def _nodes(cause: Cause, diagnosis: Diagnosis) -> list[str | None]:
     return [None] if everywhere else [*cause.nodes] or [None]
 
 
-def _answer(context: Context, diagnosis: Diagnosis, accept: str, window: Window | None = None) -> Answer:
+def _answer(
+    context: Context, diagnosis: Diagnosis, accept: str, window: Window | None = None
+) -> DiagnosisAnswer:
     with context.stage("render"):
         document = rendered(diagnosis, JSON)
         content = document if accept == JSON else rendered(diagnosis, accept, window)
-    return Answer(
+    return DiagnosisAnswer(
         diagnosis_id=diagnosis.diagnosis_id,
         content=content,
         document=document,

@@ -25,14 +25,14 @@ class Loss(NamedTuple):
     gpu_hours: float
 
 
-class Total(NamedTuple):
+class IncidentTotal(NamedTuple):
     """Sum over windows."""
 
     seconds: float
     gpu_hours: float
 
 
-def total(losses: Iterable[Loss]) -> Total:
+def total(losses: Iterable[Loss]) -> IncidentTotal:
     """Add up losses; a window that overlaps earlier ones counts with the share of its time not covered.
 
     The order of the windows does not matter.
@@ -46,7 +46,7 @@ def total(losses: Iterable[Loss]) -> Total:
         seconds += share * each.seconds
         hours += share * each.gpu_hours
         covered = max(covered, each.end)
-    return Total(seconds, hours)
+    return IncidentTotal(seconds, hours)
 
 
 #: Most windows since the last event that are replayed; streaks that matter are far shorter.

@@ -21,7 +21,7 @@ from rca_api.nodes.fault_prior import WEIGHTS
 
 
 @dataclass(frozen=True)
-class Correction:
+class NodeCorrection:
     """The cause of one window as given by people who agree.
 
     Attributes
@@ -39,7 +39,7 @@ class Correction:
     blamed: dict[str, float]
 
 
-def corrections(session: Session, since: datetime, exclude_job: str | None = None) -> list[Correction]:
+def corrections(session: Session, since: datetime, exclude_job: str | None = None) -> list[NodeCorrection]:
     """Corrections of windows observed since a moment, except those of one job."""
     # A window may have several diagnoses. One of them was observed, and feedback may be about another.
     about = and_(
@@ -56,7 +56,7 @@ def corrections(session: Session, since: datetime, exclude_job: str | None = Non
     )
     if exclude_job is not None:
         statement = statement.where(ObservationRow.job_id != exclude_job)
-    found: list[Correction] = []
+    found: list[NodeCorrection] = []
     for _, rows in groupby(session.execute(statement), key=lambda row: row[0].diagnosis_id):
         held = list(rows)
         words = repository.newest_by_author(feedback for _, feedback in held)
@@ -65,13 +65,13 @@ def corrections(session: Session, since: datetime, exclude_job: str | None = Non
     return found
 
 
-def _correction(session: Session, seen: ObservationRow, word: FeedbackRow) -> Correction:
+def _correction(session: Session, seen: ObservationRow, word: FeedbackRow) -> NodeCorrection:
     blamed: dict[str, float] = {}
     for cause in labels.read(word.label).causes:
         weight = WEIGHTS[SPECS[cause.cause].owner]
         for node in _nodes_of(session, cause, word.diagnosis_id) if weight else ():
             blamed[node] = max(weight, blamed.get(node, 0.0))
-    return Correction(seen.diagnosis_id, seen.job_id, seen.window_start, seen.window_end, blamed)
+    return NodeCorrection(seen.diagnosis_id, seen.job_id, seen.window_start, seen.window_end, blamed)
 
 
 def _nodes_of(session: Session, cause: LabelledCause, diagnosis_id: str) -> Iterable[str]:

@@ -14,7 +14,7 @@ from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
 from rca_api.nodes.corrections import corrections
 from rca_api.nodes.fault_prior import THRESHOLD
-from rca_api.nodes.repository import Record
+from rca_api.nodes.repository import NodeRecord
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
 from rca_api.shell.requests.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
@@ -120,7 +120,7 @@ def _read(session: Session, row: BlameRow, overruled: set[str]) -> NodeBlame:
 class Ranked(NamedTuple):
     """A node and its lemon probability."""
 
-    record: Record
+    record: NodeRecord
     probability: float
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
-from rca_api.nodes.corrections import Correction, corrections
+from rca_api.nodes.corrections import NodeCorrection, corrections
 from rca_api.nodes.fault_prior import WEIGHTS, Blame
 from rca_api.shell.store.base import Base, UtcDateTime
 from rca_api.shell.store.upsert import insert_of
@@ -38,7 +38,7 @@ class NodeExposureRow(Base):
 
 
 @dataclass
-class Record:
+class NodeRecord:
     """What a node is judged by: the number of jobs with a verdict about it, and its blames."""
 
     node: str
@@ -91,7 +91,7 @@ def unexpose(session: Session, nodes: Sequence[str], job_id: str) -> None:
 
 def records(
     session: Session, *, since: datetime, nodes: Sequence[str] | None = None, exclude_job: str | None = None
-) -> list[Record]:
+) -> list[NodeRecord]:
     """Records of nodes from jobs observed since a moment.
 
     Parameters
@@ -111,7 +111,7 @@ def records(
         exposures = exposures.where(NodeExposureRow.node.in_(nodes))
     if exclude_job is not None:
         exposures = exposures.where(NodeExposureRow.job_id != exclude_job)
-    found = {row[0]: Record(*row) for row in session.execute(exposures)}
+    found = {row[0]: NodeRecord(*row) for row in session.execute(exposures)}
     words = corrections(session, since, exclude_job)
     spoken = [word.diagnosis_id for word in words]
     for node, job, end, start, probability, seconds in session.execute(
@@ -124,7 +124,7 @@ def records(
     return list(found.values())
 
 
-def spans(session: Session, found: Sequence[Record], *, since: datetime) -> dict[str, Span]:
+def spans(session: Session, found: Sequence[NodeRecord], *, since: datetime) -> dict[str, Span]:
     """When the nodes of records were seen in jobs observed since a moment.
 
     A node that only feedback blames has no window; its span is that of the first blame. A node that lost
@@ -177,7 +177,7 @@ def _blames(
 
 
 def _correct(
-    session: Session, found: dict[str, Record], words: Sequence[Correction], wanted: set[str] | None
+    session: Session, found: dict[str, NodeRecord], words: Sequence[NodeCorrection], wanted: set[str] | None
 ) -> None:
     """Add the blames by people, also for nodes without a verdict in that job."""
     blaming = [word for word in words if word.blamed]
@@ -190,7 +190,7 @@ def _correct(
     jobs = {(node, job) for node, job in session.execute(judged)}
     for word in blaming:
         for node in set(word.blamed) if wanted is None else wanted.intersection(word.blamed):
-            record = found.setdefault(node, Record(node, 0))
+            record = found.setdefault(node, NodeRecord(node, 0))
             record.jobs += (node, word.job_id) not in jobs
             jobs.add((node, word.job_id))
             record.blames.append(Blame(word.job_id, word.end, word.start, word.blamed[node]))

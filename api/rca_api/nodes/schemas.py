@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.incidents.schemas import moment
 from rca_api.nodes import fault_prior
-from rca_api.nodes.repository import Record, Span
+from rca_api.nodes.repository import NodeRecord, Span
 
 
 class Node(BaseModel):
@@ -88,7 +88,7 @@ class NodeHistory(BaseModel):
     next: str | None
 
 
-def read_node(record: Record, span: Span, probability: float) -> Node:
+def read_node(record: NodeRecord, span: Span, probability: float) -> Node:
     """Make the summary of a node."""
     return Node(
         node=record.node,

@@ -12,7 +12,7 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
 from rca_api.nodes.fault_prior import THRESHOLD, lemon_probability
-from rca_api.nodes.repository import Record
+from rca_api.nodes.repository import NodeRecord
 from rca_api.shell.store.base import now
 
 #: Only records of this age count, because nodes are repaired.
@@ -56,7 +56,7 @@ def _judged(row: DiagnosisRow) -> set[str]:
     return {node for node, owner in named.items() if owner != "workload"}
 
 
-def judged(record: Record, prior: float) -> float:
+def judged(record: NodeRecord, prior: float) -> float:
     """Probability that a node is a lemon."""
     return lemon_probability(record.blames, record.jobs, prior)
 

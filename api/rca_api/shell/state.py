@@ -49,8 +49,7 @@ from rca_api.shell.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
 from rca_api.webhooks.addresses import Policy
 from rca_api.webhooks.delivery import Sender
-from rca_api.webhooks.dispatcher import Dispatcher as WebhookDispatcher
-from rca_api.webhooks.dispatcher import Retries
+from rca_api.webhooks.dispatcher import Retries, WebhookDispatcher
 
 #: Shortest time for a bundle to load and to answer one window: the machine may be busy.
 _TRIAL_SECONDS = 30.0

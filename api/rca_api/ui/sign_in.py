@@ -22,7 +22,7 @@ _BODY_BYTES, _BODY_SECONDS = 16 << 10, 10.0
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 
 
-class Client(BaseModel):
+class SignInClient(BaseModel):
     """What the page needs to send the browser to the issuer."""
 
     address: str
@@ -48,10 +48,10 @@ class Token(BaseModel):
 
 
 @router.get("")
-def show_client(request: Request) -> Client:
+def show_client(request: Request) -> SignInClient:
     """Show where the browser signs in."""
     sign_in = State.of(request).authority.required_sign_in()
-    return Client(address=sign_in.address, client_id=sign_in.client_id, scope=sign_in.scope)
+    return SignInClient(address=sign_in.address, client_id=sign_in.client_id, scope=sign_in.scope)
 
 
 @router.post("")

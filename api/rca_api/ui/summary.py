@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from pydantic import BaseModel
 
 from rca.diagnosis.result import Diagnosis, Verdict
-from rca.runbook.page import Page
+from rca.runbook.page import RunbookPage
 from rca.runbook.phrases import Phrase, plain
 
 
-class Row(BaseModel):
+class SummaryRow(BaseModel):
     """One part of the text."""
 
     title: str
@@ -23,8 +23,8 @@ class DiagnosisText(BaseModel):
 
     verdict: Verdict
     headline: str
-    rows: list[Row]
-    more: list[Row]
+    rows: list[SummaryRow]
+    more: list[SummaryRow]
     window_digest: str | None
 
 
@@ -36,7 +36,7 @@ def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
     window_digest : str or None
         None once retention has deleted the window.
     """
-    page = Page.from_diagnosis(diagnosis)
+    page = RunbookPage.from_diagnosis(diagnosis)
     suspicions = [_row(plain(each.title), each.evidence) for each in page.suspicions]
     more = [
         _row("All actions", page.actions),
@@ -57,5 +57,5 @@ def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
     )
 
 
-def _row(title: str, lines: Iterable[Phrase]) -> Row:
-    return Row(title=title, lines=[plain(line) for line in lines if line])
+def _row(title: str, lines: Iterable[Phrase]) -> SummaryRow:
+    return SummaryRow(title=title, lines=[plain(line) for line in lines if line])

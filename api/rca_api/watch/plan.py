@@ -43,7 +43,7 @@ class WatchedJob(PrometheusAccess):
         return self
 
 
-class Plan(BaseModel):
+class WatchPlan(BaseModel):
     """All watched jobs.
 
     Attributes
@@ -72,7 +72,7 @@ class Plan(BaseModel):
         return self
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> WatchPlan:
     """Read a plan; its relative paths count from its folder.
 
     Raises
@@ -82,10 +82,10 @@ def read_plan(path: Path) -> Plan:
     InvalidInput
         Naming the member that is wrong.
     """
-    return _beside(read_document(path, Plan, hint="`rca watch --help` shows a plan"), path)
+    return _beside(read_document(path, WatchPlan, hint="`rca watch --help` shows a plan"), path)
 
 
-def _beside(plan: Plan, path: Path) -> Plan:
+def _beside(plan: WatchPlan, path: Path) -> WatchPlan:
     """The plan with absolute paths."""
     here = path.resolve().parent
     jobs = tuple(job.below(here, "folder") for job in plan.jobs)

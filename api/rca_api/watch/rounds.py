@@ -15,7 +15,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import RcaError
 from rca.files import read_file, replace_file
 from rca.window.window import Window
-from rca_api.watch.plan import Plan, WatchedJob
+from rca_api.watch.plan import WatchedJob, WatchPlan
 
 _log = structlog.stdlib.get_logger("rca_api.watch")
 #: Longest pause after failed rounds, as a multiple of the job's interval.
@@ -25,7 +25,7 @@ Diagnose = Callable[[Window], Diagnosis]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RoundOutcome:
     """One round of one job: a diagnosis, or why there is none."""
 
     job: str
@@ -33,10 +33,10 @@ class Outcome:
     error: RcaError | None
 
 
-Report = Callable[[Outcome], None]
+Report = Callable[[RoundOutcome], None]
 
 
-class State:
+class WatchState:
     """When each job was diagnosed last, Unix seconds; kept in a file, so that a restart resumes.
 
     Parameters
@@ -88,11 +88,11 @@ class Rounds:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: WatchPlan,
         read: Read,
         diagnose: Diagnose,
         report: Report,
-        state: State,
+        state: WatchState,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._plan = plan
@@ -103,9 +103,9 @@ class Rounds:
         self._clock = clock
         self._reporting = threading.Lock()
 
-    def once(self) -> list[Outcome]:
+    def once(self) -> list[RoundOutcome]:
         """Diagnose every job now, all at the same time."""
-        outcomes: list[Outcome] = []
+        outcomes: list[RoundOutcome] = []
         threads = [
             threading.Thread(target=lambda job=job: outcomes.append(self._round(job)), daemon=True)
             for job in self._plan.jobs
@@ -134,16 +134,16 @@ class Rounds:
             longest = min(2 ** max(0, failures - 1), _MOST_PAUSES) * every
             pause = max(0.0, began + longest - self._clock())
 
-    def _round(self, job: WatchedJob) -> Outcome:
+    def _round(self, job: WatchedJob) -> RoundOutcome:
         at = self._clock()
         try:
-            outcome = Outcome(job.job, self._diagnose(self._read(job)), None)
+            outcome = RoundOutcome(job.job, self._diagnose(self._read(job)), None)
             self._state.diagnosed(job.job, at)
         except RcaError as error:
-            outcome = Outcome(job.job, None, error)
+            outcome = RoundOutcome(job.job, None, error)
         except Exception:
             _log.exception("a round failed unexpectedly", job=job.job)
-            outcome = Outcome(
+            outcome = RoundOutcome(
                 job.job, None, RcaError("the round failed unexpectedly; the log has the reason")
             )
         with self._reporting:

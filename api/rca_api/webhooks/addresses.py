@@ -53,7 +53,7 @@ class Refused(SourceError):
 
 
 @dataclass(frozen=True)
-class Target:
+class WebhookTarget:
     """A checked URL and the IP addresses of its host."""
 
     scheme: str
@@ -124,7 +124,7 @@ class Policy:
             raise Refused(f"{host} is not a public address", hint=_ALLOW)
         return parts
 
-    def resolve(self, url: str, look_up: Resolve) -> Target:
+    def resolve(self, url: str, look_up: Resolve) -> WebhookTarget:
         """Look the host up once, and refuse it if any of its addresses is not public.
 
         The connection uses the checked address, so a name that later resolves differently gains nothing.
@@ -145,7 +145,7 @@ class Policy:
             # Without the address, which would reveal the internal network to a caller.
             raise Refused(f"{host} has an address that is not public", hint=_ALLOW)
         request = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        return Target(parts.scheme, host, port, tuple(addresses), request)
+        return WebhookTarget(parts.scheme, host, port, tuple(addresses), request)
 
     def _may_be_private(self, host: str) -> bool:
         return self.private or (bool(self.hosts) and self._named(host))

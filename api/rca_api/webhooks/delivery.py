@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rca.deadline import Deadline
 from rca.timed_http import BrokenAnswerError, Exchange
 from rca_api.webhooks.addresses import Policy, Refused, Resolve, look_up
-from rca_api.webhooks.outbox import Claimed
+from rca_api.webhooks.outbox import ClaimedMessage
 from rca_api.webhooks.signing import headers
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Sender:
     timeout_seconds: float
     look_up: Resolve = look_up
 
-    def send(self, claimed: Claimed, timestamp: int) -> Outcome:
+    def send(self, claimed: ClaimedMessage, timestamp: int) -> Outcome:
         """Send a delivery once; failures of the receiver or the network are outcomes, not exceptions."""
         try:
             target = self.policy.resolve(claimed.url, self.look_up)

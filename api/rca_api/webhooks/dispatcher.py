@@ -19,7 +19,7 @@ from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.delivery import Outcome, Sender
-from rca_api.webhooks.outbox import MAX_PAUSE, MAX_REST, Claimed
+from rca_api.webhooks.outbox import MAX_PAUSE, MAX_REST, ClaimedMessage
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 #: Ratio of a pause to the one before.
@@ -55,7 +55,7 @@ class Retries:
         return min(max(waited, retry_after or 0.0), longest)
 
 
-class Dispatcher:
+class WebhookDispatcher:
     """Sends the deliveries of the outbox; several dispatchers on one database share them.
 
     Parameters
@@ -107,7 +107,7 @@ class Dispatcher:
         finally:
             await loop.run_in_executor(None, pool.shutdown)
 
-    def _claim(self, limit: int) -> list[Claimed]:
+    def _claim(self, limit: int) -> list[ClaimedMessage]:
         length = timedelta(seconds=self._sender.timeout_seconds + _LEASE_MARGIN_SECONDS)
         try:
             with self._database.session() as session:
@@ -117,7 +117,7 @@ class Dispatcher:
             _log.warning("webhooks wait for the database", reason=error.message)
             return []
 
-    def _deliver(self, claimed: Claimed) -> None:
+    def _deliver(self, claimed: ClaimedMessage) -> None:
         outcome = self._sender.send(claimed, math.floor(self._clock().timestamp()))
         try:
             with self._database.session() as session:
@@ -137,7 +137,7 @@ class Dispatcher:
             error=outcome.error,
         )
 
-    def _finish(self, session: Session, claimed: Claimed, outcome: Outcome) -> str:
+    def _finish(self, session: Session, claimed: ClaimedMessage, outcome: Outcome) -> str:
         row = outbox.held(session, claimed)
         if row is None:
             return "lost"

@@ -35,7 +35,7 @@ LEASES = Leases(
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedMessage:
     """A delivery that only this process may send until its lease runs out."""
 
     number: int
@@ -90,7 +90,7 @@ def _is_wanted(event: str, events: Iterable[str]) -> bool:
     return event in events or (event in _OPENINGS and OPENED in events)
 
 
-def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list[Claimed]:
+def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list[ClaimedMessage]:
     """Claim up to `limit` deliveries that are due, one of each webhook.
 
     Deliveries of one incident to one webhook are claimed in order; incidents do not wait for each other. A
@@ -139,14 +139,14 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
     return [_claimed(session, row, owner) for row in LEASES.claim(session, wanted, owner, at, length).rows]
 
 
-def held(session: Session, claimed: Claimed) -> DeliveryRow | None:
+def held(session: Session, claimed: ClaimedMessage) -> DeliveryRow | None:
     """The row, locked; None if its lease was lost, or the delivery was deleted."""
     return LEASES.held_one(session, claimed.owner, claimed.number)
 
 
-def _claimed(session: Session, row: DeliveryRow, owner: str) -> Claimed:
+def _claimed(session: Session, row: DeliveryRow, owner: str) -> ClaimedMessage:
     webhook = session.get_one(WebhookRow, row.webhook_id)
-    return Claimed(
+    return ClaimedMessage(
         number=row.number,
         owner=owner,
         id=row.id,

@@ -32,7 +32,7 @@ class NamedCause:
 
 
 @dataclass(frozen=True)
-class Answer:
+class MethodAnswer:
     """A verdict on one window.
 
     Attributes
@@ -77,7 +77,7 @@ class Answer:
         return self.mode == "fail_slow" and not self.causes
 
     @classmethod
-    def from_diagnosis(cls, diagnosis: Diagnosis) -> Answer:
+    def from_diagnosis(cls, diagnosis: Diagnosis) -> MethodAnswer:
         """The judged part of a diagnosis."""
         first = diagnosis.stragglers[0] if diagnosis.stragglers else None
         began = [found.first_step for found in diagnosis.stragglers if found.first_step is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.baseline_inputs import Observed
 from rca.robust import MAD_TO_SIGMA, group_members, nan_median
 
@@ -66,12 +66,12 @@ def below_mad(speed: FloatArray, cohort: IntArray, deviations: float = MAD_DEVIA
     return below
 
 
-def relative_median(observed: Observed) -> Answer:
+def relative_median(observed: Observed) -> MethodAnswer:
     """Blame ranks with a relative score below 0.75 in the slow segment."""
     return _blaming(relative_scores(_usual(observed), observed.stage) < RELATIVE_THRESHOLD)
 
 
-def mad_per_cohort(observed: Observed) -> Answer:
+def mad_per_cohort(observed: Observed) -> MethodAnswer:
     """Blame ranks with an outlying speed among their stage's ranks in the slow segment."""
     usual = _usual(observed)
     speed = np.divide(1.0, usual, out=np.full(usual.shape, np.nan), where=usual > 0)
@@ -83,6 +83,6 @@ def _usual(observed: Observed) -> FloatArray:
     return nan_median(observed.time[:, observed.inside], axis=1)
 
 
-def _blaming(slow: BoolArray) -> Answer:
+def _blaming(slow: BoolArray) -> MethodAnswer:
     ranks = frozenset(int(rank) for rank in np.flatnonzero(slow))
-    return Answer(mode="fail_slow" if ranks else "healthy", ranks=ranks, aspects=frozenset({"ranks"}))
+    return MethodAnswer(mode="fail_slow" if ranks else "healthy", ranks=ranks, aspects=frozenset({"ranks"}))

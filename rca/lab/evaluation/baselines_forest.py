@@ -12,7 +12,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, MissingExtra
 from rca.features.work import OWN_PHASES
-from rca.lab.evaluation.answer import Answer, Aspect, NamedCause
+from rca.lab.evaluation.answer import Aspect, MethodAnswer, NamedCause
 from rca.lab.evaluation.baseline_inputs import Observed
 from rca.lab.evaluation.judged_rows import HEALTHY
 from rca.robust import nan_mean
@@ -115,12 +115,12 @@ class Forest:
         ).fit(rows, targets)
         return cls(model, len(found))
 
-    def __call__(self, observed: Observed) -> Answer:
+    def __call__(self, observed: Observed) -> MethodAnswer:
         """Blame every rank with a cause as its likeliest class."""
         return answer_of(list(self.model.classes_), self.model.predict_proba(raw_means(observed)))
 
 
-def answer_of(classes: list[str], probability: FloatArray) -> Answer:
+def answer_of(classes: list[str], probability: FloatArray) -> MethodAnswer:
     """Class probabilities of every rank -> one answer for the window.
 
     Parameters
@@ -139,7 +139,7 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
         if name != HEALTHY:
             groups.setdefault(name, []).append(rank)
     if not groups:
-        return Answer(HEALTHY, confidence=float(healthy.min()), aspects=ASPECTS)
+        return MethodAnswer(HEALTHY, confidence=float(healthy.min()), aspects=ASPECTS)
     mean = {name: probability[ranks, classes.index(name)].mean() for name, ranks in groups.items()}
     surest = sorted(groups, key=lambda name: (-mean[name], name))
     first = groups[surest[0]]
@@ -149,7 +149,7 @@ def answer_of(classes: list[str], probability: FloatArray) -> Answer:
     named += [(name, first) for name in rest if name not in {HEALTHY, surest[0]}]
     stops = Counter(name in STOP_CAUSES for name in likeliest if name != HEALTHY)
     kind = CAUSES[surest[0]].type if surest[0] in CAUSES else None
-    return Answer(
+    return MethodAnswer(
         mode="fail_stop" if stops[True] > stops[False] else "fail_slow",
         ranks=frozenset(rank for ranks in groups.values() for rank in ranks),
         causes=tuple(NamedCause(name, frozenset(ranks)) for name, ranks in named),

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.features.resource_evidence import RESOURCES
-from rca.lab.evaluation.answer import Answer, NamedCause
+from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.baseline_inputs import Observed
 from rca.robust import nan_max, nan_median, nan_quantile
 from rca.window.catalogue import channels
@@ -50,7 +50,7 @@ def robust_scores(values: FloatArray, anomalous: BoolArray) -> FloatArray:
     return (nan_max(values[:, anomalous], axis=1) - middle) / np.where(constant, 1.0, spread)
 
 
-def signal_ranking(observed: Observed) -> Answer:
+def signal_ranking(observed: Observed) -> MethodAnswer:
     """Rank all signals of all ranks, and take their causes from the catalogue.
 
     The anomalous part is the slow segment. Without a slow segment the job is healthy.
@@ -70,8 +70,8 @@ def signal_ranking(observed: Observed) -> Answer:
     return _answer([NamedCause(cause, ranks) for cause, ranks in ordered[:MAX_CAUSES]])
 
 
-def _answer(causes: list[NamedCause]) -> Answer:
-    return Answer(
+def _answer(causes: list[NamedCause]) -> MethodAnswer:
+    return MethodAnswer(
         mode="fail_slow" if causes else "healthy",
         ranks=causes[0].ranks if causes else frozenset(),
         causes=tuple(causes),

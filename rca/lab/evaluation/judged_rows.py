@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.scores import Judged, judge
 from rca.lab.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, telemetry_of
 from rca.sources.labels import Label
@@ -87,7 +87,7 @@ def judged_row(
     *,
     signals: str,
     method: str,
-    answer: Answer,
+    answer: MethodAnswer,
     delay_steps: float = math.nan,
 ) -> JudgedRow:
     """Judge an answer and add the facts about its window."""

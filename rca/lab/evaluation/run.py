@@ -13,7 +13,7 @@ import pyarrow as pa
 from rca.diagnosis import Bundle, Diagnosis, diagnose
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, RcaError
-from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.baseline_inputs import Observed
 from rca.lab.evaluation.baselines import mad_per_cohort, relative_median
 from rca.lab.evaluation.baselines_forest import Forest, ForestExample, forest_example
@@ -27,7 +27,7 @@ from rca.window.window import Window
 from rca.workers import HERE, Workers
 
 Progress = Callable[[int, int], None]
-Method = Callable[[Observed], Answer]
+Method = Callable[[Observed], MethodAnswer]
 
 RULES: dict[str, Method] = {
     "relative median < 0.75": relative_median,
@@ -179,8 +179,8 @@ class _Judging:
 
         return detection_delay(window, label, mode_of)
 
-    def _answers(self, window: Window, diagnosis: Diagnosis) -> Iterator[tuple[str, Answer]]:
-        yield PRODUCT, Answer.from_diagnosis(diagnosis)
+    def _answers(self, window: Window, diagnosis: Diagnosis) -> Iterator[tuple[str, MethodAnswer]]:
+        yield PRODUCT, MethodAnswer.from_diagnosis(diagnosis)
         methods = self.plan.methods
         if methods:
             observed = Observed.from_window(window)

@@ -8,7 +8,7 @@ from os import PathLike
 
 from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.bundle import baseline
-from rca.lab.evaluation.answer import Answer
+from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.baselines_forest import ForestExample, forest_example
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row
 from rca.lab.evaluation.signal_sets import restrict
@@ -82,7 +82,7 @@ class _Judges:
                     label,
                     signals=name,
                     method=PRODUCT,
-                    answer=Answer.from_diagnosis(diagnose(part, bundle=bundle)),
+                    answer=MethodAnswer.from_diagnosis(diagnose(part, bundle=bundle)),
                 )
                 for name, part in shown.items()
             ]

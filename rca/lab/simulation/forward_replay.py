@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.lab.simulation.schedule import Plan, StepShape
+from rca.lab.simulation.schedule import SimulatedStepShape, StepPlan
 from rca.whatif.optypes import (
     ALL_GATHER,
     BACKWARD,
@@ -106,12 +106,12 @@ class ReplayTimes:
     ends: FloatArray | None
 
 
-def n_rows(shape: StepShape) -> int:
+def n_rows(shape: SimulatedStepShape) -> int:
     """Rows of `Durations.seconds`."""
     return len(DURATION_KINDS) * shape.pipeline + 1
 
 
-def row_of(shape: StepShape, optype: int, place: int) -> int:
+def row_of(shape: SimulatedStepShape, optype: int, place: int) -> int:
     """Row of `Durations.seconds` for a kind of operation on a stage, or a transfer on a link."""
     return _KIND[optype] * shape.pipeline + place
 
@@ -127,7 +127,7 @@ class _Keys:
 
 
 @lru_cache(maxsize=64)
-def _keys(plan: Plan) -> _Keys:
+def _keys(plan: StepPlan) -> _Keys:
     """Index of each operation's duration."""
     shape, stages = plan.shape, plan.shape.pipeline
     computes = np.isin(plan.optype, (FORWARD, BACKWARD))
@@ -153,7 +153,7 @@ def _keys(plan: Plan) -> _Keys:
     )
 
 
-def work_of(plan: Plan, durations: Durations) -> FloatArray:
+def work_of(plan: StepPlan, durations: Durations) -> FloatArray:
     """Duration of every operation, (n_ops, n_data, n_steps); the compiled replay never holds this array."""
     keys = _keys(plan)
     work = durations.seconds[:, keys.row] * keys.share[:, None] * durations.parts[:, keys.part]
@@ -162,7 +162,7 @@ def work_of(plan: Plan, durations: Durations) -> FloatArray:
     return np.asarray(work.transpose(1, 2, 0))
 
 
-def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> ReplayTimes:
+def run_forward(plan: StepPlan, durations: Durations, feed: Feed, *, keep_ends: bool = False) -> ReplayTimes:
     """Run all steps of a job."""
     from rca.lab.simulation.kernels import run_job
 
@@ -194,7 +194,7 @@ def run_forward(plan: Plan, durations: Durations, feed: Feed, *, keep_ends: bool
     )
 
 
-def op_starts(plan: Plan, replay: ReplayTimes) -> FloatArray:
+def op_starts(plan: StepPlan, replay: ReplayTimes) -> FloatArray:
     """Start of every operation, shape (n_ops, n_data, n_steps): the end of its last predecessor."""
     if replay.ends is None:
         raise ValueError("the replay did not keep the ends of operations; run it with keep_ends=True")

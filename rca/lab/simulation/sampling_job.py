@@ -29,7 +29,7 @@ MIXED_FLEET_SHARE, INTERLEAVED_SHARE = 0.12, 0.25
 TESTBED_PIPELINES, CALM_HOSTS, CALM_QUEUE = 0.12, 0.3, 0.15
 
 
-class JobShape(TypedDict):
+class SampledJob(TypedDict):
     """The part of a scenario that describes the job."""
 
     parallelism: Parallelism
@@ -46,7 +46,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
-def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> JobShape:
+def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> SampledJob:
     """Draw a job that can suffer `cause` (a stage imbalance needs stages)."""
     testbed = dialect == "cpu_testbed"
     pipelined = cause == "stage_imbalance"

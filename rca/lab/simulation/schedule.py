@@ -38,7 +38,7 @@ _TOWARDS = {FORWARD_SEND: 1, BACKWARD_RECV: 1, FORWARD_RECV: -1, BACKWARD_SEND: 
 
 
 @dataclass(frozen=True, order=True)
-class StepShape:
+class SimulatedStepShape:
     """Sizes that determine a step's graph.
 
     Attributes
@@ -56,7 +56,7 @@ class StepShape:
     gathered: bool = False
 
     @classmethod
-    def of(cls, sizes: Parallelism, microbatches: int, *, gathered: bool) -> StepShape:
+    def of(cls, sizes: Parallelism, microbatches: int, *, gathered: bool) -> SimulatedStepShape:
         """Shape for these sizes; without a pipeline all microbatches of a step count as one."""
         exchanged = sizes.data * sizes.context > 1
         if sizes.pipeline == 1:
@@ -65,7 +65,7 @@ class StepShape:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class StepPlan:
     """A step's operations, ready for replay.
 
     Attributes
@@ -78,7 +78,7 @@ class Plan:
         ``p`` for transfers between stages ``p`` and ``p + 1`` (modulo the stages); -1 for other operations.
     """
 
-    shape: StepShape
+    shape: SimulatedStepShape
     graph: DependencyGraph
     program: Program
     optype: IntArray
@@ -90,7 +90,7 @@ class Plan:
 
 
 @lru_cache(maxsize=64)
-def plan_of(shape: StepShape) -> Plan:
+def plan_of(shape: SimulatedStepShape) -> StepPlan:
     """Lay out the operations of one step, connect them, and compile the graph."""
     rows = np.array(
         list(chain.from_iterable(_stage_rows(shape, stage) for stage in range(shape.pipeline))), dtype=object
@@ -113,10 +113,10 @@ def plan_of(shape: StepShape) -> Plan:
     )
     graph = megatron(reference)
     link = _links(shape, optype, stage, global_chunk)
-    return Plan(shape, graph, compile_graph(graph), optype, stage, sequence, chunk, microbatch, link)
+    return StepPlan(shape, graph, compile_graph(graph), optype, stage, sequence, chunk, microbatch, link)
 
 
-def compute_order(shape: StepShape, stage: int) -> list[tuple[int, int, int]]:
+def compute_order(shape: SimulatedStepShape, stage: int) -> list[tuple[int, int, int]]:
     """Order of a stage's computes: (type, chunk, microbatch).
 
     Notes
@@ -134,7 +134,7 @@ def compute_order(shape: StepShape, stage: int) -> list[tuple[int, int, int]]:
     return forwards[:warm_up] + steady + backwards[total - warm_up :]
 
 
-def _place(shape: StepShape, index: int, optype: int) -> tuple[int, int]:
+def _place(shape: SimulatedStepShape, index: int, optype: int) -> tuple[int, int]:
     """Chunk and microbatch of a stage's `index`-th forward or backward."""
     if shape.chunks == 1:
         return 0, index
@@ -145,7 +145,7 @@ def _place(shape: StepShape, index: int, optype: int) -> tuple[int, int]:
     return chunk, group * shape.pipeline + offset
 
 
-def _stage_rows(shape: StepShape, stage: int) -> Iterator[tuple[int, int, int, int, float, float]]:
+def _stage_rows(shape: SimulatedStepShape, stage: int) -> Iterator[tuple[int, int, int, int, float, float]]:
     """One stage's operations with ordinal times: only their order within the stage matters."""
     if shape.gathered:
         yield stage, ALL_GATHER, 0, -1, -2.0, -1.5
@@ -163,12 +163,12 @@ def _stage_rows(shape: StepShape, stage: int) -> Iterator[tuple[int, int, int, i
         yield stage, optype, 0 if optype == REDUCE_SCATTER else -1, -1, begin, begin + 0.5
 
 
-def _is_there(shape: StepShape, transfer: int, stage: int) -> bool:
+def _is_there(shape: SimulatedStepShape, transfer: int, stage: int) -> bool:
     """Whether the stage has this transfer; interleaved schedules keep no-ops at the ends of the model."""
     return shape.chunks > 1 or 0 <= stage + _TOWARDS[transfer] < shape.pipeline
 
 
-def _links(shape: StepShape, optype: IntArray, stage: IntArray, global_chunk: IntArray) -> IntArray:
+def _links(shape: SimulatedStepShape, optype: IntArray, stage: IntArray, global_chunk: IntArray) -> IntArray:
     link = np.full(optype.size, -1)
     for transfer, towards in _TOWARDS.items():
         peer = global_chunk + towards

@@ -28,7 +28,7 @@ from rca.lab.simulation.resource_costs import (
 )
 from rca.lab.simulation.resources import Resources
 from rca.lab.simulation.scenario import Scenario
-from rca.lab.simulation.schedule import Plan, StepShape, plan_of
+from rca.lab.simulation.schedule import SimulatedStepShape, StepPlan, plan_of
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTIMIZER, REDUCE_SCATTER
 
 #: Part of a compilation that the forward waits for; the first backward compiles its own part.
@@ -121,10 +121,12 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     )
 
 
-def job_plan(scenario: Scenario) -> Plan:
+def job_plan(scenario: Scenario) -> StepPlan:
     """The operations of one of the job's steps."""
     load = scenario.workload
-    return plan_of(StepShape.of(scenario.parallelism, load.microbatches, gathered=load.gather_share > 0))
+    return plan_of(
+        SimulatedStepShape.of(scenario.parallelism, load.microbatches, gathered=load.gather_share > 0)
+    )
 
 
 def _parts(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
@@ -214,7 +216,7 @@ def _durations(
     scenario: Scenario,
     resources: Resources,
     noise: Noise,
-    plan: Plan,
+    plan: StepPlan,
     own: _Own,
     parts: FloatArray,
 ) -> Durations:

@@ -4,13 +4,13 @@ Ranks are real processes that train a small network over gloo. Nodes are network
 core. Processes replace GPU hardware; with a real GPU, a rank may compute on it. Every label says what was
 real.
 
-The testbed needs the extra ``[testbed]`` (PyTorch; NVML for GPUs). Namespaces, control groups and real-time
-scheduling need root. See ``docs/explanation/simulation-and-testbed.md``.
+The testbed needs the extra ``[testbed]`` (PyTorch, psutil, pyroute2; NVML for GPUs). Namespaces, control
+groups and real-time scheduling need root. See ``docs/explanation/simulation-and-testbed.md``.
 """
 
 from __future__ import annotations
 
-from rca.lab.testbed.catalogue import BENIGN, FAULTS, FaultKind
+from rca.lab.testbed.catalogue import BENIGN, FAULTS, InjectableFault
 from rca.lab.testbed.probe import Capabilities, probe
 from rca.lab.testbed.scenario import Fault, JobShape, Scenario, read_scenario
 
@@ -19,7 +19,7 @@ __all__ = [
     "FAULTS",
     "Capabilities",
     "Fault",
-    "FaultKind",
+    "InjectableFault",
     "JobShape",
     "Scenario",
     "probe",

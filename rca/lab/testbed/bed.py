@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from rca.arrays import FloatArray
-from rca.lab.testbed.cgroups import Groups, control_groups, find_hierarchies
+from rca.lab.testbed.cgroups import ControlGroups, control_groups, find_hierarchies
 from rca.lab.testbed.gpus import Gpu, GpuMissing
 from rca.lab.testbed.names import PREFIX
 from rca.lab.testbed.network import Node, network
@@ -21,7 +21,7 @@ from rca.lab.testbed.process import Placement, ProcessTable, Spawned
 from rca.lab.testbed.ranks import host, loader, models, neighbour
 from rca.lab.testbed.ranks.calibration import prepare, prepare_stand_in
 from rca.lab.testbed.ranks.host import Accelerator, Average
-from rca.lab.testbed.ranks.shared import TOKEN, Pipe, Pipes, Shared, job_pace, shared_floats
+from rca.lab.testbed.ranks.shared import TOKEN, Pipe, Pipes, RankMemory, job_pace, shared_floats
 from rca.lab.testbed.ranks.stand_in import serve_copies, serve_kernels
 from rca.lab.testbed.scenario import JobShape, Scenario
 
@@ -44,7 +44,7 @@ class RankProcesses:
 
     rank: int
     node: Node
-    shared: Shared
+    shared: RankMemory
     pipes: Pipes
     read: Callable[..., None]
     processes: dict[str, Spawned]
@@ -73,7 +73,7 @@ class Bed:
     scenario: Scenario
     permitted: Capabilities
     nodes: list[Node]
-    groups: Groups
+    groups: ControlGroups
     process_table: ProcessTable
     links: list[Pipe]
     holders: list[Spawned]
@@ -182,7 +182,7 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
     pace = job_pace()
     for rank in range(job.world_size):
         node = bed.nodes[job.node_of(rank)]
-        shared = Shared(job.steps, n_parameters, pace)
+        shared = RankMemory(job.steps, n_parameters, pace)
         pipes = Pipes(bed.links[node.index])
         mine = bed.groups.joined_by(node.index, rank)
         hardware = Placement(core=node.core, real_time=permitted.real_time)

@@ -18,7 +18,7 @@ import orjson
 from rca.errors import InvalidInput, RcaError
 from rca.files import replace_file
 from rca.lab.testbed.gpus import Gpu, require_gpus
-from rca.lab.testbed.matrix import Matrix, Planned, expand
+from rca.lab.testbed.matrix import Planned, ScenarioMatrix, expand
 from rca.lab.testbed.process import detach
 from rca.lab.testbed.scenario import Scenario
 from rca.sources import labels
@@ -38,7 +38,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Progress:
+class CampaignProgress:
     """Progress of a campaign.
 
     Attributes
@@ -54,7 +54,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CampaignOutcome:
     """Result of a run: captures in the collection, new captures, and failed ones with their messages."""
 
     total: int
@@ -63,13 +63,13 @@ class Outcome:
 
 
 def run_campaign(
-    matrix: Matrix,
+    matrix: ScenarioMatrix,
     folder: Path,
     runner: Runner,
     *,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[CampaignProgress], None] = lambda progress: None,
     limit: int | None = None,
-) -> Outcome:
+) -> CampaignOutcome:
     """Make the captures of a matrix that are not in `folder` yet.
 
     The campaign continues after a failed capture, and the next run tries it again.
@@ -89,7 +89,9 @@ def run_campaign(
     write_manifest(matrix, folder, planned)
     for number, each in enumerate(todo):
         remaining = (time.monotonic() - began) / number * (len(todo) - number) if number else None
-        on_progress(Progress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining))
+        on_progress(
+            CampaignProgress(len(planned) - len(missing) + made, len(planned), each.scenario.name, remaining)
+        )
         try:
             runner(each.scenario, folder / each.scenario.name)
             made += 1
@@ -97,7 +99,7 @@ def run_campaign(
             failed[each.scenario.name] = error.message
         write_manifest(matrix, folder, planned)
         replace_file(folder / FAILURES, orjson.dumps(failed, option=orjson.OPT_INDENT_2))
-    return Outcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
+    return CampaignOutcome(sum((folder / each.scenario.name).exists() for each in planned), made, failed)
 
 
 def require_gpus_of(planned: list[Planned]) -> tuple[Gpu, ...]:
@@ -112,7 +114,7 @@ def require_gpus_of(planned: list[Planned]) -> tuple[Gpu, ...]:
     return require_gpus(count) if count else ()
 
 
-def write_manifest(matrix: Matrix, folder: Path, planned: list[Planned]) -> None:
+def write_manifest(matrix: ScenarioMatrix, folder: Path, planned: list[Planned]) -> None:
     """Write the collection's manifest: its captures, and the part of the collection of each."""
     entries = [_entry(folder, each) for each in planned if (folder / each.scenario.name).exists()]
     properties = {
@@ -197,7 +199,7 @@ def _entry(folder: Path, planned: Planned) -> dict[str, Any]:
     }
 
 
-def _refuse_other_matrix(matrix: Matrix, folder: Path) -> None:
+def _refuse_other_matrix(matrix: ScenarioMatrix, folder: Path) -> None:
     """Refuse a folder with another campaign: this one would overwrite its manifest."""
     if not (folder / MANIFEST_FILE).exists():
         return

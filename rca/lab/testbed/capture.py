@@ -21,7 +21,7 @@ from rca.lab.testbed.labels import label_of
 from rca.lab.testbed.probe import Capabilities, probe
 from rca.lab.testbed.process import Exit, send
 from rca.lab.testbed.ranks.host import Average
-from rca.lab.testbed.record import Acted, Record
+from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.sampler import SAMPLE_PERIOD_SECONDS, CpuAccount, Sampler
 from rca.lab.testbed.scenario import Fault, Scenario
 from rca.lab.testbed.sweep import exclusive, sweep
@@ -164,11 +164,11 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _run(bed: Bed, on_progress: OnProgress, at_step: AtStep) -> Record:
+def _run(bed: Bed, on_progress: OnProgress, at_step: AtStep) -> CaptureRecord:
     draw = np.random.default_rng(bed.scenario.seed)
     offset = time.time() - time.monotonic()
     benign = [_BENIGN_ACTIONS[kind](bed, draw) for kind in bed.scenario.benign if kind in _BENIGN_ACTIONS]
-    schedule = Schedule([(fault, injector(bed, fault)) for fault in bed.scenario.faults])
+    schedule = FaultSchedule([(fault, injector(bed, fault)) for fault in bed.scenario.faults])
     sampler, account = Sampler(bed), CpuAccount()
     watch = _ProgressWatch(bed, on_progress)
     due = 0.0
@@ -187,7 +187,7 @@ def _run(bed: Bed, on_progress: OnProgress, at_step: AtStep) -> Record:
     finally:
         schedule.close()
         sampler.close()
-    return Record(
+    return CaptureRecord(
         rows=[held.shared.rows.copy() for held in bed.ranks],
         samples=sampler.series.samples,
         exits=watch.exits,
@@ -208,7 +208,7 @@ class _Planned:
     over: bool = False
 
 
-class Schedule:
+class FaultSchedule:
     """Starts and stops injectors as the job's steps go by.
 
     Parameters

@@ -14,7 +14,7 @@ Need = Literal["namespaces", "htb", "relay", "cpu_groups", "disk_groups", "memor
 
 
 @dataclass(frozen=True)
-class FaultKind:
+class InjectableFault:
     """One fault that the testbed can inject.
 
     Attributes
@@ -77,15 +77,15 @@ _CONTENTION = ("gpu_contention",)
 _NETWORK: tuple[Need, ...] = ("namespaces", "htb")
 _RELAY: tuple[Need, ...] = ("namespaces", "relay")
 
-FAULTS: dict[str, FaultKind] = {
-    "cpu_hogs": FaultKind(
+FAULTS: dict[str, InjectableFault] = {
+    "cpu_hogs": InjectableFault(
         "cpu_contention",
         ("rank", "node"),
         (2, 5, 12),
         "busy processes",
         "busy loops in the rank's CPU group and on its core, or on the cores of the node's ranks",
     ),
-    "cpu_quota": FaultKind(
+    "cpu_quota": InjectableFault(
         "cpu_contention",
         ("rank",),
         (2.0, 1.4, 1.0),
@@ -93,7 +93,7 @@ FAULTS: dict[str, FaultKind] = {
         "the kernel's CPU quota on the rank's group (its device process is outside it)",
         needs=("cpu_groups",),
     ),
-    "nic_rate": FaultKind(
+    "nic_rate": InjectableFault(
         "nic_degradation",
         ("node",),
         (250, 120, 60),
@@ -102,7 +102,7 @@ FAULTS: dict[str, FaultKind] = {
         alike=_CONGESTION,
         needs=_NETWORK,
     ),
-    "nic_delay": FaultKind(
+    "nic_delay": InjectableFault(
         "nic_degradation",
         ("node",),
         (3.0, 6.0, 15.0),
@@ -111,7 +111,7 @@ FAULTS: dict[str, FaultKind] = {
         alike=_CONGESTION,
         needs=_RELAY,
     ),
-    "nic_loss": FaultKind(
+    "nic_loss": InjectableFault(
         "nic_degradation",
         ("node",),
         (0.005, 0.02, 0.06),
@@ -120,7 +120,7 @@ FAULTS: dict[str, FaultKind] = {
         alike=_CONGESTION,
         needs=_RELAY,
     ),
-    "fabric_rate": FaultKind(
+    "fabric_rate": InjectableFault(
         "network_congestion",
         ("job",),
         (250, 120, 60),
@@ -129,21 +129,21 @@ FAULTS: dict[str, FaultKind] = {
         alike=("nic_degradation",),
         needs=_NETWORK,
     ),
-    "slow_dataset": FaultKind(
+    "slow_dataset": InjectableFault(
         "data_loader_stall",
         ("rank",),
         (1.2, 1.9, 3.4),
         "nominal steps per batch",
         "the loader sleeps before it delivers a batch",
     ),
-    "heavy_decoding": FaultKind(
+    "heavy_decoding": InjectableFault(
         "data_loader_stall",
         ("rank",),
         (0.7, 0.9, 1.2),
         "nominal steps of CPU time per batch",
         "the loader really computes that long for every batch",
     ),
-    "storage_throttle": FaultKind(
+    "storage_throttle": InjectableFault(
         "storage_degradation",
         ("node", "rank"),
         (3.6, 2.4, 1.3),
@@ -151,7 +151,7 @@ FAULTS: dict[str, FaultKind] = {
         "the kernel's read limit on the rank's group, direct reads",
         needs=("disk_groups", "direct_reads"),
     ),
-    "device_duty_cycle": FaultKind(
+    "device_duty_cycle": InjectableFault(
         "gpu_throttling",
         ("rank",),
         (0.25, 0.45, 0.65),
@@ -160,7 +160,7 @@ FAULTS: dict[str, FaultKind] = {
         alike=_CONTENTION,
         device="stand_in",
     ),
-    "device_clock": FaultKind(
+    "device_clock": InjectableFault(
         "gpu_throttling",
         ("rank",),
         (1.25, 1.6, 2.2),
@@ -169,7 +169,7 @@ FAULTS: dict[str, FaultKind] = {
         alike=_CONTENTION,
         device="stand_in",
     ),
-    "copy_bandwidth": FaultKind(
+    "copy_bandwidth": InjectableFault(
         "pcie_degradation",
         ("node",),
         (3, 6, 12),
@@ -177,7 +177,7 @@ FAULTS: dict[str, FaultKind] = {
         "other processes take turns on the token that replaces the node's PCIe link",
         device="stand_in",
     ),
-    "gpu_gemms": FaultKind(
+    "gpu_gemms": InjectableFault(
         "gpu_contention",
         ("rank",),
         (0.4, 1.0, 2.0),
@@ -185,7 +185,7 @@ FAULTS: dict[str, FaultKind] = {
         "other processes multiply matrices on the rank's GPU, which shares its time among them",
         device="gpu",
     ),
-    "gpu_memory_traffic": FaultKind(
+    "gpu_memory_traffic": InjectableFault(
         "gpu_contention",
         ("rank",),
         (0.4, 1.0, 2.0),
@@ -194,7 +194,7 @@ FAULTS: dict[str, FaultKind] = {
         device="gpu",
     ),
     # The link is healthy, so its replacement would not help; ending the other processes does.
-    "pinned_copies": FaultKind(
+    "pinned_copies": InjectableFault(
         "gpu_contention",
         ("rank",),
         (1.0, 2.0, 3.0),
@@ -203,7 +203,7 @@ FAULTS: dict[str, FaultKind] = {
         device="gpu",
     ),
     # The job itself copies slowly; the catalogue has no cause for it.
-    "pageable_copies": FaultKind(
+    "pageable_copies": InjectableFault(
         "unknown",
         ("rank",),
         (0.3, 0.6, 1.0),
@@ -212,7 +212,7 @@ FAULTS: dict[str, FaultKind] = {
         device="gpu",
         type_of_unknown="host",
     ),
-    "gc_pauses": FaultKind(
+    "gc_pauses": InjectableFault(
         "runtime_gc",
         ("rank",),
         (1.2e5, 4e5, 1.2e6),
@@ -220,7 +220,7 @@ FAULTS: dict[str, FaultKind] = {
         "Python's own collector runs over real kept objects, every second step",
         periodic=True,
     ),
-    "memory_pressure": FaultKind(
+    "memory_pressure": InjectableFault(
         "memory_pressure",
         ("rank",),
         (10, 5, 2),
@@ -229,7 +229,7 @@ FAULTS: dict[str, FaultKind] = {
         needs=("memory_groups",),
         alike=("storage_degradation",),
     ),
-    "sequence_lengths": FaultKind(
+    "sequence_lengths": InjectableFault(
         "sequence_length_imbalance",
         ("job",),
         (0.25, 0.4, 0.6),
@@ -237,7 +237,7 @@ FAULTS: dict[str, FaultKind] = {
         "batches of really unequal lengths; kernel time follows tokens and squared lengths",
         device="stand_in",
     ),
-    "full_last_stage": FaultKind(
+    "full_last_stage": InjectableFault(
         "stage_imbalance",
         ("stage",),
         (1.3, 1.6, 2.2),
@@ -245,7 +245,7 @@ FAULTS: dict[str, FaultKind] = {
         "the last stage's device processes pad to a longer time; this replaces more layers",
         device="stand_in",
     ),
-    "checkpoint_stall": FaultKind(
+    "checkpoint_stall": InjectableFault(
         "checkpoint_stall",
         ("job", "rank"),
         (1.0, 2.5, 6.0),
@@ -253,8 +253,8 @@ FAULTS: dict[str, FaultKind] = {
         "a file is really written and synced at a limited pace every sixth step",
         periodic=True,
     ),
-    "killed_rank": FaultKind("process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
-    "killed_device": FaultKind(
+    "killed_rank": InjectableFault("process_crash", ("rank",), (1, 1, 1), "-", "SIGKILL to the host process"),
+    "killed_device": InjectableFault(
         "process_crash",
         ("rank",),
         (1, 1, 1),
@@ -262,8 +262,8 @@ FAULTS: dict[str, FaultKind] = {
         "SIGKILL to the device process; the host then fails",
         device="stand_in",
     ),
-    "hung_rank": FaultKind("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
-    "hung_device": FaultKind(
+    "hung_rank": InjectableFault("hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the host process"),
+    "hung_device": InjectableFault(
         "hang", ("rank",), (1, 1, 1), "-", "SIGSTOP to the device process", device="stand_in"
     ),
 }

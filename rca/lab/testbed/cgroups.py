@@ -76,7 +76,7 @@ def _is_v2(path: Path) -> bool:
     return (path / "cgroup.controllers").exists()
 
 
-class Groups:
+class ControlGroups:
     """The testbed's groups: ``rcatb/node-N/rank-R`` in every hierarchy, and ``node-N/others`` for hogs."""
 
     def __init__(self, hierarchies: Hierarchies) -> None:
@@ -151,7 +151,7 @@ class Groups:
 
 
 @contextlib.contextmanager
-def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) -> Iterator[Groups]:
+def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) -> Iterator[ControlGroups]:
     """Create the groups of all nodes and ranks with generous limits, and remove them again."""
     try:
         for root in hierarchies.roots():
@@ -160,7 +160,7 @@ def control_groups(hierarchies: Hierarchies, ranks_of_nodes: list[list[int]]) ->
                     (root / PREFIX / node_name(node) / leaf).mkdir(parents=True, exist_ok=True)
             if root == hierarchies.unified:
                 _delegate(root, hierarchies)
-        groups = Groups(hierarchies)
+        groups = ControlGroups(hierarchies)
         if "cpu" in hierarchies.mounts:
             for node, ranks in enumerate(ranks_of_nodes):
                 for rank in ranks:

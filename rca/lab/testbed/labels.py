@@ -10,8 +10,8 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.lab.testbed.catalogue import BENIGN
 from rca.lab.testbed.names import node_name
-from rca.lab.testbed.ranks.shared import Pace
-from rca.lab.testbed.record import Acted, Record
+from rca.lab.testbed.ranks.shared import DevicePace
+from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.gpu_watch import GpuObservation
 from rca.lab.testbed.sampling.nvml import reasons_in_words
 from rca.lab.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
@@ -66,7 +66,7 @@ class Impact:
         }
 
 
-def label_of(scenario: Scenario, record: Record) -> Label:
+def label_of(scenario: Scenario, record: CaptureRecord) -> Label:
     """Label a capture.
 
     A fault without a visible slowdown is listed under ``injected`` only, and does not make the window faulty.
@@ -139,11 +139,11 @@ def _is_visible(acted: Acted, impact: Impact | None) -> bool:
     return acted.fault.spec.stops_the_job or impact is None or impact.visible
 
 
-def _gpu_fields(record: Record) -> dict[str, Any]:
+def _gpu_fields(record: CaptureRecord) -> dict[str, Any]:
     """Fields about the GPUs; empty without GPUs."""
     if record.pace is None:
         return {}
-    pace = {each.name.lower(): float(record.pace[each]) for each in Pace}
+    pace = {each.name.lower(): float(record.pace[each]) for each in DevicePace}
     return {"gpus": [seen.as_dict() for seen in record.gpus], "gpu_pace": pace}
 
 
@@ -179,7 +179,7 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
     }
 
 
-def notes_of(scenario: Scenario, record: Record) -> str:
+def notes_of(scenario: Scenario, record: CaptureRecord) -> str:
     """Sentences about what was real in the capture."""
     job = scenario.job
     place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
@@ -213,15 +213,15 @@ def _stand_in_sentences(job: JobShape) -> list[str]:
     ]
 
 
-def _gpu_sentences(record: Record) -> list[str]:
+def _gpu_sentences(record: CaptureRecord) -> list[str]:
     parts = [
         f"Real GPUs: {'; '.join(_gpu_in_words(seen) for seen in record.gpus)}.",
         "GPU signals are NVML's under DCGM's names; DCGM did not run.",
     ]
     if record.pace is not None:
         parts.append(
-            f"A GPU rank computes its batch {record.pace[Pace.REPEATS]:.0f} times per step and copies "
-            f"{record.pace[Pace.COPIED_BYTES] / 1e6:.0f} MB, of which it uses the batch only."
+            f"A GPU rank computes its batch {record.pace[DevicePace.REPEATS]:.0f} times per step and copies "
+            f"{record.pace[DevicePace.COPIED_BYTES] / 1e6:.0f} MB, of which it uses the batch only."
         )
     return parts
 

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rca.errors import InvalidInput
-from rca.lab.testbed.catalogue import FAULTS, FaultKind, Scope
+from rca.lab.testbed.catalogue import FAULTS, InjectableFault, Scope
 from rca.lab.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, Severity, parsed, read_yaml
 from rca.sources.labels import Part, hashed_part
 
@@ -44,11 +44,11 @@ class FaultPlan(BaseModel):
     severity: Severity | None = None
 
     @property
-    def spec(self) -> FaultKind:
+    def spec(self) -> InjectableFault:
         return FAULTS[self.kind]
 
 
-class Group(BaseModel):
+class ScenarioGroup(BaseModel):
     """Scenarios that differ only in model, world size, severity and repetition.
 
     Attributes
@@ -70,7 +70,7 @@ class Group(BaseModel):
     repeat: Annotated[int, Field(ge=1)] = 1
 
     @model_validator(mode="after")
-    def _known(self) -> Group:
+    def _known(self) -> ScenarioGroup:
         unknown = [plan.kind for plan in self.faults if plan.kind not in FAULTS]
         if unknown:
             raise ValueError(f"unknown fault {unknown[0]!r}; one of: {', '.join(FAULTS)}")
@@ -88,7 +88,7 @@ class Group(BaseModel):
         return self
 
 
-class Matrix(BaseModel):
+class ScenarioMatrix(BaseModel):
     """A campaign.
 
     Attributes
@@ -108,10 +108,10 @@ class Matrix(BaseModel):
     split_seed: int = 0
     steps: int = 66
     shares: dict[Part, float] = {"train": 0.5, "calibration": 0.15, "test": 0.35}
-    groups: tuple[Group, ...]
+    groups: tuple[ScenarioGroup, ...]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Matrix:
+    def _consistent(self) -> ScenarioMatrix:
         names = [group.name for group in self.groups]
         if len(set(names)) < len(names):
             raise ValueError("two groups have the same name")
@@ -130,7 +130,7 @@ class Planned(BaseModel):
     part: Part
 
 
-def read_matrix(path: Path) -> Matrix:
+def read_matrix(path: Path) -> ScenarioMatrix:
     """Read a matrix from YAML.
 
     Raises
@@ -138,10 +138,10 @@ def read_matrix(path: Path) -> Matrix:
     SourceError, InvalidInput
         If it cannot be read, or is not a matrix.
     """
-    return parsed(Matrix, read_yaml(path), str(path))
+    return parsed(ScenarioMatrix, read_yaml(path), str(path))
 
 
-def expand(matrix: Matrix) -> list[Planned]:
+def expand(matrix: ScenarioMatrix) -> list[Planned]:
     """All captures of a matrix, in their order.
 
     The order is shuffled, so that drift of the machine is independent of the scenarios.
@@ -151,7 +151,7 @@ def expand(matrix: Matrix) -> list[Planned]:
     return [planned[index] for index in order]
 
 
-def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
+def part_of(matrix: ScenarioMatrix, group: str, world_size: int) -> Part:
     """The part of the collection for a group's captures at a world size.
 
     All repetitions, models and severities are in the same part, so that training and test data stay separate.
@@ -159,7 +159,7 @@ def part_of(matrix: Matrix, group: str, world_size: int) -> Part:
     return hashed_part(f"{matrix.split_seed}/{group}/{world_size}", matrix.shares)
 
 
-def _expanded(matrix: Matrix, group: Group) -> list[Planned]:
+def _expanded(matrix: ScenarioMatrix, group: ScenarioGroup) -> list[Planned]:
     severities = group.severities if group.faults else (2,)
     planned = []
     for model, size, severity, number in product(
@@ -173,7 +173,7 @@ def _expanded(matrix: Matrix, group: Group) -> list[Planned]:
 
 
 def _scenario(
-    matrix: Matrix, group: Group, name: str, model: Model, world_size: int, severity: Severity
+    matrix: ScenarioMatrix, group: ScenarioGroup, name: str, model: Model, world_size: int, severity: Severity
 ) -> Scenario:
     digest = hashlib.sha256(f"{matrix.seed}/{name}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big")

@@ -34,7 +34,7 @@ class Acted:
 
 
 @dataclass(frozen=True)
-class Record:
+class CaptureRecord:
     """Raw results of a run.
 
     Attributes
@@ -49,7 +49,7 @@ class Record:
         Share of all CPU time that processes outside the testbed used.
     gpus : list of GpuSeen
         One per GPU rank.
-    pace : ndarray of shape (len(Pace),) or None
+    pace : ndarray of shape (len(DevicePace),) or None
         Calibration by the first GPU rank; None without GPUs.
     """
 

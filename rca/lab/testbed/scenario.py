@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rca.errors import InvalidInput, SourceError
 from rca.files import read_text
-from rca.lab.testbed.catalogue import FAULTS, FaultKind, Scope
+from rca.lab.testbed.catalogue import FAULTS, InjectableFault, Scope
 
 Model = Literal["mlp", "transformer", "convolution"]
 Benign = Literal["hiccup", "neighbour_load", "clock_skew", "slow_warm_up"]
@@ -132,7 +132,7 @@ class Fault(BaseModel):
         return self
 
     @property
-    def spec(self) -> FaultKind:
+    def spec(self) -> InjectableFault:
         return FAULTS[self.kind]
 
     @property

@@ -9,7 +9,7 @@ from rca.arrays import FloatArray
 from rca.lab.testbed.names import node_name
 from rca.lab.testbed.process import Exit
 from rca.lab.testbed.ranks.shared import Row
-from rca.lab.testbed.record import Record
+from rca.lab.testbed.record import CaptureRecord
 from rca.lab.testbed.sampling.series import Sample
 from rca.lab.testbed.scenario import JobShape, Scenario
 from rca.window.window import Window
@@ -30,7 +30,7 @@ _COPIED = {
 }
 
 
-def window_of(scenario: Scenario, record: Record) -> Window:
+def window_of(scenario: Scenario, record: CaptureRecord) -> Window:
     """Build and validate the window of a capture."""
     job = scenario.job
     skew = clock_offsets(scenario)
@@ -92,7 +92,7 @@ def split_communication(rows: list[FloatArray], job: JobShape) -> tuple[FloatArr
     return np.where(ended, wait, np.nan), np.where(ended, transfer, np.nan)
 
 
-def _steps(job: JobShape, record: Record, skew: FloatArray) -> pa.Table:
+def _steps(job: JobShape, record: CaptureRecord, skew: FloatArray) -> pa.Table:
     wait, transfer = split_communication(record.rows, job)
     columns: dict[str, list[FloatArray]] = {}
     for rank, rows in enumerate(record.rows):

@@ -33,7 +33,7 @@ MANIFEST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class CollectionPlan:
     """All that a window of a collection depends on, besides its number.
 
     Attributes
@@ -122,7 +122,7 @@ def simulate_collection(
     InvalidInput
         If the folder holds another collection, because its manifest would be lost.
     """
-    plan = Plan(folder, seed, cause, version, mechanism)
+    plan = CollectionPlan(folder, seed, cause, version, mechanism)
     _refuse_other_collection(plan)
     folder.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(plan)
@@ -145,7 +145,7 @@ def simulate_collection(
     return len(entries)
 
 
-def _written(plan: Plan, numbers: list[int], workers: Workers) -> Iterator[dict[str, Any]]:
+def _written(plan: CollectionPlan, numbers: list[int], workers: Workers) -> Iterator[dict[str, Any]]:
     """Manifest lines of windows as they are written, in order."""
     windows = workers.for_few(len(numbers)).map(plan.simulated, numbers, chunk=CHUNK)
     for number, (window, label) in zip(numbers, windows, strict=True):
@@ -153,12 +153,12 @@ def _written(plan: Plan, numbers: list[int], workers: Workers) -> Iterator[dict[
         yield plan.entry(number, label)
 
 
-def _write_manifest(plan: Plan, entries: dict[int, dict[str, Any]]) -> None:
+def _write_manifest(plan: CollectionPlan, entries: dict[int, dict[str, Any]]) -> None:
     lines = [entries[number] for number in sorted(entries)]
     write_manifest(plan.folder, lines, {"seed": plan.seed, "cause": plan.cause})
 
 
-def _refuse_other_collection(plan: Plan) -> None:
+def _refuse_other_collection(plan: CollectionPlan) -> None:
     if not (plan.folder / MANIFEST_FILE).exists():
         return
     foreign = [entry.id for entry in read_collection(plan.folder) if not entry.id.startswith(plan.prefix)]
@@ -169,7 +169,7 @@ def _refuse_other_collection(plan: Plan) -> None:
         )
 
 
-def _clear_leftovers(plan: Plan) -> None:
+def _clear_leftovers(plan: CollectionPlan) -> None:
     """Remove the half-written windows of a killed run."""
     for staged in plan.folder.glob(f".{plan.prefix}*.new"):
         shutil.rmtree(staged, ignore_errors=True)

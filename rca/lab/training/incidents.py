@@ -31,7 +31,7 @@ PARTS: tuple[Part, ...] = (*LEARNED, "test")
 
 
 @dataclass(frozen=True)
-class Incident:
+class RecordedIncident:
     """One labelled window of a collection, and its part of the data."""
 
     entry: CollectionEntry
@@ -39,7 +39,7 @@ class Incident:
     part: Part
 
 
-def incidents(collection: Collection) -> list[Incident]:
+def incidents(collection: Collection) -> list[RecordedIncident]:
     """Windows of a collection with their parts: the manifest's ``split``, or a hash of ``group``.
 
     A window without a ``group`` is a group of its own. Related windows should name one, so that a test
@@ -54,11 +54,11 @@ def incidents(collection: Collection) -> list[Incident]:
     for entry in collection:
         # Without the collection's name: a renamed folder keeps its split.
         group = f"incident/{entry.summary.get('group', entry.id)}"
-        found.append(Incident(entry, group, _part(entry, group)))
+        found.append(RecordedIncident(entry, group, _part(entry, group)))
     return found
 
 
-def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Incident]:
+def learned_incidents(folder: Path, *, every_part: bool = False) -> list[RecordedIncident]:
     """Incidents of a collection that are learned from, after a check of all labels.
 
     Parameters
@@ -95,7 +95,7 @@ def _refuse_unknown_causes(entry: CollectionEntry, label: Label) -> None:
             )
 
 
-def felt(incident: Incident) -> tuple[Window, Label] | None:
+def felt(incident: RecordedIncident) -> tuple[Window, Label] | None:
     """The window and its label; None if a fault was injected that had no effect.
 
     Such a window has no clear label, so it is neither learned from nor tested.
@@ -132,7 +132,7 @@ def _part(entry: CollectionEntry, group: str) -> Part:
 
 
 def incident_examples(
-    found: Sequence[Incident],
+    found: Sequence[RecordedIncident],
     seed: int,
     *,
     workers: Workers,
@@ -148,7 +148,7 @@ def incident_examples(
 
 
 def varied_incidents(
-    found: Sequence[Incident],
+    found: Sequence[RecordedIncident],
     seed: int,
     *,
     workers: Workers,
@@ -171,13 +171,13 @@ def varied_incidents(
         yield examples
 
 
-def _cache_key(incident: Incident, seed: int, variants: int) -> str:
+def _cache_key(incident: RecordedIncident, seed: int, variants: int) -> str:
     content = files_digest(incident.entry.path)
     return cache_key("incident", content, incident.entry.id, incident.group, incident.part, seed, variants)
 
 
 def _examples(
-    read: tuple[Incident, tuple[Window, Label] | None], *, seed: int, variants: int
+    read: tuple[RecordedIncident, tuple[Window, Label] | None], *, seed: int, variants: int
 ) -> list[Example]:
     incident, known = read
     if known is None:

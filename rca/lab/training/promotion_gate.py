@@ -73,7 +73,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Check:
+class GateCheck:
     """One comparison.
 
     Attributes
@@ -106,7 +106,7 @@ class Verdict:
         Reasons against the comparison as a whole; one of them is enough to fail.
     """
 
-    checks: tuple[Check, ...]
+    checks: tuple[GateCheck, ...]
     objections: tuple[str, ...] = ()
 
     @property
@@ -157,7 +157,7 @@ def decide(sources: Mapping[str, Pair], latency: Latency | None, objections: Seq
     return Verdict(tuple(checks), tuple(objections))
 
 
-def _of_source(source: str, pair: Pair) -> list[Check]:
+def _of_source(source: str, pair: Pair) -> list[GateCheck]:
     one, other = estimates(pair.champion), estimates(pair.challenger)
     found = {each.score: each for each in differences(pair.challenger, pair.champion)}
     checks = []
@@ -166,7 +166,7 @@ def _of_source(source: str, pair: Pair) -> list[Check]:
             slack = ALARM_SLACK if name == FALSE_ALARMS else SCORE_SLACK
             finding, reason = _score_finding(found[name], slack)
             values = one[name].value, other[name].value
-            checks.append(Check(source, name, *values, found[name].estimate, finding, reason))
+            checks.append(GateCheck(source, name, *values, found[name].estimate, finding, reason))
     checks.append(_calibration(source, pair, one[CALIBRATION].value, other[CALIBRATION].value))
     return checks
 
@@ -184,13 +184,13 @@ def _score_finding(found: Difference, slack: Slack) -> tuple[Outcome, str]:
     return "as good", f"{change}: no difference shown over {estimate.n} windows"
 
 
-def _calibration(source: str, pair: Pair, champion: float, challenger: float) -> Check:
+def _calibration(source: str, pair: Pair, champion: float, challenger: float) -> GateCheck:
     one, other = _confidence(pair.champion), _confidence(pair.challenger)
     found = calibration_difference(other, one, np.random.default_rng(0))
     worse = found.value > CALIBRATION_SLACK and found.low > 0
     reason = f"{CALIBRATION} {found.value:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
     finding: Outcome = "worse" if worse else "as good"
-    return Check(source, CALIBRATION, champion, challenger, found, finding, reason)
+    return GateCheck(source, CALIBRATION, champion, challenger, found, finding, reason)
 
 
 def _confidence(judged: Sequence[Judged]) -> tuple[FloatArray, FloatArray]:
@@ -198,9 +198,9 @@ def _confidence(judged: Sequence[Judged]) -> tuple[FloatArray, FloatArray]:
     return confidence, np.array([each.mode_right for each in judged], dtype=float)
 
 
-def _latency(latency: Latency) -> Check:
+def _latency(latency: Latency) -> GateCheck:
     ratio = bootstrap(latency.challenger / latency.champion, np.random.default_rng(0), np.median)
     worse = ratio.value > 1 + LATENCY_SLACK and ratio.low > 1
     medians = float(np.median(latency.champion)), float(np.median(latency.challenger))
     reason = f"a diagnosis takes {ratio.value:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})"
-    return Check(EVERY_SOURCE, LATENCY, *medians, ratio, "worse" if worse else "as good", reason)
+    return GateCheck(EVERY_SOURCE, LATENCY, *medians, ratio, "worse" if worse else "as good", reason)

@@ -107,7 +107,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Report:
+class ShardReport:
     """Progress of a worker: all samples of the lease's shard before `done` are trained."""
 
     lease_id: str
@@ -115,7 +115,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Receipt:
+class ShardReceipt:
     """Answer to a report.
 
     Attributes
@@ -132,12 +132,12 @@ class Receipt:
     state: LeaseState
 
     @classmethod
-    def of(cls, lease: Lease, done: int) -> Receipt:
+    def of(cls, lease: Lease, done: int) -> ShardReceipt:
         """Answer a report of `done`, given the lease after it."""
         return cls(lease.id, done <= lease.done, lease.done, lease.state)
 
     @classmethod
-    def unknown(cls, lease_id: str) -> Receipt:
+    def unknown(cls, lease_id: str) -> ShardReceipt:
         """Answer a report of a lease that does not exist."""
         return cls(lease_id, accepted=False, done=0, state=LeaseState.unknown)
 
@@ -254,7 +254,7 @@ class ShardService(Protocol):
     def lease(self, worker: str, lease_id: str | None = None) -> Offer:
         """Give a shard to a worker; a call that repeats a `lease_id` gets the same lease."""
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         """Count trained samples, and renew the leases."""
 
     def release(self, worker: str) -> int:

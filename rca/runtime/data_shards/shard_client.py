@@ -21,8 +21,8 @@ from rca.runtime.data_shards.leases import (
     LeaseState,
     Offer,
     Progress,
-    Receipt,
-    Report,
+    ShardReceipt,
+    ShardReport,
 )
 from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 from rca.timed_http import Answer, Exchange, whole
@@ -108,7 +108,7 @@ class ShardClient:
         answer = self._call("POST", f"{self._place}/leases", {"worker": worker, "lease_id": lease_id})
         return Offer(_lease(answer["lease"]), answer["finished"], answer["wait_seconds"])
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         """Count trained samples, and renew the leases."""
         receipts = []
         for first in range(0, len(reports), _AT_ONCE):
@@ -117,7 +117,7 @@ class ShardClient:
             ]
             answer = self._call("POST", f"{self._place}/reports", {"reports": sent})
             receipts += [
-                Receipt(each["lease_id"], each["accepted"], each["done"], LeaseState(each["state"]))
+                ShardReceipt(each["lease_id"], each["accepted"], each["done"], LeaseState(each["state"]))
                 for each in answer["receipts"]
             ]
         return receipts

@@ -22,7 +22,7 @@ import numpy as np
 
 from rca.arrays import IntArray
 from rca.errors import InvalidInput, RcaError, SourceError
-from rca.runtime.data_shards.leases import Lease, LeaseState, Offer, Receipt, Report, ShardService
+from rca.runtime.data_shards.leases import Lease, LeaseState, Offer, ShardReceipt, ShardReport, ShardService
 
 Answer = TypeVar("Answer")
 #: A share of the lease after which progress is reported, so that several reports may be lost.
@@ -94,7 +94,7 @@ class ShardSampler:
         self._coming: Future[Offer] | None = None
         #: Id of a lease that was asked for without an answer.
         self._unanswered: str | None = None
-        self._reports: tuple[list[_Held], Future[list[Receipt]]] | None = None
+        self._reports: tuple[list[_Held], Future[list[ShardReceipt]]] | None = None
         self._reported_at = clock()
         self._wait = 0.0
         self.finished = False
@@ -224,7 +224,7 @@ class ShardSampler:
         self._reported_at = self._clock()
         if not self._held:
             return
-        reports = [Report(held.lease.id, held.trained) for held in self._held]
+        reports = [ShardReport(held.lease.id, held.trained) for held in self._held]
         for held in self._held:
             held.reported = held.trained
         self._reports = (list(self._held), self._submit(self._service.report, reports))

@@ -19,7 +19,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rca.errors import InvalidInput
-from rca.runtime.data_shards.leases import Checkpoint, Lease, LeaseState, Offer, Progress, Receipt, Report
+from rca.runtime.data_shards.leases import (
+    Checkpoint,
+    Lease,
+    LeaseState,
+    Offer,
+    Progress,
+    ShardReceipt,
+    ShardReport,
+)
 from rca.runtime.data_shards.shard_plan import ShardPlan
 
 #: Ended leases that are remembered, so that a repeated report gets the same answer.
@@ -97,7 +105,7 @@ class Shards:
             self._held[lease.id] = lease
             return Offer(lease)
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         """Count trained samples, and renew the leases.
 
         Parameters
@@ -122,10 +130,10 @@ class Shards:
             for each in reports:
                 lease = after.get(each.lease_id) or self._known(each.lease_id)
                 if lease is None or lease.state is LeaseState.dropped:
-                    receipts.append(Receipt.unknown(each.lease_id))
+                    receipts.append(ShardReceipt.unknown(each.lease_id))
                     continue
                 after[lease.id] = lease = lease.reported(each.done, at, self._plan.lease_seconds)
-                receipts.append(Receipt.of(lease, each.done))
+                receipts.append(ShardReceipt.of(lease, each.done))
             for lease in after.values():
                 if lease.state is LeaseState.held:
                     self._held[lease.id] = lease

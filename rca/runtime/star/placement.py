@@ -27,7 +27,7 @@ _EQUAL = 1e-12
 
 
 @dataclass(frozen=True)
-class Task:
+class PlacedTask:
     """A worker or a parameter server.
 
     Parameters
@@ -46,7 +46,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """What a machine has left for the job: the load of other jobs is subtracted before.
 
     Parameters
@@ -61,7 +61,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Placement:
+class TaskPlacement:
     """Where each task goes.
 
     Attributes
@@ -88,7 +88,7 @@ class Placement:
         return tuple(int(node) for node in np.flatnonzero(np.maximum(self.cpu, self.bandwidth) > 1 + 1e-9))
 
 
-def place(tasks: Sequence[Task], nodes: Sequence[Node]) -> Placement:
+def place(tasks: Sequence[PlacedTask], nodes: Sequence[ClusterNode]) -> TaskPlacement:
     """Place all tasks on nodes with enough devices.
 
     Raises
@@ -98,8 +98,8 @@ def place(tasks: Sequence[Task], nodes: Sequence[Node]) -> Placement:
 
     Examples
     --------
-    >>> tasks = [Task(4, 1), Task(4, 1), Task(2, 6, devices=0)]
-    >>> place(tasks, [Node(8, 10, 2), Node(8, 5, 2)]).load
+    >>> tasks = [PlacedTask(4, 1), PlacedTask(4, 1), PlacedTask(2, 6, devices=0)]
+    >>> place(tasks, [ClusterNode(8, 10, 2), ClusterNode(8, 5, 2)]).load
     0.75
     """
     _check(tasks, nodes)
@@ -114,7 +114,7 @@ def place(tasks: Sequence[Task], nodes: Sequence[Node]) -> Placement:
             hint="give more nodes, or tasks that need fewer devices",
         )
     relative = search.loads(search.best)
-    return Placement(
+    return TaskPlacement(
         nodes=tuple(int(node) for node in search.best),
         load=float(relative.max()),
         cpu=relative[:, 0],
@@ -126,7 +126,7 @@ def place(tasks: Sequence[Task], nodes: Sequence[Node]) -> Placement:
 class _Search:
     """The best placement so far, shape (n_tasks,), and ways to a better one."""
 
-    def __init__(self, tasks: Sequence[Task], nodes: Sequence[Node]) -> None:
+    def __init__(self, tasks: Sequence[PlacedTask], nodes: Sequence[ClusterNode]) -> None:
         self.demand: FloatArray = np.array([(task.cpu, task.bandwidth) for task in tasks], dtype=np.float64)
         self.capacity: FloatArray = np.array([(node.cpu, node.bandwidth) for node in nodes], dtype=np.float64)
         self.needs: IntArray = np.array([task.devices for task in tasks], dtype=np.int64)
@@ -248,7 +248,7 @@ class _Search:
             free[node] += self.needs[task]
 
 
-def _check(tasks: Sequence[Task], nodes: Sequence[Node]) -> None:
+def _check(tasks: Sequence[PlacedTask], nodes: Sequence[ClusterNode]) -> None:
     if not tasks or not nodes:
         raise InvalidInput("there is no task or no node")
     for number, task in enumerate(tasks):

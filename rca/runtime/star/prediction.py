@@ -47,7 +47,7 @@ _ROUNDS = 60
 
 
 @dataclass(frozen=True)
-class History:
+class StepHistory:
     """What has been measured, oldest step first.
 
     Parameters
@@ -83,9 +83,9 @@ class History:
                 hint="leave out workers without a step time",
             )
 
-    def until(self, step: int) -> History:
+    def until(self, step: int) -> StepHistory:
         """The steps before one."""
-        return History(self.seconds[:, :step], self.cpu[:, :step], self.bandwidth[:, :step])
+        return StepHistory(self.seconds[:, :step], self.cpu[:, :step], self.bandwidth[:, :step])
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Predictor:
         step. None if there were too few rows.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: StepHistory) -> None:
         self.errors: tuple[float, float] | None = None
         self._booster: Any = None
         rows, ratios, step = _training_rows(history)
@@ -135,12 +135,12 @@ class Predictor:
         if found < usual:
             self._booster = _fitted(rows, ratios)
 
-    def predict(self, history: History) -> Prediction:
+    def predict(self, history: StepHistory) -> Prediction:
         """Times of the step after the last one.
 
         Parameters
         ----------
-        history : History
+        history : StepHistory
             Newest measurements of the same workers; `LOOK_BACK` steps are enough.
         """
         usual = usual_seconds(history.seconds)
@@ -195,7 +195,7 @@ def is_straggler(seconds: FloatArray, share: float = STRAGGLER_SHARE) -> BoolArr
     return found
 
 
-def _row_block(history: History, step: int, usual: FloatArray) -> FloatArray:
+def _row_block(history: StepHistory, step: int, usual: FloatArray) -> FloatArray:
     """Features of all workers for one step, from the steps before it: (n_workers, n_features)."""
     first = step - LOOK_BACK
     parts: list[FloatArray] = []
@@ -208,7 +208,7 @@ def _row_block(history: History, step: int, usual: FloatArray) -> FloatArray:
     return block
 
 
-def _training_rows(history: History) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _training_rows(history: StepHistory) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Features, logarithm of the time over the usual one, and step, of every measured step."""
     rows, ratios, steps = [], [], []
     for step in range(LOOK_BACK, history.seconds.shape[1]):

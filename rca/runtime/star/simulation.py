@@ -131,7 +131,7 @@ class _Clock:
         return float(seconds + job.pause_seconds * paused)
 
 
-class _Record:
+class _SimulatedStep:
     def __init__(self, job: Job) -> None:
         self._full = job.n_workers
         self._rows: list[tuple[float, int, float, float, float]] = []
@@ -162,7 +162,7 @@ def with_server(job: Job, grouping: Grouping, seconds: float, *, seed: int = 0) 
     seed : int
         Modes with the same seed have the same steps.
     """
-    clock, record = _Clock(job, seed), _Record(job)
+    clock, record = _Clock(job, seed), _SimulatedStep(job)
     everyone = range(job.n_workers)
     arrivals: list[tuple[float, int, int]] = []
     free = 0.0
@@ -198,7 +198,7 @@ def with_ring(job: Job, children: Sequence[int], seconds: float, *, seed: int = 
     ring = [worker for worker in range(job.n_workers) if worker not in set(children)]
     if not ring:
         raise InvalidInput("all workers are children of a ring without a worker")
-    clock, record = _Clock(job, seed), _Record(job)
+    clock, record = _Clock(job, seed), _SimulatedStep(job)
     # When the gradient of each child is ready, and the updates in its parameters.
     ready = {child: (clock.step(child), 0) for child in children}
     now = 0.0

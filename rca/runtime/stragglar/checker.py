@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rca.errors import RcaError
-from rca.runtime.stragglar.schedule import Schedule, Transfer
+from rca.runtime.stragglar.schedule import CollectiveSchedule, Transfer
 
 
 class InvalidSchedule(RcaError):
@@ -15,7 +15,7 @@ class InvalidSchedule(RcaError):
     code = "invalid-schedule"
 
 
-def check(schedule: Schedule) -> None:
+def check(schedule: CollectiveSchedule) -> None:
     """Run the schedule on sets of contributions and refuse it at the first broken rule.
 
     The value of a chunk is tracked as the bit set of the ranks whose contributions it holds. A sum of two
@@ -44,7 +44,7 @@ def check(schedule: Schedule) -> None:
 
 
 def _received(
-    schedule: Schedule, held: Sequence[Sequence[int]], each: Transfer, number: int, exchange: bool
+    schedule: CollectiveSchedule, held: Sequence[Sequence[int]], each: Transfer, number: int, exchange: bool
 ) -> int:
     """Contributions in the destination's chunk after a transfer."""
     where = f"round {number}, rank {each.source} to {each.destination}, chunk {each.chunk}"
@@ -61,7 +61,7 @@ def _received(
     return value | mine if exchange else value
 
 
-def _before(schedule: Schedule) -> list[list[int]]:
+def _before(schedule: CollectiveSchedule) -> list[list[int]]:
     """Contributions after the reduce-scatter, as bit sets. Other partial sums are not held any more."""
     held = [[0] * schedule.n_chunks for _ in range(schedule.n_ranks)]
     held[schedule.straggler] = [1 << schedule.straggler] * schedule.n_chunks
@@ -71,7 +71,7 @@ def _before(schedule: Schedule) -> list[list[int]]:
     return held
 
 
-def _check_round(schedule: Schedule, transfers: Sequence[Transfer], number: int) -> None:
+def _check_round(schedule: CollectiveSchedule, transfers: Sequence[Transfer], number: int) -> None:
     for each in transfers:
         ranks = {each.source, each.destination}
         if len(ranks) != 2 or min(ranks) < 0 or max(ranks) >= schedule.n_ranks:

@@ -25,7 +25,7 @@ class Transfer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CollectiveSchedule:
     """Rounds of transfers that turn the reduce-scattered chunks into an all-reduce.
 
     Before the first round the tensor is cut into n - 1 chunks. `owner(i)`, the i-th rank without the
@@ -94,7 +94,7 @@ def fewest_rounds(n_ranks: int) -> int:
     return n_ranks - 2 + (n_ranks - 1).bit_length()
 
 
-def schedule(n: int, straggler: int) -> Schedule:
+def schedule(n: int, straggler: int) -> CollectiveSchedule:
     """Build the schedule for `n` ranks of which rank `straggler` arrives last.
 
     The result depends on nothing but the arguments, so all ranks may build it on their own.
@@ -131,7 +131,7 @@ def schedule(n: int, straggler: int) -> Schedule:
         [Transfer(rank_of[source], rank_of[destination], chunk) for source, destination, chunk in transfers]
         for transfers in _spread_of(n)
     ]
-    return Schedule(n, straggler, rounds)
+    return CollectiveSchedule(n, straggler, rounds)
 
 
 @lru_cache(maxsize=16)

@@ -91,7 +91,7 @@ class RankEnd(NamedTuple):
         return self.lost_peer_at is not None or any(event["code"] != "0" for event in self.exits)
 
 
-class Found(NamedTuple):
+class FoundEnd(NamedTuple):
     """An event that no collector wrote."""
 
     time: float
@@ -100,7 +100,7 @@ class Found(NamedTuple):
     message: str
 
 
-def found_at_the_end(ends: Mapping[int, RankEnd], world_size: int) -> list[Found]:
+def found_at_the_end(ends: Mapping[int, RankEnd], world_size: int) -> list[FoundEnd]:
     """Events of ranks without a record of their end.
 
     - The process of such a rank ended if others lost a peer afterwards. Most other ranks that fail show the
@@ -113,16 +113,16 @@ def found_at_the_end(ends: Mapping[int, RankEnd], world_size: int) -> list[Found
         return []
     if _finished(ends.values()):
         text = f"training finished: {len(recorded)} ranks ended normally, the others left no record"
-        return [Found(max(end.last_sign for end in recorded), None, "log", text)]
+        return [FoundEnd(max(end.last_sign for end in recorded), None, "log", text)]
     without = [rank for rank, end in ends.items() if not end.ended and end.lost_peer_at is None]
     last = max(end.last_sign for end in ends.values())
     killed = _killed(ends, without)
-    events = [Found(time, rank, "process_exit", ENDED_WITHOUT_RECORD) for rank, time in killed.items()]
+    events = [FoundEnd(time, rank, "process_exit", ENDED_WITHOUT_RECORD) for rank, time in killed.items()]
     for rank in without:
         silent = last - ends[rank].last_sign
         if rank not in killed and silent > SILENT_SECONDS:
             message = f"its collector wrote nothing in the last {silent:.0f} s, and did not end by itself"
-            events.append(Found(ends[rank].last_sign, rank, "heartbeat_missed", message))
+            events.append(FoundEnd(ends[rank].last_sign, rank, "heartbeat_missed", message))
     return events
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray, IntArray
 from rca.collect.exits import WITHIN_STEP
-from rca.collect.segments import BEGIN, SUFFIX, Segment, read_segment
+from rca.collect.segments import BEGIN, SUFFIX, TimedSegment, read_segment
 from rca.errors import InvalidInput, SourceError
 from rca.files import open_file, read_file
 from rca.sources.collector.ends import END, RankEnd, found_at_the_end
@@ -35,7 +35,7 @@ _NOT_TIMED = ("rank", "step", "attempt", "received_time")
 _SHOWN = 5
 
 
-class _File(NamedTuple):
+class _CollectorFile(NamedTuple):
     path: Path
     header: Mapping[str, Any]
 
@@ -46,7 +46,7 @@ class _File(NamedTuple):
 
 
 @dataclass
-class _Rank:
+class _CollectedRank:
     """What one rank wrote: its header, and tables as in a `Segment`."""
 
     header: Mapping[str, Any]
@@ -110,13 +110,13 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     return _window(ranks, job_id, notes)
 
 
-def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[_File]:
+def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[_CollectorFile]:
     """The files with whole headers; the others are noted."""
     for path in paths:
         try:
             with open_file(path) as file:
                 header = read_segment(file.readline(1 << 20)).header
-            place = _File(path, header)
+            place = _CollectorFile(path, header)
             if not 0 <= place.session[1] < min(int(header["world_size"]), MAX_WORLD_SIZE):
                 raise ValueError(f"it has rank {place.session[1]} of {header['world_size']}")
         except OSError as error:
@@ -127,11 +127,11 @@ def _files(paths: Sequence[Path], notes: list[str]) -> Iterator[_File]:
         yield place
 
 
-def _runs(files: Sequence[_File]) -> list[list[_File]]:
+def _runs(files: Sequence[_CollectorFile]) -> list[list[_CollectorFile]]:
     """The files by run: a rank that starts again begins a new run, and so does another run's name."""
-    runs: list[list[_File]] = []
-    names: dict[str | None, list[list[_File]]] = {}
-    sessions: dict[tuple[float, int, int], list[_File]] = {}
+    runs: list[list[_CollectorFile]] = []
+    names: dict[str | None, list[list[_CollectorFile]]] = {}
+    sessions: dict[tuple[float, int, int], list[_CollectorFile]] = {}
     for file in files:
         sessions.setdefault(file.session, []).append(file)
     for session in sorted(sessions):
@@ -146,7 +146,7 @@ def _runs(files: Sequence[_File]) -> list[list[_File]]:
     return runs
 
 
-def _several(runs: Sequence[Sequence[_File]]) -> InvalidInput:
+def _several(runs: Sequence[Sequence[_CollectorFile]]) -> InvalidInput:
     shown = []
     for run in runs[:_SHOWN]:
         began = min(file.session[0] for file in run)
@@ -159,16 +159,16 @@ def _several(runs: Sequence[Sequence[_File]]) -> InvalidInput:
     )
 
 
-def _by_rank(run: Sequence[_File]) -> dict[int, list[_File]]:
-    ranks: dict[int, list[_File]] = {}
+def _by_rank(run: Sequence[_CollectorFile]) -> dict[int, list[_CollectorFile]]:
+    ranks: dict[int, list[_CollectorFile]] = {}
     for file in sorted(run, key=lambda each: (each.session[1], int(each.header["segment"]))):
         ranks.setdefault(file.session[1], []).append(file)
     return ranks
 
 
-def _rank(files: Sequence[_File], notes: list[str]) -> _Rank:
+def _rank(files: Sequence[_CollectorFile], notes: list[str]) -> _CollectedRank:
     """Read a rank's newest segments, until they hold the steps of a window."""
-    segments: list[Segment] = []
+    segments: list[TimedSegment] = []
     n_steps = 0
     for file in reversed(files):
         if file.path.stat().st_size > MAX_SEGMENT_BYTES:
@@ -187,7 +187,7 @@ def _rank(files: Sequence[_File], notes: list[str]) -> _Rank:
         [each.samples for each in segments] or [np.empty((0, 1 + len(header["series"])))]
     )
     events = [event for each in segments for event in each.events]
-    return _Rank(header, _once(steps), samples, events, sum(each.damaged_bytes for each in segments))
+    return _CollectedRank(header, _once(steps), samples, events, sum(each.damaged_bytes for each in segments))
 
 
 def _once(steps: FloatArray) -> FloatArray:
@@ -196,7 +196,7 @@ def _once(steps: FloatArray) -> FloatArray:
     return steps[np.sort(len(steps) - 1 - first)]
 
 
-def _window(ranks: Mapping[int, _Rank], job_id: str, notes: list[str]) -> Window:
+def _window(ranks: Mapping[int, _CollectedRank], job_id: str, notes: list[str]) -> Window:
     header = next(iter(ranks.values())).header
     last = max((float(rank.steps[-1, 0]) for rank in ranks.values() if len(rank.steps)), default=0.0)
     if any(len(rank.steps) and rank.steps[0, 0] <= last - WINDOW_STEPS for rank in ranks.values()):
@@ -228,7 +228,7 @@ def _window(ranks: Mapping[int, _Rank], job_id: str, notes: list[str]) -> Window
     return replace(window, notes=(*notes, *window.notes))
 
 
-def _gaps(ranks: Mapping[int, _Rank], world_size: int) -> list[str]:
+def _gaps(ranks: Mapping[int, _CollectedRank], world_size: int) -> list[str]:
     """What is missing, for the quality report."""
     notes = []
     missing = [rank for rank in range(world_size) if rank not in ranks]
@@ -244,7 +244,7 @@ def _gaps(ranks: Mapping[int, _Rank], world_size: int) -> list[str]:
     return notes
 
 
-def _steps(ranks: Mapping[int, _Rank]) -> pa.Table:
+def _steps(ranks: Mapping[int, _CollectedRank]) -> pa.Table:
     """The rows of all ranks; columns that no rank measured are left out."""
     names = [column.name for column in STEPS.columns if column.name not in _NOT_TIMED]
     columns = {name: np.concatenate([_values(rank, name) for rank in ranks.values()]) for name in names}
@@ -265,7 +265,7 @@ def _attempt(header: Mapping[str, Any]) -> int | None:
     return attempt if isinstance(attempt, int) and 0 <= attempt < 1 << 62 else None
 
 
-def _values(rank: _Rank, name: str) -> FloatArray:
+def _values(rank: _CollectedRank, name: str) -> FloatArray:
     if name not in rank.header["steps"]:
         return np.full(len(rank.steps), np.nan)
     return rank.steps[:, _column(rank.header, name)]
@@ -275,7 +275,7 @@ def _column(header: Mapping[str, Any], name: str) -> int:
     return int(header["steps"].index(name))
 
 
-def _metrics(ranks: Mapping[int, _Rank], notes: list[str]) -> pa.Table:
+def _metrics(ranks: Mapping[int, _CollectedRank], notes: list[str]) -> pa.Table:
     """The samples in long form, without values that the kernel did not have."""
     total = sum(rank.samples.size for rank in ranks.values())
     stride = max(1, -(-total // MOST_SAMPLES))
@@ -312,7 +312,7 @@ def _texts(of_series: Sequence[str | None], code: IntArray) -> pa.Array:
     return pa.array(of_series, type=pa.string()).dictionary_encode().cast(TEXT).take(pa.array(code))
 
 
-def _events(ranks: Mapping[int, _Rank], begin: float, world_size: int) -> pa.Table:
+def _events(ranks: Mapping[int, _CollectedRank], begin: float, world_size: int) -> pa.Table:
     """The ranks' own events, and those that ranks without a record of their end cannot have written."""
     rows: list[tuple[float, int | None, str, str | None, str | None]] = [
         (float(event["time"]), number, event["kind"], event["code"], event["message"])

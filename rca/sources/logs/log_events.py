@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rca.sources.logs.text_lines import Line
+from rca.sources.logs.text_lines import TextLine
 from rca.window.node_names import same_nodes
 from rca.window.schema import EVENTS
 
@@ -90,7 +90,7 @@ class LogEvents:
     _tables: list[_Table] = field(default_factory=list)
     _pids: dict[str, list[_Event]] = field(default_factory=dict)
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Add the event of a line, if it has one."""
         text = line.text
         part = _FAILED.search(text)
@@ -128,7 +128,7 @@ class LogEvents:
             return
         self.rows.append(_Event(time, node, rank, kind, code, one_line(message)))
 
-    def _add_failed(self, name: str, value: str, line: Line) -> None:
+    def _add_failed(self, name: str, value: str, line: TextLine) -> None:
         """A line of torchrun's table: its rows begin with the time and end with the traceback."""
         if name == "time":
             self._failed, self._failed_at = {}, line.time
@@ -150,13 +150,13 @@ class LogEvents:
                 self.append(row.time, row.kind, value, code=row.code, rank=row.rank, node=node)
         self._failed = {}
 
-    def _begin_part(self, header: str, line: Line) -> None:
+    def _begin_part(self, header: str, line: TextLine) -> None:
         if header == "Failures:":
             self._tables.append(_Table(line.path))
         else:
             self._table_of(line).in_root = True
 
-    def _table_of(self, line: Line) -> _Table:
+    def _table_of(self, line: TextLine) -> _Table:
         """The table to which a line belongs: the last one, unless it is complete or of another file."""
         if not self._tables or self._tables[-1].rooted or self._tables[-1].path != line.path:
             self._tables.append(_Table(line.path))

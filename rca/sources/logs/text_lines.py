@@ -39,7 +39,7 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Line:
+class TextLine:
     """One line of a log. Labels and the time are looked for when they are asked for.
 
     Attributes
@@ -75,7 +75,7 @@ class Line:
         return time_of(self.text, self.written)
 
 
-def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
+def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[TextLine]:
     """The lines in which `wanted` occurs, in their order.
 
     Raises
@@ -89,7 +89,7 @@ def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[Line]:
         text = raw.decode("utf-8", "replace")
         if "\x1b" in text:
             text = _COLOUR.sub("", text)
-        yield Line(text.rstrip(), path, named, written)
+        yield TextLine(text.rstrip(), path, named, written)
 
 
 def mixed(one: Path, other: Path, what: str) -> InvalidInput:

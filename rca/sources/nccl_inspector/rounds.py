@@ -43,7 +43,7 @@ WRITE_OFTEN = "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=500, or NCCL
 
 
 @dataclass(frozen=True)
-class Rounds:
+class CollectiveRounds:
     """Repetitions of the sequence of collectives: their ends in Unix seconds, (n_rounds + 1,).
 
     `of_record` is the repetition of each record, -1 outside of them.
@@ -67,7 +67,7 @@ class _Batches(NamedTuple):
     moment: FloatArray
 
 
-def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
+def find_rounds(log: InspectorLog, notes: list[str]) -> CollectiveRounds | None:
     """Repetitions of the sequence of collectives of the largest communicator; None if they have no times.
 
     `notes` says why, or what a repetition is.
@@ -110,7 +110,7 @@ def find_rounds(log: InspectorLog, notes: list[str]) -> Rounds | None:
         f"a step is one repetition of {period} collectives of communicator {name} ({log.sizes[pace]} ranks)"
     )
     moments = np.interp(np.arange(batches.last[-1] + 1), batches.last, batches.moment)
-    return Rounds(moments, _of_records(log, batches))
+    return CollectiveRounds(moments, _of_records(log, batches))
 
 
 def _common_ends(

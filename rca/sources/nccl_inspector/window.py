@@ -19,7 +19,7 @@ import pyarrow as pa
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
 from rca.sources.nccl_inspector.records import InspectorLog, is_inspector, read_records
-from rca.sources.nccl_inspector.rounds import WRITE_OFTEN, Rounds, find_rounds
+from rca.sources.nccl_inspector.rounds import WRITE_OFTEN, CollectiveRounds, find_rounds
 from rca.sources.nccl_processes import NcclProcess, ranks_of_job
 from rca.sources.source import Source
 from rca.window.schema import STEPS
@@ -173,7 +173,11 @@ def _match(log: InspectorLog, notes: list[str]) -> _Collectives:
 
 
 def _steps(
-    log: InspectorLog, matched: _Collectives | None, rounds: Rounds, ranks: Sequence[int], notes: list[str]
+    log: InspectorLog,
+    matched: _Collectives | None,
+    rounds: CollectiveRounds,
+    ranks: Sequence[int],
+    notes: list[str],
 ) -> pa.Table:
     """One row per rank and repetition; without `matched`, the steps have no phases."""
     n_rounds = rounds.ends.size - 1

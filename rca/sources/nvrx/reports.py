@@ -24,7 +24,7 @@ import orjson
 from rca.errors import InvalidInput, SourceError, TooLarge, cut
 from rca.files import read_file
 from rca.sources.logs.log_events import one_line
-from rca.sources.logs.text_lines import Line
+from rca.sources.logs.text_lines import TextLine
 from rca.window.rows.validation import MAX_WORLD_SIZE
 
 MAX_JSON_BYTES = 256 * 1024**2
@@ -56,7 +56,7 @@ _PRINTED = "Report(gpu_relative_perf_scores="
 
 
 @dataclass
-class Report:
+class NvrxReport:
     """One report.
 
     Attributes
@@ -111,7 +111,7 @@ class Report:
         elif score <= 0:
             self.without_score.add(rank)
 
-    def merge(self, other: Report) -> None:
+    def merge(self, other: NvrxReport) -> None:
         """Add what another rank reported at the same time."""
         for kind, parts in other.scores.items():
             for section, scores in parts.items():
@@ -135,12 +135,12 @@ class ReportLog:
         Lines of reports with an unknown form.
     """
 
-    reports: list[Report] = field(default_factory=list)
+    reports: list[NvrxReport] = field(default_factory=list)
     damaged: int = 0
     _kind: Kind | None = None
     _time: float = np.nan
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Add a line that `LINES` finds."""
         text = line.text
         self._time = line.time
@@ -169,10 +169,10 @@ class ReportLog:
             self._start()
         self._kind = kind
 
-    def _start(self) -> Report:
+    def _start(self) -> NvrxReport:
         if len(self.reports) >= MOST_REPORTS:
             raise InvalidInput(f"the log holds more than {MOST_REPORTS:,} reports of NVRx")
-        self.reports.append(Report(self._time))
+        self.reports.append(NvrxReport(self._time))
         return self.reports[-1]
 
     def _add_score(self, found: re.Match[str]) -> None:
@@ -225,7 +225,7 @@ def is_report(head: bytes) -> bool:
     return head.lstrip()[:1] in (b"{", b"[") and any(f'"{name}"'.encode() in head for name in _MEMBERS)
 
 
-def read_json(path: Path) -> list[Report]:
+def read_json(path: Path) -> list[NvrxReport]:
     """Read a file with one report, a list of them, or one per line.
 
     Raises
@@ -266,7 +266,7 @@ def _documents(body: bytes) -> list[Mapping[str, Any]]:
         return [orjson.loads(line) for line in lines]
 
 
-def from_document(document: Mapping[str, Any]) -> Report:
+def from_document(document: Mapping[str, Any]) -> NvrxReport:
     """A report from the members of `Report` of NVRx, with ranks as numbers or texts.
 
     Raises
@@ -276,7 +276,7 @@ def from_document(document: Mapping[str, Any]) -> Report:
     """
     if not any(document.get(name) for name in (*_MEMBERS, "local_section_summaries")):
         raise ValueError("it has neither *_perf_scores nor local_section_summaries")
-    found = Report(_time(document))
+    found = NvrxReport(_time(document))
     for kind in KINDS:
         scores = document.get(f"{kind}_perf_scores") or {}
         parts = {"": scores} if kind.startswith("gpu") else scores
@@ -291,7 +291,7 @@ def from_document(document: Mapping[str, Any]) -> Report:
     return found
 
 
-def _add_summaries(found: Report, rank: int, document: Mapping[str, Any]) -> None:
+def _add_summaries(found: NvrxReport, rank: int, document: Mapping[str, Any]) -> None:
     for section, summary in (document.get("local_section_summaries") or {}).items():
         held = _statistics(summary)
         if held.get("MED", 0.0) > _LONGEST_MS:
@@ -352,9 +352,9 @@ def literal(text: str) -> object:
         return None
 
 
-def by_turn(of_files: Iterable[list[Report]]) -> list[Report]:
+def by_turn(of_files: Iterable[list[NvrxReport]]) -> list[NvrxReport]:
     """Reports of all ranks: those that each rank wrote at the same turn are one report."""
-    merged: list[Report] = []
+    merged: list[NvrxReport] = []
     for reports in of_files:
         for turn, report in enumerate(reports):
             if turn < len(merged) and not merged[turn].ranks & report.ranks:

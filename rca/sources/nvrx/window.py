@@ -20,7 +20,7 @@ from rca.sources.nvrx.reports import (
     LINES,
     MARKS,
     Kind,
-    Report,
+    NvrxReport,
     ReportLog,
     by_turn,
     is_report,
@@ -184,7 +184,7 @@ def _logs(paths: Sequence[Path], job_log: JobLog) -> Iterator[ReportLog]:
         yield log
 
 
-def _times(reports: Sequence[Report], latest: float, notes: list[str]) -> FloatArray:
+def _times(reports: Sequence[NvrxReport], latest: float, notes: list[str]) -> FloatArray:
     """Unix seconds of each report, shape (n_reports,), in order."""
     times = np.array([report.time for report in reports])
     if np.isfinite(times).all():
@@ -202,10 +202,10 @@ def _times(reports: Sequence[Report], latest: float, notes: list[str]) -> FloatA
     return latest - interval * np.arange(len(reports) - 1, -1, -1.0)
 
 
-def _refuse_wrong_unit(reports: Sequence[Report]) -> None:
+def _refuse_wrong_unit(reports: Sequence[NvrxReport]) -> None:
     """Refuse steps that do not fit between two reports, or are too short for a step."""
     steps, shares = [], []
-    for before, report in zip([Report(), *reports], reports, strict=False):
+    for before, report in zip([NvrxReport(), *reports], reports, strict=False):
         apart = report.time - before.time
         for section, medians in report.sections.items():
             if _STEP.match(section):
@@ -221,7 +221,7 @@ def _refuse_wrong_unit(reports: Sequence[Report]) -> None:
         raise InvalidInput(f"a step in the reports of NVRx takes {step * 1e3:.3g} ms", hint=hint)
 
 
-def _steps(reports: Sequence[Report], times: FloatArray) -> pa.Table | None:
+def _steps(reports: Sequence[NvrxReport], times: FloatArray) -> pa.Table | None:
     """One row per rank and report with a section for the whole step; None if there are too few."""
     rows: list[dict[str, float]] = []
     turns = 0
@@ -252,7 +252,7 @@ def _steps(reports: Sequence[Report], times: FloatArray) -> pa.Table | None:
     )
 
 
-def _metrics(reports: Sequence[Report], times: FloatArray, nodes: Mapping[int, str]) -> pa.Table:
+def _metrics(reports: Sequence[NvrxReport], times: FloatArray, nodes: Mapping[int, str]) -> pa.Table:
     samples = [
         sample
         for report, time in zip(reports, times.tolist(), strict=True)
@@ -272,7 +272,7 @@ def _metrics(reports: Sequence[Report], times: FloatArray, nodes: Mapping[int, s
     )
 
 
-def _samples(report: Report, time: float) -> Iterator[_Sample]:
+def _samples(report: NvrxReport, time: float) -> Iterator[_Sample]:
     for kind in KINDS:
         for section, scores in _scores(report, kind).items():
             for rank, score in scores.items():
@@ -287,7 +287,7 @@ def _samples(report: Report, time: float) -> Iterator[_Sample]:
             yield _Sample(time, rank, None, FLAGGED, float(rank in flagged))
 
 
-def _scores(report: Report, kind: Kind) -> Mapping[str, Mapping[int, float]]:
+def _scores(report: NvrxReport, kind: Kind) -> Mapping[str, Mapping[int, float]]:
     """The scores of a report; relative ones follow from the medians of all ranks if it has none."""
     found = report.scores.get(kind)
     if found is not None:

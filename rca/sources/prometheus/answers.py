@@ -56,7 +56,7 @@ class TooMuchError(SourceError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class PrometheusAnswer:
     """One answer of a server.
 
     Attributes
@@ -72,7 +72,7 @@ class Answer:
     body: bytearray
 
     @classmethod
-    def read(cls, response: httpx2.Response) -> Answer:
+    def read(cls, response: httpx2.Response) -> PrometheusAnswer:
         """Read the body of an answer.
 
         Raises

@@ -18,7 +18,7 @@ import orjson
 
 from rca.deadline import Deadline
 from rca.errors import InvalidInput, SourceError, cut
-from rca.sources.prometheus.answers import Answer, TooMuchError
+from rca.sources.prometheus.answers import PrometheusAnswer, TooMuchError
 from rca.sources.prometheus.credentials import (
     PASSWORD,
     TOKEN,
@@ -29,7 +29,7 @@ from rca.sources.prometheus.credentials import (
     split_address,
     trust,
 )
-from rca.sources.prometheus.matrix import Matrix, label_set
+from rca.sources.prometheus.matrix import SeriesMatrix, label_set
 from rca.timed_http import Exchange
 
 #: Time limit of all requests together unless one is given, and of one request, seconds.
@@ -129,7 +129,7 @@ class Prometheus:
         """
         return self._ask("/api/v1/query", self._instant(expression, at), self._vector)
 
-    def samples(self, expression: str, start: float, end: float) -> Matrix:
+    def samples(self, expression: str, start: float, end: float) -> SeriesMatrix:
         """Samples of a range vector, ``start <= time < end``; errors as of `query`.
 
         Parameters
@@ -141,7 +141,7 @@ class Prometheus:
         return self._ask(
             "/api/v1/query",
             self._instant(expression, end),
-            lambda data: Matrix.from_result(self._result(data), start, end),
+            lambda data: SeriesMatrix.from_result(self._result(data), start, end),
         )
 
     def label_values(self, label: str, matches: Sequence[str], start: float, end: float) -> list[str]:
@@ -198,7 +198,7 @@ class Prometheus:
         """Whether so much is left of the time for all requests."""
         return self._deadline.left() > seconds
 
-    def _read(self, answer: Answer, attempts: int, read: Callable[[Any], T]) -> T:
+    def _read(self, answer: PrometheusAnswer, attempts: int, read: Callable[[Any], T]) -> T:
         # The objects of one answer exist at a time: several would need several times the memory.
         with self._parsing:
             try:
@@ -206,7 +206,7 @@ class Prometheus:
             except (IndexError, KeyError, TypeError, ValueError):
                 raise self._no_prometheus("its answer has another form than that of Prometheus") from None
 
-    def _send(self, path: str, parameters: _Parameters, *, get: bool) -> Answer:
+    def _send(self, path: str, parameters: _Parameters, *, get: bool) -> PrometheusAnswer:
         encoded = urllib.parse.urlencode(parameters)
         address = self.address + path
         seconds = self._seconds_of_request()
@@ -215,7 +215,7 @@ class Prometheus:
         return Exchange(
             "GET" if get else "POST",
             f"{address}?{encoded}" if get else address,
-            Answer.read,
+            PrometheusAnswer.read,
             Deadline.after(seconds).left,
             headers=self._headers if get else self._headers | _FORM,
             body=None if get else encoded.encode(),
@@ -223,7 +223,7 @@ class Prometheus:
             use_proxies=True,
         ).wait()
 
-    def _data(self, answer: Answer, attempts: int) -> Any:
+    def _data(self, answer: PrometheusAnswer, attempts: int) -> Any:
         status = answer.status
         if status in (401, 403):
             raise SourceError(
@@ -253,7 +253,7 @@ class Prometheus:
         self._heed(document.get("warnings"))
         return document.get("data")
 
-    def _refuse(self, answer: Answer, document: Mapping[str, Any], attempts: int) -> None:
+    def _refuse(self, answer: PrometheusAnswer, document: Mapping[str, Any], attempts: int) -> None:
         reason = cut(str(document.get("error", "")), 300)
         if answer.selects_too_much:
             raise TooMuchError(reason)

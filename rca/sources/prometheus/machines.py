@@ -9,7 +9,7 @@ from rca.sources.prometheus.kubernetes import ordinals
 from rca.sources.prometheus.label_map import LabelMap
 from rca.sources.prometheus.node_exporters import UNAME, machine_of
 from rca.sources.prometheus.promql import matcher, selector
-from rca.sources.prometheus.rank_places import Device, Places, natural
+from rca.sources.prometheus.rank_places import Device, RankPlaces, natural
 from rca.window.job import RankPlace
 
 #: Metrics of node exporters that show which machines there are.
@@ -17,7 +17,7 @@ _ANCHORS = (UNAME, "node_load1", "node_memory_MemAvailable_bytes", "node_boot_ti
 _NOTE = "no GPU exporter reports for the job: its machines are compared, each stands for one rank"
 
 
-def find_machines(search: JobSearch, names: Sequence[str]) -> tuple[JobDevices, Places] | None:
+def find_machines(search: JobSearch, names: Sequence[str]) -> tuple[JobDevices, RankPlaces] | None:
     """The machines of a job, each with a rank; None if there are none.
 
     Parameters
@@ -72,16 +72,16 @@ def _nodes_of_pods(found: JobDevices) -> list[str]:
     return list(dict.fromkeys(found.node_of_pod[pod] for pod in ordered if pod in found.node_of_pod))
 
 
-def _numbered(nodes: Sequence[str], notes: Sequence[str]) -> Places:
+def _numbered(nodes: Sequence[str], notes: Sequence[str]) -> RankPlaces:
     places = tuple(RankPlace(rank=rank, node=node) for rank, node in enumerate(nodes))
-    return Places({}, places, max(len(places), 1), (_NOTE, *notes))
+    return RankPlaces({}, places, max(len(places), 1), (_NOTE, *notes))
 
 
-def _listed(nodes: Sequence[str], label_map: LabelMap) -> Places:
+def _listed(nodes: Sequence[str], label_map: LabelMap) -> RankPlaces:
     """Places of the map: all ranks of a machine, if it lists them."""
     given = label_map.ranks_by_gpu()
     if not given:
         return _numbered(nodes, ())
     ranks = {rank: node for node, held in given.items() for rank in held.values()}
     places = tuple(RankPlace(rank=rank, node=ranks[rank]) for rank in sorted(ranks))
-    return Places({}, places, 1 + max(ranks), (_NOTE,))
+    return RankPlaces({}, places, 1 + max(ranks), (_NOTE,))

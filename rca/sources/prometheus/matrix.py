@@ -17,7 +17,7 @@ MAX_LABEL_CHARACTERS = 4096
 
 
 @dataclass(frozen=True)
-class Matrix:
+class SeriesMatrix:
     """Samples of several series, one series after another.
 
     Attributes
@@ -39,7 +39,7 @@ class Matrix:
     infinite: int = 0
 
     @classmethod
-    def from_result(cls, result: Sequence[Mapping[str, Any]], start: float, end: float) -> Matrix:
+    def from_result(cls, result: Sequence[Mapping[str, Any]], start: float, end: float) -> SeriesMatrix:
         """Decode the result of a query, samples of ``start <= time < end`` only.
 
         Raises
@@ -67,7 +67,7 @@ class Matrix:
         return cls(tuple(labels[row] for row in kept), counts[kept], time, value, int(infinite.sum()))
 
     @classmethod
-    def joined(cls, parts: Sequence[Matrix]) -> Matrix:
+    def joined(cls, parts: Sequence[SeriesMatrix]) -> SeriesMatrix:
         """All series of several parts; a series in two parts stays two."""
         if not parts:
             return cls((), *(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)))

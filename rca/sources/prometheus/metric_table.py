@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.arrays import IntArray
-from rca.sources.prometheus.matrix import Matrix
+from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.window.schema import METRICS
 
 #: Labels of the scraped target, not of what was measured.
@@ -41,7 +41,7 @@ DEVICE_LABELS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class SeriesPlace:
     """What a series is about.
 
     Attributes
@@ -64,15 +64,17 @@ class PlacedSeries:
 
     Attributes
     ----------
-    places : tuple of Place or None
+    places : tuple of SeriesPlace or None
         Of each series of the matrix; None leaves it out.
     """
 
-    matrix: Matrix
-    places: tuple[Place | None, ...]
+    matrix: SeriesMatrix
+    places: tuple[SeriesPlace | None, ...]
 
     @classmethod
-    def of(cls, matrix: Matrix, place: Callable[[Mapping[str, str]], Place | None]) -> PlacedSeries:
+    def of(
+        cls, matrix: SeriesMatrix, place: Callable[[Mapping[str, str]], SeriesPlace | None]
+    ) -> PlacedSeries:
         return cls(matrix, tuple(map(place, matrix.labels)))
 
 
@@ -82,7 +84,7 @@ def metric_table(parts: Sequence[PlacedSeries]) -> tuple[pa.Table, list[str]]:
     Two series with one name, place and device, sampled at the same time, are one measurement scraped twice:
     the longer one is kept. Series that follow one another are joined.
     """
-    matrix = Matrix.joined([part.matrix for part in parts])
+    matrix = SeriesMatrix.joined([part.matrix for part in parts])
     places = [place for part in parts for place in part.places]
     devices = _devices(matrix.labels, places)
     kept, twice = _kept(matrix, places, devices)
@@ -103,7 +105,7 @@ def metric_table(parts: Sequence[PlacedSeries]) -> tuple[pa.Table, list[str]]:
         notes.append(f"{matrix.infinite} samples are infinite: they count as not measured")
     chosen = np.flatnonzero(kept)
     counts = matrix.counts[kept]
-    held = [places[row] or Place(None) for row in chosen]
+    held = [places[row] or SeriesPlace(None) for row in chosen]
     columns = {
         "time": pa.array(matrix.time[rows]),
         "node": _repeated([place.node for place in held], counts),
@@ -122,11 +124,11 @@ def _repeated(texts: Sequence[str | None], counts: IntArray) -> pa.DictionaryArr
     return encoded.take(pa.array(np.repeat(np.arange(counts.size), counts)))
 
 
-def _devices(labels: Sequence[Mapping[str, str]], places: Sequence[Place | None]) -> list[str | None]:
+def _devices(labels: Sequence[Mapping[str, str]], places: Sequence[SeriesPlace | None]) -> list[str | None]:
     """Device of each series: its place's, then its own labels, then others that vary at one place."""
     # Few sets of labels, many series.
     others_of: dict[tuple[str, ...], tuple[str, ...]] = {}
-    values: dict[tuple[str, Place | None, str], set[str]] = {}
+    values: dict[tuple[str, SeriesPlace | None, str], set[str]] = {}
     others: list[tuple[str, ...]] = []
     for each, place in zip(labels, places, strict=True):
         held = tuple(each)
@@ -146,7 +148,7 @@ def _devices(labels: Sequence[Mapping[str, str]], places: Sequence[Place | None]
 
 
 def _kept(
-    matrix: Matrix, places: Sequence[Place | None], devices: Sequence[str | None]
+    matrix: SeriesMatrix, places: Sequence[SeriesPlace | None], devices: Sequence[str | None]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], int]:
     """Which series are kept, and how many were scraped twice."""
     groups: dict[tuple[str, str | None, int | None, str | None], list[int]] = {}

@@ -9,7 +9,7 @@ from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.job_devices import JobDevices
 from rca.sources.prometheus.kubernetes import PREFIXES, label_name
 from rca.sources.prometheus.promql import chunks, matcher, regex, selector
-from rca.sources.prometheus.rank_places import DeviceNames, Places
+from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces
 from rca.window.node_names import same_nodes
 from rca.window.topology.hardware import canonical_address
 from rca.window.topology.kubernetes import LEAF_LABELS, leaf_of
@@ -21,14 +21,14 @@ _PCI_ADDRESS = "pci_bus_id"
 
 
 def with_hardware(
-    places: Places,
+    places: RankPlaces,
     found: JobDevices,
     devices: DeviceNames,
     server: Prometheus,
     matchers: Sequence[str],
     start: float,
     end: float,
-) -> Places:
+) -> RankPlaces:
     """The places with PCI addresses and, in Kubernetes, leaf switches, as far as labels name them.
 
     Parameters

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from rca.errors import TooLarge
 from rca.sources.prometheus.answers import TooMuchError
 from rca.sources.prometheus.client import Prometheus
-from rca.sources.prometheus.matrix import Matrix
+from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.sources.prometheus.promql import MOST_ALTERNATIVES, matcher, selector
 
 #: Queries at the same time: enough to keep a server busy, few enough to leave it to others.
@@ -78,7 +78,7 @@ class Query:
 
 def read_samples(
     server: Prometheus, queries: Sequence[Query], report: Report, *, max_samples: int = MAX_SAMPLES
-) -> list[Matrix]:
+) -> list[SeriesMatrix]:
     """Run queries, several at once; a query that selects too much is split by time.
 
     Parameters
@@ -100,9 +100,9 @@ def read_samples(
     SourceError
         If the server cannot be reached or answers with something else.
     """
-    found: dict[tuple[int, float], Matrix] = {}
+    found: dict[tuple[int, float], SeriesMatrix] = {}
     waiting = deque(enumerate(queries))
-    running: dict[Future[Matrix], tuple[int, Query]] = {}
+    running: dict[Future[SeriesMatrix], tuple[int, Query]] = {}
     total, done, samples, series = len(queries), 0, 0, 0
     pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="prometheus")
     try:
@@ -153,7 +153,7 @@ def planned(
     return [Query(selector(matcher("__name__", chunk), *matchers), start, end) for chunk in chunks]
 
 
-def _run(server: Prometheus, query: Query) -> Matrix:
+def _run(server: Prometheus, query: Query) -> SeriesMatrix:
     matrix = server.samples(query.expression, query.start, query.end)
     if query.name is None:
         return matrix

@@ -30,7 +30,7 @@ Device = tuple[str, int, str, str]
 
 
 @dataclass(frozen=True)
-class Places:
+class RankPlaces:
     """Ranks of a job and their devices.
 
     Attributes
@@ -109,7 +109,7 @@ class DeviceNames:
         return self._known[key]
 
 
-def place_ranks(found: JobDevices, label_map: LabelMap) -> Places:
+def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
     """Number the ranks.
 
     By the map if it lists ranks; by a label if the map names one; by pod in Kubernetes; otherwise by the
@@ -159,7 +159,7 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> Places:
     absent = sorted(set(range(size)) - set(ranks.values()))
     if absent:
         notes.append(f"no device reports for {len(absent)} ranks: {_few(absent)}")
-    return Places(ranks, places, size, (*notes, *remarks))
+    return RankPlaces(ranks, places, size, (*notes, *remarks))
 
 
 def _host(name: str) -> str:

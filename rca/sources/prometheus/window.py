@@ -15,12 +15,12 @@ from rca.sources.prometheus.job_devices import JobDevices, JobSearch
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.machines import find_machines
-from rca.sources.prometheus.metric_table import Place, PlacedSeries, metric_table
+from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
 from rca.sources.prometheus.promql import matcher, quoted, selector
 from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
-from rca.sources.prometheus.rank_places import DeviceNames, Places, place_ranks
+from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
 from rca.window.catalogue import resolve
 from rca.window.window import Window
@@ -204,7 +204,7 @@ class _Reading:
         table, notes = metric_table(placed)
         return self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
 
-    def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, Places]:
+    def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, RankPlaces]:
         """The devices of the job with their ranks; without any, its machines with a rank each."""
         found = search.find() if search.names else None
         if found is not None:
@@ -254,10 +254,10 @@ class _Reading:
         self,
         labels: Mapping[str, str],
         found: JobDevices,
-        places: Places,
+        places: RankPlaces,
         devices: DeviceNames,
         exporters: NodeExporters,
-    ) -> Place | None:
+    ) -> SeriesPlace | None:
         name = labels.get("__name__", "")
         if name in found.names:
             device = devices.of(labels)
@@ -265,14 +265,14 @@ class _Reading:
                 return None
             node, gpu, part, uuid = device
             text = uuid or str(gpu)
-            return Place(node, places.ranks.get(device), f"{text}/{part}" if part else text, whole=True)
+            return SeriesPlace(node, places.ranks.get(device), f"{text}/{part}" if part else text, whole=True)
         host: str | None
         if name.startswith("container_"):
             pod = pod_name(labels)
             host = None if pod is None else found.node_of_pod.get(pod)
-            return None if host is None else Place(host, None, labels.get("container"))
+            return None if host is None else SeriesPlace(host, None, labels.get("container"))
         host = exporters.node_of(labels)
-        return None if host is None else Place(host)
+        return None if host is None else SeriesPlace(host)
 
     def _gaps(self, found: JobDevices, exporters: NodeExporters, placed: Sequence[PlacedSeries]) -> list[str]:
         notes = list(self.server.warnings)
@@ -298,7 +298,7 @@ class _Reading:
             )
         return notes
 
-    def _window(self, places: Places, table: pa.Table, notes: Sequence[str]) -> Window:
+    def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {
             "job_id": self.job,
             "world_size": places.world_size,

@@ -20,7 +20,7 @@ from rca.errors import InvalidInput
 from rca.files import open_file
 from rca.sources.logs.log_events import ONE_STOP, LogEvents, one_line
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
-from rca.sources.logs.text_lines import Line, lines_of, mixed, task_in_name
+from rca.sources.logs.text_lines import TextLine, lines_of, mixed, task_in_name
 
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
@@ -95,7 +95,7 @@ class JobLog:
     latest_file: float = 0.0
     unreadable: int = 0
 
-    def add(self, line: Line) -> None:
+    def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
         text = line.text
         if line.rank is not None:
@@ -118,7 +118,7 @@ class JobLog:
         if len(self.messages) > MOST_MESSAGES:
             raise InvalidInput(f"the logs hold more than {MOST_MESSAGES:,} watchdog messages")
 
-    def _add_caught(self, line: Line, caught: re.Match[str]) -> None:
+    def _add_caught(self, line: TextLine, caught: re.Match[str]) -> None:
         waits_at = min(int(caught[2]), _LARGEST)
         since = line.time - float(caught[4]) / 1e3
         group_rank = None if caught[1] is None else int(caught[1])
@@ -129,7 +129,7 @@ class JobLog:
             )
         )  # fmt: skip
 
-    def _add_status(self, line: Line, status: re.Match[str], group: re.Match[str]) -> None:
+    def _add_status(self, line: TextLine, status: re.Match[str], group: re.Match[str]) -> None:
         enqueued, completed = (min(int(status[part]), _LARGEST) for part in (1, 2))
         failed = _FAILED_WORK.search(line.text)
         waits_at = int(failed[1]) if failed else completed + 1 if completed < enqueued else -1

@@ -38,7 +38,7 @@ from rca.window.schema import COLLECTIVES, METRICS, OPS, STEPS
 from rca.window.window import Window
 
 
-class _Member(NamedTuple):
+class _WatchdogMember(NamedTuple):
     state: str
     sequence: int | None
     since: float
@@ -111,9 +111,9 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 def _members(
     ranked: Sequence[tuple[int, Message]], log: JobLog, world_size: int, notes: list[str]
-) -> dict[tuple[str, int], _Member]:
+) -> dict[tuple[str, int], _WatchdogMember]:
     """State of each member of each group, by group and rank."""
-    found: dict[tuple[str, int], _Member] = {}
+    found: dict[tuple[str, int], _WatchdogMember] = {}
     caught: dict[int, dict[int, Message]] = {}
     for rank, each in ranked:
         if not each.group:
@@ -140,7 +140,7 @@ def _members(
 
 
 def _advance(
-    found: dict[tuple[str, int], _Member], key: tuple[str, int], each: Message, caught: Message | None
+    found: dict[tuple[str, int], _WatchdogMember], key: tuple[str, int], each: Message, caught: Message | None
 ) -> None:
     """Add what a message says about a member: the first collective that it waits in decides."""
     before = found.get(key)
@@ -149,14 +149,16 @@ def _advance(
         operation = None if caught is None else caught.operation
         earlier = before is not None and before.state == "waiting" and before.sequence is not None
         if before is None or not earlier or each.waits_at < (before.sequence or 0):
-            found[key] = _Member("waiting", each.waits_at, since, operation)
+            found[key] = _WatchdogMember("waiting", each.waits_at, since, operation)
     elif before is None or (before.state != "waiting" and (before.sequence or -1) < each.enqueued):
         idle = each.enqueued < 0
-        found[key] = _Member("idle" if idle else "finished", None if idle else each.enqueued, np.nan, None)
+        found[key] = _WatchdogMember(
+            "idle" if idle else "finished", None if idle else each.enqueued, np.nan, None
+        )
 
 
 def _add_silent(
-    found: dict[tuple[str, int], _Member],
+    found: dict[tuple[str, int], _WatchdogMember],
     group: str,
     ranks: Mapping[int, int],
     log: JobLog,
@@ -183,11 +185,13 @@ def _add_silent(
         notes.append(f"{len(silent)} members of {group} have no whole message: lines of the watchdog are cut")
         return
     for rank in silent:
-        found[group, rank] = _Member("idle" if rank in log.logged else "unrecorded", None, np.nan, None)
+        found[group, rank] = _WatchdogMember(
+            "idle" if rank in log.logged else "unrecorded", None, np.nan, None
+        )
 
 
 def _bounds(
-    members: Mapping[tuple[str, int], _Member], messages: Sequence[Message], log: JobLog
+    members: Mapping[tuple[str, int], _WatchdogMember], messages: Sequence[Message], log: JobLog
 ) -> tuple[float, float]:
     """From the first wait to the last message; without times, the files' time stands for the last."""
     times = [each.time for each in messages if np.isfinite(each.time)]
@@ -221,7 +225,7 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
         notes.append(f"{count} further events of kind {kind} are left out")
 
 
-def _table(members: Mapping[tuple[str, int], _Member], begin: float, end: float) -> pa.Table:
+def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end: float) -> pa.Table:
     """One row per group and member. Without a time, a wait begins at the window's start."""
     rows = sorted(members)
     known = [members[row] for row in rows]

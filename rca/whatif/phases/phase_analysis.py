@@ -11,7 +11,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidInput
-from rca.whatif.attribution import Decomposition, Finding, Share, Workers
+from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Workers
 from rca.whatif.decompose import TOP_SHARE, share_of_loss
 from rca.whatif.patterns import DOMINANT_SHARE, SMALLEST_SLOWDOWN, named_ranks
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -285,7 +285,7 @@ def _top(scores: FloatArray) -> BoolArray:
 
 def _findings(
     no_delay: FloatArray, ideal: FloatArray, m_w: Share, m_s: Share, topology: Topology, exact: FloatArray
-) -> tuple[Finding, ...]:
+) -> tuple[SlowdownFinding, ...]:
     lost = float(no_delay.mean() - ideal.mean())
     if no_delay.mean() < SMALLEST_SLOWDOWN * ideal.mean():
         return ()
@@ -293,10 +293,12 @@ def _findings(
     if m_w.exact is not None and m_w.exact >= DOMINANT_SHARE and topology.n_ranks > 1:
         evidence = {"m_w": m_w.exact, "hottest_slowdown": float(exact.max())}
         text = f"{named_ranks(m_w.ranks)} alone cost {m_w.exact:.0%} of the slowdown"
-        found.append(Finding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
+        found.append(SlowdownFinding("worker", m_w.ranks, m_w.exact, m_w.exact * lost, evidence, text))
     if m_s.exact is not None and m_s.exact >= DOMINANT_SHARE and topology.n_stages > 1:
         text = f"the last stage alone costs {m_s.exact:.0%} of the slowdown: move layers off it"
-        found.append(Finding("stage", m_s.ranks, m_s.exact, m_s.exact * lost, {"m_s": m_s.exact}, text))
+        found.append(
+            SlowdownFinding("stage", m_s.ranks, m_s.exact, m_s.exact * lost, {"m_s": m_s.exact}, text)
+        )
     return tuple(found)
 
 

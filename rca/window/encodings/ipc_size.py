@@ -31,7 +31,7 @@ MAX_METADATA = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Node:
+class _FieldNode:
     """A flatbuffer table inside `data`, at byte `position`."""
 
     data: memoryview
@@ -47,9 +47,9 @@ class _Node:
         (offset,) = struct.unpack_from("<H", self.data, vtable + 4 + 2 * index)
         return self.position + offset if offset else None
 
-    def child(self, index: int) -> _Node | None:
+    def child(self, index: int) -> _FieldNode | None:
         at = self.field(index)
-        return None if at is None else _Node(self.data, self._target(at))
+        return None if at is None else _FieldNode(self.data, self._target(at))
 
     def integer(self, index: int, form: str) -> int:
         at = self.field(index)
@@ -98,7 +98,7 @@ def decoded_size(stream: pa.Buffer, most: int | None = None) -> int:
 def _message_size(metadata: memoryview, body: pa.Buffer | None) -> tuple[int, int]:
     """Bytes of the values of a message, and the number of its arrays."""
     (root,) = struct.unpack_from("<I", metadata, 0)
-    message = _Node(metadata, int(root))
+    message = _FieldNode(metadata, int(root))
     kind = message.integer(1, "<B")
     batch = message.child(2)
     if kind == DICTIONARY_BATCH and batch is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from rca.errors import InvalidInput
-from rca.window.topology.hardware import Facts, HardwareTopology, Place
+from rca.window.topology.hardware import Facts, HardwarePlace, HardwareTopology
 
 _GPU, _NIC = (
     re.compile(r"GPU(\d{1,4})"),
@@ -51,7 +51,7 @@ def read_gpu_matrix(text: str, source: str, node: str | None) -> HardwareTopolog
         gpu = _GPU.fullmatch(device)
         if gpu is None:
             continue
-        place = Place(node, int(gpu[1]))
+        place = HardwarePlace(node, int(gpu[1]))
         facts.add(place, "pcie_switch", switch.get(device))
         near = _nearest(columns, cells)
         facts.add(place, "nic", None if near is None else adapters.get(near, near))

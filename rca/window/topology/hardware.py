@@ -12,7 +12,7 @@ Level = Literal["pci_address", "pcie_switch", "nic", "leaf_switch", "rail"]
 LEVELS: tuple[Level, ...] = ("pci_address", "pcie_switch", "nic", "leaf_switch", "rail")
 
 
-class Place(NamedTuple):
+class HardwarePlace(NamedTuple):
     """What a fact is about: a GPU of a node, or without `gpu` all its GPUs; without `node` every node."""
 
     node: str | None = None
@@ -36,13 +36,13 @@ class HardwareTopology:
 
     Attributes
     ----------
-    facts : mapping of (Place, level) to Fact
-    ranks : mapping of int to (Place, str)
+    facts : mapping of (HardwarePlace, level) to Fact
+    ranks : mapping of int to (HardwarePlace, str)
         GPU of each listed rank, and the file that lists it.
     """
 
-    facts: Mapping[tuple[Place, Level], Fact] = field(default_factory=dict)
-    ranks: Mapping[int, tuple[Place, str]] = field(default_factory=dict)
+    facts: Mapping[tuple[HardwarePlace, Level], Fact] = field(default_factory=dict)
+    ranks: Mapping[int, tuple[HardwarePlace, str]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class HardwareTopology:
 
     def of(self, node: str | None, gpu: int | None, level: Level) -> Fact | None:
         """The most specific fact about a GPU: of the GPU, of its node, of this GPU on every node."""
-        places = [Place(node, gpu), Place(node), Place(None, gpu), Place()]
+        places = [HardwarePlace(node, gpu), HardwarePlace(node), HardwarePlace(None, gpu), HardwarePlace()]
         return next((fact for each in places if (fact := self.facts.get((each, level))) is not None), None)
 
 
@@ -70,8 +70,8 @@ def merged(parts: Iterable[HardwareTopology]) -> HardwareTopology:
     InvalidInput
         If two files contradict each other; the error names both.
     """
-    facts: dict[tuple[Place, Level], Fact] = {}
-    ranks: dict[int, tuple[Place, str]] = {}
+    facts: dict[tuple[HardwarePlace, Level], Fact] = {}
+    ranks: dict[int, tuple[HardwarePlace, str]] = {}
     for part in parts:
         for (place, level), fact in part.facts.items():
             known = facts.setdefault((place, level), fact)
@@ -111,10 +111,10 @@ class Facts:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._facts: dict[tuple[Place, Level], Fact] = {}
-        self._ranks: dict[int, tuple[Place, str]] = {}
+        self._facts: dict[tuple[HardwarePlace, Level], Fact] = {}
+        self._ranks: dict[int, tuple[HardwarePlace, str]] = {}
 
-    def add(self, place: Place, level: Level, name: str | None) -> None:
+    def add(self, place: HardwarePlace, level: Level, name: str | None) -> None:
         """State a part's name; None states nothing.
 
         Raises
@@ -133,7 +133,7 @@ class Facts:
                 hint="name it once",
             )
 
-    def add_rank(self, rank: int, place: Place) -> None:
+    def add_rank(self, rank: int, place: HardwarePlace) -> None:
         """State the GPU of a rank.
 
         Raises

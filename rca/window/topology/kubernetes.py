@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from rca.errors import InvalidInput, cut
 from rca.window.names import flaw_of
-from rca.window.topology.hardware import Facts, HardwareTopology, Place
+from rca.window.topology.hardware import Facts, HardwarePlace, HardwareTopology
 
 #: Labels with the switch that a node is connected to, the most certain first: NVIDIA Topograph (its current
 #: name and the two before), AWS (the highest layer is the nearest to the instance), Google Cloud (a sub-block
@@ -68,7 +68,7 @@ def read_node_list(document: Mapping[str, object], source: str) -> HardwareTopol
         found += 1
         for name in {metadata.get("name"), labels.get(_HOSTNAME)}:
             if isinstance(name, str) and flaw_of(name) is None:
-                facts.add(Place(name), "leaf_switch", leaf)
+                facts.add(HardwarePlace(name), "leaf_switch", leaf)
     if not found:
         wide = f"; {cut(', '.join(sorted(seen)), 200)} name places with many switches" if seen else ""
         raise InvalidInput(

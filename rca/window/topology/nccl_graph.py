@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xml.etree import ElementTree
 
 from rca.errors import InvalidInput
-from rca.window.topology.hardware import Facts, HardwareTopology, Place
+from rca.window.topology.hardware import Facts, HardwarePlace, HardwareTopology
 
 _ROOT = re.compile(r"<system\b")
 _DECLARATION = re.compile(r"<!(DOCTYPE|ENTITY)", re.IGNORECASE)
@@ -55,7 +55,7 @@ def read_nccl_topology(text: str, source: str, node: str | None) -> HardwareTopo
         if path[-1].tag != "gpu" or not (index.isascii() and index.isdigit() and len(index) < 5):
             continue
         found += 1
-        place = Place(node, int(index))
+        place = HardwarePlace(node, int(index))
         bridges = _bridges(path)
         facts.add(place, "pci_address", path[-2].get("busid") if len(path) > 1 else None)
         facts.add(place, "pcie_switch", bridges[0].get("busid") if bridges else None)

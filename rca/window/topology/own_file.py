@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from rca.errors import InvalidInput, cut
 from rca.window.job import RankNumber
 from rca.window.names import Name
-from rca.window.topology.hardware import LEVELS, Facts, HardwareTopology, Place
+from rca.window.topology.hardware import LEVELS, Facts, HardwarePlace, HardwareTopology
 from rca.window.topology.hostlist import expanded
 
 HINT = "docs/how-to/topology.md has an example"
@@ -81,19 +81,19 @@ def read_own_file(document: object, source: str) -> HardwareTopology:
         for name in expanded(names):
             _add_node(facts, name, node)
     for rank in held.ranks:
-        where = Place(rank.node, rank.gpu)
+        where = HardwarePlace(rank.node, rank.gpu)
         facts.add_rank(rank.rank, where)
         _add(facts, where, rank)
     return facts.topology()
 
 
 def _add_node(facts: Facts, name: str | None, node: _Node) -> None:
-    _add(facts, Place(name), node)
+    _add(facts, HardwarePlace(name), node)
     gpus = node.gpus if isinstance(node.gpus, dict) else dict(enumerate(node.gpus))
     for index, gpu in gpus.items():
-        _add(facts, Place(name, index), gpu)
+        _add(facts, HardwarePlace(name, index), gpu)
 
 
-def _add(facts: Facts, place: Place, parts: _Gpu) -> None:
+def _add(facts: Facts, place: HardwarePlace, parts: _Gpu) -> None:
     for level in LEVELS:
         facts.add(place, level, getattr(parts, level))

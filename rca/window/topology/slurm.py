@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from rca.errors import InvalidInput, cut
-from rca.window.topology.hardware import Facts, HardwareTopology, Place
+from rca.window.topology.hardware import Facts, HardwarePlace, HardwareTopology
 from rca.window.topology.hostlist import expanded
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
@@ -44,7 +44,7 @@ def read_topology_conf(text: str, source: str) -> HardwareTopology:
             raise error.restated(f"{source}, line {number}: {error.message}") from error
         found += 1
         for node in nodes:
-            facts.add(Place(node), "leaf_switch", switch)
+            facts.add(HardwarePlace(node), "leaf_switch", switch)
     if not found:
         raise _no_leaf(source, _BLOCKS if blocks else "defines no switch with nodes")
     return facts.topology()
@@ -84,7 +84,7 @@ def read_topology_yaml(document: Sequence[Mapping[str, object]], source: str) ->
             continue
         found += 1
         for node in expanded(str(each["nodes"])):
-            facts.add(Place(node), "leaf_switch", each["switch"])
+            facts.add(HardwarePlace(node), "leaf_switch", each["switch"])
     if not found:
         raise _no_leaf(source, f"has no switch with nodes in the topology {cut(str(chosen['topology']))}")
     return facts.topology()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rca.runtime.data_shards.leases import Checkpoint, LeaseState, Report, ShardService
+from rca.runtime.data_shards.leases import Checkpoint, LeaseState, ShardReport, ShardService
 from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 
 LEASE_SECONDS = 10.0
@@ -85,7 +85,7 @@ class ShardMachine(RuleBasedStateMachine):
         done = data.draw(st.integers(seen.start, seen.shard.size))
         for _ in range(2):
             # The second one is a repetition, as after a lost answer.
-            [receipt] = self.service.report([Report(name, done)])
+            [receipt] = self.service.report([ShardReport(name, done)])
             assert receipt.accepted == (done <= receipt.done)
             assert receipt.done in (seen.credited, max(done, seen.credited))
             if seen.ended:
@@ -110,7 +110,7 @@ class ShardMachine(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         """Leases from before are gone; what they had been credited by the checkpoint counts."""
-        before = [Report(name, each.shard.size) for name, each in self.leases.items()]
+        before = [ShardReport(name, each.shard.size) for name, each in self.leases.items()]
         checkpoint, self.past = self.kept
         self.leases, self.kept = {}, None
         self.service.restore(checkpoint)
@@ -142,7 +142,7 @@ class ShardMachine(RuleBasedStateMachine):
             return
         self.clock.at += 2 * LEASE_SECONDS
         while (lease := self.service.lease("last").lease) is not None:
-            [receipt] = self.service.report([Report(lease.id, lease.shard.size)])
+            [receipt] = self.service.report([ShardReport(lease.id, lease.shard.size)])
             assert receipt.state is LeaseState.finished
             self.leases[lease.id] = Seen(lease.shard, lease.start, receipt.done, ended=True)
         assert self.service.progress().finished

@@ -13,7 +13,7 @@ from shard_machine import Clock, ShardMachine
 
 from rca.errors import InvalidInput
 from rca.runtime.data_shards import shard_plan
-from rca.runtime.data_shards.leases import MOST_EPOCHS_SHOWN, Checkpoint, LeaseState, Report
+from rca.runtime.data_shards.leases import MOST_EPOCHS_SHOWN, Checkpoint, LeaseState, ShardReport
 from rca.runtime.data_shards.shard_plan import MOST_EPOCHS, ShardPlan
 from rca.runtime.data_shards.shards import Shards
 
@@ -39,12 +39,12 @@ def shards(clock: Clock, n_samples: int = 20, shard_size: int = 8, **more) -> Sh
 def test_a_killed_worker_loses_and_repeats_no_sample(clock: Clock) -> None:
     service = shards(clock, n_samples=8)
     lease = service.lease("a").lease
-    service.report([Report(lease.id, 3)])
+    service.report([ShardReport(lease.id, 3)])
     assert service.lease("b").wait_seconds == 10.0
     service.release("a")
     again = service.lease("b").lease
     assert (again.shard, again.start) == (lease.shard, 3)
-    late = service.report([Report(lease.id, 7)])[0]
+    late = service.report([ShardReport(lease.id, 7)])[0]
     assert (late.accepted, late.done, late.state) == (False, 3, LeaseState.released)
     assert service.progress().samples == 3
 
@@ -54,24 +54,24 @@ def test_reports_renew_a_lease_and_silence_ends_it(clock: Clock) -> None:
     lease = service.lease("a").lease
     for _ in range(5):
         clock.at += 9
-        assert service.report([Report(lease.id, 1)])[0].state is LeaseState.held
+        assert service.report([ShardReport(lease.id, 1)])[0].state is LeaseState.held
     clock.at += 10
-    assert service.report([Report(lease.id, 2)])[0].state is LeaseState.expired
+    assert service.report([ShardReport(lease.id, 2)])[0].state is LeaseState.expired
     assert service.lease("b").lease.start == 1
 
 
 def test_an_older_report_that_arrives_late_takes_nothing_back(clock: Clock) -> None:
     service = shards(clock)
     lease = service.lease("a").lease
-    service.report([Report(lease.id, 5)])
-    assert service.report([Report(lease.id, 2)])[0].done == 5
+    service.report([ShardReport(lease.id, 5)])
+    assert service.report([ShardReport(lease.id, 2)])[0].done == 5
 
 
 def test_one_bad_report_leaves_the_others_uncounted(clock: Clock) -> None:
     service = shards(clock)
     one, two = service.lease("a").lease, service.lease("a").lease
     with pytest.raises(InvalidInput, match="the report says 99"):
-        service.report([Report(one.id, 1), Report(two.id, 99)])
+        service.report([ShardReport(one.id, 1), ShardReport(two.id, 99)])
     assert service.progress().samples == 0
 
 
@@ -79,7 +79,7 @@ def test_the_next_epoch_begins_while_the_last_shard_is_trained(clock: Clock) -> 
     service = shards(clock, n_epochs=2)
     leases = [service.lease("a").lease for _ in range(4)]
     assert [lease.shard.epoch for lease in leases] == [0, 0, 0, 1]
-    service.report([Report(lease.id, lease.shard.size) for lease in leases[1:]])
+    service.report([ShardReport(lease.id, lease.shard.size) for lease in leases[1:]])
     first, second = service.progress().epochs
     assert (first.todo, first.doing, first.done) == (0, 1, 2)
     assert (second.todo, second.doing, second.done) == (2, 0, 1)
@@ -116,7 +116,7 @@ def test_a_stale_report_does_not_count_for_a_lease_that_has_its_id(clock: Clock)
         with pytest.raises(InvalidInput, match=message):
             service.lease(worker, "one")
     service.lease("z", "two")
-    [stale] = service.report([Report("one", 7)])
+    [stale] = service.report([ShardReport("one", 7)])
     assert (stale.accepted, stale.state) == (False, LeaseState.unknown)
     assert service.progress().samples == 0
 

@@ -16,7 +16,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.runtime.antdt import Decision, NonDedicated, equal
 from rca.runtime.antdt.agent import Agent
 from rca.runtime.antdt.agreement import Agreement
-from rca.runtime.data_shards.leases import Offer, Receipt, Report
+from rca.runtime.data_shards.leases import Offer, ShardReceipt, ShardReport
 from rca.runtime.data_shards.shard_client import ShardClient
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
@@ -89,7 +89,7 @@ class Flaky(Shards):
             raise SourceError("the service cannot be reached")
         return offer
 
-    def report(self, reports: Sequence[Report]) -> list[Receipt]:
+    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         if "report" in self.failing:
             raise SourceError("the service cannot be reached")
         return super().report(reports)

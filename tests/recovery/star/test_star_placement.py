@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
-from rca.runtime.star.placement import Node, Placement, Task, place
+from rca.runtime.star.placement import ClusterNode, PlacedTask, TaskPlacement, place
 
-tasks = st.builds(Task, st.integers(0, 9).map(float), st.integers(0, 9).map(float), st.integers(0, 3))
-nodes = st.builds(Node, st.integers(1, 16).map(float), st.integers(1, 16).map(float), st.integers(0, 6))
+tasks = st.builds(PlacedTask, st.integers(0, 9).map(float), st.integers(0, 9).map(float), st.integers(0, 3))
+nodes = st.builds(
+    ClusterNode, st.integers(1, 16).map(float), st.integers(1, 16).map(float), st.integers(0, 6)
+)
 
 
-def loads(tasks: list[Task], nodes: list[Node], placed: tuple[int, ...]) -> list[float]:
+def loads(tasks: list[PlacedTask], nodes: list[ClusterNode], placed: tuple[int, ...]) -> list[float]:
     """Relative load of each node; infinite if its devices do not suffice."""
     found = []
     for number, node in enumerate(nodes):
@@ -32,7 +34,7 @@ def loads(tasks: list[Task], nodes: list[Node], placed: tuple[int, ...]) -> list
 
 @settings(max_examples=80)
 @given(st.lists(tasks, min_size=1, max_size=5), st.lists(nodes, min_size=1, max_size=3))
-def test_no_placement_has_a_smaller_largest_load(tasks: list[Task], nodes: list[Node]) -> None:
+def test_no_placement_has_a_smaller_largest_load(tasks: list[PlacedTask], nodes: list[ClusterNode]) -> None:
     every = itertools.product(range(len(nodes)), repeat=len(tasks))
     least = min(max(loads(tasks, nodes, placed)) for placed in every)
     if np.isinf(least):
@@ -45,10 +47,10 @@ def test_no_placement_has_a_smaller_largest_load(tasks: list[Task], nodes: list[
     assert loads(tasks, nodes, found.nodes) == pytest.approx(np.maximum(found.cpu, found.bandwidth))
 
 
-def many(seed: int = 0) -> tuple[list[Task], list[Node], Placement, float]:
+def many(seed: int = 0) -> tuple[list[PlacedTask], list[ClusterNode], TaskPlacement, float]:
     draw = np.random.default_rng(seed)
-    tasks = [Task(*draw.uniform(1, 9, 2), devices=int(draw.integers(0, 3))) for _ in range(300)]
-    nodes = [Node(*draw.uniform(40, 90, 2), devices=16) for _ in range(40)]
+    tasks = [PlacedTask(*draw.uniform(1, 9, 2), devices=int(draw.integers(0, 3))) for _ in range(300)]
+    nodes = [ClusterNode(*draw.uniform(40, 90, 2), devices=16) for _ in range(40)]
     began = time.perf_counter()
     return tasks, nodes, place(tasks, nodes), time.perf_counter() - began
 
@@ -81,37 +83,37 @@ def test_no_move_or_swap_helps_the_most_loaded_node() -> None:
 
 
 def test_parameter_servers_avoid_the_links_of_workers() -> None:
-    workers, servers = [Task(4, 1)] * 4, [Task(1, 8, devices=0)] * 2
-    found = place(workers + servers, [Node(16, 10, 4), Node(16, 10, 0), Node(16, 10, 0)])
+    workers, servers = [PlacedTask(4, 1)] * 4, [PlacedTask(1, 8, devices=0)] * 2
+    found = place(workers + servers, [ClusterNode(16, 10, 4), ClusterNode(16, 10, 0), ClusterNode(16, 10, 0)])
     assert set(found.nodes[:4]) == {0}
     assert sorted(found.nodes[4:]) == [1, 2]
     assert found.overloaded == ()
 
 
 def test_devices_that_need_packing_are_packed() -> None:
-    tasks = [Task(1, 1, devices) for devices in (3, 3, 2, 2, 2)]
-    found = place(tasks, [Node(8, 8, 6), Node(8, 8, 6)])
+    tasks = [PlacedTask(1, 1, devices) for devices in (3, 3, 2, 2, 2)]
+    found = place(tasks, [ClusterNode(8, 8, 6), ClusterNode(8, 8, 6)])
     assert found.nodes[0] == found.nodes[1]
     assert len({*found.nodes[2:]}) == 1
 
 
 def test_an_unavoidable_overload_is_named() -> None:
-    found = place([Task(6, 1), Task(3, 1)], [Node(4, 10, 1), Node(8, 10, 1)])
+    found = place([PlacedTask(6, 1), PlacedTask(3, 1)], [ClusterNode(4, 10, 1), ClusterNode(8, 10, 1)])
     assert (found.nodes, found.overloaded) == ((1, 0), ())
-    assert place([Task(9, 1)], [Node(4, 10, 1), Node(8, 10, 1)]).overloaded == (1,)
+    assert place([PlacedTask(9, 1)], [ClusterNode(4, 10, 1), ClusterNode(8, 10, 1)]).overloaded == (1,)
 
 
 @pytest.mark.parametrize(
     ("task", "node", "message"),
     [
-        (Task(-1, 1), Node(1, 1, 1), "task 0 needs -1 processors"),
-        (Task(1, float("nan")), Node(1, 1, 1), "bandwidth of nan"),
-        (Task(1, 1, -1), Node(1, 1, 1), "-1 devices"),
-        (Task(1, 1), Node(0, 1, 1), "node 0 has 0 processors"),
-        (Task(1, 1), Node(1, 1, -1), "has -1 devices"),
+        (PlacedTask(-1, 1), ClusterNode(1, 1, 1), "task 0 needs -1 processors"),
+        (PlacedTask(1, float("nan")), ClusterNode(1, 1, 1), "bandwidth of nan"),
+        (PlacedTask(1, 1, -1), ClusterNode(1, 1, 1), "-1 devices"),
+        (PlacedTask(1, 1), ClusterNode(0, 1, 1), "node 0 has 0 processors"),
+        (PlacedTask(1, 1), ClusterNode(1, 1, -1), "has -1 devices"),
     ],
 )
-def test_bad_input_is_refused(task: Task, node: Node, message: str) -> None:
+def test_bad_input_is_refused(task: PlacedTask, node: ClusterNode, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         place([task], [node])
     with pytest.raises(InvalidInput, match="no task"):

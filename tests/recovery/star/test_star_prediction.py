@@ -9,8 +9,8 @@ from rca.errors import InvalidInput
 from rca.runtime.star import prediction
 from rca.runtime.star.prediction import (
     LOOK_BACK,
-    History,
     Predictor,
+    StepHistory,
     is_straggler,
     usual_seconds,
 )
@@ -18,7 +18,7 @@ from rca.runtime.star.prediction import (
 N_WORKERS, N_STEPS = 6, 160
 
 
-def history(seed: int = 0, *, informative: bool = True) -> History:
+def history(seed: int = 0, *, informative: bool = True) -> StepHistory:
     """Worker 2 has bursts of ten busy steps. Its processors are busy a step before it slows down."""
     draw = np.random.default_rng(seed)
     cpu = draw.uniform(0.2, 0.5, (N_WORKERS, N_STEPS))
@@ -30,7 +30,7 @@ def history(seed: int = 0, *, informative: bool = True) -> History:
     if not informative:
         cpu = draw.uniform(0.2, 0.5, cpu.shape)
         seconds = 0.1 * draw.lognormal(0, 0.02, (N_WORKERS, N_STEPS))
-    return History(seconds, cpu, draw.uniform(1, 2, cpu.shape))
+    return StepHistory(seconds, cpu, draw.uniform(1, 2, cpu.shape))
 
 
 @pytest.fixture(scope="module")
@@ -131,4 +131,4 @@ def test_a_straggler_is_more_than_a_fifth_slower_than_the_fastest() -> None:
 )
 def test_bad_input_is_refused(seconds: np.ndarray, cpu: np.ndarray, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        History(seconds, cpu, seconds)
+        StepHistory(seconds, cpu, seconds)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rca.errors import InvalidInput
 from rca.runtime.stragglar import schedule as stragglar_schedule
 from rca.runtime.stragglar.checker import InvalidSchedule, check
-from rca.runtime.stragglar.schedule import Schedule, Transfer, fewest_rounds, schedule
+from rca.runtime.stragglar.schedule import CollectiveSchedule, Transfer, fewest_rounds, schedule
 from rca.runtime.stragglar.spreading import exchanges_then_ring
 
 PUBLISHED_POWERS_OF_TWO = {4: 4, 8: 9, 16: 18, 32: 35, 64: 68, 128: 133}
@@ -22,14 +22,14 @@ PUBLISHED_EVEN = {
 
 
 @st.composite
-def schedules(draw: st.DrawFn, smallest: int = 2) -> Schedule:
+def schedules(draw: st.DrawFn, smallest: int = 2) -> CollectiveSchedule:
     n = draw(st.integers(smallest, 17))
     return schedule(n, draw(st.integers(0, n - 1)))
 
 
 @settings(max_examples=40)
 @given(schedules())
-def test_every_contribution_reaches_every_chunk_of_every_rank_once(rounds: Schedule) -> None:
+def test_every_contribution_reaches_every_chunk_of_every_rank_once(rounds: CollectiveSchedule) -> None:
     check(rounds)
 
 
@@ -78,7 +78,7 @@ def test_each_rank_finds_its_own_transfers() -> None:
 
 @settings(max_examples=40)
 @given(schedules(), st.data())
-def test_a_dropped_transfer_is_found(rounds: Schedule, data: st.DataObject) -> None:
+def test_a_dropped_transfer_is_found(rounds: CollectiveSchedule, data: st.DataObject) -> None:
     number, position = _some_transfer(rounds, data)
     with pytest.raises(InvalidSchedule):
         check(
@@ -88,7 +88,7 @@ def test_a_dropped_transfer_is_found(rounds: Schedule, data: st.DataObject) -> N
 
 @settings(max_examples=40)
 @given(schedules(), st.data())
-def test_a_doubled_transfer_is_found(rounds: Schedule, data: st.DataObject) -> None:
+def test_a_doubled_transfer_is_found(rounds: CollectiveSchedule, data: st.DataObject) -> None:
     number, position = _some_transfer(rounds, data)
     transfers = rounds.rounds[number]
     with pytest.raises(InvalidSchedule, match="2 times"):
@@ -97,7 +97,7 @@ def test_a_doubled_transfer_is_found(rounds: Schedule, data: st.DataObject) -> N
 
 @settings(max_examples=40)
 @given(schedules(smallest=3), st.data())
-def test_an_exchange_done_again_is_found(rounds: Schedule, data: st.DataObject) -> None:
+def test_an_exchange_done_again_is_found(rounds: CollectiveSchedule, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, rounds.n_chunks - 1))
     exchange = [each for each in rounds.rounds[number] if rounds.straggler in each[:2]]
     again = replace(rounds, rounds=[*rounds.rounds, exchange])
@@ -107,7 +107,7 @@ def test_an_exchange_done_again_is_found(rounds: Schedule, data: st.DataObject) 
 
 @settings(max_examples=40)
 @given(schedules(smallest=3), st.data())
-def test_two_sends_of_one_rank_are_found(rounds: Schedule, data: st.DataObject) -> None:
+def test_two_sends_of_one_rank_are_found(rounds: CollectiveSchedule, data: st.DataObject) -> None:
     number = data.draw(st.integers(0, len(rounds.rounds) - 1))
     first, *rest = rounds.rounds[number]
     third = next(rank for rank in range(rounds.n_ranks) if rank not in first[:2])
@@ -119,7 +119,7 @@ def test_two_sends_of_one_rank_are_found(rounds: Schedule, data: st.DataObject) 
 
 @settings(max_examples=40)
 @given(schedules(smallest=3), st.data())
-def test_two_rounds_swapped_are_found(rounds: Schedule, data: st.DataObject) -> None:
+def test_two_rounds_swapped_are_found(rounds: CollectiveSchedule, data: st.DataObject) -> None:
     last = rounds.n_chunks - 1
     swapped = list(rounds.rounds)
     swapped[last], swapped[last + 1] = swapped[last + 1], swapped[last]
@@ -129,7 +129,7 @@ def test_two_rounds_swapped_are_found(rounds: Schedule, data: st.DataObject) -> 
 
 @settings(max_examples=40)
 @given(schedules(smallest=3))
-def test_a_chunk_that_its_source_gets_in_the_same_round_is_not_sent(rounds: Schedule) -> None:
+def test_a_chunk_that_its_source_gets_in_the_same_round_is_not_sent(rounds: CollectiveSchedule) -> None:
     first, *others = rounds.rounds
     exchange = first[0]
     third = next(rank for rank in range(rounds.n_ranks) if rank not in exchange[:2])
@@ -144,12 +144,12 @@ def test_impossible_sizes_and_stragglers_are_refused(n: int, straggler: int) -> 
     assert refused.value.hint
 
 
-def _some_transfer(rounds: Schedule, data: st.DataObject) -> tuple[int, int]:
+def _some_transfer(rounds: CollectiveSchedule, data: st.DataObject) -> tuple[int, int]:
     number = data.draw(st.integers(0, len(rounds.rounds) - 1).filter(lambda number: rounds.rounds[number]))
     return number, data.draw(st.integers(0, len(rounds.rounds[number]) - 1))
 
 
-def _changed(rounds: Schedule, number: int, transfers: list[Transfer]) -> Schedule:
+def _changed(rounds: CollectiveSchedule, number: int, transfers: list[Transfer]) -> CollectiveSchedule:
     changed = list(rounds.rounds)
     changed[number] = transfers
     return replace(rounds, rounds=changed)

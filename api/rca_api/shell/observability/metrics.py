@@ -26,7 +26,7 @@ from rca_api.shell.observability.drift import SIGNALS, AnswerDrift
 from rca_api.shell.observability.tracing import Timed, Watch
 
 if TYPE_CHECKING:
-    from rca_api.diagnoses.work import Answer
+    from rca_api.diagnoses.work import DiagnosisAnswer
 
 EXPOSITION_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STAGES = ("receive", "queue", "decompress", "decode", "diagnose", "keep", "render", "commit")
@@ -221,7 +221,7 @@ class Metrics:
         self.requests.labels(*labels).inc()
         self.request_seconds.labels(*labels).observe(seconds)
 
-    def diagnosed(self, answer: Answer) -> None:
+    def diagnosed(self, answer: DiagnosisAnswer) -> None:
         """Count one diagnosis: its verdict, and how usual window and answer are for its model."""
         self.diagnoses.labels(answer.failure_mode, str(answer.abstained).lower()).inc()
         for cause in answer.causes:

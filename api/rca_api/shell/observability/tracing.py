@@ -24,7 +24,7 @@ _log = structlog.stdlib.get_logger("rca_api")
 _SERVICE_NAME = "straggler-rca"
 
 
-class _Process:
+class _TracedProcess:
     """The tracer of this process, if tracing is on."""
 
     provider: TracerProvider | None = None
@@ -56,14 +56,14 @@ def install(processor: SpanProcessor) -> None:
 
     named = Resource.create({SERVICE_NAME: _SERVICE_NAME}).merge(OTELResourceDetector().detect())
     # `stop` shuts it down, while the event loop still runs.
-    _Process.provider = TracerProvider(resource=named, shutdown_on_exit=False)
-    _Process.provider.add_span_processor(processor)
-    _Process.tracer = _Process.provider.get_tracer(_SERVICE_NAME)
+    _TracedProcess.provider = TracerProvider(resource=named, shutdown_on_exit=False)
+    _TracedProcess.provider.add_span_processor(processor)
+    _TracedProcess.tracer = _TracedProcess.provider.get_tracer(_SERVICE_NAME)
 
 
 def stop() -> None:
     """Send the remaining spans and stop tracing; blocks as long as the collector takes."""
-    provider, _Process.provider, _Process.tracer = _Process.provider, None, None
+    provider, _TracedProcess.provider, _TracedProcess.tracer = _TracedProcess.provider, None, None
     if provider is not None:
         provider.shutdown()
 
@@ -71,14 +71,14 @@ def stop() -> None:
 @contextmanager
 def request(method: str, headers: Mapping[str, str]) -> Iterator[Span | None]:
     """Span of one request, below the caller's own if it sent a ``traceparent``."""
-    if _Process.tracer is None:
+    if _TracedProcess.tracer is None:
         yield None
         return
     from opentelemetry.trace import SpanKind
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     outer = TraceContextTextMapPropagator().extract(headers)
-    with _Process.tracer.start_as_current_span(method, outer, SpanKind.SERVER) as span:
+    with _TracedProcess.tracer.start_as_current_span(method, outer, SpanKind.SERVER) as span:
         yield span
 
 
@@ -100,10 +100,10 @@ def answered(span: Span | None, method: str, route: str, status: int) -> None:
 @contextmanager
 def work(name: str, **attributes: str) -> Iterator[None]:
     """Span of background work."""
-    if _Process.tracer is None:
+    if _TracedProcess.tracer is None:
         yield
         return
-    with _Process.tracer.start_as_current_span(name, attributes=attributes):
+    with _TracedProcess.tracer.start_as_current_span(name, attributes=attributes):
         yield
 
 
@@ -115,15 +115,15 @@ def stage(name: str, began: float, seconds: float) -> None:
     began : float
         Unix seconds.
     """
-    if _Process.tracer is not None:
+    if _TracedProcess.tracer is not None:
         start_ns = int(began * 1e9)
-        _Process.tracer.start_span(name, start_time=start_ns).end(start_ns + int(seconds * 1e9))
+        _TracedProcess.tracer.start_span(name, start_time=start_ns).end(start_ns + int(seconds * 1e9))
 
 
 def outgoing() -> dict[str, str]:
     """Headers that pass the current span on: ``traceparent``, or none without a span."""
     carrier: dict[str, str] = {}
-    if _Process.tracer is not None:
+    if _TracedProcess.tracer is not None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         TraceContextTextMapPropagator().inject(carrier)
@@ -132,7 +132,7 @@ def outgoing() -> dict[str, str]:
 
 def ids() -> dict[str, str]:
     """Trace and span id for a log line; empty without a span."""
-    if _Process.tracer is None:
+    if _TracedProcess.tracer is None:
         return {}
     from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
 

@@ -78,7 +78,7 @@ class Ages:
 
 
 @dataclass(frozen=True)
-class Kind:
+class RowKind:
     """Rows of one table that are deleted at an age.
 
     Attributes
@@ -126,7 +126,7 @@ class OldRows:
         at = at or now()
         return {kind.name: sum(map(len, self._batches(kind, at))) for kind in self.kinds(at)}
 
-    def kinds(self, at: datetime) -> tuple[Kind, ...]:
+    def kinds(self, at: datetime) -> tuple[RowKind, ...]:
         """All kinds, those that keep others first."""
         ages, age = self._ages, self._ages.diagnoses
         records = RECORD_AGE if age is None else min(RECORD_AGE, age)
@@ -142,7 +142,7 @@ class OldRows:
         ended = TrainingRunRow.active.is_(None)
         delivered, dead = DeliveryRow.state == "delivered", DeliveryRow.state == "dead"
         return (
-            Kind(
+            RowKind(
                 "incidents",
                 IncidentRow,
                 (IncidentRow.opened_at, IncidentRow.id),
@@ -150,7 +150,7 @@ class OldRows:
                 self._old_incident(at),
                 _FEW,
             ),
-            Kind(
+            RowKind(
                 "diagnoses",
                 DiagnosisRow,
                 (DiagnosisRow.created_at, DiagnosisRow.id),
@@ -159,14 +159,14 @@ class OldRows:
                 _FEW,
             ),
             # They are not read at a higher age, and without their diagnoses they would count as clean.
-            Kind("node records", NodeExposureRow, exposure, records, true()),
-            Kind("jobs", FollowedJobRow, jobs, age, and_(~self._observed_job(at), ~is_open)),
-            Kind("delivered webhooks", DeliveryRow, delivery, ages.delivered, delivered),
-            Kind("dead webhooks", DeliveryRow, delivery, ages.dead, dead),
-            Kind("training runs", TrainingRunRow, runs, ages.training_runs, ended),
-            Kind("telemetry", SegmentRow, segments, ages.telemetry, true()),
-            Kind("jobs with telemetry", StreamedJobRow, streamed, ages.telemetry, is_empty),
-            Kind("data shards", ShardSetRow, shards, ages.data_shards, true(), _FEW),
+            RowKind("node records", NodeExposureRow, exposure, records, true()),
+            RowKind("jobs", FollowedJobRow, jobs, age, and_(~self._observed_job(at), ~is_open)),
+            RowKind("delivered webhooks", DeliveryRow, delivery, ages.delivered, delivered),
+            RowKind("dead webhooks", DeliveryRow, delivery, ages.dead, dead),
+            RowKind("training runs", TrainingRunRow, runs, ages.training_runs, ended),
+            RowKind("telemetry", SegmentRow, segments, ages.telemetry, true()),
+            RowKind("jobs with telemetry", StreamedJobRow, streamed, ages.telemetry, is_empty),
+            RowKind("data shards", ShardSetRow, shards, ages.data_shards, true(), _FEW),
         )
 
     def _old_incident(self, at: datetime) -> ColumnElement[bool]:
@@ -199,7 +199,7 @@ class OldRows:
         )
         return seen.where(ObservationRow.job_id == FollowedJobRow.job_id, kept).exists()
 
-    def _batches(self, kind: Kind, at: datetime) -> Iterator[Sequence[tuple[Any, ...]]]:
+    def _batches(self, kind: RowKind, at: datetime) -> Iterator[Sequence[tuple[Any, ...]]]:
         """Keys of rows to delete at once; each query looks at a limited number of rows."""
         if kind.age is None:
             return
@@ -221,7 +221,7 @@ class OldRows:
                 return
             last = tuple(rows[-1][:-1])
 
-    def _deleted(self, kind: Kind, keys: Sequence[tuple[Any, ...]], at: datetime) -> int:
+    def _deleted(self, kind: RowKind, keys: Sequence[tuple[Any, ...]], at: datetime) -> int:
         """Delete rows that still are old and to be deleted; then writers have as much time as this took."""
         began = time.monotonic()
         with self._database.session(TIDYING_SECONDS) as session:

@@ -21,7 +21,7 @@ from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.host import Accelerator
 from rca.lab.testbed.ranks.models import TYPICAL_TOKENS, Network
 from rca.lab.testbed.ranks.neighbour import Control
-from rca.lab.testbed.ranks.shared import Pace, Pipes, Row, Shared
+from rca.lab.testbed.ranks.shared import DevicePace, Pipes, RankMemory, Row
 from rca.lab.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS, StandIn
 from rca.lab.testbed.ranks.torch_device import TorchDevice, selected
 from rca.lab.testbed.scenario import JobShape
@@ -62,8 +62,8 @@ def calibrate(device: Resizable, network: Network, length: float, scale: float, 
         Tokens per sequence of the measurement, 0 for models without sequences.
     scale : float
         The job's factor on all nominal times.
-    pace : ndarray of shape (len(Pace),)
-        Output; `Pace.REPEATS` is written last, because other ranks wait for it.
+    pace : ndarray of shape (len(DevicePace),)
+        Output; `DevicePace.REPEATS` is written last, because other ranks wait for it.
     """
     device.resize(_TRIAL_BYTES, 1)
     measure(device, length, _WARM_UP_RUNS)
@@ -73,14 +73,14 @@ def calibrate(device: Resizable, network: Network, length: float, scale: float, 
     device.resize(int(min(_MOST_BYTES, _TRIAL_BYTES * COPY_SECONDS * scale / copied)), 1)
     _fill_step(device, length, network)
     took = measure(device, length, _THOROUGH_STEPS)
-    pace[Pace.COPY] = took[Row.HOST_TO_DEVICE] / (CHUNKS * CHUNK_SECONDS * scale)
-    pace[Pace.FORWARD] = took[Row.FORWARD] / sum(network.forward_seconds)
-    pace[Pace.BACKWARD] = took[Row.BACKWARD] / sum(network.backward_seconds)
-    pace[Pace.OPTIMIZER] = took[Row.OPTIMIZER] / (OPTIMIZER_SECONDS * scale)
-    pace[Pace.OUTSIDE_SECONDS] = took[Row.STEP]
-    pace[Pace.COPIED_BYTES] = device.n_bytes
-    pace[Pace.UPDATES] = device.updates
-    pace[Pace.REPEATS] = device.repeats
+    pace[DevicePace.COPY] = took[Row.HOST_TO_DEVICE] / (CHUNKS * CHUNK_SECONDS * scale)
+    pace[DevicePace.FORWARD] = took[Row.FORWARD] / sum(network.forward_seconds)
+    pace[DevicePace.BACKWARD] = took[Row.BACKWARD] / sum(network.backward_seconds)
+    pace[DevicePace.OPTIMIZER] = took[Row.OPTIMIZER] / (OPTIMIZER_SECONDS * scale)
+    pace[DevicePace.OUTSIDE_SECONDS] = took[Row.STEP]
+    pace[DevicePace.COPIED_BYTES] = device.n_bytes
+    pace[DevicePace.UPDATES] = device.updates
+    pace[DevicePace.REPEATS] = device.repeats
 
 
 def adopt_pace(device: Resizable, pace: FloatArray) -> None:
@@ -92,11 +92,13 @@ def adopt_pace(device: Resizable, pace: FloatArray) -> None:
         If that rank publishes none.
     """
     _wait_for_pace(pace)
-    device.updates = int(pace[Pace.UPDATES])
-    device.resize(int(pace[Pace.COPIED_BYTES]), int(pace[Pace.REPEATS]))
+    device.updates = int(pace[DevicePace.UPDATES])
+    device.resize(int(pace[DevicePace.COPIED_BYTES]), int(pace[DevicePace.REPEATS]))
 
 
-def match_pace(device: Accelerator, network: Network, length: float, scale: float, shared: Shared) -> None:
+def match_pace(
+    device: Accelerator, network: Network, length: float, scale: float, shared: RankMemory
+) -> None:
     """Shorten a stand-in's padding until its phases and its whole step take as long as those of the GPU.
 
     Raises
@@ -112,12 +114,12 @@ def match_pace(device: Accelerator, network: Network, length: float, scale: floa
     )
 
     def shorten_padding() -> None:
-        wanted = shared.pace[: Pace.REPEATS] * nominal
+        wanted = shared.pace[: DevicePace.REPEATS] * nominal
         took = measure(device, length, _ADJUSTMENT_STEPS)
         phases = took[list(_PHASES)]
         excess = phases - wanted
         # The rest of the step has no padding of its own, so the longest phase makes up for it.
-        excess[Pace.BACKWARD] += took[Row.STEP] - shared.pace[Pace.OUTSIDE_SECONDS]
+        excess[DevicePace.BACKWARD] += took[Row.STEP] - shared.pace[DevicePace.OUTSIDE_SECONDS]
         shared.excess[:] = np.minimum(shared.excess + excess, _MOST_EXCESS * wanted)
 
     measure(device, length, _WARM_UP_RUNS)
@@ -166,7 +168,7 @@ def _compute_seconds(device: Accelerator, length: float) -> float:
 
 def prepare(
     network: Network,
-    shared: Shared,
+    shared: RankMemory,
     where: str,
     job: JobShape,
     rank: int,
@@ -190,7 +192,7 @@ def prepare(
     return ready
 
 
-def prepare_stand_in(network: Network, shared: Shared, pipes: Pipes, job: JobShape) -> StandIn:
+def prepare_stand_in(network: Network, shared: RankMemory, pipes: Pipes, job: JobShape) -> StandIn:
     """Set up a rank without a GPU, at the pace of the job's GPU ranks if it has some."""
     ready = StandIn(shared, pipes, len(network.blocks))
     if job.gpu_ranks:
@@ -207,7 +209,7 @@ def _pause() -> None:
 
 
 def _wait_for_pace(pace: FloatArray, meanwhile: Callable[[], None] = _pause) -> None:
-    _wait_until(lambda: pace[Pace.REPEATS] > 0, "the first GPU rank published no pace", meanwhile)
+    _wait_until(lambda: pace[DevicePace.REPEATS] > 0, "the first GPU rank published no pace", meanwhile)
 
 
 def _wait_until(

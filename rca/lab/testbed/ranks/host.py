@@ -20,7 +20,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.collectives import Collectives
-from rca.lab.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Pipes, Row, Shared
+from rca.lab.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Pipes, RankMemory, Row
 from rca.lab.testbed.scenario import JobShape
 
 COLLECT_EVERY_STEPS = 2
@@ -59,7 +59,7 @@ class Accelerator(Protocol):
 class GcMonitor:
     """Times every collection into the rank's gauges."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: RankMemory) -> None:
         self._shared = shared
         self._began = 0.0
         self._kept: list[Any] = []
@@ -123,7 +123,7 @@ class LookupTable:
 class CheckpointWriter:
     """Writes a file every ``CHECKPOINT_EVERY`` steps while that knob is set."""
 
-    def __init__(self, path: Path, shared: Shared) -> None:
+    def __init__(self, path: Path, shared: RankMemory) -> None:
         self._path = path
         self._shared = shared
         self._writer: threading.Thread | None = None
@@ -186,7 +186,7 @@ class HostPlan:
     average: Average = lambda gradients, step: False
 
 
-def train(plan: HostPlan, shared: Shared, pipes: Pipes, prepare: Callable[[], Accelerator]) -> None:
+def train(plan: HostPlan, shared: RankMemory, pipes: Pipes, prepare: Callable[[], Accelerator]) -> None:
     """Train for the job's steps, writing a row of `shared.rows` for each.
 
     Parameters
@@ -217,7 +217,7 @@ class Host:
     def __init__(
         self,
         plan: HostPlan,
-        shared: Shared,
+        shared: RankMemory,
         pipes: Pipes,
         collectives: Collectives,
         accelerator: Accelerator,

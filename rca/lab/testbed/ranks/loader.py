@@ -13,7 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.models import BATCH_SAMPLES, LONGEST_TOKENS, SEQUENCES, TYPICAL_TOKENS
-from rca.lab.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Pipes, Shared
+from rca.lab.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Pipes, RankMemory
 from rca.lab.testbed.scenario import Model
 
 READ_BYTES = 512 * 1024
@@ -29,7 +29,7 @@ def write_dataset(path: Path, seed: int) -> None:
 
 def load(
     model: Model,
-    shared: Shared,
+    shared: RankMemory,
     pipes: Pipes,
     dataset: Path,
     seed: int,

@@ -75,7 +75,7 @@ class Network:
 
 
 def preload() -> None:
-    """Import PyTorch and its late imports once, before processes are forked.
+    """Import PyTorch, its late imports and the samplers' libraries once, before processes are forked.
 
     The first backward pass imports the symbolic shapes, and the first optimizer the compiler.
     Both take seconds. The first Arrow table imports pandas.
@@ -83,14 +83,17 @@ def preload() -> None:
     Raises
     ------
     MissingExtra
-        If PyTorch is not installed.
+        If PyTorch, psutil or pyroute2 is not installed.
     """
-    try:
-        import_module("torch.distributed")
-    except ImportError as error:
-        raise MissingExtra(
-            "captures train with PyTorch", hint="pip install 'straggler-rca[testbed]'"
-        ) from error
+    for module, purpose in (
+        ("torch.distributed", "train with PyTorch"),
+        ("psutil", "sample processes with psutil"),
+        ("pyroute2", "sample networks with pyroute2"),
+    ):
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MissingExtra(f"captures {purpose}", hint="pip install 'straggler-rca[testbed]'") from error
     with contextlib.suppress(ImportError):
         import_module("torch.fx.experimental.symbolic_shapes")
         import_module("torch._dynamo")

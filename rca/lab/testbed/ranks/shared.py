@@ -79,7 +79,7 @@ class Pipes:
 
 
 class Row(IntEnum):
-    """Columns of `Shared.rows`: durations in seconds, except where named otherwise."""
+    """Columns of `RankMemory.rows`: durations in seconds, except where named otherwise."""
 
     START = 0
     DATA_LOADING = 1
@@ -136,7 +136,7 @@ class Gauge(IntEnum):
     FINISHED = 4
 
 
-class Pace(IntEnum):
+class DevicePace(IntEnum):
     """Calibration by a GPU rank before the job, for all ranks: see `rca.lab.testbed.ranks.calibration`.
 
     The first four are factors on the nominal times of ranks without a GPU; 1 in a job without GPUs.
@@ -155,12 +155,12 @@ class Pace(IntEnum):
     OUTSIDE_SECONDS = 7
 
 
-class Shared:
+class RankMemory:
     """The shared memory of one rank; create it before forking.
 
     Parameters
     ----------
-    pace : ndarray of shape (len(Pace),), optional
+    pace : ndarray of shape (len(DevicePace),), optional
         The job's pace, from `job_pace`; without it the rank gets its own.
 
     Attributes
@@ -175,9 +175,9 @@ class Shared:
         The batch on the device.
     gradients : memoryview
         ``4 * n_parameters`` bytes, float32.
-    pace : ndarray of shape (len(Pace),)
+    pace : ndarray of shape (len(DevicePace),)
     excess : ndarray of shape (4,), seconds
-        Time of a stand-in's copy, forward, backward and optimizer beyond their padding, indexed by `Pace`.
+        Time of a stand-in's copy, forward, backward and optimizer beyond their padding, by `DevicePace`.
         The padding is shortened by it. 0 in a job without GPUs.
     """
 
@@ -189,7 +189,7 @@ class Shared:
         self.gauges = shared_floats(len(Gauge))
         self.gauges[Gauge.STEP] = -1
         self.pace = job_pace() if pace is None else pace
-        self.excess = shared_floats(Pace.REPEATS)
+        self.excess = shared_floats(DevicePace.REPEATS)
         slots = np.frombuffer(mmap.mmap(-1, MOST_SLOTS * BATCH_BYTES), np.uint8)
         self.slots: ByteArray = slots.reshape(MOST_SLOTS, BATCH_BYTES)
         self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)
@@ -207,8 +207,8 @@ class Shared:
 
 def job_pace() -> FloatArray:
     """Pace of a job, shared by all its ranks: nominal until a GPU rank writes its own."""
-    pace = shared_floats(len(Pace))
-    pace[: Pace.REPEATS] = 1.0
+    pace = shared_floats(len(DevicePace))
+    pace[: DevicePace.REPEATS] = 1.0
     return pace
 
 

@@ -13,7 +13,17 @@ from typing import Any
 
 from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.models import LEARNING_RATE, TYPICAL_TOKENS, Network, views
-from rca.lab.testbed.ranks.shared import BATCH_BYTES, KERNEL, TOKEN, Knob, Pace, Pipe, Pipes, Row, Shared
+from rca.lab.testbed.ranks.shared import (
+    BATCH_BYTES,
+    KERNEL,
+    TOKEN,
+    DevicePace,
+    Knob,
+    Pipe,
+    Pipes,
+    RankMemory,
+    Row,
+)
 
 FORWARD, BACKWARD, OPTIMIZE, SYNCHRONIZE = range(4)
 OPTIMIZER_SECONDS = 3.0e-3
@@ -24,7 +34,7 @@ PAUSE_SECONDS = 0.02e-3
 DISPATCH_SECONDS = 0.06e-3
 
 
-def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) -> None:
+def serve_kernels(network: Network, shared: RankMemory, pipes: Pipes, scale: float) -> None:
     """Run the received kernels in order until killed."""
     import torch
 
@@ -47,7 +57,7 @@ def serve_kernels(network: Network, shared: Shared, pipes: Pipes, scale: float) 
 class Device:
     """The network's state on the device."""
 
-    def __init__(self, network: Network, shared: Shared, scale: float) -> None:
+    def __init__(self, network: Network, shared: RankMemory, scale: float) -> None:
         import torch
 
         self._network = network
@@ -73,18 +83,18 @@ class Device:
         """Padded time of a kernel; it grows with the tokens and squared lengths of the sequences."""
         pace = self._shared.pace
         if kind == OPTIMIZE:
-            return OPTIMIZER_SECONDS * self._scale * float(pace[Pace.OPTIMIZER])
+            return OPTIMIZER_SECONDS * self._scale * float(pace[DevicePace.OPTIMIZER])
         forward = kind == FORWARD
         held = self._network.forward_seconds if forward else self._network.backward_seconds
-        nominal = held[block] * float(pace[Pace.FORWARD if forward else Pace.BACKWARD])
+        nominal = held[block] * float(pace[DevicePace.FORWARD if forward else DevicePace.BACKWARD])
         relative = length / TYPICAL_TOKENS
         return nominal * (1.0 if length == 0 else 0.5 * relative + 0.5 * relative**2)
 
     def excess_seconds(self, kind: int) -> float:
         """Time of a kernel beyond its padding, by the calibration."""
         if kind == OPTIMIZE:
-            return float(self._shared.excess[Pace.OPTIMIZER])
-        phase = Pace.FORWARD if kind == FORWARD else Pace.BACKWARD
+            return float(self._shared.excess[DevicePace.OPTIMIZER])
+        phase = DevicePace.FORWARD if kind == FORWARD else DevicePace.BACKWARD
         return float(self._shared.excess[phase]) / len(self._network.blocks)
 
     def _forward(self, block: int, length: int) -> None:
@@ -133,7 +143,7 @@ def resized(batch: Any, share: float) -> Any:
     return batch.repeat(ceil(wanted / len(batch)), *[1] * (batch.dim() - 1))[:wanted]
 
 
-def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
+def serve_copies(shared: RankMemory, pipes: Pipes, scale: float) -> None:
     """Copy batches from host to device memory until killed."""
     size = BATCH_BYTES // CHUNKS
     while True:
@@ -143,7 +153,9 @@ def serve_copies(shared: Shared, pipes: Pipes, scale: float) -> None:
             pipes.link.receive(1)
             started = time.monotonic()
             shared.device_batch[part] = shared.slots[slot, part]
-            seconds = CHUNK_SECONDS * scale * shared.pace[Pace.COPY] - shared.excess[Pace.COPY] / CHUNKS
+            seconds = (
+                CHUNK_SECONDS * scale * shared.pace[DevicePace.COPY] - shared.excess[DevicePace.COPY] / CHUNKS
+            )
             time.sleep(max(0.0, started + seconds - time.monotonic()))
             pipes.link.send(TOKEN)
             time.sleep(PAUSE_SECONDS)
@@ -168,7 +180,7 @@ class StandIn:
         Kernels per direction.
     """
 
-    def __init__(self, shared: Shared, pipes: Pipes, n_blocks: int) -> None:
+    def __init__(self, shared: RankMemory, pipes: Pipes, n_blocks: int) -> None:
         import torch
 
         self.gradients: Any = torch.frombuffer(shared.gradients, dtype=torch.float32)

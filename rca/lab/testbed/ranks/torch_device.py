@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.models import LEARNING_RATE, Network, views
-from rca.lab.testbed.ranks.shared import BATCH_BYTES, Knob, Row, Shared
+from rca.lab.testbed.ranks.shared import BATCH_BYTES, Knob, RankMemory, Row
 
 # Share of the device's memory; the rest is for other processes.
 _MEMORY_SHARE = 0.5
@@ -118,7 +118,7 @@ class TorchDevice:
         Parts in which the parameters are updated, one after the other.
     """
 
-    def __init__(self, network: Network, shared: Shared, device: Any) -> None:
+    def __init__(self, network: Network, shared: RankMemory, device: Any) -> None:
         import torch
 
         network.move(device)

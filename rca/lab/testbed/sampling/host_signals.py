@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rca.lab.testbed.cgroups import Groups
+from rca.lab.testbed.cgroups import ControlGroups
 from rca.lab.testbed.names import node_name
 from rca.lab.testbed.sampling import parsers
 from rca.lab.testbed.sampling.series import Series
 
 RESOURCES = ("cpu", "memory", "io")
 PROC = Path("/proc")
-_PAGE_BYTES = 4096
+#: Time of guests is part of the user time.
+CPU_MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 
 
-def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, rank: int) -> None:
+def sample_rank_groups(series: Series, time: float, groups: ControlGroups, node: int, rank: int) -> None:
     """Append the counters of the rank's groups, with cAdvisor's names."""
     name = node_name(node)
     unified = groups.path("unified", node, rank)
@@ -33,7 +34,7 @@ def sample_rank_groups(series: Series, time: float, groups: Groups, node: int, r
         series.add(time, reads, node=name, rank=rank, device=device)
 
 
-def sample_node_groups(series: Series, time: float, groups: Groups, node: int) -> None:
+def sample_node_groups(series: Series, time: float, groups: ControlGroups, node: int) -> None:
     """Append the counters of the node's groups, with the node exporter's names."""
     unified = groups.path("unified", node)
     if unified is None:
@@ -59,7 +60,7 @@ def pressures(folder: Path, prefix: str, suffix: str = ".pressure") -> dict[str,
     return values
 
 
-def _reads(groups: Groups, node: int, rank: int) -> dict[str, int]:
+def _reads(groups: ControlGroups, node: int, rank: int) -> dict[str, int]:
     folder = groups.path("blkio", node, rank)
     if folder is None:
         return {}
@@ -69,60 +70,67 @@ def _reads(groups: Groups, node: int, rank: int) -> dict[str, int]:
     )
 
 
-def sample_machine(series: Series, time: float, disk: str | None, proc: Path = PROC) -> None:
+def sample_machine(series: Series, time: float, disk: str | None) -> None:
     """Append the machine's CPU, memory, pressure and disk counters."""
-    stat = (proc / "stat").read_text()
-    for cpu, modes in parsers.cpu_times(stat).items():
-        for mode, seconds in modes.items() if cpu else ():
-            series.add(time, {"node_cpu_seconds_total": seconds}, device=f"{cpu}/{mode}")
-    memory = parsers.keyed((proc / "meminfo").read_text(), ":")
-    virtual = parsers.keyed((proc / "vmstat").read_text())
+    import psutil
+
+    for cpu, times in enumerate(psutil.cpu_times(percpu=True)):
+        for mode in CPU_MODES:
+            series.add(time, {"node_cpu_seconds_total": getattr(times, mode)}, device=f"{cpu}/{mode}")
+    memory = psutil.virtual_memory()
+    events = parsers.keyed((PROC / "vmstat").read_text())
     values: dict[str, float] = {
-        "node_load1": float((proc / "loadavg").read_text().split()[0]),
-        "node_context_switches_total": float(parsers.keyed(stat)["ctxt"]),
+        "node_load1": psutil.getloadavg()[0],
+        "node_context_switches_total": psutil.cpu_stats().ctx_switches,
+        "node_memory_MemTotal_bytes": memory.total,
+        "node_memory_MemFree_bytes": memory.free,
+        "node_memory_MemAvailable_bytes": memory.available,
     }
-    for key in ("MemTotal", "MemFree", "MemAvailable"):
-        values[f"node_memory_{key}_bytes"] = 1024.0 * int(memory[key])
     for key in ("pgmajfault", "pgscan_direct", "pgsteal_direct"):
-        if key in virtual:
-            values[f"node_vmstat_{key}"] = float(virtual[key])
-    series.add(time, values | pressures(proc / "pressure", "node_pressure", suffix=""))
-    if disk is not None:
-        held = parsers.disk_counters((proc / "diskstats").read_text(), disk)
-        series.add(time, {f"node_disk_{key}_total": value for key, value in held.items()}, device=disk)
+        if key in events:
+            values[f"node_vmstat_{key}"] = float(events[key])
+    series.add(time, values | pressures(PROC / "pressure", "node_pressure", suffix=""))
+    disks = {} if disk is None else psutil.disk_io_counters(perdisk=True, nowrap=False)
+    if disk in disks:
+        held = disks[disk]
+        reads = {
+            "node_disk_reads_completed_total": held.read_count,
+            "node_disk_read_bytes_total": held.read_bytes,
+            "node_disk_read_time_seconds_total": held.read_time * 1e-3,
+            "node_disk_io_time_seconds_total": held.busy_time * 1e-3,
+        }
+        series.add(time, reads, device=disk)
 
 
-def sample_process(
-    series: Series, time: float, pid: int, role: str, *, node: str, rank: int, proc: Path = PROC
-) -> None:
+def sample_process(series: Series, time: float, pid: int, role: str, *, node: str, rank: int) -> None:
     """Append the counters of a process; nothing if it has ended."""
-    folder = proc / str(pid)
+    import psutil
+
+    folder = PROC / str(pid)
     try:
-        stat = parsers.process_stat((folder / "stat").read_text())
+        process = psutil.Process(pid)
+        with process.oneshot():
+            cpu, state = process.cpu_times(), process.status()
+            resident, read = process.memory_info().rss, process.io_counters().read_bytes
+        minor, major = parsers.page_faults((folder / "stat").read_text())
         running, waiting, slices, switches = _threads(folder)
-        reads = parsers.keyed((folder / "io").read_text(), ":")
-    except (FileNotFoundError, ProcessLookupError, ValueError):
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return
-    series.add(
-        time,
-        {
-            "process_schedstat_running_seconds_total": running,
-            "process_schedstat_waiting_seconds_total": waiting,
-            "process_schedstat_timeslices_total": slices,
-            "process_minor_page_faults_total": stat.minor_faults,
-            "process_major_page_faults_total": stat.major_faults,
-            "process_resident_memory_bytes": stat.resident_pages * _PAGE_BYTES,
-            "process_io_read_bytes_total": int(reads["read_bytes"]),
-            "process_state_running": stat.state == "R",
-            "process_state_stopped": stat.state in "Tt",
-        },
-        node=node,
-        rank=rank,
-        device=role,
-    )
-    for mode, seconds in (("user", stat.user_seconds), ("system", stat.system_seconds)):
-        cpu = {"process_cpu_seconds_total": seconds}
-        series.add(time, cpu, node=node, rank=rank, device=f"{role}/{mode}")
+    values = {
+        "process_schedstat_running_seconds_total": running,
+        "process_schedstat_waiting_seconds_total": waiting,
+        "process_schedstat_timeslices_total": slices,
+        "process_minor_page_faults_total": minor,
+        "process_major_page_faults_total": major,
+        "process_resident_memory_bytes": resident,
+        "process_io_read_bytes_total": read,
+        "process_state_running": state == psutil.STATUS_RUNNING,
+        "process_state_stopped": state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP),
+    }
+    series.add(time, values, node=node, rank=rank, device=role)
+    for mode, seconds in (("user", cpu.user), ("system", cpu.system)):
+        used = {"process_cpu_seconds_total": seconds}
+        series.add(time, used, node=node, rank=rank, device=f"{role}/{mode}")
     for kind, count in zip(("voluntary", "nonvoluntary"), switches, strict=True):
         counted = {"process_context_switches_total": count}
         series.add(time, counted, node=node, rank=rank, device=f"{role}/{kind}")

@@ -1,58 +1,27 @@
-"""Counters of a node's network: interface, TCP, queueing discipline, and values per peer node.
-
-Queue and TCP state come from the kernel over netlink, which is cheaper than `tc` and `ss`.
-"""
+"""Counters of a node's network: interface, TCP, queueing discipline, and values per peer node."""
 
 from __future__ import annotations
 
 import socket
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from rca.lab.testbed.names import node_name
 from rca.lab.testbed.sampling import parsers
 from rca.lab.testbed.sampling.series import Series
 
-_REQUEST_DUMP = 0x1 | 0x300
-_DONE, _ERROR = 3, 2
-_HEADER = struct.Struct("=IHHII")
-_ATTRIBUTE = struct.Struct("=HH")
-_RECEIVE_BYTES = 1 << 18
-
-_NETLINK_ROUTE, _RTM_GETQDISC = 0, 38
-_TC_MESSAGE = struct.Struct("=BxxxiIII")
-_TCA_STATS2, _TCA_STATS_QUEUE = 7, 3
-_QUEUE = struct.Struct("=5I")
 _ROOT_PARENT = 0xFFFFFFFF
-
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
-_DIAG_REQUEST = struct.Struct("=BBBBI48x")
-_DIAG_MESSAGE_BYTES = 72
-_INET_DIAG_INFO = 2
-_TCP_INFO_BYTES = 104
+# In the kernel's `inet_diag.h` and `tcp_states.h`.
+_INFO_EXTENSION = 1 << 1
 _ESTABLISHED = 1 << 1
-_NESTED = 0x8000
 #: The round trip of a connection that has sent nothing for longer is too old.
 ACTIVE_SECONDS = 1.0
 _TCP = ("RetransSegs", "OutSegs", "InSegs", "InErrs")
 _TCP_EXTENDED = ("TCPTimeouts", "TCPLostRetransmit", "TCPFastRetrans", "TCPSlowStartRetrans", "TCPLossProbes")
 
 
-@dataclass(frozen=True)
-class QueueState:
-    """Root queueing discipline of an interface."""
-
-    length: int
-    backlog_bytes: int
-    drops: int
-    requeues: int
-    overlimits: int
-
-
-@dataclass(frozen=True)
-class Connection:
+class Connection(NamedTuple):
     """An established TCP connection.
 
     Attributes
@@ -74,88 +43,73 @@ class Connection:
     idle_seconds: float
 
 
-def open_socket(protocol: int) -> socket.socket:
-    """Open a netlink socket in the caller's namespace; it stays there."""
-    held = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
-    held.settimeout(1.0)
-    return held
-
-
 class NamespaceProbe:
     """Netlink sockets of one namespace; create it inside that namespace."""
 
     def __init__(self, interface: str) -> None:
-        self._interface_index = socket.if_nametoindex(interface)
-        self._route = open_socket(_NETLINK_ROUTE)
-        self._diag = open_socket(_NETLINK_SOCK_DIAG)
+        from pyroute2 import DiagSocket, IPRoute
 
-    def queue(self) -> QueueState | None:
-        """State of the interface's root queueing discipline."""
-        request = _TC_MESSAGE.pack(socket.AF_UNSPEC, self._interface_index, 0, 0, 0)
-        for message in _dump(self._route, _RTM_GETQDISC, request):
-            _, index, _, parent, _ = _TC_MESSAGE.unpack_from(message)
-            if index == self._interface_index and parent == _ROOT_PARENT:
-                return _queue_of(message[_TC_MESSAGE.size :])
-        return None
+        self._index = socket.if_nametoindex(interface)
+        self._route = IPRoute()
+        self._diag = DiagSocket()
+
+    def interface(self) -> dict[str, float]:
+        """Counters of the interface, with the node exporter's names."""
+        [link] = self._route.get_links(self._index)
+        held = link.get_attr("IFLA_STATS64")
+        values: dict[str, float] = {}
+        for direction, sign in (("receive", "rx"), ("transmit", "tx")):
+            for name, key in (
+                ("bytes", "bytes"),
+                ("packets", "packets"),
+                ("errs", "errors"),
+                ("drop", "dropped"),
+            ):
+                values[f"node_network_{direction}_{name}_total"] = held[f"{sign}_{key}"]
+        # As in /proc/net/dev.
+        values["node_network_receive_drop_total"] += held["rx_missed_errors"]
+        return values
+
+    def queue(self) -> dict[str, float]:
+        """Counters of the interface's root queueing discipline; empty if it has none."""
+        for message in self._route.get_qdiscs(index=self._index):
+            stats = message.get_attr("TCA_STATS2") if message["parent"] == _ROOT_PARENT else None
+            held = None if stats is None else stats.get_attr("TCA_STATS_QUEUE")
+            if held is not None:
+                return {
+                    "node_qdisc_backlog": held["backlog"],
+                    "node_qdisc_current_queue_length": held["qlen"],
+                    "node_qdisc_drops_total": held["drops"],
+                    "node_qdisc_requeues_total": held["requeues"],
+                    "node_qdisc_overlimits_total": held["overlimits"],
+                }
+        return {}
 
     def connections(self) -> list[Connection]:
-        """Established TCP connections."""
-        request = _DIAG_REQUEST.pack(
-            socket.AF_INET, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED
-        )
-        messages = _dump(self._diag, _SOCK_DIAG_BY_FAMILY, request)
-        return [_connection(message) for message in messages]
+        """Established TCP connections; none if the kernel lacks ``tcp_diag``."""
+        from pyroute2 import NetlinkError
+
+        try:
+            messages = self._diag.get_sock_stats(
+                family=socket.AF_INET, states=_ESTABLISHED, extensions=_INFO_EXTENSION
+            )
+        except NetlinkError:
+            return []
+        return [_connection(message, message.get_attr("INET_DIAG_INFO") or {}) for message in messages]
 
     def close(self) -> None:
         self._route.close()
         self._diag.close()
 
 
-def _dump(held: socket.socket, kind: int, request: bytes) -> Iterator[bytes]:
-    """Send a dump request and yield the messages' bodies."""
-    held.send(_HEADER.pack(_HEADER.size + len(request), kind, _REQUEST_DUMP, 0, 0) + request)
-    while True:
-        data = held.recv(_RECEIVE_BYTES)
-        place = 0
-        while place + _HEADER.size <= len(data):
-            length, message_kind, *_ = _HEADER.unpack_from(data, place)
-            if message_kind in (_DONE, _ERROR):
-                return
-            yield data[place + _HEADER.size : place + length]
-            place += _aligned(length)
-
-
-def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type and content of each attribute in a netlink message's tail."""
-    place = 0
-    while place + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, place)
-        if length < _ATTRIBUTE.size:
-            return
-        yield kind & ~_NESTED, data[place + _ATTRIBUTE.size : place + length]
-        place += _aligned(length)
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
-
-
-def _queue_of(tail: bytes) -> QueueState | None:
-    stats = dict(attributes(tail)).get(_TCA_STATS2)
-    queue = None if stats is None else dict(attributes(stats)).get(_TCA_STATS_QUEUE)
-    return None if queue is None else QueueState(*_QUEUE.unpack_from(queue))
-
-
-def _connection(message: bytes) -> Connection:
-    peer = socket.inet_ntoa(message[24:28])
-    send_queue = struct.unpack_from("=I", message, 60)[0]
-    information = dict(attributes(message[_DIAG_MESSAGE_BYTES:])).get(_INET_DIAG_INFO, b"")
-    rtt, retransmits, idle = 0.0, 0, 0.0
-    if len(information) >= _TCP_INFO_BYTES:
-        idle = struct.unpack_from("=I", information, 44)[0] * 1e-3
-        rtt = struct.unpack_from("=I", information, 68)[0] * 1e-6
-        retransmits = struct.unpack_from("=I", information, 100)[0]
-    return Connection(peer, rtt, send_queue, retransmits, idle)
+def _connection(message: Mapping[str, Any], info: Mapping[str, int]) -> Connection:
+    return Connection(
+        peer=message["idiag_dst"],
+        rtt_seconds=info.get("tcpi_rtt", 0) * 1e-6,
+        send_queue_bytes=message["idiag_wqueue"],
+        retransmits=info.get("tcpi_total_retrans", 0),
+        idle_seconds=info.get("tcpi_last_data_sent", 0) * 1e-3,
+    )
 
 
 def sample_namespace(
@@ -177,29 +131,12 @@ def sample_namespace(
         Device name of each address: the peer's node index.
     """
     name = node_name(node)
-    values = {
-        f"node_network_{key}_total": float(count)
-        for key, count in parsers.interface_counters((folder / "dev").read_text(), interface).items()
-    }
-    series.add(time, values, node=name, device=interface)
+    for values in (probe.interface(), probe.queue()):
+        series.add(time, values, node=name, device=interface)
     counters = parsers.paired_counters((folder / "snmp").read_text())
     counters |= parsers.paired_counters((folder / "netstat").read_text())
     wanted = [f"Tcp_{key}" for key in _TCP] + [f"TcpExt_{key}" for key in _TCP_EXTENDED]
     series.add(time, {f"node_netstat_{key}": counters[key] for key in wanted if key in counters}, node=name)
-    queue = probe.queue()
-    if queue is not None:
-        series.add(
-            time,
-            {
-                "node_qdisc_backlog": queue.backlog_bytes,
-                "node_qdisc_current_queue_length": queue.length,
-                "node_qdisc_drops_total": queue.drops,
-                "node_qdisc_requeues_total": queue.requeues,
-                "node_qdisc_overlimits_total": queue.overlimits,
-            },
-            node=name,
-            device=interface,
-        )
     for device, held in by_peer(probe.connections(), peers).items():
         series.add(time, held, node=name, device=device)
 

@@ -31,15 +31,15 @@ CLOCK_EVENT_REASONS: dict[int, str] = {
 Read = Callable[[Any, Any], tuple[float, ...]]
 
 
-class Query(NamedTuple):
+class NvmlQuery(NamedTuple):
     """One query: from ``(nvml, handle)`` to a value for each of `names`."""
 
     names: tuple[str, ...]
     read: Read
 
 
-def _value(name: str, read: Callable[[Any, Any], float], factor: float = 1.0) -> Query:
-    return Query((name,), lambda nvml, handle: (float(read(nvml, handle)) * factor,))
+def _value(name: str, read: Callable[[Any, Any], float], factor: float = 1.0) -> NvmlQuery:
+    return NvmlQuery((name,), lambda nvml, handle: (float(read(nvml, handle)) * factor,))
 
 
 def _utilization(nvml: Any, handle: Any) -> tuple[float, float]:
@@ -95,7 +95,7 @@ def _retired(cause: str) -> Callable[[Any, Any], float]:
     return lambda nvml, handle: float(len(nvml.nvmlDeviceGetRetiredPages(handle, getattr(nvml, cause))))
 
 
-QUERIES: tuple[Query, ...] = (
+QUERIES: tuple[NvmlQuery, ...] = (
     _value("DCGM_FI_DEV_SM_CLOCK", lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
     _value("DCGM_FI_DEV_MEM_CLOCK", lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM)),
     _value(
@@ -106,13 +106,13 @@ QUERIES: tuple[Query, ...] = (
     _value(
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h)
     ),
-    Query(("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL"), _utilization),
+    NvmlQuery(("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL"), _utilization),
     _value("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", _event_reasons),
     _value("DCGM_FI_DEV_POWER_VIOLATION", _violation("NVML_PERF_POLICY_POWER")),
     _value("DCGM_FI_DEV_THERMAL_VIOLATION", _violation("NVML_PERF_POLICY_THERMAL")),
     _value("DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", _errors("NVML_MEMORY_ERROR_TYPE_CORRECTED")),
     _value("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", _errors("NVML_MEMORY_ERROR_TYPE_UNCORRECTED")),
-    Query(
+    NvmlQuery(
         ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"), _remapped_rows
     ),
     _value("DCGM_FI_DEV_RETIRED_SBE", _retired("NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS")),
@@ -177,7 +177,7 @@ class GpuProbe:
         self._seen = max((int(sample.timeStamp) for sample in fresh), default=self._seen)
         return {int(sample.pid): float(sample.smUtil) for sample in fresh}
 
-    def _answer_of(self, query: Query) -> dict[str, float]:
+    def _answer_of(self, query: NvmlQuery) -> dict[str, float]:
         """Values of a query; empty if it fails or if the binding, the driver or the GPU lacks it."""
         try:
             return dict(zip(query.names, query.read(self._nvml, self._handle), strict=True))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from rca.lab.testbed.bed import Bed
 from rca.lab.testbed.names import address, node_name
 from rca.lab.testbed.process import in_namespace
 from rca.lab.testbed.ranks.shared import Gauge
-from rca.lab.testbed.sampling import parsers
 from rca.lab.testbed.sampling.gpu_watch import GpuObservation, GpuWatch
 from rca.lab.testbed.sampling.host_signals import (
+    CPU_MODES,
     sample_machine,
     sample_node_groups,
     sample_process,
@@ -88,30 +89,24 @@ class Sampler:
 
 
 class CpuAccount:
-    """CPU time of the machine, of the testbed's processes, and of all others by difference.
+    """CPU time of the machine, of the testbed's processes, and of all others by difference."""
 
-    Parameters
-    ----------
-    proc : Path
-        The proc file system.
-    """
-
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self) -> None:
         self._own: dict[int, float] = {}
         self._first: tuple[float, float, float] | None = None
         self._last = (0.0, 0.0, 0.0)
 
     def observe(self, time: float, pids: list[int]) -> None:
         """Read the CPU time of the machine and of these processes; ended processes keep their last value."""
+        import psutil
+
         for pid in pids:
-            try:
-                stat = parsers.process_stat((self._proc / str(pid) / "stat").read_text())
-            except (OSError, ValueError):
-                continue
-            self._own[pid] = stat.user_seconds + stat.system_seconds
-        machine = parsers.busy_seconds(parsers.cpu_times((self._proc / "stat").read_text())[""])
-        self._last = (time, machine, sum(self._own.values()))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                used = psutil.Process(pid).cpu_times()
+                self._own[pid] = used.user + used.system
+        machine = psutil.cpu_times()
+        busy = sum(getattr(machine, mode) for mode in CPU_MODES if mode not in ("idle", "iowait"))
+        self._last = (time, busy, sum(self._own.values()))
         self._first = self._first or self._last
 
     def foreign_cpu_share(self, n_cores: int) -> float:
