@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rca.classify.operator_inputs import read_priors
 from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
@@ -78,7 +79,7 @@ def _database(url: str) -> None:
         if database.is_sqlite:
             database.schema()
         else:
-            _check_parameters("postgresql://" + settings.database_url.partition("://")[2])
+            _check_parameters("postgresql://" + url.partition("://")[2])
     except StoreError as error:
         raise InvalidInput(f"needs a file of SQLite that can be written: {error.message}") from None
     finally:
