@@ -63,6 +63,7 @@ def test_the_robust_scaler_counts_interquartile_ranges():
     assert robust_scaler(case) == ["wide", "still"]
 
 
+@pytest.mark.system
 def test_calibration_prefers_evidence_that_tells():
     rng = np.random.default_rng(0)
     judged = [calibrate.judge(scms.draw(rng), True, True) for _ in range(40)]

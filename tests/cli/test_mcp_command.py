@@ -192,6 +192,7 @@ def test_what_cannot_be_served_is_said(rca_command: Run, arguments: tuple[str, .
     assert said in ran.err
 
 
+@pytest.mark.system
 def test_an_assistant_finds_and_calls_the_tools(tools: Tools) -> None:
     mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")
 

@@ -67,6 +67,7 @@ def test_an_error_without_a_readable_text_is_recorded(tmp_path: Path) -> None:
     assert exits(tmp_path) == [("1", "Unreadable: without a text")]
 
 
+@pytest.mark.system
 def test_a_stop_at_the_interpreters_end_records_the_error_that_ended_it(tmp_path: Path) -> None:
     code = f"""
 import atexit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 from collections.abc import Iterator
@@ -52,6 +51,7 @@ def columns(folder: Path) -> dict[str, list[float]]:
     return {name: segment.steps[:, number].tolist() for number, name in enumerate(segment.header["steps"])}
 
 
+@pytest.mark.system
 def test_watching_times_the_phases_and_changes_no_number(tmp_path: Path) -> None:
     expected = train(model())
     collect.start(tmp_path, rank=0, world_size=1)
@@ -133,17 +133,15 @@ def _rank(rank: int, port: int, folder: str, results: Any) -> None:
 @pytest.mark.system
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Path) -> None:
-    # DDP imports it, which takes seconds: once here instead of in each forked rank.
-    importlib.import_module("torch._dynamo")
     found: list[dict[int, list[float]]] = []
     for folder in ("", str(tmp_path)):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = torch.multiprocessing.get_context("fork")
-        with context.Manager() as manager:
+        # A forked child of a process with threads may hang.
+        with torch.multiprocessing.get_context("spawn").Manager() as manager:
             results = manager.dict()
-            torch.multiprocessing.start_processes(_rank, (port, folder, results), 2, start_method="fork")
+            torch.multiprocessing.start_processes(_rank, (port, folder, results), 2, start_method="spawn")
             found.append(dict(results))
     assert found[0] == found[1]
     steps = rca.read_window(tmp_path).steps.to_pandas()

@@ -271,6 +271,7 @@ def test_slowness_before_a_stop_is_not_the_first_thing_to_mend() -> None:
     assert (alone.first, alone.why.split(";")[0]) == ("none", "no action applies to the stop")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("size", [1e15, 1e300, 9e18])
 def test_a_hint_of_an_impossible_batch_is_not_used(make_window: Any, size: float) -> None:
     window = make_window(late={5: 0.05})

@@ -151,9 +151,8 @@ def test_attempts_are_limited(tmp_path: Path, provider: Provider, monkeypatch: p
     assert [exchange(client, "made up").status_code for _ in range(3)] == [401, 401, 429]
 
 
-@pytest.mark.parametrize("settings", [{}, {"oidc_client_id": CLIENT}])
-def test_without_an_issuer_there_is_no_sign_in(tmp_path: Path, settings: dict[str, str]) -> None:
-    client = service(tmp_path, None, **settings)
+def test_without_an_issuer_there_is_no_sign_in(tmp_path: Path) -> None:
+    client = service(tmp_path, None)
     assert client.get("/ui/access").json() == {"keys": True, "sign_in": False}
     assert client.get("/ui/sign-in").status_code == 404
     assert exchange(client, "code").status_code == 404

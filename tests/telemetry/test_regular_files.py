@@ -63,6 +63,7 @@ def test_a_pipe_is_refused_at_once(pipe: Path, read: Callable[[Path], Any]) -> N
         read(pipe)
 
 
+@pytest.mark.system
 def test_other_kinds_are_refused_and_named(tmp_path: Path, pipe: Path) -> None:
     with socket.socket(socket.AF_UNIX) as held:
         # Paths of sockets are short.

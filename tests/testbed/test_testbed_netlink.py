@@ -12,7 +12,7 @@ from rca.lab.testbed.sampling.network_signals import by_peer, sample_namespace
 from rca.lab.testbed.sampling.series import Series
 from rca.window.catalogue import resolve
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="netlink is Linux")
+pytestmark = [pytest.mark.system, pytest.mark.skipif(sys.platform != "linux", reason="netlink is Linux")]
 
 
 def test_an_idle_connection_has_no_round_trip():

@@ -105,6 +105,7 @@ def test_a_process_is_sampled_under_the_exporters_names_with_its_threads_added_u
     assert {(each.time, each.node, each.rank) for each in series.samples} == {(5.0, "node-0", 3)}
 
 
+@pytest.mark.system
 def test_a_process_that_has_ended_leaves_no_sample():
     with subprocess.Popen(["true"]) as ended:
         ended.wait()

@@ -36,6 +36,7 @@ def test_guilty_windows_raise_no_false_alarm() -> None:
     assert chosen(mode=tuple(np.where(guilty, "fail_slow", "healthy")), loud=guilty)["fault"] == 0.351
 
 
+@pytest.mark.system
 def test_more_healthy_windows_move_the_alarm_and_nothing_else() -> None:
     """Two of a hundred more look 0.9 faulty: more than the budget of either kind."""
     more = np.full((4000, len(WINDOW_FEATURES)), 0.35)

@@ -239,8 +239,9 @@ def _mean_interval(values: FloatArray) -> tuple[float, float]:
     lengths = np.full(starts.shape[1], length)
     lengths[-1] = count - length * (starts.shape[1] - 1)
     # Sums of blocks are differences of running sums: all positions of all resamples would take gigabytes.
-    running = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
-    means = (running[starts + lengths] - running[starts]).sum(axis=1) / count
+    mean = values.mean()
+    running = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]) - mean)])
+    means = mean + (running[starts + lengths] - running[starts]).sum(axis=1) / count
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
