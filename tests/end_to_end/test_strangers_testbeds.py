@@ -84,6 +84,7 @@ def test_hardly_a_healthy_job_alarms(answers_of: AnswersOf, testbed: str) -> Non
     assert len(wrong) <= bounds.alarms, wrong
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("testbed", TESTBEDS)
 def test_the_first_cause_is_mostly_a_true_one_on_its_ranks(answers_of: AnswersOf, testbed: str) -> None:
     bounds = BOUNDS[testbed]
