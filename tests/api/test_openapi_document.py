@@ -51,6 +51,8 @@ def test_a_valid_window_and_its_example_follow_the_schema(document: dict[str, An
         check(document, "TelemetryWindow", example)
 
 
+@pytest.mark.system
+@pytest.mark.smoke
 def test_answers_follow_the_schema(document: dict[str, Any], client: TestClient) -> None:
     headers = {"Content-Type": "application/json"}
     check(document, "Diagnosis", client.post("/v1/diagnoses", content=WHOLE, headers=headers).json())

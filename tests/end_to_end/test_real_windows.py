@@ -98,6 +98,7 @@ def test_http_gives_the_same_answer_for_json_and_arrow(
         check(answer.json(), expected)
 
 
+@pytest.mark.system
 @each_window
 def test_http_gives_the_page_on_request(name: str, expected: Expected, service: TestClient) -> None:
     window = rca.read_window(WINDOWS / name)
@@ -184,6 +185,7 @@ def test_scores_on_the_committed_collection_are_what_the_readme_may_claim() -> N
     )
 
 
+@pytest.mark.system
 def test_a_diagnosis_survives_json(service: TestClient) -> None:
     diagnosis = rca.diagnose(rca.read_window(WINDOWS / "cpu-contention-node"))
     again = rca.Diagnosis.model_validate(orjson.loads(diagnosis.to_json()))

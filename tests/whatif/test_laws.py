@@ -97,6 +97,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.system
 @settings(max_examples=10)
 @given(seeds, st.sampled_from(["numpy", "numba"]))
 def test_scenario_batches_equal_one_by_one(seed: int, engine: Any) -> None:
