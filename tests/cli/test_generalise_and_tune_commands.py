@@ -14,7 +14,7 @@ from rca.lab.evaluation.intervals import Estimate
 from rca.lab.training.cross_validation import generalise as generalise_module
 from rca.lab.training.cross_validation import tune as tune_module
 from rca.lab.training.cross_validation.generalise import Generalisation
-from rca.lab.training.cross_validation.tune import TunedHead, Tuning
+from rca.lab.training.cross_validation.tuning_result import TunedHead, Tuning
 from rca.lab.training.settings import read_settings
 
 

@@ -11,17 +11,16 @@ import pytest
 from rca.classify.classifier import HEADS
 from rca.lab.training import heads
 from rca.lab.training.cross_validation import tune as module
+from rca.lab.training.cross_validation import tuning_result
 from rca.lab.training.cross_validation.tune import (
     PRESENT,
     Losses,
-    TunedHead,
-    Tuning,
-    Values,
     group_folds,
     loss_change,
     tune,
     tuned,
 )
+from rca.lab.training.cross_validation.tuning_result import TunedHead, Tuning, Values
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.heads import Target
 from rca.lab.training.settings import TUNABLE
@@ -143,7 +142,7 @@ def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
 
 
 def test_a_gain_that_is_too_small_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEAST_GAIN", 0.99)
+    monkeypatch.setattr(tuning_result, "MIN_GAIN", 0.99)
     found = _tuned(_target(50, informative=True), tmp_path)
     assert found.gain.low > 0.1
     assert found.chosen is None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.errors import MissingExtra, SourceError
 from rca.lab.evaluation.intervals import UNKNOWN, Estimate, bootstrap
-from rca.lab.evaluation.tables import TextTable
 from rca.lab.training.corpus import stack
+from rca.lab.training.cross_validation.tuning_result import TunedHead, Tuning, Values
 from rca.lab.training.examples import gathered
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.heads import MAX_ROUNDS, PARAMETERS, PATIENCE, FittedHead, Target, fit_head, targets
@@ -28,11 +28,9 @@ from rca.lab.training.held_out import named
 from rca.lab.training.settings import TUNABLE, Bounds
 from rca.lab.training.weighting import REAL_SHARE, balanced
 from rca.sources.labels import Part
-from rca.whatif.result import finite
 from rca.workers import HERE, Workers, code_digest
 
 Progress = Callable[[str, int, int], None]
-Values = dict[str, float]
 #: Part of each row of a head's target in a fold: ``train``, ``calibration``, ``test``, or "" for unused.
 Parts = np.ndarray[tuple[int], np.dtype[np.str_]]
 
@@ -41,89 +39,12 @@ DEFAULT_WINDOWS = 3000
 DEFAULT_VARIANTS = 8
 DEFAULT_TRIALS = 20
 DEFAULT_FOLDS = 3
-#: Smallest share of the present loss that tuning must remove before its settings replace the present ones.
-LEAST_GAIN = 0.02
 #: One group in so many of those that a fold learns from calibrates, about as in a training.
 CALIBRATES = 6
 #: The first trial of every search, so that a search ends no worse on its own folds.
 PRESENT: Values = {name: PARAMETERS[name] for name in TUNABLE}
 #: Random trials before the sampler uses the results.
 STARTUP_TRIALS = 5
-
-
-@dataclass(frozen=True)
-class TunedHead:
-    """The result for one head.
-
-    Attributes
-    ----------
-    groups : int
-        Scenarios and incidents of the outer folds.
-    present : float
-        Log loss of the present settings on the outer folds, nats.
-    gain : Estimate
-        Log loss that tuning removes, over groups; negative if it adds some.
-    chosen : dict of str to float or None
-        Settings of a search over all windows; None if the gain's interval includes 0, or if the gain is
-        smaller than `LEAST_GAIN`.
-    lacking : str
-        Why the head could not be tuned; "" if it was.
-    """
-
-    name: str
-    groups: int
-    present: float
-    gain: Estimate
-    chosen: Values | None
-    lacking: str = ""
-
-    @property
-    def wins(self) -> bool:
-        """Whether the gain is certain and large enough."""
-        return self.gain.low > 0 and self.gain.value >= LEAST_GAIN * self.present
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Results of all heads, and the command that reproduces them."""
-
-    command: str
-    corpus_sha256: str
-    heads: tuple[TunedHead, ...]
-
-    @property
-    def settings(self) -> dict[str, Values]:
-        """Settings of the heads for which tuning wins; all others keep the present ones."""
-        return {head.name: head.chosen for head in self.heads if head.chosen is not None}
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything for JSON."""
-        heads = [{**asdict(head), "gain": head.gain.as_row()} for head in self.heads]
-        plain: dict[str, Any] = finite(
-            {"command": self.command, "corpus_sha256": self.corpus_sha256, "heads": heads}
-        )
-        return plain
-
-    def table(self) -> TextTable:
-        """One row per head; losses in thousandths of a nat."""
-        header = ("head", "groups", "log loss", "tuning removes", "95 % interval", "result")
-        title = "held-out log loss in thousandths of a nat, and the part that tuning removes"
-        return TextTable(title, header, tuple(map(_row, self.heads)))
-
-
-def _row(head: TunedHead) -> tuple[str, ...]:
-    if head.lacking:
-        return (head.name, "-", "-", "-", "-", f"not tuned: {head.lacking}")
-    value, low, high = (number * 1e3 for number in head.gain[:3])
-    reason = "the interval includes 0" if low <= 0 else f"less than {LEAST_GAIN:.0%} of the loss"
-    return (
-        head.name,
-        str(head.groups),
-        f"{head.present * 1e3:.0f}",
-        f"{value:+.1f}",
-        f"{low:+.1f} .. {high:+.1f}",
-        "tuned" if head.chosen is not None else f"present settings kept: {reason}",
-    )
 
 
 def tune(
