@@ -14,6 +14,8 @@ import rca
 from rca.lab.testbed.pack import unpack
 from rca.sources.labels import read_label
 
+pytestmark = pytest.mark.system
+
 pytestmark = pytest.mark.slow
 
 PACKED = Path(__file__).parents[2] / "data" / "testbed"
@@ -75,7 +77,6 @@ def one(answers: list[Answer], wanted: str) -> Answer:
     return next(each for each in answers if each.name == wanted)
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("testbed", TESTBEDS)
 def test_hardly_a_healthy_job_alarms(answers_of: AnswersOf, testbed: str) -> None:
     answers, bounds = answers_of(testbed), BOUNDS[testbed]
@@ -84,7 +85,6 @@ def test_hardly_a_healthy_job_alarms(answers_of: AnswersOf, testbed: str) -> Non
     assert len(wrong) <= bounds.alarms, wrong
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("testbed", TESTBEDS)
 def test_the_first_cause_is_mostly_a_true_one_on_its_ranks(answers_of: AnswersOf, testbed: str) -> None:
     bounds = BOUNDS[testbed]

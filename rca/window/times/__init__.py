@@ -1,1 +1,1 @@
-"""Seconds of each phase, rank and step, with waiting and untimed work told apart."""
+"""Seconds of each phase, rank and step, without waiting, and beside untimed work."""
