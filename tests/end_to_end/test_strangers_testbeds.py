@@ -14,7 +14,7 @@ import rca
 from rca.lab.testbed.pack import unpack
 from rca.sources.labels import read_label
 
-pytestmark = [pytest.mark.system, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.smoke, pytest.mark.slow]
 
 PACKED = Path(__file__).parents[2] / "data" / "testbed"
 AnswersOf = Callable[[str], list[Answer]]
