@@ -27,7 +27,7 @@ from benchmarks.windows import METRICS, Shape, make_window
 
 SIZES = (8, 64, 1024, 10240)
 #: Beyond this many ranks JSON is not what one sends.
-LARGEST_JSON = 1024
+MAX_JSON = 1024
 
 
 def main(arguments: list[str]) -> int:
@@ -91,7 +91,7 @@ def _size(shape: Shape, given: argparse.Namespace) -> list[dict[str, Any]]:
     """One size in every encoding that suits it."""
     _progress(f"{shape.ranks:,} ranks: making the window")
     window = make_window(shape)
-    bodies = {"JSON": window.to_json} if shape.ranks <= LARGEST_JSON else {}
+    bodies = {"JSON": window.to_json} if shape.ranks <= MAX_JSON else {}
     found = []
     for encoding, encode in (bodies | {"Arrow": window.to_arrow}).items():
         with TemporaryDirectory() as folder:

@@ -35,7 +35,7 @@ from rca_api.what_if.work import Wanted, answer
 
 MIB = 1024**2
 #: Peak of a process that no accepted request may exceed.
-MOST_BYTES = 1024 * MIB
+MAX_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Measured:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and print a table; 1 if an accepted request exceeds `MOST_BYTES`."""
+    """Measure and print a table; 1 if an accepted request exceeds `MAX_BYTES`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks memory", description=__doc__)
     limit = int(Settings().max_window_memory_bytes) // MIB
     parser.add_argument("--limit", type=int, default=limit, help="MiB; the default of the service if absent")
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     _print(found, given.limit)
     if given.json:
         given.json.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n")
-    return int(any(each.accepted and each.peak > MOST_BYTES for each in found))
+    return int(any(each.accepted and each.peak > MAX_BYTES for each in found))
 
 
 def measured(shapes: list[str], limit: int) -> Iterator[Measured]:
@@ -180,7 +180,7 @@ def _print(found: list[Measured], limit: int) -> None:
     if worst is not None:
         console.print(
             f"Worst accepted: {worst.shape}, {worst.route}: {worst.peak / MIB:,.0f} MiB of "
-            f"{MOST_BYTES / MIB:,.0f} MiB. {machine()}",
+            f"{MAX_BYTES / MIB:,.0f} MiB. {machine()}",
             highlight=False,
             soft_wrap=True,
         )

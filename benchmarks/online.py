@@ -31,7 +31,7 @@ from rca_api.jobs.watcher import FIRST_STEP, followed
 from rca_api.jobs.work import Look, Wanted, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
-LARGEST_WORLD = 32
+MAX_WORLD = 32
 HEALTHY_STEPS, FAULTY_STEPS = 1500, 300
 ONSET = 160
 STEPS_PER_LOOK = 5
@@ -99,7 +99,7 @@ def _small(seed: int, changed: Callable[[Scenario], Scenario | None]) -> Scenari
     while True:
         scenario = sample_scenario(draw)
         found = changed(scenario)
-        if scenario.world_size <= LARGEST_WORLD and found is not None:
+        if scenario.world_size <= MAX_WORLD and found is not None:
             return found
 
 

@@ -28,7 +28,7 @@ from rca.sources.labels import CollectionEntry, LabelledCause, accepted, read_co
 #: Actions that end a fault, besides the remedies of causes.
 ALSO_END = ("isolate_suspects", "reroute")
 #: Fewest steps with and without the fault.
-FEWEST_STEPS = 8
+MIN_STEPS = 8
 #: Relative error that the table is compared with.
 AIM = 0.15
 
@@ -167,7 +167,7 @@ def captured_gain(
     # The fault begins and ends within these steps.
     edge = (step == true.first_step) | (step == last) | (step == last + 1)
     with_fault, without = seconds[during & ~edge], seconds[~during & ~edge]
-    if min(with_fault.size, without.size) < FEWEST_STEPS:
+    if min(with_fault.size, without.size) < MIN_STEPS:
         return None
     return difference(with_fault, without, float(during.mean()))
 

@@ -37,7 +37,7 @@ from rca.runtime.star.grouping import of_mode
 from rca.runtime.star.modes import heuristic_order
 from rca.runtime.star.prediction import usual_seconds
 from rca.runtime.star.price import Mode, Progress
-from rca.runtime.star.selector import FEATURES, MOST_WORKERS, candidates, features
+from rca.runtime.star.selector import FEATURES, MAX_WORKERS, candidates, features
 from rca.runtime.star.simulation import Job, with_server
 
 MODEL = Path(selector.__file__).with_name("selector.txt")
@@ -75,7 +75,7 @@ class Case:
 def drawn(seed: int) -> Job:
     """A job with stragglers of one of four kinds, or none."""
     rng = np.random.default_rng([seed, 7])
-    n = int(rng.integers(3, MOST_WORKERS + 1))
+    n = int(rng.integers(3, MAX_WORKERS + 1))
     usual = float(np.exp(rng.uniform(np.log(0.05), np.log(0.5))))
     seconds = usual * rng.lognormal(0.0, rng.choice([0.01, 0.05, 0.15]), n)
     slow = rng.permutation(n)[: rng.integers(0, max(n // 2, 2))]

@@ -20,7 +20,7 @@ from rca.window import Window
 from rca.window.catalogue import KNOWN
 from rca.window.encodings.json_text import MEMORY_PER_BYTE
 from rca.window.memory import WindowCounts
-from rca.window.rows.texts import MOST_TEXTS
+from rca.window.rows.texts import MAX_TEXTS
 from rca.window.rows.validation import MAX_WORLD_SIZE
 from rca.window.schema import LOAD_COLUMNS
 from rca_api.shell.settings.settings import Settings
@@ -39,7 +39,7 @@ SECONDS = {
 }
 TRANSFER_SECONDS = 0.15
 #: Largest JSON body that the service takes by default.
-MOST_JSON = int(Settings.model_fields["max_json_bytes"].default)
+MAX_JSON = int(Settings.model_fields["max_json_bytes"].default)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def largest(shape: Shape, limit: int) -> list[Request]:
             window = shape.make(int(size))
             found = estimate(shape, window, route)
             body = window.to_json() if shape.as_json else window.to_arrow()
-            share = max(found / limit, len(body) / MOST_JSON if shape.as_json else 0.0)
+            share = max(found / limit, len(body) / MAX_JSON if shape.as_json else 0.0)
             size *= min(0.99, 1 / share)
         if shape.as_json:
             # Reading the text may take more than the work.
@@ -295,7 +295,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "one long series": Shape(lambda n: timed(8, 20, metrics=sampled(1, n, signals=1)), 100_000),
     "events, each another text": Shape(
-        lambda n: with_events(timed(64, 20), events(n)), 20_000, most=MOST_TEXTS
+        lambda n: with_events(timed(64, 20), events(n)), 20_000, most=MAX_TEXTS
     ),
     "operations": Shape(lambda n: traced(n), 50, ("what-if",)),
 }

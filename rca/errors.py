@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 #: Errors quote names and values of callers, which can have any length.
 _SHOWN_CHARACTERS = 80
-_LONGEST_MESSAGE = 2000
+_MAX_MESSAGE_LENGTH = 2000
 _Error = TypeVar("_Error", bound="RcaError")
 
 
@@ -41,12 +41,12 @@ class RcaError(Exception):
     code = "rca-error"
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        if len(message) > _LONGEST_MESSAGE:
+        if len(message) > _MAX_MESSAGE_LENGTH:
             # What is wrong mostly stands after the name or the value.
-            message = f"{cut(message, _LONGEST_MESSAGE // 2)}{message[-_LONGEST_MESSAGE // 2 :]}"
+            message = f"{cut(message, _MAX_MESSAGE_LENGTH // 2)}{message[-_MAX_MESSAGE_LENGTH // 2 :]}"
         super().__init__(message)
         self.message = message
-        self.hint = None if hint is None else cut(hint, _LONGEST_MESSAGE)
+        self.hint = None if hint is None else cut(hint, _MAX_MESSAGE_LENGTH)
 
     def __str__(self) -> str:
         return self.message
@@ -124,7 +124,7 @@ class InvalidWindow(InvalidInput):
         self.column = None if column is None else cut(column)
         self.rows = [{key: _shown(value) for key, value in row.items()} for row in rows]
         self.n_rows = max(n_rows, len(self.rows))
-        self.expected = cut(expected, _LONGEST_MESSAGE)
+        self.expected = cut(expected, _MAX_MESSAGE_LENGTH)
         self.path: str | None = None
 
     def __str__(self) -> str:

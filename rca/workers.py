@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: Tasks that are sent ahead: for each thread of the workers, and at least.
-AHEAD_OF_THREAD, LEAST_AHEAD = 2, 8
+AHEAD_OF_THREAD, MIN_AHEAD = 2, 8
 #: Below this many windows, starting workers takes longer than the work.
 FEWEST = 64
 #: Bytes of items that are sent before their results have come, and not further ones.
@@ -186,7 +186,7 @@ class _Sent(Generic[Item, Result]):
     def __init__(self, client: Client, work: Callable[[Item], Result], scheduler: str | None) -> None:
         self._client, self._scheduler = client, scheduler
         self._work = client.submit(_unpickled, pickle.dumps(work), pure=False)
-        self._ahead, self._asked = LEAST_AHEAD, float("-inf")
+        self._ahead, self._asked = MIN_AHEAD, float("-inf")
         self.waiting: deque[tuple[list[Item], int, Future]] = deque()
 
     def add(self, batch: list[Item]) -> None:
@@ -200,7 +200,7 @@ class _Sent(Generic[Item, Result]):
         # A question to the scheduler takes longer than a task's way.
         if time.monotonic() - self._asked > ASK_SECONDS:
             threads = sum(self._client.nthreads().values())
-            self._ahead, self._asked = max(LEAST_AHEAD, AHEAD_OF_THREAD * threads), time.monotonic()
+            self._ahead, self._asked = max(MIN_AHEAD, AHEAD_OF_THREAD * threads), time.monotonic()
         n_bytes = sum(size for _, size, _ in self.waiting)
         return bool(self.waiting) and (len(self.waiting) >= self._ahead or n_bytes > BYTES_AHEAD)
 

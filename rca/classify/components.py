@@ -18,7 +18,7 @@ Scope = Literal["rank", "node", "stage", "data_group", "job"]
 #: Most healthy ranks of a window that the rank models learn from.
 LEARNED_AMONG = 8
 #: Most iterations to find the number of faulty ranks. It only grows, slowly where suspicions are weak.
-MOST_ROUNDS = 50
+MAX_ROUNDS = 50
 #: The job is a component only if at least this share of its ranks is suspected.
 MIN_JOB_SHARE = 0.75
 #: Penalty of each further component, in log-odds: it halves the probability of an explanation.
@@ -168,7 +168,7 @@ def likely_among_all_ranks(components: Sequence[Component], n_ranks: int) -> lis
     odds = np.array([each.probability / max(1.0 - each.probability, 1e-9) for each in found])
     sizes = np.array([len(each.ranks) for each in found])
     faulty = np.ones(sizes.size)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         corrected = odds * np.minimum(1.0, LEARNED_AMONG * np.maximum(sizes, faulty) / n_ranks)
         chances = sizes * corrected / (1.0 + corrected)
         # No component counts for itself. The likeliest counts for none: every window has one.

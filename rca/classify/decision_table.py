@@ -17,7 +17,7 @@ MIN_STEPS = 20
 #: From so many steps on, a shorter window is slow from this probability of a fault on. On segments of 6 to
 #: 18 steps, false alarms are 0.5 % of 1,111 healthy simulated ones and 1.3 % of 2,076 healthy ones of
 #: external test sets; more than half of the slow ones raise the alarm.
-FEWEST_STEPS, SHORT_ALARM = 6, 0.99
+MIN_STEPS_OF_ALARM, SHORT_ALARM = 6, 0.99
 #: Loss per step, relative to a usual step, from which a missed fault is as bad as a false alarm. Of
 #: undecided external windows above it nine were faulty and none healthy.
 LARGE_LOSS = 0.05
@@ -75,7 +75,7 @@ SLOW_BEFORE_STOP = 0.5
 SLOWER, BASELINE_ALARM = 1.05, 0.97
 #: Least share of the window's steps in the joint slow segment, and largest share of the earlier window's. So
 #: the slowdown began between the windows, and is no warm-up after a restart.
-MOST_STEPS, STEPS_BEFORE = 0.5, 0.1
+MAX_STEPS, STEPS_BEFORE = 0.5, 0.1
 #: The comparison alone raises the alarm only if stragglers and shared faults explain this share of the
 #: longer steps: otherwise all ranks may have more to compute.
 MAJORITY_OF_STEPS = 0.5
@@ -99,7 +99,7 @@ RIGHT_RANKS = 5 / 6
 NAMED_OF_COLLECTIVE = 0.7
 #: Least wait in a collective for a verdict, seconds. In a running job, ranks wait for each other for
 #: moments, and dumps are not taken at once.
-LEAST_WAIT = 60.0
+MIN_WAIT = 60.0
 #: From this score on an outlier of the exporters is very loud, in units.
 VERY_LOUD = 4.5
 #: Probability that a rank ended whose process or device failed by the events, whose device is released, or
@@ -143,7 +143,7 @@ NAME = 0.4
 MIN_COVERAGE = 0.5
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
-MOST_OF_EXCESS = 0.5
+MAIN_SHARE_OF_EXCESS = 0.5
 #: Probability of the first cause below which one loud resource or phase decides, and the probability that
 #: its causes then share: six first causes more are right of 408 external windows, one less of 1,528
 #: simulated ones.

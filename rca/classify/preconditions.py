@@ -14,7 +14,6 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.decision_table import (
     EVENT_SHARE,
-    FEWEST_STEPS,
     LARGE_LOSS,
     LASTING_STEPS,
     LONG_SECONDS,
@@ -24,6 +23,7 @@ from rca.classify.decision_table import (
     MAX_SHARE_BETWEEN_STEPS,
     MAX_UNTIMED,
     MIN_STEPS,
+    MIN_STEPS_OF_ALARM,
     MOMENT,
     OUTLYING,
     OUTLYING_NOISE,
@@ -159,7 +159,7 @@ def shows_slowness(steps: FloatArray, suspicion: FloatArray) -> BoolArray:
     steps, suspicion : ndarray of one shape
         Finished steps; probability that the job is not healthy.
     """
-    overwhelming: BoolArray = (steps >= FEWEST_STEPS) & (suspicion >= SHORT_ALARM)
+    overwhelming: BoolArray = (steps >= MIN_STEPS_OF_ALARM) & (suspicion >= SHORT_ALARM)
     return overwhelming | (steps >= MIN_STEPS)
 
 

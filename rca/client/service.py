@@ -32,9 +32,9 @@ T = TypeVar("T")
 _RETRIED = frozenset({429, 502, 503, 504})
 #: With ``Retry-After``: an earlier request with the same idempotency key is not answered yet.
 _IN_PROGRESS = 409
-_LONGEST_WAIT_SECONDS = 30.0
-_SHORTEST_WAIT_SECONDS = 0.1
-_LONGEST_KEY = 200
+_MAX_WAIT_SECONDS = 30.0
+_MIN_WAIT_SECONDS = 0.1
+_MAX_KEY_LENGTH = 200
 #: Largest answer: a service stores no larger windows by default.
 MAX_ANSWER_BYTES = 256 << 20
 
@@ -181,7 +181,7 @@ class Tries:
         in_progress = answer.status == _IN_PROGRESS and retry_after is not None
         if in_progress and self._waited < self._service.timeout_seconds:
             # Not a failed try: the answer to the try before is on its way.
-            wait = max(retry_after or 0.0, _SHORTEST_WAIT_SECONDS)
+            wait = max(retry_after or 0.0, _MIN_WAIT_SECONDS)
             self._waited += wait
             return wait
         if answer.status not in _RETRIED or self._failed >= self._service.retries:
@@ -288,10 +288,10 @@ def _checked_key(given: str | None) -> str:
     """
     if given is None:
         return uuid.uuid4().hex
-    if not 1 <= len(given) <= _LONGEST_KEY or not _is_visible(given):
-        raise InvalidInput(f"an idempotency key needs 1 to {_LONGEST_KEY} visible ASCII characters")
+    if not 1 <= len(given) <= _MAX_KEY_LENGTH or not _is_visible(given):
+        raise InvalidInput(f"an idempotency key needs 1 to {_MAX_KEY_LENGTH} visible ASCII characters")
     return given
 
 
 def _retry_after_seconds(header: str | None) -> float | None:
-    return min(float(header), _LONGEST_WAIT_SECONDS) if header is not None and header.isdecimal() else None
+    return min(float(header), _MAX_WAIT_SECONDS) if header is not None and header.isdecimal() else None

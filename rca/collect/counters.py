@@ -45,7 +45,7 @@ SERIES: Final[tuple[tuple[str, str | None], ...]] = (
     ("container_pressure_io_waiting_seconds_total", None),
 )
 #: More threads and children are not read: a reading has to stay cheap.
-MOST_THREADS, MOST_CHILDREN = 128, 16
+MAX_THREADS, MAX_CHILDREN = 128, 16
 _NAN: Final = float("nan")
 _NANOSECOND: Final = 1e-9
 _MICROSECOND: Final = 1e-6
@@ -143,15 +143,15 @@ class Counters:
 
     def _children(self) -> list[str]:
         found: list[str] = []
-        for thread in _entries(f"{self._process}/task")[:MOST_THREADS]:
+        for thread in _entries(f"{self._process}/task")[:MAX_THREADS]:
             found += _text(f"{self._process}/task/{thread}/children").split()
-        return found[:MOST_CHILDREN]
+        return found[:MAX_CHILDREN]
 
     def _scheduled(self, process: str) -> tuple[float, float]:
         """Seconds on a CPU and seconds waiting for one, over all threads: the kernel has them per thread."""
         running = waiting = 0
         known = False
-        for thread in _entries(f"{process}/task")[:MOST_THREADS]:
+        for thread in _entries(f"{process}/task")[:MAX_THREADS]:
             values = _text(f"{process}/task/{thread}/schedstat").split()
             if len(values) >= 2:
                 running, waiting, known = running + int(values[0]), waiting + int(values[1]), True

@@ -16,9 +16,9 @@ from typing import Any, Final
 from rca.collect.timers import GC, UNTIMED
 
 #: A step with more changes of phase keeps its duration only.
-MOST_MARKS: Final = 2048
+MAX_MARKS: Final = 2048
 #: Finished steps that wait for the GPU. The oldest of more keeps its duration by the host's clock only.
-MOST_WAITING: Final = 64
+MAX_WAITING: Final = 64
 _MILLISECOND: Final = 1e-3
 _NAN: Final = float("nan")
 
@@ -58,7 +58,7 @@ class DeviceMarks:
         """The stream goes over to a phase, after the work enqueued so far."""
         if not self._marks:
             self.stream, self._whole = self._current_stream(), True
-        if len(self._marks) >= MOST_MARKS or not self._recordable():
+        if len(self._marks) >= MAX_MARKS or not self._recordable():
             self._whole = False
             return
         self._marks.append((phase, self._record()))
@@ -89,7 +89,7 @@ class DeviceMarks:
         while self._waiting:
             row, marks, whole = self._waiting[0]
             done = bool(marks[-1][1].query())
-            if not (done or last or len(self._waiting) > MOST_WAITING):
+            if not (done or last or len(self._waiting) > MAX_WAITING):
                 return
             self._waiting.popleft()
             self._write(_on_device(row, marks, whole=whole) if done else _without_phases(row))

@@ -41,7 +41,7 @@ SUFFIX: Final = ".rcac"
 STEPS, OPEN_STEP, SAMPLES, EVENT = b"s", b"o", b"m", b"e"
 _MARKER = b"\xf5RCA"
 _BLOCK = struct.Struct("<4scII")
-_MOST_BLOCK_BYTES = 1 << 26
+_MAX_BLOCK_BYTES = 1 << 26
 
 
 @dataclass
@@ -208,7 +208,7 @@ def _block_at(body: bytes, place: int) -> tuple[bytes, bytes] | None:
     if place + _BLOCK.size > len(body):
         return None
     marker, kind, length, checksum = _BLOCK.unpack_from(body, place)
-    if marker != _MARKER or length > _MOST_BLOCK_BYTES:
+    if marker != _MARKER or length > _MAX_BLOCK_BYTES:
         return None
     content = body[place + _BLOCK.size : place + _BLOCK.size + length]
     if len(content) != length or zlib.crc32(kind + content) != checksum:

@@ -55,7 +55,7 @@ COLLECTIVES: Final = (
     "send",
 )
 #: Tensors of an output that get a hook, and how deep they are looked for.
-MOST_TENSORS, MOST_DEPTH = 8, 3
+MAX_TENSORS, MAX_DEPTH = 8, 3
 
 
 class TorchHooks:
@@ -236,14 +236,14 @@ def _called_by_distributed() -> bool:
 
 def _tensors(output: Any, kind: type) -> Iterator[Any]:
     """The first tensors in a tensor, sequence, mapping or object with attributes."""
-    return islice(_walk(output, kind, 0), MOST_TENSORS)
+    return islice(_walk(output, kind, 0), MAX_TENSORS)
 
 
 def _walk(output: Any, kind: type, depth: int) -> Iterator[Any]:
     if isinstance(output, kind):
         yield output
         return
-    if depth == MOST_DEPTH or isinstance(output, str | bytes):
+    if depth == MAX_DEPTH or isinstance(output, str | bytes):
         return
     held: Iterable[Any] = ()
     if isinstance(output, Mapping):

@@ -9,11 +9,11 @@ import numpy as np
 from rca.classify.classifier import Classification
 from rca.classify.decision_table import (
     CERTAINLY_UNKNOWN,
-    FEWEST_STEPS,
     MIN_COVERAGE,
     MIN_MARGIN,
     MIN_SHARE,
     MIN_STEPS,
+    MIN_STEPS_OF_ALARM,
     MOSTLY_OPEN,
     OVERWHELMING_CAUSE,
     OVERWHELMING_MODE,
@@ -259,7 +259,7 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
     if not long_enough(features):
         counted = f"{steps} finished step{'s' if steps != 1 else ''}"
         needed = f"of at least {MIN_STEPS} that a verdict needs"
-        unless = f"; from {FEWEST_STEPS} steps on, a fault needs a probability of {SHORT_ALARM:.2f}"
+        unless = f"; from {MIN_STEPS_OF_ALARM} steps on, a fault needs a probability of {SHORT_ALARM:.2f}"
         return _reason("too_short", f"{counted}, {needed}{unless}")
     if mode == "healthy" and not can_show_health(features):
         seen = np.isfinite(features.work.own)

@@ -42,7 +42,7 @@ NOT_LOCATED_CHECK = (
 _SHOWN_METRICS = 2
 
 #: Straggler type -> the most informative family of evidence.
-_MOST_INFORMATIVE = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
+_MAX_INFORMATIVE = {"communication": "nic", "compute": "gpu_clock", "host": "cpu_wait", "input": "storage"}
 
 
 def _wanted(missing: list[str], suspected: str | None) -> list[str]:
@@ -53,7 +53,7 @@ def _wanted(missing: list[str], suspected: str | None) -> list[str]:
     families.sort(
         key=lambda family: (
             family != "phases",
-            family != _MOST_INFORMATIVE.get(suspected or ""),
+            family != _MAX_INFORMATIVE.get(suspected or ""),
             no_gpu and family == "gpu_clock",
         )
     )

@@ -10,17 +10,17 @@ from typing import TypeVar
 
 from rca.diagnosis.result import Cause, Diagnosis, Evidence, Place, Quality, Shared, Straggler
 
-MOST_STRAGGLERS = 64
-MOST_CAUSES = 64
-MOST_ACTIONS = 64
-MOST_NOTES = 50
-MOST_UNKNOWN_METRICS = 100
+MAX_STRAGGLERS = 64
+MAX_CAUSES = 64
+MAX_ACTIONS = 64
+MAX_NOTES = 50
+MAX_UNKNOWN_METRICS = 100
 #: Longest text, such as a note or the name of a metric, in characters.
-LONGEST_TEXT = 400
+MAX_TEXT_LENGTH = 400
 #: Characters of all ranks and nodes of an answer together. All 10,240 ranks of a job take 60,000.
 PLACE_CHARACTERS = 500_000
 #: Every list of ranks or nodes keeps its first few.
-LEAST_PLACES = 8
+MIN_PLACES = 8
 #: Characters of a node in JSON besides its name; of a rank it is the comma.
 _QUOTED = 3
 
@@ -33,11 +33,9 @@ _Observation = TypeVar("_Observation", bound=Evidence)
 def within_limits(diagnosis: Diagnosis) -> Diagnosis:
     """The diagnosis with lists and texts within the limits; the same object if they are."""
     limits = _Limits(dict(diagnosis.left_out))
-    stragglers = limits.places(
-        "stragglers", limits.first(diagnosis.stragglers, MOST_STRAGGLERS, "stragglers")
-    )
-    causes = limits.places("causes", limits.first(diagnosis.causes, MOST_CAUSES, "causes"))
-    actions = limits.first(diagnosis.actions, MOST_ACTIONS, "actions")
+    stragglers = limits.places("stragglers", limits.first(diagnosis.stragglers, MAX_STRAGGLERS, "stragglers"))
+    causes = limits.places("causes", limits.first(diagnosis.causes, MAX_CAUSES, "causes"))
+    actions = limits.first(diagnosis.actions, MAX_ACTIONS, "actions")
     quality = limits.quality(diagnosis.quality)
     next_check = _short(diagnosis.next_check)
     if limits.left_out == diagnosis.left_out and not limits.shortened and next_check == diagnosis.next_check:
@@ -88,8 +86,8 @@ class _Limits:
 
     def quality(self, quality: Quality) -> Quality:
         """The data quality with the first unknown metrics and notes."""
-        unknown = self.first(quality.unknown_metrics, MOST_UNKNOWN_METRICS, "quality.unknown_metrics")
-        notes = self.first(quality.notes, MOST_NOTES, "quality.notes")
+        unknown = self.first(quality.unknown_metrics, MAX_UNKNOWN_METRICS, "quality.unknown_metrics")
+        notes = self.first(quality.notes, MAX_NOTES, "quality.notes")
         update = {
             "unknown_metrics": [self._text(name) for name in unknown],
             "notes": [self._text(note) for note in notes],
@@ -122,7 +120,7 @@ class _Limits:
         used = n_fit = 0
         for n_fit, place in enumerate(places):
             size = len(place) + _QUOTED if isinstance(place, str) else len(str(place)) + 1
-            if n_fit >= LEAST_PLACES and used + size > self._characters:
+            if n_fit >= MIN_PLACES and used + size > self._characters:
                 break
             used += size
         else:
@@ -137,4 +135,4 @@ class _Limits:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
+    return text if len(text) <= MAX_TEXT_LENGTH else text[: MAX_TEXT_LENGTH - 1] + "…"

@@ -15,7 +15,7 @@ import numpy as np
 from rca.classify.decision_table import (
     BASELINE_ALARM,
     MAJORITY_OF_STEPS,
-    MOST_STEPS,
+    MAX_STEPS,
     MUCH_SLOWER,
     SLOWER,
     STEPS_BEFORE,
@@ -187,7 +187,7 @@ def _is_all_along(both_features: FeatureSet, first: int) -> bool:
     if now.all():
         # The few earlier steps were counted as warm-up.
         return False
-    return bool(slow[now].mean() >= MOST_STEPS and slow[~now].mean() <= STEPS_BEFORE)
+    return bool(slow[now].mean() >= MAX_STEPS and slow[~now].mean() <= STEPS_BEFORE)
 
 
 def _adopt_comparison(

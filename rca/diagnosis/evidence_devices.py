@@ -23,7 +23,7 @@ _RESOURCES = ("nic", "fabric", "storage")
 #: Channels whose series name a device.
 DEVICE_CHANNELS = frozenset(each.channel for name in _RESOURCES for each in RESOURCES[name])
 #: Causes whose evidence is looked up.
-MOST_CAUSES = 4
+MAX_CAUSES = 4
 
 
 def with_devices(diagnosis: Diagnosis, window: Window) -> Diagnosis:
@@ -34,7 +34,7 @@ def with_devices(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     diagnosis : Diagnosis
         With the times of its stragglers.
     """
-    wanted = {each.signal for cause in diagnosis.causes[:MOST_CAUSES] for each in cause.evidence}
+    wanted = {each.signal for cause in diagnosis.causes[:MAX_CAUSES] for each in cause.evidence}
     wanted &= DEVICE_CHANNELS
     if not wanted or window.metrics.num_rows == 0:
         return diagnosis
@@ -52,10 +52,10 @@ def with_devices(diagnosis: Diagnosis, window: Window) -> Diagnosis:
         return diagnosis
     series = SeriesSet.from_window(replace(window, metrics=rows))
     causes = []
-    for cause in diagnosis.causes[:MOST_CAUSES]:
+    for cause in diagnosis.causes[:MAX_CAUSES]:
         evidence = [_with_device(each, cause, diagnosis, series, window) for each in cause.evidence]
         causes.append(cause.model_copy(update={"evidence": evidence}))
-    return diagnosis.model_copy(update={"causes": [*causes, *diagnosis.causes[MOST_CAUSES:]]})
+    return diagnosis.model_copy(update={"causes": [*causes, *diagnosis.causes[MAX_CAUSES:]]})
 
 
 def _with_device(

@@ -23,7 +23,7 @@ USUAL_QUANTILE = 0.35
 #: times the quiet steps' usual deviation.
 FLAPPING, DEVIATIONS = 0.05, 8.0
 #: A program's own cycle has at most so many steps, occurs so often, and holds in this share of all steps.
-LONGEST_CYCLE, MIN_CYCLES, REGULAR = 20, 3, 0.95
+MAX_CYCLE, MIN_CYCLES, REGULAR = 20, 3, 0.95
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -270,7 +270,7 @@ def _by_program(slow: BoolArray) -> bool:
 
     A lasting fault repeats in the next step at least as often.
     """
-    shifts = range(2, min(LONGEST_CYCLE, slow.size // MIN_CYCLES) + 1)
+    shifts = range(2, min(MAX_CYCLE, slow.size // MIN_CYCLES) + 1)
     next_step = np.mean(slow[1:] == slow[:-1])
     return any(REGULAR <= np.mean(slow[by:] == slow[:-by]) > next_step for by in shifts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.decision_table import FOUND_SLOW, GONE, UNKNOWN_MODE, VERY_LOUD
-from rca.diagnosis.answer_limits import MOST_STRAGGLERS
+from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import PEERS, described
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
@@ -83,7 +83,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     """
     compared = MachineComparison.from_window(window)
     found = sorted(compared.outliers, key=lambda each: -_probability(each))
-    outliers = found[:MOST_STRAGGLERS]
+    outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
     mode, probability = _mode(outliers)
     return untimed_diagnosis(

@@ -11,7 +11,7 @@ import numpy as np
 from rca.arrays import BoolArray
 from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
 from rca.collect.exits import TERMINATED_CODES
-from rca.diagnosis.answer_limits import MOST_STRAGGLERS
+from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -80,7 +80,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         first, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
     found = [list(each) for each in groups_of(ranks, window.job.topology)]
-    groups = found[:MOST_STRAGGLERS]
+    groups = found[:MAX_STRAGGLERS]
     causes = [
         Cause(
             cause=name,

@@ -23,7 +23,7 @@ _VERDICT = (
     "next_check",
 )
 #: Largest share of a step that may be lost, whatever the parts add up to.
-MOST_LOST = 0.95
+MAX_LOST = 0.95
 
 
 def merge_diagnoses(
@@ -92,7 +92,7 @@ def adopt_segment_verdict(
         As in `merge_diagnoses`.
     """
     lost = part.slowdown.seconds_per_step or 0.0
-    scale = min(share, MOST_LOST * measured / lost) if lost > 0 else share
+    scale = min(share, MAX_LOST * measured / lost) if lost > 0 else share
     seconds = {
         "ratio": measured / (measured - scale * lost),
         "seconds_per_step": scale * lost,
@@ -205,7 +205,7 @@ def _slowdown(
     known, (low, high) = before.seconds_per_step or 0.0, before.interval or (0.0, 0.0)
     rest = known - _seconds_of(old)
     unseen = max(0.0, _seconds_of(added) - max(0.0, rest))
-    seconds = max(known, min(known + unseen, MOST_LOST * measured))
+    seconds = max(known, min(known + unseen, MAX_LOST * measured))
     grown = seconds - known
     return before.model_copy(
         update={

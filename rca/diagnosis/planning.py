@@ -19,9 +19,9 @@ from rca.window.job import Job, Topology
 from rca.window.window import Window
 
 #: Answers list this many actions besides the first remedies of their causes.
-MOST_ALTERNATIVES = 4
+MAX_ALTERNATIVES = 4
 #: Largest global batch of a hint that is used.
-MOST_SAMPLES = 1e8
+MAX_SAMPLES = 1e8
 #: A fault is over if it ended this share of the window's steps before its end.
 QUIET_END = 0.1
 #: Reasons of abstention that leave the first cause named.
@@ -78,7 +78,7 @@ def with_actions(diagnosis: Diagnosis, window: Window, *, site: Site) -> Diagnos
     remedies.sort(key=lambda each: min(order[name] for name in each.causes))
     others = [each for each in options if each not in remedies]
     kept = [
-        each for place, each in enumerate(others) if place < MOST_ALTERNATIVES or each.action == planned.first
+        each for place, each in enumerate(others) if place < MAX_ALTERNATIVES or each.action == planned.first
     ]
     actions = [_action(each) for each in [*remedies, *kept]]
     recommended = Recommendation(action=planned.first, why=planned.why) if diagnosis.causes else None
@@ -149,7 +149,7 @@ def _from_job(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
     """The recovery facts that a job gives as hints."""
     return {
         "hints": Site.of_job(job, _step_seconds(diagnosis)),
-        "global_batch": positive_hint(job, "global_batch_size", most=MOST_SAMPLES),
+        "global_batch": positive_hint(job, "global_batch_size", most=MAX_SAMPLES),
     }
 
 

@@ -16,7 +16,7 @@ from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
-from rca.classify.decision_table import LIKELIER_THAN_NOT, MOST_OF_EXCESS
+from rca.classify.decision_table import LIKELIER_THAN_NOT, MAIN_SHARE_OF_EXCESS
 from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
 from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
@@ -225,7 +225,7 @@ def _charges(
     left = _left_over(charged, means)
     # Without excess, or without a known share of it, there is nothing for `unknown` to explain.
     still_open = sum(means[name] * share for name, share in left.items())
-    if unknown > max(known) and still_open >= MOST_OF_EXCESS * sum(means.values()):
+    if unknown > max(known) and still_open >= MAIN_SHARE_OF_EXCESS * sum(means.values()):
         found[UNKNOWN] = (unknown, left)
     return found
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rca.classify.decision_table import LEAST_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
+from rca.classify.decision_table import MIN_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
 from rca.diagnosis.advice import LEFT_CHECK
-from rca.diagnosis.answer_limits import MOST_STRAGGLERS
+from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.result import (
@@ -64,7 +64,7 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
     progress = CollectiveProgress.from_window(window)
     missing = [int(rank) for rank in np.flatnonzero(progress.missing)]
     found = groups_of(progress.missing, window.job.topology)
-    groups = [list(ranks) for ranks in found[:MOST_STRAGGLERS]]
+    groups = [list(ranks) for ranks in found[:MAX_STRAGGLERS]]
     causes = by_expected_cost([cause for ranks in groups for cause in _causes(window, progress, ranks)])
     reason = _reason(window, progress, missing, causes)
     mode, probability = _mode(progress, certain=reason is None or reason.code == "cause_not_certain")
@@ -105,7 +105,7 @@ def _reason(
         found = "nobody_stands_out", _NOBODY
     elif len(missing) >= (waiting := int(progress.waiting.sum())):
         found = "undecided_mode", _FEW_WAIT.format(waiting=waiting, missing=len(missing))
-    elif (wait := _longest_wait(window, progress)) < LEAST_WAIT:
+    elif (wait := _longest_wait(window, progress)) < MIN_WAIT:
         found = "undecided_mode", _SHORT_WAIT.format(seconds=wait)
     elif causes[0].probability < NAMED_OF_COLLECTIVE * RIGHT_RANKS:
         without = [rank for rank in missing if not progress.recorded[rank]]

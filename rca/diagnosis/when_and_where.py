@@ -17,7 +17,7 @@ from rca.window.job import Job, RankPlace
 from rca.window.window import Window
 
 #: A component lists the places of so many ranks.
-MOST_PLACES = 16
+MAX_PLACES = 16
 #: A straggler that is late until at most so many steps before the window's end still lasts.
 MAX_STEPS_AFTER = 3
 
@@ -39,9 +39,9 @@ def completed(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     blamed["causes"] = [each.ranks for each in diagnosis.causes]
     for name, found in blamed.items():
         left_out |= {
-            f"{name}[{position}].places": len(ranks) - MOST_PLACES
+            f"{name}[{position}].places": len(ranks) - MAX_PLACES
             for position, ranks in enumerate(found)
-            if len(ranks) > MOST_PLACES
+            if len(ranks) > MAX_PLACES
         }
     since, until = _span_of_trouble(diagnosis, stragglers)
     return diagnosis.model_copy(
@@ -94,8 +94,8 @@ class Places:
         self._listed: Mapping[int, RankPlace] = {each.rank: each for each in job.ranks or ()}
 
     def of(self, ranks: Sequence[int]) -> list[Place]:
-        """Places of the first `MOST_PLACES` of these ranks."""
-        return [self._of(rank) for rank in ranks[:MOST_PLACES]]
+        """Places of the first `MAX_PLACES` of these ranks."""
+        return [self._of(rank) for rank in ranks[:MAX_PLACES]]
 
     def _of(self, rank: int) -> Place:
         topology, listed = self._topology, self._listed.get(rank)

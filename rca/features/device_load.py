@@ -17,13 +17,13 @@ from rca.robust import zero_if_nan
 #: Phases in which a rank's device has nothing to do.
 HOST_PHASES = ("data_loading_seconds", "checkpoint_seconds", "gc_seconds")
 #: A device that is idle for a larger share of its steps is not under load.
-MOST_IDLE = 0.5
+MAX_IDLE = 0.5
 #: Channel of activity -> its lowest mean under load, in its own unit.
-LEAST_ACTIVITY: Mapping[str, float] = {"sm_active": 0.1, "gpu_util": 20.0}
+MIN_ACTIVITY: Mapping[str, float] = {"sm_active": 0.1, "gpu_util": 20.0}
 #: Channel of the state that an idle device lowers, down to this value.
 IDLED, LOWEST = "pcie_gen", 1.0
 #: A fault costs a whole generation. A mean that is lower by less comes from single samples of an idle device.
-LEAST_LOST = 0.75
+MIN_LOST = 0.75
 
 
 @dataclass(frozen=True)
@@ -73,21 +73,21 @@ def link_maximum(
     stated = inside.get(highest)
     maximum = best if stated is None else np.where(np.isfinite(stated), stated, best)
     idle = np.full(reached.shape, np.nan) if load is None else load.idle
-    loaded = idle <= MOST_IDLE
+    loaded = idle <= MAX_IDLE
     active = _active(inside)
     if active is not None:
-        loaded = np.where(np.isfinite(active), (active > 0) & ~(idle > MOST_IDLE), loaded)
+        loaded = np.where(np.isfinite(active), (active > 0) & ~(idle > MAX_IDLE), loaded)
     if channel == IDLED:
         maximum = maximum - np.nan_to_num(idle) * np.maximum(maximum - LOWEST, 0.0)
         current = inside[channel]
-        maximum = np.where(maximum - current < LEAST_LOST, current, maximum)
+        maximum = np.where(maximum - current < MIN_LOST, current, maximum)
     return np.where(loaded, maximum, np.nan)
 
 
 def _active(inside: Mapping[str, FloatArray]) -> FloatArray | None:
     """1 where a device is active, 0 where not, NaN where it is unknown; None without any such signal."""
     found: FloatArray | None = None
-    for name, least in LEAST_ACTIVITY.items():
+    for name, least in MIN_ACTIVITY.items():
         values = inside.get(name)
         if values is None:
             continue

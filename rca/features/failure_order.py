@@ -20,7 +20,7 @@ from rca.window.node_names import same_nodes
 from rca.window.window import Window
 
 #: Collectives that wait for a lost peer time out within half an hour, seconds.
-LONGEST_WAIT = 1800.0
+MAX_WAIT = 1800.0
 #: Logs round to seconds, and clocks of nodes differ, seconds.
 SAME_MOMENT = 1.0
 #: A checkpoint may still be written so long after a process died, seconds.
@@ -93,7 +93,7 @@ def failed_elsewhere(failures: Sequence[Event], origin: BoolArray, topology: Top
     return [
         each
         for each in failures
-        if first - LONGEST_WAIT <= each.time <= first + SAME_MOMENT
+        if first - MAX_WAIT <= each.time <= first + SAME_MOMENT
         and not origin[ranks_named(each, topology)].any()
         and _may_end_others(each)
     ]

@@ -36,7 +36,7 @@ MAX_STEPS_BEHIND = 100.0
 MAX_NOISE_UNITS = 200.0
 
 #: Most ranks of a node or tensor group that are compared with each other.
-MOST_MATES = 4_096
+MAX_MATES = 4_096
 
 
 def rank_features(
@@ -287,5 +287,5 @@ def _smallest_peer_excess(episodes: LateEpisodes, excess: FloatArray, group: Int
 
     NaN if there are none, or more than any machine has: all pairs are compared.
     """
-    groups = [members for members in group_members(group) if 2 <= members.size <= MOST_MATES]
+    groups = [members for members in group_members(group) if 2 <= members.size <= MAX_MATES]
     return episodes.smallest_of_peers(excess, groups)

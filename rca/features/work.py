@@ -36,7 +36,7 @@ MAX_WARMUP_STEPS = 5
 #: Time outside timers is unusual beyond this multiple of its median and this share of a usual step.
 UNUSUAL_RATIO, UNUSUAL_SHARE = 1.5, 0.02
 #: A program pauses in every n-th step; the cycle has to repeat so often.
-FEWEST_CYCLES = 2
+MIN_CYCLES = 2
 
 
 class LostTime(NamedTuple):
@@ -159,7 +159,7 @@ class Work:
         usual = UNUSUAL_RATIO * max(float(np.median(known)), 0.0) + UNUSUAL_SHARE * self.step_reference
         above = np.maximum(np.nan_to_num(series) - usual, 0.0)
         apart = np.diff(self.steps[np.flatnonzero(above)])
-        planned = apart.size >= FEWEST_CYCLES and bool(np.ptp(apart) == 0)
+        planned = apart.size >= MIN_CYCLES and bool(np.ptp(apart) == 0)
         return LostTime(float(above.sum()) / self.steps.size, planned=planned)
 
     @classmethod

@@ -10,13 +10,13 @@ from rca.robust import nan_mean
 from rca.runtime.stragglar.cost import Link, predicted_saving, rounds_seconds
 
 #: Fewer ranks have no rank to spread finished chunks to.
-LEAST_RANKS = 3
+MIN_RANKS = 3
 #: More ranks reduce in groups; the window does not show the time of each.
-MOST_RANKS = 256
+MAX_RANKS = 256
 #: Fewer steps show no persistence.
-LEAST_STEPS = 10
+MIN_STEPS = 10
 #: A smaller gain is within the noise of a step.
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 
 
 class StragglerAwareAllReduce(SingleAction):
@@ -38,11 +38,11 @@ class StragglerAwareAllReduce(SingleAction):
         if topology.n_stages > 1 or topology.n_workers < topology.n_ranks:
             return "needs one data-parallel group of all ranks"
         n = topology.n_ranks
-        if not LEAST_RANKS <= n <= MOST_RANKS:
-            return f"needs {LEAST_RANKS} to {MOST_RANKS} ranks in one all-reduce"
+        if not MIN_RANKS <= n <= MAX_RANKS:
+            return f"needs {MIN_RANKS} to {MAX_RANKS} ranks in one all-reduce"
         known = np.isfinite(replay.own).all(axis=0) & np.isfinite(replay.transfer)
-        if known.sum() < LEAST_STEPS:
-            return f"needs {LEAST_STEPS} steps that all ranks finished"
+        if known.sum() < MIN_STEPS:
+            return f"needs {MIN_STEPS} steps that all ranks finished"
         transfer = float(nan_mean(replay.transfer[None, known], axis=1)[0])
         if not transfer > 0:
             return "no transfer is exposed: communication is hidden behind computation"
@@ -52,7 +52,7 @@ class StragglerAwareAllReduce(SingleAction):
         saving = predicted_saving(replay.own[:, known], 1.0, link, step_seconds=step)
         if not saving.worth_it:
             return saving.reason
-        if saving.seconds < LEAST_SHARE * step:
+        if saving.seconds < MIN_SHARE * step:
             return f"saves {saving.seconds / step:.2%} of a step"
         ranks = [] if saving.straggler is None else [saving.straggler]
         # Where messages are buffered, rounds overlap, at most until the straggler's link never idles.

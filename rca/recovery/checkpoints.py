@@ -15,9 +15,9 @@ from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
 
 #: Share of a usual step from which the slowest rank has written a checkpoint in a step.
-LEAST_CHECKPOINT = 0.01
+MIN_CHECKPOINT = 0.01
 #: A smaller gain is not worth a change.
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 
 
 class CheckpointInterval(SingleAction):
@@ -41,7 +41,7 @@ class CheckpointInterval(SingleAction):
         cost = float(written.mean())
         best = sqrt(2 * cost * between)
         saved = step * (lost_share(cost, interval, between) - lost_share(cost, best, between))
-        if saved < LEAST_SHARE * step:
+        if saved < MIN_SHARE * step:
             return f"the interval of {interval:,.0f} s is near the best one of {best:,.0f} s"
         return option(
             self,
@@ -63,7 +63,7 @@ def checkpoints(seconds: FloatArray, step: float) -> FloatArray:
         Mean step.
     """
     slowest: FloatArray = np.fmax.reduce(seconds, axis=0)
-    return slowest[np.nan_to_num(slowest) > LEAST_CHECKPOINT * step]
+    return slowest[np.nan_to_num(slowest) > MIN_CHECKPOINT * step]
 
 
 def lost_share(cost: float, interval: float, between: float) -> float:

@@ -16,7 +16,7 @@ from rca.window.causes import STOP_CAUSES
 #: Probability that the isolated nodes hold the fault, from which no further node is isolated.
 COVERED = 0.95
 #: Least probability of the set, and of each suspect in it.
-LEAST_CHANCE, LEAST_SUSPECT = 0.5, 0.1
+MIN_CHANCE, MIN_SUSPECT = 0.5, 0.1
 
 
 class IsolateSuspects(SingleAction):
@@ -35,7 +35,7 @@ class IsolateSuspects(SingleAction):
         nodes = sorted({node for each in covered for node in each.nodes})
         if len(nodes) < 2:
             return "fewer than two nodes with signals of a machine fault are suspected"
-        if chance < LEAST_CHANCE:
+        if chance < MIN_CHANCE:
             return f"the likeliest nodes hold the fault with probability {chance:.2f} only"
         saved = situation.lost
         known = situation.mode == "fail_slow" and saved > 0
@@ -59,7 +59,7 @@ def covering_suspects(suspects: Sequence[Suspect]) -> tuple[list[Suspect], float
     Suspects are alternatives: one of them is at fault. Unlikely ones are not isolated.
     """
     total = max(sum(each.probability for each in suspects), 1.0)
-    likely = [each for each in suspects if each.nodes and each.probability >= LEAST_SUSPECT]
+    likely = [each for each in suspects if each.nodes and each.probability >= MIN_SUSPECT]
     kept: list[Suspect] = []
     chance = 0.0
     for each in sorted(likely, key=lambda one: -one.probability):

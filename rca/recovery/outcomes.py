@@ -13,7 +13,7 @@ from rca.recovery.situation import Interval
 
 Outcome = Literal["pending", "helped", "did_not_help", "unclear"]
 #: Windows after an action from which its gain is judged, and most windows on either side.
-FEWEST_AFTER, MOST_WINDOWS = 3, 6
+MIN_AFTER, MAX_WINDOWS = 3, 6
 #: Two-sided level of the intervals of gains.
 LEVEL = 0.9
 #: An action helped if it gains at least this share of what was expected,
@@ -23,7 +23,7 @@ FAILED_SHARE = 0.5
 #: Incidents without any correction that count beside the observed ones.
 PRIOR_INCIDENTS = 4.0
 #: A prediction is corrected by at most this factor.
-LARGEST_FACTOR = 2.0
+MAX_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def correction(gains: Mapping[str, Sequence[tuple[float, float]]]) -> Correction
     for uses in gains.values():
         known = [observed / predicted for observed, predicted in uses if predicted > 0]
         if known:
-            ratios.append(min(max(median(known), 0.0), LARGEST_FACTOR))
+            ratios.append(min(max(median(known), 0.0), MAX_FACTOR))
     if not ratios:
         return Correction(0, None, 1.0)
     middle = median(ratios)

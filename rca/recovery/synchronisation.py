@@ -15,15 +15,15 @@ from rca.recovery.option import Gain, Option, SingleAction, Weight, option
 from rca.recovery.situation import Situation
 from rca.robust import group_members, largest_of_each, nan_mean, nan_median
 from rca.runtime.star.price import grouped_step_seconds, partial_updates
-from rca.runtime.star.selector import GROUPED, MOST_WORKERS, Selector
+from rca.runtime.star.selector import GROUPED, MAX_WORKERS, Selector
 
 #: Backup workers drop the gradients of at most this share of the workers, but of one at least.
-MOST_DROPPED = 0.1
+MAX_DROPPED = 0.1
 #: Two groups of workers differ if their usual times differ by this share: STAR's rule for a straggler.
 GROUPS_APART = 0.2
 Groups = tuple[tuple[int, ...], ...]
 #: Fewer workers than this have no part worth waiting for alone.
-LEAST_WORKERS = 3
+MIN_WORKERS = 3
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class SynchronisedWorkers:
         noise, batch = situation.site.gradient_noise_scale, situation.global_batch
         steps = self.seconds + self.transfer
         known = bool((nan_median(steps, axis=1) > 0).all())
-        if noise is not None and batch is not None and known and self.n <= MOST_WORKERS:
+        if noise is not None and batch is not None and known and self.n <= MAX_WORKERS:
             return Selector.shipped().choose(steps, batch / self.n, noise, kinds=GROUPED).groups
         slow = self.slower_group()
         fast = np.setdiff1d(np.arange(self.n), slow)
@@ -94,8 +94,8 @@ class SynchronisedWorkers:
         if topology.n_stages > 1:
             return "the stages of a pipeline depend on each other's output"
         groups = group_members(topology.worker)
-        if len(groups) < LEAST_WORKERS:
-            return f"needs {LEAST_WORKERS} or more workers"
+        if len(groups) < MIN_WORKERS:
+            return f"needs {MIN_WORKERS} or more workers"
         # Groups are in the order of the workers' numbers.
         return cls(largest_of_each(replay.own, topology.worker), replay.transfer, groups)
 
@@ -111,7 +111,7 @@ class BackupWorkers(SingleAction):
         if isinstance(workers, str):
             return workers
         n = workers.n
-        most = max(int(n * MOST_DROPPED), 1)
+        most = max(int(n * MAX_DROPPED), 1)
         penalties = [_partial_updates((n - dropped) / n, situation) for dropped in range(1, most + 1)]
         changed = workers.without_last(most) * np.array(penalties)[:, None]
         means = nan_mean(changed, axis=1)

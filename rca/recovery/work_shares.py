@@ -16,7 +16,7 @@ from rca.whatif.phases.phase_replay import PhaseReplay
 #: Steps from which batch sizes are set and for which they hold: the short window of AntDT's monitor.
 SHORT_WINDOW = 10
 #: Least and largest batch of a worker, relative to an equal share. The upper one stands for its memory.
-LEAST_SHARE, MOST_SHARE = 0.5, 1.5
+MIN_SHARE, MAX_SHARE = 0.5, 1.5
 #: Parts of an equal share that move where the number of samples is not known.
 PARTS = 4096
 #: Phases whose time grows with the batch.
@@ -132,8 +132,8 @@ def equal_finish(fixed: FloatArray, scales: FloatArray, samples: int | None = No
         each / scales[known],
         total,
         fixed=np.maximum(fixed[known], 0.0),
-        least=max(math.floor(LEAST_SHARE * each), 1),
-        most=math.ceil(MOST_SHARE * each),
+        least=max(math.floor(MIN_SHARE * each), 1),
+        most=math.ceil(MAX_SHARE * each),
     )
     shares[known] = sizes / (total / int(known.sum()))
     return shares

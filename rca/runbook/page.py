@@ -32,7 +32,7 @@ from rca.runbook.summary import Summary, action_phrase
 from rca.window.causes import SPECS
 from rca.window.causes import UNKNOWN as UNEXPLAINED
 
-_MOST_UNKNOWN_METRICS = 12
+_MAX_UNKNOWN_METRICS = 12
 #: Added where the evidence as a whole favours the other cause.
 CLOSE_CALL = "; the model's observations point to the other one, so check both"
 #: Log-odds from which the evidence favours the other cause: three to two.
@@ -299,9 +299,9 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     if quality.events_used or quality.events_unused:
         lines.append((f"{count(quality.events_used, 'event')} used, {quality.events_unused:,} not.",))
     if quality.unknown_metrics:
-        shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MOST_UNKNOWN_METRICS])
+        shown = joined((name(metric),) for metric in quality.unknown_metrics[:_MAX_UNKNOWN_METRICS])
         n_unknown = len(quality.unknown_metrics) + diagnosis.left_out.get("quality.unknown_metrics", 0)
-        rest = n_unknown - _MOST_UNKNOWN_METRICS
+        rest = n_unknown - _MAX_UNKNOWN_METRICS
         more = f" and {rest:,} more" if rest > 0 else ""
         lines.append(("Metrics not in the signal catalogue: ", *shown, f"{more}."))
     lines.extend((clean(note),) for note in quality.notes)

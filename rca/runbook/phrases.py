@@ -10,10 +10,10 @@ from rca.runbook.numbers import count, rank_list
 from rca.window.catalogue import channels, resolve
 from rca.window.names import UNSEEN
 
-_LONGEST_NAME = 120
-_MOST_NODES = 4
+_MAX_NAME_LENGTH = 120
+_MAX_NODES = 4
 #: Runs of ranks in one list.
-_MOST_RUNS = 8
+_MAX_RUNS = 8
 # Lone surrogates, too: a text of JSON may have them.
 _UNPRINTABLE = UNSEEN | {"Cs"}
 
@@ -51,7 +51,7 @@ def clean(text: str) -> str:
 def name(text: str) -> Name:
     """Clean a user's string and cut it to a length a page can hold."""
     shown = clean(text) or "(empty)"
-    return Name(shown if len(shown) <= _LONGEST_NAME else shown[: _LONGEST_NAME - 1] + "…")
+    return Name(shown if len(shown) <= _MAX_NAME_LENGTH else shown[: _MAX_NAME_LENGTH - 1] + "…")
 
 
 #: Failures that events report, as evidence names them.
@@ -94,8 +94,8 @@ def joined(phrases: Iterable[Phrase], separator: str = ", ") -> Phrase:
 
 def node_names(nodes: Sequence[str]) -> Phrase:
     """Node names, the first few in full and the rest counted."""
-    shown = joined((name(node),) for node in nodes[:_MOST_NODES])
-    rest = len(nodes) - _MOST_NODES
+    shown = joined((name(node),) for node in nodes[:_MAX_NODES])
+    rest = len(nodes) - _MAX_NODES
     return (*shown, f" and {rest:,} more") if rest > 0 else shown
 
 
@@ -133,7 +133,7 @@ def all_ranks(span: WindowSpan) -> Phrase:
 def _ranks(ranks: Sequence[int]) -> str:
     """``rank 6`` or ``ranks 0-7,12``; of many runs the first, and the number of the others."""
     runs = rank_list(ranks).split(",")
-    shown = runs[:_MOST_RUNS]
+    shown = runs[:_MAX_RUNS]
     hidden = len(set(ranks)) - sum(_length(run) for run in shown)
     more = f" and {hidden:,} more" if hidden else ""
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {','.join(shown)}{more}"

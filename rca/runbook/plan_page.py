@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 HEADER = ("Action", "On", "Saves per step", "Costs once", "Pays off after", "Due", "Cause is right")
-_MOST_CERTAIN = 0.999
+_MAX_CERTAIN = 0.999
 #: Nodes named in a table; the JSON has all.
-MOST_NODES = 4
+MAX_NODES = 4
 
 
 def headline(plan: Plan) -> str:
@@ -88,14 +88,14 @@ def _cells(option: Option) -> tuple[str, ...]:
         after,
         due,
         # A cause that was found by a model is never certain.
-        probability(min(option.chance, _MOST_CERTAIN)),
+        probability(min(option.chance, _MAX_CERTAIN)),
     )
 
 
 def _places(option: Option) -> str:
     if option.nodes:
-        shown = ", ".join(option.nodes[:MOST_NODES])
-        more = len(option.nodes) - MOST_NODES
+        shown = ", ".join(option.nodes[:MAX_NODES])
+        more = len(option.nodes) - MAX_NODES
         return shown + (f" and {more} more" if more > 0 else "")
     if not option.ranks:
         return "the job"

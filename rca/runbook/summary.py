@@ -28,8 +28,8 @@ from rca.window.causes import UNKNOWN, CauseOwner
 from rca.window.names import DROPPED_COLUMNS
 
 #: Lines of evidence in a summary.
-MOST_REASONS = 3
-_MOST_OWNERS = 3
+MAX_REASONS = 3
+_MAX_OWNERS = 3
 _OWNERS: dict[CauseOwner, str] = {
     "infrastructure": "infrastructure",
     "workload": "workload",
@@ -57,7 +57,7 @@ class Summary:
     runbook : Phrase
         The command that shows the runbook of the first cause, with the window's path if that is given.
     why : tuple of Phrase
-        The observations that say most, at most `MOST_REASONS`.
+        The observations that say most, at most `MAX_REASONS`.
     lost : Phrase
         GPU-hours in this window.
     sure : Phrase
@@ -235,7 +235,7 @@ def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
         found = diagnosis.failure_mode_evidence
     # Sorting is stable, so each kind keeps its order.
     ordered = sorted(found, key=lambda each: (each.direction == "against", each.signal not in channels()))
-    return tuple(evidence_line(each, brief=True) for each in ordered[:MOST_REASONS])
+    return tuple(evidence_line(each, brief=True) for each in ordered[:MAX_REASONS])
 
 
 def _lost(diagnosis: Diagnosis) -> Phrase:
@@ -282,7 +282,7 @@ def _owner(diagnosis: Diagnosis) -> Phrase:
     owners = {cause.cause: cause.owner for cause in diagnosis.causes}
     if len(set(owners.values())) == 1:
         return (_OWNERS[next(iter(owners.values()))],)
-    shown = list(owners.items())[:_MOST_OWNERS]
+    shown = list(owners.items())[:_MAX_OWNERS]
     return joined((Name(cause), f": {_OWNERS[owner]}") for cause, owner in shown)
 
 

@@ -38,7 +38,7 @@ _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|pt))?$")
 _NANOSECONDS = 1e9
 _MILLISECONDS = 1e3
 #: Names are cut here.
-LONGEST_TEXT = 200
+MAX_TEXT_LENGTH = 200
 #: Members that every dump has, in all versions from 2.0 on.
 _MEMBERS = frozenset({"version", "entries"})
 
@@ -312,7 +312,7 @@ def _seconds(value: Any, unit: float) -> float:
 
 def _text(value: Any) -> str:
     """A text on one line, without control characters."""
-    text = "" if value is None else str(value)[:LONGEST_TEXT]
+    text = "" if value is None else str(value)[:MAX_TEXT_LENGTH]
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 

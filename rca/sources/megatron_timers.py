@@ -28,9 +28,9 @@ from rca.window.schema import METRICS, OPS
 from rca.window.window import Window
 
 #: A window holds the newest reports, and at most so many values (reports x ranks x timers).
-MOST_REPORTS, MOST_VALUES = 2000, 40_000_000
+MAX_REPORTS, MAX_VALUES = 2000, 40_000_000
 #: Digits of an iteration's number that 64 bits hold.
-_LONGEST_NUMBER = 18
+_MAX_NUMBER_LENGTH = 18
 MARKS = re.compile(
     rb"times? across ranks \(ms\):|elapsed time per iteration \(ms\): |^ *time \(ms\) \| ", re.MULTILINE
 )
@@ -130,7 +130,7 @@ class _Log:
         self._current, self._timer = None, ""
         if elapsed is None:
             return
-        if len(digits) > _LONGEST_NUMBER:
+        if len(digits) > _MAX_NUMBER_LENGTH:
             raise InvalidInput(
                 f"{line.path.name}: no job has so many iterations, in the line {cut(line.text.strip())!r}",
                 hint="the line may be damaged: take it out of the log",
@@ -143,7 +143,7 @@ class _Log:
             self.repeated += 1
             del self.reports[number]
         self._current = self.reports[number] = _Report(line.time, float(elapsed) / 1e3)
-        while len(self.reports) > MOST_REPORTS or (self.values > MOST_VALUES and len(self.reports) > 1):
+        while len(self.reports) > MAX_REPORTS or (self.values > MAX_VALUES and len(self.reports) > 1):
             oldest = self.reports.pop(next(iter(self.reports)))
             self.values -= sum(map(len, oldest.timers.values()))
             self.dropped += 1

@@ -24,7 +24,7 @@ from rca.window.rows.clock_units import LATEST_SECOND
 from rca.window.window import Window
 
 #: A window holds the newest reports.
-MOST_REPORTS = 2000
+MAX_REPORTS = 2000
 MARKS = re.compile(rb":::MLLOG \{")
 _WANTED = re.compile(rb':::MLLOG \{.*"tracked_stats"')
 _DOCUMENT = re.compile(r":::MLLOG (\{.*\})")
@@ -72,7 +72,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             f"({without} without, {damaged} damaged)",
             hint="throughput alone shows no step; `rca.collect` times the steps of every rank",
         )
-    times: FloatArray = np.array(sorted(set(reports))[-MOST_REPORTS:])
+    times: FloatArray = np.array(sorted(set(reports))[-MAX_REPORTS:])
     start = times[:, 0] - times[:, 1]
     notes = [
         "an MLPerf log has one rank, which stands for the job: it shows no straggler",

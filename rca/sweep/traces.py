@@ -23,7 +23,7 @@ from rca.window.encodings.directory import JOB_FILE
 
 TRACE_SUFFIX = ".parquet"
 #: Largest trace that a cluster gets as bytes. Several wait for each worker, and all are in memory.
-MOST_SENT_BYTES = 64 << 20
+MAX_SENT_BYTES = 64 << 20
 _OPERATIONS = "ops.parquet"
 _TRACE_PREFIX, _META_NAMES = "trace-", (".yaml", ".yml")
 
@@ -123,7 +123,7 @@ def refuse_to_send(found: Sequence[Found]) -> None:
     ------
     InvalidInput
     """
-    large = [each for each in found if each.is_local and each.n_bytes > MOST_SENT_BYTES]
+    large = [each for each in found if each.is_local and each.n_bytes > MAX_SENT_BYTES]
     if large:
         raise InvalidInput(
             f"{large[0].url}: {large[0].n_bytes:,} bytes are too many to send to the workers of a cluster"

@@ -36,7 +36,7 @@ HEALTHY = "healthy"
 #: Of the labels: people found it out.
 SOURCE = "incident"
 #: A window in a smaller share of which a slow cause acts is neither faulty nor healthy.
-LEAST_SHARE = 0.2
+MIN_SHARE = 0.2
 #: Why a window of a job with findings is left out.
 UNCLEAR, WITHOUT_STEPS = "neither faulty nor healthy by the findings", "without steps"
 GONE, UNREADABLE = "no longer there", "that cannot be read"
@@ -149,7 +149,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for each in faults:
         groups.setdefault((each.cause, each.ranks, each.nodes), []).append(each)
-    if any(_share(group, start, end) < LEAST_SHARE for group in groups.values()):
+    if any(_share(group, start, end) < MIN_SHARE for group in groups.values()):
         return None
     stopped = any(each.stops for each in faults)
     known_causes = STOP_CAUSES if stopped else (*SLOW_CAUSES, UNKNOWN)

@@ -166,8 +166,8 @@ def _rank_list(replay: TraceReplay, workers: Iterable[tuple[int, int]]) -> tuple
 
 Description: TypeAlias = Scenario | Mapping[str, Any]
 
-MOST_SCENARIOS = 10_000
-MOST_CHANGES = 100
+MAX_SCENARIOS = 10_000
+MAX_CHANGES = 100
 """Scenarios taken at once, and changes of each."""
 
 
@@ -245,8 +245,8 @@ def described_all(scenarios: object) -> list[Scenario]:
     """
     if not isinstance(scenarios, Sequence) or isinstance(scenarios, (str, bytes)):
         raise InvalidInput("scenarios must be a list", hint='[{"name": ..., "changes": [...]}, ...]')
-    if len(scenarios) > MOST_SCENARIOS:
-        raise TooLarge(f"{len(scenarios):,} scenarios; at most {MOST_SCENARIOS:,} are taken at once")
+    if len(scenarios) > MAX_SCENARIOS:
+        raise TooLarge(f"{len(scenarios):,} scenarios; at most {MAX_SCENARIOS:,} are taken at once")
     described = []
     for position, scenario in enumerate(scenarios):
         try:
@@ -255,8 +255,8 @@ def described_all(scenarios: object) -> list[Scenario]:
             raise InvalidInput(
                 f"scenarios[{position}]: {error.message.removeprefix('scenario: ')}"
             ) from error
-        if len(described[-1].changes) > MOST_CHANGES:
-            raise TooLarge(f"scenarios[{position}] has more than {MOST_CHANGES} changes")
+        if len(described[-1].changes) > MAX_CHANGES:
+            raise TooLarge(f"scenarios[{position}] has more than {MAX_CHANGES} changes")
     return described
 
 

@@ -15,13 +15,13 @@ Interval = tuple[float, float]
 RESAMPLES = 1000
 LEVEL = 0.9
 
-MOST_UNITS = 1000
+MAX_UNITS = 1000
 """Largest number of resampled units. In longer traces a unit is a run of steps, which keeps correlations."""
 
 TOGETHER = 1024
 """Numerators that are resampled together: each takes `RESAMPLES` numbers."""
 
-SMALLEST_LOSS = 1e-3
+MIN_LOSS = 1e-3
 """Share of the step time. A smaller loss is within the error of any replay."""
 
 
@@ -52,7 +52,7 @@ class StepBootstrap:
         """
         if seed < 0:
             raise InvalidInput(f"seed is {seed}", hint="a seed is 0 or larger")
-        n_units = min(n_steps, MOST_UNITS)
+        n_units = min(n_steps, MAX_UNITS)
         drawn = np.random.default_rng(seed).multinomial(
             n_units, np.full(n_units, 1 / n_units), size=RESAMPLES
         )
@@ -101,7 +101,7 @@ def loses(no_delay: FloatArray, ideal: FloatArray) -> bool:
     no_delay, ideal : ndarray of shape (n_steps,), seconds
     """
     lost = no_delay - ideal
-    if not lost.mean() > SMALLEST_LOSS * ideal.mean():
+    if not lost.mean() > MIN_LOSS * ideal.mean():
         return False
     sums = StepBootstrap.of(lost.size, seed=0).sums(lost)
     return bool(np.quantile(sums, _BOUNDS[0]) > 0)

@@ -13,14 +13,14 @@ from rca.whatif.decompose import Decompositions, OperationRemoval
 from rca.whatif.graph.trace_replay import ShapeReplay, TraceReplay
 from rca.whatif.optypes import BACKWARD, FORWARD
 
-SMALLEST_SLOWDOWN = 1.05
+MIN_SLOWDOWN = 1.05
 """Jobs with a smaller slowdown have no findings."""
 DOMINANT_SHARE = 0.5
 SHOWN_RANKS = 8
 SEQUENCE_CORRELATION = 0.9
 SEQUENCE_VARIATION = 0.05
 PAUSE_SHARE = 0.1
-LARGEST_FOR_MICROBATCHES = 50_000_000
+MAX_FOR_MICROBATCHES = 50_000_000
 """Operations. Longer traces are not searched for patterns of microbatches, which need copies of all times."""
 
 PAUSE_FACTOR = 1.5
@@ -31,11 +31,11 @@ def find_patterns(
 ) -> tuple[SlowdownFinding, ...]:
     """Patterns that explain a large share of the slowdown, the costliest first."""
     lost = float(found.no_delay.mean() - found.ideal.mean())
-    if found.no_delay.mean() < SMALLEST_SLOWDOWN * found.ideal.mean():
+    if found.no_delay.mean() < MIN_SLOWDOWN * found.ideal.mean():
         return ()
     findings = [*_hot_workers(replay, found, worker), *_hot_last_stage(replay, found, stage)]
     if _has_microbatches(replay) and (
-        sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES
+        sum(part.times.work.size for part in replay.parts) <= MAX_FOR_MICROBATCHES
     ):
         findings += [*_sequence_lengths(replay, found, lost), *_pauses(replay, found, lost)]
     return tuple(sorted(findings, key=lambda finding: -finding.seconds_per_step))
@@ -54,7 +54,7 @@ def named_ranks(ranks: tuple[int, ...]) -> str:
 
 def unsearched_patterns(replay: TraceReplay) -> list[str]:
     """A note if patterns of microbatches were not searched for."""
-    if sum(part.times.work.size for part in replay.parts) <= LARGEST_FOR_MICROBATCHES:
+    if sum(part.times.work.size for part in replay.parts) <= MAX_FOR_MICROBATCHES:
         return []
     return ["too many operations: patterns of microbatches (sequence lengths, pauses) were not searched for"]
 

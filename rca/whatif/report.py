@@ -19,7 +19,7 @@ from rca.whatif.scenario import Scenario
 Format = Literal["json", "table", "published"]
 
 SHOWN_WORKERS = 10
-MOST_NUMBERS = 5_000_000
+MAX_NUMBERS = 5_000_000
 """Slowdowns per worker and step in one answer; about 50 MB of JSON."""
 
 
@@ -53,17 +53,17 @@ def document(result: WhatIf, extras: Extras) -> dict[str, Any]:
     InvalidInput
         If `worker_steps` is set without `per_step`.
     TooLarge
-        If an answer would have more than `MOST_NUMBERS` of these slowdowns.
+        If an answer would have more than `MAX_NUMBERS` of these slowdowns.
     """
     answer = result.to_dict(per_step=extras.per_step)
     if extras.worker_steps:
         if not extras.per_step:
             raise InvalidInput("workers per step need the steps: set per_step")
         n_numbers = result.workers.seconds.size
-        if n_numbers > MOST_NUMBERS:
+        if n_numbers > MAX_NUMBERS:
             raise TooLarge(
                 f"{result.workers.rank.size:,} workers in {result.steps.size:,} steps are {n_numbers:,} "
-                f"numbers; at most {MOST_NUMBERS:,} are written",
+                f"numbers; at most {MAX_NUMBERS:,} are written",
                 hint="send fewer steps; the mean of every worker is always in the answer",
             )
         ratios = np.round(result.workers.seconds / result.ideal, 6)

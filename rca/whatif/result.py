@@ -16,7 +16,7 @@ from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Worker
 from rca.whatif.bootstrap import Interval, StepBootstrap
 
 FORMAT = 1
-MOST_LEFT_OUT = 0.1
+MAX_LEFT_OUT = 0.1
 """Share of the steps. If more are left out, the result has a warning."""
 
 UNFAITHFUL = 0.05
@@ -99,7 +99,7 @@ class WhatIf:
         if self.fidelity > UNFAITHFUL:
             texts.append(f"replay differs from the measured step time by {self.fidelity:.1%} (more than 5 %)")
         n_steps = self.steps.size + self.left_out
-        if self.left_out > MOST_LEFT_OUT * n_steps:
+        if self.left_out > MAX_LEFT_OUT * n_steps:
             texts.append(f"{self.left_out} of {n_steps} steps could not be replayed and are left out")
         return tuple(texts)
 

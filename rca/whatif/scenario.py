@@ -27,7 +27,7 @@ Base = Literal["measured", "ideal"]
 
 _MERGED = {op.merged for op in OP_TYPES}
 KNOWN_TYPES = frozenset(NAMES) | _MERGED | frozenset(WORK_PHASES) | {"communication_transfer_seconds"}
-LARGEST_VALUE = 1e9
+MAX_VALUE = 1e9
 """Largest factor, or number of seconds. Single-precision times overflow beyond it."""
 
 LISTED = 16
@@ -116,8 +116,8 @@ class Change(_Frozen):
             raise ValueError(f"{self.to!r} {needs} value")
         if self.value is not None and self.value < 0:
             raise ValueError("value must not be negative")
-        if self.value is not None and self.value > LARGEST_VALUE:
-            raise ValueError(f"value must not exceed {LARGEST_VALUE:g}")
+        if self.value is not None and self.value > MAX_VALUE:
+            raise ValueError(f"value must not exceed {MAX_VALUE:g}")
         if self.to == "move_to_stage":
             if self.stage is None or self.select.stages is None or len(self.select.stages) != 1:
                 raise ValueError("'move_to_stage' needs one selected stage and the receiving stage")

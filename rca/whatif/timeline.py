@@ -48,7 +48,7 @@ RESOLUTION = 10
 TRACKS = 100
 """Thread numbers reserved for each stream."""
 
-MOST_WORKERS = 64
+MAX_WORKERS = 64
 """Workers in a timeline. In larger jobs the slowest data ranks are kept."""
 
 
@@ -81,7 +81,7 @@ def timeline(replay: TraceReplay, step: int | None = None) -> dict[str, Any]:
     real_end = real_start + shape.duration[:, :, column]
     work = np.broadcast_to(part.ideal[:, None, None], (shape.n_ops, shape.n_data, 1))
     ideal_start, ideal_end = (times[:, :, 0] for times in end_times(part.graph, work))
-    kept = _slowest_data_ranks(part, column, max(1, MOST_WORKERS // replay.n_stages))
+    kept = _slowest_data_ranks(part, column, max(1, MAX_WORKERS // replay.n_stages))
     origin = float(np.nanmin(real_start))
     events: list[dict[str, Any]] = []
     for variant, (name, start, end) in enumerate(

@@ -44,7 +44,7 @@ STEP_BYTES: dict[Work, int] = {"diagnosis": 500, "replay": 3_000}
 #: Per metric sample in the order of its series; in any other order, or if some are unknown or missing.
 SAMPLE_BYTES, SCATTERED_SAMPLE_BYTES = 40, 105
 #: Per sample of the longest series: a series is averaged as a whole.
-LONGEST_BYTES = 100
+MAX_BYTES = 100
 #: Per series, distinct text, listed rank and event.
 SERIES_BYTES, TEXT_BYTES, PLACE_BYTES, EVENT_BYTES = 290, 250, 1_000, 600
 
@@ -127,7 +127,7 @@ class WindowCounts:
         of_cells = cell * self.cells + STEP_BYTES[work] * self.steps
         of_metrics = (
             sample * self.samples
-            + LONGEST_BYTES * self.longest
+            + MAX_BYTES * self.longest
             + SERIES_BYTES * self.series
             + channel * self.channels * self.ranks
         )

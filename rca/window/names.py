@@ -112,7 +112,7 @@ Line = Annotated[str, Field(json_schema_extra=_SCHEMA), AfterValidator(one_line)
 DROPPED_COLUMNS = "dropped unknown columns"
 _SUFFIX_OF_UNIT = re.compile(r"_(ms|msec|millis|milliseconds|us|usec|micros|ns|nanos|s|sec|secs)$")
 _ALIKE = 0.8
-_MOST_SUGGESTIONS = 3
+_MAX_SUGGESTIONS = 3
 
 
 def meant_names(unknown: Iterable[str], free: Collection[str]) -> dict[str, str]:
@@ -132,6 +132,6 @@ def meant_names(unknown: Iterable[str], free: Collection[str]) -> dict[str, str]
     for name in unknown:
         in_seconds = _SUFFIX_OF_UNIT.sub("_seconds", name)
         close = [in_seconds] if in_seconds in free else get_close_matches(name, free, n=1, cutoff=_ALIKE)
-        if close and len(found) < _MOST_SUGGESTIONS:
+        if close and len(found) < _MAX_SUGGESTIONS:
             found[name] = close[0]
     return found

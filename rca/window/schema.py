@@ -181,5 +181,5 @@ Scope = Literal["window", "fragment", "stored"]
 #: A window has rows in at least one of these tables.
 SUFFICIENT = ("steps", "metrics", "events", "collectives")
 #: Columns of one table, unknown ones included.
-MOST_COLUMNS = 1000
+MAX_COLUMNS = 1000
 SPECS: Mapping[str, TableSpec] = {spec.name: spec for spec in (STEPS, METRICS, EVENTS, OPS, COLLECTIVES)}

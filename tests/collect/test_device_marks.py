@@ -112,12 +112,12 @@ def test_events_are_used_again(parts: tuple[StepTimer, Clock, Device]) -> None:
 def test_a_device_that_stops_keeps_the_steps_without_phases(parts: tuple[StepTimer, Clock, Device]) -> None:
     timer, clock, device = parts
     device.done_until = 0.0
-    for _ in range(device_marks.MOST_WAITING + 2):
+    for _ in range(device_marks.MAX_WAITING + 2):
         train(timer, clock, device)
     assert [row["step"] for row in rows(timer)] == [1, 2]
     timer.settle()
     left = rows(timer)
-    assert len(left) == device_marks.MOST_WAITING
+    assert len(left) == device_marks.MAX_WAITING
     assert all(math.isnan(row["forward_seconds"]) for row in left)
     assert left[0]["step_seconds"] == pytest.approx(0.003)
 
@@ -126,7 +126,7 @@ def test_a_step_with_too_many_marks_keeps_its_duration(
     parts: tuple[StepTimer, Clock, Device], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timer, clock, device = parts
-    monkeypatch.setattr(device_marks, "MOST_MARKS", 3)
+    monkeypatch.setattr(device_marks, "MAX_MARKS", 3)
     train(timer, clock, device)
     (row,) = rows(timer)
     assert row["step_seconds"] == 3.0

@@ -15,7 +15,7 @@ import rca
 from rca.classify.components import Component
 from rca.classify.suspects import MAX_COMPONENTS, most_probable
 from rca.diagnosis import answer_limits
-from rca.diagnosis.answer_limits import LEAST_PLACES, LONGEST_TEXT, within_limits
+from rca.diagnosis.answer_limits import MAX_TEXT_LENGTH, MIN_PLACES, within_limits
 from rca.window import Window
 from rca.window.catalogue import KNOWN
 from tests.conftest import START, MakeWindow
@@ -81,7 +81,7 @@ def test_no_megabyte_of_names_comes_back(name: str, make_window: MakeWindow) -> 
 def test_what_is_left_out_is_counted(make_window: MakeWindow) -> None:
     diagnosis = rca.diagnose(make_window(metrics=samples([f"vendor_{i:05d}" for i in range(MANY)])))
     shown = diagnosis.quality.unknown_metrics
-    assert len(shown) == answer_limits.MOST_UNKNOWN_METRICS
+    assert len(shown) == answer_limits.MAX_UNKNOWN_METRICS
     assert diagnosis.left_out == {"quality.unknown_metrics": MANY - len(shown)}
     # People read how many there are in all.
     assert f"and {MANY - 12:,} more" in diagnosis.to_markdown()
@@ -123,14 +123,14 @@ def test_ranks_and_nodes_of_an_answer_share_one_limit(
     monkeypatch.setattr(answer_limits, "PLACE_CHARACTERS", 54 * 3 + 10 * 2 + 16 * 10)
     found = within_limits(everywhere)
     first, second = found.stragglers
-    assert (len(first.ranks), second.ranks) == (64, list(range(LEAST_PLACES)))
-    assert LEAST_PLACES < len(first.nodes) < 32
+    assert (len(first.ranks), second.ranks) == (64, list(range(MIN_PLACES)))
+    assert MIN_PLACES < len(first.nodes) < 32
     assert found.left_out == {
         "stragglers[0].nodes": 32 - len(first.nodes),
-        "stragglers[1].ranks": 64 - LEAST_PLACES,
-        "stragglers[1].nodes": 32 - LEAST_PLACES,
-        "causes[0].ranks": 64 - LEAST_PLACES,
-        "causes[0].nodes": 32 - LEAST_PLACES,
+        "stragglers[1].ranks": 64 - MIN_PLACES,
+        "stragglers[1].nodes": 32 - MIN_PLACES,
+        "causes[0].ranks": 64 - MIN_PLACES,
+        "causes[0].nodes": 32 - MIN_PLACES,
     }
 
 
@@ -164,9 +164,9 @@ def test_all_ranks_of_the_largest_jobs_have_room(make_window: MakeWindow) -> Non
 
 
 def test_texts_are_cut(everywhere: rca.Diagnosis) -> None:
-    long = "x" * (LONGEST_TEXT + 1)
+    long = "x" * (MAX_TEXT_LENGTH + 1)
     found = within_limits(everywhere.model_copy(update={"next_check": long}))
-    assert len(found.next_check) == LONGEST_TEXT
+    assert len(found.next_check) == MAX_TEXT_LENGTH
     assert found.next_check.endswith("…")
 
 

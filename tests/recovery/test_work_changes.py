@@ -16,8 +16,8 @@ from rca.recovery.planner import plan
 from rca.recovery.site import Site
 from rca.recovery.synchronisation import BackupWorkers, GroupedSynchronisation
 from rca.recovery.work_shares import (
-    LEAST_SHARE,
-    MOST_SHARE,
+    MAX_SHARE,
+    MIN_SHARE,
     PARTS,
     SHORT_WINDOW,
     AdjustBatchSizes,
@@ -36,13 +36,13 @@ def test_no_other_shares_finish_earlier(workers: list[tuple[float, float]]) -> N
     fixed, scales = (np.array(each) for each in zip(*workers, strict=True))
     shares = equal_finish(fixed, scales)
     assert shares.mean() == pytest.approx(1.0, abs=1e-6)
-    assert (shares >= LEAST_SHARE - 1e-9).all()
-    assert (shares <= MOST_SHARE + 1e-9).all()
+    assert (shares >= MIN_SHARE - 1e-9).all()
+    assert (shares <= MAX_SHARE + 1e-9).all()
     last = (fixed + scales * shares).max()
     # A worker that finishes last can give nothing away: all others are full or as late.
     part = 1.5 * scales.max() / PARTS
-    others = (shares < MOST_SHARE - 1e-6) & (fixed + scales * shares < last - part)
-    givers = (fixed + scales * shares > last - 1e-9) & (shares > LEAST_SHARE + 1e-6)
+    others = (shares < MAX_SHARE - 1e-6) & (fixed + scales * shares < last - part)
+    givers = (fixed + scales * shares > last - 1e-9) & (shares > MIN_SHARE + 1e-6)
     assert not (others.any() and givers.all() and givers.any() and not givers.all())
     assert last <= (fixed + scales).max() + 1e-9
 
@@ -57,7 +57,7 @@ def test_whole_samples_are_dealt_out_with_the_shortest_step(
     sizes = equal_finish(fixed, scales, total) * each
     assert sizes == pytest.approx(np.round(sizes))
     assert sizes.sum() == pytest.approx(total)
-    allowed = range(max(int(LEAST_SHARE * each), 1), -int(-MOST_SHARE * each // 1) + 1)
+    allowed = range(max(int(MIN_SHARE * each), 1), -int(-MAX_SHARE * each // 1) + 1)
     least = min(
         (fixed + scales / each * np.array(other)).max()
         for other in itertools.product(allowed, repeat=len(workers))

@@ -18,9 +18,9 @@ from rca.window.causes import SPECS
 LIBRARY = Library.read()
 PAGES = [(cause, platform) for cause in SPECS for platform in PLATFORMS]
 #: Lines of a page without an incident.
-MOST_LINES = 90
+MAX_LINES = 90
 #: Columns of prose; commands are never wrapped.
-MOST_COLUMNS = 80
+MAX_COLUMNS = 80
 
 
 def page(cause: str, platform: Platform) -> Runbook:
@@ -72,8 +72,8 @@ def test_a_page_is_whole_and_short(cause: str, platform: Platform) -> None:
     assert [each.number for each in found.roll_back if each.number is not None] == changed[::-1]
     assert not [step for step in (*found.verify, *found.confirm) if step.changes]
     lines = text(found).splitlines()
-    assert len(lines) <= MOST_LINES
-    assert {line.strip() for line in lines if len(line) > MOST_COLUMNS} <= set(commands(found))
+    assert len(lines) <= MAX_LINES
+    assert {line.strip() for line in lines if len(line) > MAX_COLUMNS} <= set(commands(found))
     for shown in (text(found), markdown(found)):
         assert "{{" not in shown
         assert all(each.written in shown for each in found.replace)

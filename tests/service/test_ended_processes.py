@@ -14,7 +14,7 @@ from played_slots import PlayedSlot
 from starlette.testclient import TestClient
 
 from rca_api.diagnoses import dispatcher
-from rca_api.diagnoses.journal import MOST_ATTEMPTS
+from rca_api.diagnoses.journal import MAX_ATTEMPTS
 from rca_api.diagnoses.work import StoredWindow
 from rca_api.shell.app import create_app
 from rca_api.shell.processes.child_process import ChildEnded, Reply
@@ -72,7 +72,7 @@ def test_a_queued_diagnosis_that_is_given_up_is_listed_with_the_reason(client: T
     assert any(HOW in each for each in attempts)
     assert found.status_code == 410
     assert found.json()["detail"].startswith(
-        f"given up after {MOST_ATTEMPTS} attempts; the last one: 2 processes"
+        f"given up after {MAX_ATTEMPTS} attempts; the last one: 2 processes"
     )
     assert HOW in found.json()["detail"]
     [item] = client.get("/v1/diagnoses", params={"state": "failed"}).json()["items"]
@@ -80,5 +80,5 @@ def test_a_queued_diagnosis_that_is_given_up_is_listed_with_the_reason(client: T
     [given_up] = [line for line in lines if line["event"] == "a diagnosis is given up"]
     assert (given_up["window"], HOW in given_up["reason"]) == (KEPT.digest, True)
     died = [line for line in lines if line["event"] == "a process died during a task"]
-    assert len(died) == 2 * MOST_ATTEMPTS
+    assert len(died) == 2 * MAX_ATTEMPTS
     assert {line["window"] for line in died} == {KEPT.digest}

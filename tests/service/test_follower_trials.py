@@ -17,7 +17,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError, SourceError
 from rca.window.window import Window
 from rca_api.models.bundle_check import TryLater, Unfinished, WindowUnreadable
-from rca_api.models.retry_policy import MOST_UNFINISHED
+from rca_api.models.retry_policy import MAX_UNFINISHED
 from rca_api.shell.processes.bundles import BundleRef
 
 
@@ -164,10 +164,10 @@ def test_a_bundle_that_never_ends_is_rejected_after_few_trials(serve: Serve, reg
     for _ in range(100):
         service.moment += 60.0
         service.follower.poll()
-    assert service.trials == MOST_UNFINISHED
+    assert service.trials == MAX_UNFINISHED
     assert service.current.choice.rejected == {digest: "it did not answer within 60 s, 3 times"}
     assert service.count("rca_models_rejected_total") == 1
-    assert service.trials_that("unfinished") == MOST_UNFINISHED - 1
+    assert service.trials_that("unfinished") == MAX_UNFINISHED - 1
 
 
 def test_a_rejected_bundle_is_tried_again_on_request(serve: Serve, registry: FakeRegistry) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from rca_api.diagnoses import repository
-from rca_api.diagnoses.journal import MOST_ATTEMPTS, Journal
+from rca_api.diagnoses.journal import MAX_ATTEMPTS, Journal
 from rca_api.diagnoses.keys import Hold, Key, Keys
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, IdempotencyRow, WindowRow
 from rca_api.shell.observability.metrics import Metrics
@@ -167,7 +167,7 @@ def test_a_diagnosis_given_back_is_queued_again_without_a_counted_attempt(
     database: Database, journal: Journal
 ) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
-    for _ in range(2 * MOST_ATTEMPTS):
+    for _ in range(2 * MAX_ATTEMPTS):
         assert journal.claim("a", 10, 1)
         journal.give_back("a", [diagnosis_id])
     assert state_of(database, diagnosis_id) == "queued"
@@ -175,7 +175,7 @@ def test_a_diagnosis_given_back_is_queued_again_without_a_counted_attempt(
 
 def test_a_diagnosis_that_never_ends_is_given_up(database: Database, journal: Journal, clock: Clock) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         assert journal.claim("a", 10, 1)
         clock.pass_by(11)
     assert journal.claim("a", 10, 1) == []
@@ -194,7 +194,7 @@ def test_a_diagnosis_that_ends_processes_is_repeated_after_a_pause_and_given_up_
 ) -> None:
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
     ended = ProcessesEnded(2, "signal 9 (Killed)", 3)
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         assert journal.claim("a", 10, 1)
         journal.postpone("a", diagnosis_id, ended, 20)
         assert state_of(database, diagnosis_id) == "queued"
@@ -229,7 +229,7 @@ def test_the_last_attempt_counts_as_the_reason_even_if_the_service_ended_in_it(
     diagnosis_id = journal.enqueue(kept(), asked_by=None, most=10)
     journal.claim("a", 10, 1)
     journal.postpone("a", diagnosis_id, ProcessesEnded(2, "signal 9 (Killed)", 3), 0)
-    for _ in range(1, MOST_ATTEMPTS):
+    for _ in range(1, MAX_ATTEMPTS):
         clock.pass_by(11)
         assert journal.claim("a", 10, 1)
     clock.pass_by(11)

@@ -109,8 +109,8 @@ def test_names_and_metadata_are_limited(place: str, length: int) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), "codes"])
 def test_distinct_texts_are_limited(kind: pa.DataType | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(texts, "MOST_TEXTS", 100)
-    monkeypatch.setattr(texts, "MOST_TEXT_BYTES", 10_000)
+    monkeypatch.setattr(texts, "MAX_TEXTS", 100)
+    monkeypatch.setattr(texts, "MAX_TEXT_BYTES", 10_000)
     monkeypatch.setattr(texts, "_SLICE_BYTES", 500)
 
     def sent(names: list[str]) -> Window:

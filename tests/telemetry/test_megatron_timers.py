@@ -174,7 +174,7 @@ def test_a_rank_beyond_any_job_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_long_log_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(megatron_timers, "MOST_REPORTS", 200)
+    monkeypatch.setattr(megatron_timers, "MAX_REPORTS", 200)
     path = tmp_path / "job.log"
     with path.open("w") as file:
         for number in range(1, 301):

@@ -10,7 +10,7 @@ from watchdog_logs import TABLE, hang
 
 import rca
 from rca.errors import InvalidInput
-from rca.sources.nvrx.window import FEWEST_STEPS
+from rca.sources.nvrx.window import MIN_STEPS
 from rca.sources.registry import source_of
 
 
@@ -85,7 +85,7 @@ def test_steps_in_another_unit_are_refused(tmp_path: Path, unit: float, message:
     for rank in range(4):
         reports = [
             document(rank, sections={"train_step": 400.0 * unit}, time=1.8e9 + 60 * turn)
-            for turn in range(FEWEST_STEPS)
+            for turn in range(MIN_STEPS)
         ]
         (tmp_path / f"report-{rank}.jsonl").write_text(json_lines(reports))
     with pytest.raises(InvalidInput, match=message) as caught:
@@ -128,7 +128,7 @@ def test_medians_of_all_ranks_are_compared_as_nvrx_does(tmp_path: Path) -> None:
 def test_a_section_of_the_whole_step_has_a_cost(tmp_path: Path) -> None:
     for rank in range(4):
         reports = []
-        for turn in range(3 * FEWEST_STEPS):
+        for turn in range(3 * MIN_STEPS):
             late = 100.0 if rank == 2 and turn > 20 else 0.0
             noise = (turn * 7 + rank * 3) % 5 * 0.2
             sections = {"forward": 150.0 + late + noise, "backward": 220.0 + noise, "optimizer": 20.0}
@@ -136,7 +136,7 @@ def test_a_section_of_the_whole_step_has_a_cost(tmp_path: Path) -> None:
             reports.append(document(rank, sections={**sections, "train_step": step}))
         (tmp_path / f"report-{rank}.jsonl").write_text(json_lines(reports))
     window = rca.read_window(tmp_path)
-    assert window.steps.num_rows == 4 * 3 * FEWEST_STEPS
+    assert window.steps.num_rows == 4 * 3 * MIN_STEPS
     assert set(window.steps.column_names) >= {"forward_seconds", "backward_seconds", "optimizer_seconds"}
     answer = rca.diagnose(window)
     assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [2])

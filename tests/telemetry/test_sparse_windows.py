@@ -19,7 +19,7 @@ from rca.window.rows import validation
 from rca.window.rows.density import CELLS_PER_ROW, FREE_CELLS, FREE_RANKS, RANKS_PER_REPORTING
 from rca.window.rows.validation import MAX_WORLD_SIZE
 
-MOST_MEMORY = 24 << 20
+MAX_MEMORY = 24 << 20
 """Bytes for a refusal. The arrays of the smallest window here would take more than 100 MB."""
 
 
@@ -50,7 +50,7 @@ def refused(work: Callable[[], object], kind: type[InvalidWindow | TooLarge]) ->
     try:
         with pytest.raises(kind) as caught:
             work()
-        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+        assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
         return caught.value
     finally:
         tracemalloc.stop()

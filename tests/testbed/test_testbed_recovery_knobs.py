@@ -13,7 +13,7 @@ from rca.lab.testbed.process import ProcessTable
 from rca.lab.testbed.ranks.host import CheckpointWriter, GcMonitor
 from rca.lab.testbed.ranks.loader import balanced_length, draw_lengths, load, write_dataset
 from rca.lab.testbed.ranks.models import TYPICAL_TOKENS
-from rca.lab.testbed.ranks.shared import BATCH_READY, MOST_SLOTS, Knob, Pipe, Pipes, RankMemory
+from rca.lab.testbed.ranks.shared import BATCH_READY, MAX_SLOTS, Knob, Pipe, Pipes, RankMemory
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
@@ -75,8 +75,8 @@ def test_a_further_loader_serves_until_it_is_taken_back(shared, process_table, t
     further = process_table.spawn(
         "loader", lambda: load("mlp", shared, pipes, tmp_path / "dataset", 0, direct=False, number=1)
     )
-    pipes.slots.send(bytes([MOST_SLOTS - 1]))
-    assert BATCH_READY.unpack(pipes.batches.receive(BATCH_READY.size))[0] == MOST_SLOTS - 1
+    pipes.slots.send(bytes([MAX_SLOTS - 1]))
+    assert BATCH_READY.unpack(pipes.batches.receive(BATCH_READY.size))[0] == MAX_SLOTS - 1
     shared.knobs[Knob.MORE_LOADERS] = 0
     pipes.slots.send(bytes([3]))
     _, status = os.waitpid(further.pid, 0)

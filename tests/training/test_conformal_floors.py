@@ -8,7 +8,7 @@ from made_up_corpus import made_up_corpus
 
 from rca.arrays import FloatArray
 from rca.classify.conformal import QUESTIONS, PredictionSets
-from rca.lab.training.conformal import FEWEST_GROUPS, effective_groups, fit_sets, floors, held_out_quantile
+from rca.lab.training.conformal import MIN_GROUPS, effective_groups, fit_sets, floors, held_out_quantile
 from rca.window.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES
 
 CLASSES = ("a", "b", "c")
@@ -78,7 +78,7 @@ def test_every_class_is_covered_at_its_level_although_the_beliefs_are_off() -> N
 
 def test_a_rare_class_takes_the_floor_of_all() -> None:
     chances, truth = draw(np.random.default_rng(2), 400)
-    few = int(FEWEST_GROUPS) - 1
+    few = int(MIN_GROUPS) - 1
     kept = np.concatenate([np.flatnonzero(truth != 2), np.flatnonzero(truth == 2)[:few]])
     names = np.array(CLASSES)[truth[kept]]
     found = floors(chances[kept], names, CLASSES, np.ones(kept.size), alone(kept.size), 0.9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from made_up_corpus import made_up_corpus
 
-from rca.classify.decision_table import FEWEST_STEPS, MIN_STEPS
+from rca.classify.decision_table import MIN_STEPS, MIN_STEPS_OF_ALARM
 from rca.classify.uncertainty import AnswerShares, Doubt
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES
@@ -82,7 +82,7 @@ def test_what_changes_the_whole_job_alarms_later(scope: ScopeHead, said: str) ->
 
 
 def test_few_steps_are_called_slow_where_next_to_nothing_speaks_for_health() -> None:
-    short, blink = float(np.log2(MIN_STEPS - 1)), float(np.log2(FEWEST_STEPS - 1))
+    short, blink = float(np.log2(MIN_STEPS - 1)), float(np.log2(MIN_STEPS_OF_ALARM - 1))
     assert shares(0.011, 0.989, 0.0, log2_steps=short).mode["healthy"] == pytest.approx(1.0)
     assert shares(0.009, 0.991, 0.0, log2_steps=short).mode["fail_slow"] == pytest.approx(1.0)
     assert shares(0.0, 1.0, 0.0, log2_steps=blink).mode["healthy"] == pytest.approx(1.0)

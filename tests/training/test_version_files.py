@@ -177,7 +177,7 @@ class Runs:
 
 
 def test_documents_that_cannot_be_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_files, "_MOST_TEXT_BYTES", 100)
+    monkeypatch.setattr(version_files, "_MAX_TEXT_BYTES", 100)
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "card.md").write_text("é")

@@ -143,7 +143,7 @@ def test_long_traces_are_replayed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> 
     job = make_job(pp=2, dp=3)
     replay = replay_of(execute(job, 7).table, job.meta)
     whole = decompose(replay)
-    monkeypatch.setattr("rca.whatif.graph.replay.LONGEST_FOLD", 6)
+    monkeypatch.setattr("rca.whatif.graph.replay.MAX_FOLD", 6)
     for threads in (1, 2):
         split = decompose(dataclasses.replace(replay, threads=threads))
         np.testing.assert_array_equal(split.no_delay, whole.no_delay)

@@ -250,7 +250,7 @@ def test_traces_in_many_parts_give_the_same_results(
 ) -> None:
     path = write(tmp_path / "t.parquet", TRACES[name]())
     whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
+    monkeypatch.setattr(long_trace, "MAX_FOR_MICROBATCHES", 0)
     replay = stream_replay(path, JOB.meta)
     assert len(replay.parts) >= 4
     assert_equal(what_if(replay), whole)
@@ -260,8 +260,8 @@ def test_traces_in_many_parts_give_the_same_results(
 def test_times_kept_on_disk_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "t.parquet", ROWS)
     whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(long_trace, "LARGEST_FOR_MICROBATCHES", 0)
-    monkeypatch.setattr(long_trace, "MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(long_trace, "MAX_FOR_MICROBATCHES", 0)
+    monkeypatch.setattr(long_trace, "MAX_IN_MEMORY", 0)
     replay = stream_replay(path, JOB.meta)
     assert not any(isinstance(part.times.kept, np.ndarray) for part in replay.parts)
     assert_equal(what_if(replay), whole)
@@ -337,7 +337,7 @@ def what_if_replay() -> Any:
 
 
 def test_results_do_not_depend_on_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "LONGEST_FOLD", 6)
+    monkeypatch.setattr(replay, "MAX_FOLD", 6)
     path = write(tmp_path / "trace.parquet", ROWS)
     answers = {what_if(stream_replay(path, JOB.meta, threads=n)).to_json() for n in (1, 2, 5)}
     assert len(answers) == 1

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import rca.cli
 from rca.errors import InvalidInput, TooLarge
 from rca.whatif import scenarios_of, what_if
-from rca.whatif.analysis import MOST_SCENARIOS, analysed_scenarios, described_all
+from rca.whatif.analysis import MAX_SCENARIOS, analysed_scenarios, described_all
 from rca.whatif.report import Extras, document
 from rca.window.encodings import arrow
 from rca_api.shell.app import create_app
@@ -106,7 +106,7 @@ def test_workers_per_step_have_one_row_per_worker_and_one_number_per_step(paths:
 def test_more_workers_per_step_than_an_answer_holds_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rca.whatif.report.MOST_NUMBERS", 23)
+    monkeypatch.setattr("rca.whatif.report.MAX_NUMBERS", 23)
     with pytest.raises(TooLarge, match="6 workers in 4 steps are 24 numbers; at most 23"):
         document(what_if(TABLE), Extras(worker_steps=True))
 
@@ -148,7 +148,7 @@ def test_a_negative_seed_is_refused_in_python_too() -> None:
         ({"name": "x"}, "must be a list"),
         ([{}, {"changes": [{"to": "faster"}]}], r"scenarios\[1\]: changes.0.to"),
         ([{"changes": [{"to": "ideal"}] * 101}], "more than 100 changes"),
-        ([{}] * (MOST_SCENARIOS + 1), "10,001 scenarios"),
+        ([{}] * (MAX_SCENARIOS + 1), "10,001 scenarios"),
     ],
 )
 def test_lists_of_scenarios_are_checked_by_position(scenarios: Any, text: str) -> None:
@@ -247,7 +247,7 @@ def test_invalid_scenarios_are_named_problems(
 
 def test_one_request_has_a_limit_of_replayed_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     # The limit is in the worker process, out of reach of a test, so the check is called directly.
-    monkeypatch.setattr(work, "MOST_REPLAYED", 2 * TABLE.num_rows)
+    monkeypatch.setattr(work, "MAX_REPLAYED", 2 * TABLE.num_rows)
     work.refuse_long_replays(TABLE, 2)
     with pytest.raises(TooLarge, match="3 scenarios of"):
         work.refuse_long_replays(TABLE, 3)

@@ -13,7 +13,7 @@ from rca.errors import InvalidTrace
 from rca.whatif import what_if
 from rca.whatif.trace.trace import distinct
 
-MOST_MEMORY = 16 << 20
+MAX_MEMORY = 16 << 20
 """Bytes for a refusal. The arrays of the smallest trace here take more than 400 MB."""
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
@@ -71,7 +71,7 @@ def test_sparse_traces_are_refused_before_their_arrays_are_made(
 ) -> None:
     error, peak = refusal(columns)
     assert hint in str(error.hint)
-    assert peak < MOST_MEMORY
+    assert peak < MAX_MEMORY
 
 
 def test_many_stages_in_many_steps_are_refused_before_they_are_counted() -> None:
@@ -79,7 +79,7 @@ def test_many_stages_in_many_steps_are_refused_before_they_are_counted() -> None
     columns["step"] = columns["stage"]
     error, peak = refusal(columns)
     assert "9,000,000 places (step, stage)" in error.message
-    assert peak < MOST_MEMORY
+    assert peak < MAX_MEMORY
 
 
 def test_many_pauses_on_every_rank_are_refused_before_their_arrays_are_made() -> None:
@@ -98,7 +98,7 @@ def test_many_pauses_on_every_rank_are_refused_before_their_arrays_are_made() ->
     error, peak = refusal({name: np.concatenate((columns[name], pauses[name])) for name in columns})
     assert "7,000 rows are spread over 6,004,000 places" in error.message
     assert "seq_id of gc runs to 2,999" in str(error.hint)
-    assert peak < MOST_MEMORY
+    assert peak < MAX_MEMORY
 
 
 @pytest.mark.parametrize("optype", ["forward-compute", "gc", "optimizer"])

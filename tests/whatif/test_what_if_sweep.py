@@ -262,7 +262,7 @@ def test_results_do_not_depend_on_the_workers(
 def test_traces_that_are_too_large_to_send_are_refused_first(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rca.sweep.traces.MOST_SENT_BYTES", 100)
+    monkeypatch.setattr("rca.sweep.traces.MAX_SENT_BYTES", 100)
     monkeypatch.setattr(Workers, "share_files", False)
     with pytest.raises(
         InvalidInput, match="too many to send to the workers of a cluster, and 4 more"

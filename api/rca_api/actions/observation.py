@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from rca.recovery.outcomes import FEWEST_AFTER, MOST_WINDOWS, ObservedGain, Outcome, judged, observed_gain
+from rca.recovery.outcomes import MAX_WINDOWS, MIN_AFTER, ObservedGain, Outcome, judged, observed_gain
 from rca_api.actions.tables import TakenActionRow
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import IncidentRow, ObservationRow
@@ -16,7 +16,7 @@ from rca_api.incidents.tables import IncidentRow, ObservationRow
 #: Newest actions of a job that are judged again when a window arrives.
 _FOLLOWED = 8
 #: Windows read on either side of an action; some may overlap.
-_READ = 4 * MOST_WINDOWS
+_READ = 4 * MAX_WINDOWS
 
 
 class Seen(NamedTuple):
@@ -73,7 +73,7 @@ def _judge(
 def _outcome(
     before: list[Seen], after: list[Seen], predicted: float | None, *, superseded: bool
 ) -> tuple[Outcome, ObservedGain | None]:
-    if len(after) < FEWEST_AFTER:
+    if len(after) < MIN_AFTER:
         return "unclear" if superseded else "pending", None
     stops = sum(each.mode == "fail_stop" for each in after)
     if not before:
@@ -100,7 +100,7 @@ def _before(session: Session, incident_id: str, at: float, earlier: float | None
     for each in _read(session, newest):
         if not kept or each.end <= kept[-1].start:
             kept.append(each)
-    return kept[:MOST_WINDOWS]
+    return kept[:MAX_WINDOWS]
 
 
 def _after(session: Session, job_id: str, at: float, following: float | None) -> list[Seen]:
@@ -112,7 +112,7 @@ def _after(session: Session, job_id: str, at: float, following: float | None) ->
     for each in _read(session, statement.order_by(ObservationRow.window_end, ObservationRow.window_start)):
         if not kept or each.start >= kept[-1].end:
             kept.append(each)
-    return kept[:MOST_WINDOWS]
+    return kept[:MAX_WINDOWS]
 
 
 def _windows() -> Select[float, float, str, float | None]:

@@ -17,7 +17,7 @@ _AHEAD = timedelta(minutes=5)
 #: An action before the first window of the incident may be what caused it.
 _BEFORE = timedelta(days=1)
 #: Windows whose job is read. A job may get or lose nodes during an incident.
-_MOST_WINDOWS = 200
+_MAX_WINDOWS = 200
 
 
 def check(session: Session, incident: IncidentRow, given: NewAction, at: datetime) -> None:
@@ -64,7 +64,7 @@ def _check_places(session: Session, incident: IncidentRow, given: NewAction) -> 
         .order_by(ObservationRow.window_end)
     )
     found = False
-    for world_size, names in session.execute(windows.limit(_MOST_WINDOWS)):
+    for world_size, names in session.execute(windows.limit(_MAX_WINDOWS)):
         found = True
         # What a window does not say excludes nothing.
         ranks = set() if world_size is None else {rank for rank in ranks if rank >= world_size}

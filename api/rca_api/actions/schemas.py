@@ -24,7 +24,7 @@ from rca_api.shell.requests.parameters import Moment, Name
 OTHER = "other"
 NAMES = (*(action.name for action in ACTIONS), OTHER)
 _MOMENT: TypeAdapter[datetime] = TypeAdapter(Moment)
-_LONGEST_LIST = 10_000
+_MAX_LIST_LENGTH = 10_000
 
 
 def _moment(value: Any) -> Any:
@@ -61,8 +61,8 @@ class NewAction(BaseModel):
     taken_at: Annotated[datetime, BeforeValidator(_moment)] | None = Field(
         None, description="When it took effect, on the clock of the job. By default now."
     )
-    nodes: list[Name] = Field([], max_length=_LONGEST_LIST)
-    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_LONGEST_LIST)
+    nodes: list[Name] = Field([], max_length=_MAX_LIST_LENGTH)
+    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_MAX_LIST_LENGTH)
     note: Note = ""
     diagnosis_id: Annotated[str, StringConstraints(pattern="^[0-9a-f]{32}$")] | None = Field(
         None,

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from rca.runtime.data_shards.leases import (
-    MOST_EPOCHS_SHOWN,
+    MAX_EPOCHS_SHOWN,
     Checkpoint,
     Lease,
     LeaseState,
@@ -18,22 +18,22 @@ from rca.runtime.data_shards.leases import (
     ShardReport,
 )
 from rca.runtime.data_shards.shard_plan import (
-    LARGEST_SEED,
-    LARGEST_SHARD,
-    LONGEST_LEASE_SECONDS,
-    MOST_EPOCHS,
-    MOST_SAMPLES,
+    MAX_EPOCHS,
+    MAX_LEASE_SECONDS,
+    MAX_SAMPLES,
+    MAX_SEED,
+    MAX_SHARD,
     ShardPlan,
 )
 from rca_api.data_shards.tables import ShardSetRow
 from rca_api.shell.requests.parameters import Name
 
 #: Most reports in one request, and most open shards of a checkpoint.
-MOST_REPORTS, MOST_OPEN = 1000, 20_000
+MAX_REPORTS, MAX_OPEN = 1000, 20_000
 
 SetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 LeaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Count = Annotated[int, Field(ge=0, le=MOST_SAMPLES)]
+Count = Annotated[int, Field(ge=0, le=MAX_SAMPLES)]
 
 
 class _Given(BaseModel):
@@ -50,15 +50,15 @@ class NewShardSet(_Given):
     )
 
     name: SetName = Field(description="Chosen by the caller: all workers may create it.")
-    n_samples: int = Field(ge=1, le=MOST_SAMPLES)
-    shard_size: int = Field(ge=1, le=LARGEST_SHARD, description="Samples of a shard.")
-    n_epochs: int = Field(1, ge=1, le=MOST_EPOCHS)
-    seed: int = Field(0, ge=0, le=LARGEST_SEED)
+    n_samples: int = Field(ge=1, le=MAX_SAMPLES)
+    shard_size: int = Field(ge=1, le=MAX_SHARD, description="Samples of a shard.")
+    n_epochs: int = Field(1, ge=1, le=MAX_EPOCHS)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     shuffle: bool = Field(True, description="Whether shards and their samples have a random order.")
     lease_seconds: float = Field(
         60.0,
         gt=0,
-        le=LONGEST_LEASE_SECONDS,
+        le=MAX_LEASE_SECONDS,
         description="A worker that reports nothing for so long loses its shards.",
     )
 
@@ -93,7 +93,7 @@ class GivenReport(_Given):
 class Reports(_Given):
     """Progress in several shards. Each report also renews its lease."""
 
-    reports: list[GivenReport] = Field(min_length=1, max_length=MOST_REPORTS)
+    reports: list[GivenReport] = Field(min_length=1, max_length=MAX_REPORTS)
 
 
 class EndedWorker(_Given):
@@ -114,7 +114,7 @@ class ShardCheckpoint(_Given):
 
     next_position: Count = Field(description="First shard that was never handed out.")
     open: list[OpenShard] = Field(
-        max_length=MOST_OPEN, description="Shards before it that are not done, in ascending order."
+        max_length=MAX_OPEN, description="Shards before it that are not done, in ascending order."
     )
 
     @classmethod
@@ -241,7 +241,7 @@ class ShardProgress(ShardSet):
     """A data set and how much of it is trained."""
 
     epochs: list[ShardEpoch] = Field(
-        max_length=MOST_EPOCHS_SHOWN,
+        max_length=MAX_EPOCHS_SHOWN,
         description="Epochs that hand out shards or wait for open ones, in ascending order.",
     )
     n_open: int = Field(description="Number of such epochs; `epochs` has the first ones.")

@@ -22,9 +22,9 @@ class NodeOdds:
 
 
 #: Older windows of a job are not compared with (one week).
-LONGEST_AGE_SECONDS = 7 * 86_400.0
+MAX_AGE_SECONDS = 7 * 86_400.0
 #: Number of windows kept per job; they do not overlap.
-MOST_WINDOWS_OF_A_JOB = 3
+MAX_WINDOWS_OF_A_JOB = 3
 
 
 class HealthyWindow(NamedTuple):
@@ -44,9 +44,7 @@ class EarlierWindows:
     def before(self, job: Job) -> str | None:
         """Digest of the newest window that ended before the job's window began, or None."""
         known = self.of_job.get(job.job_id, ())
-        return next(
-            (each.digest for each in known if 0.0 <= job.start - each.end <= LONGEST_AGE_SECONDS), None
-        )
+        return next((each.digest for each in known if 0.0 <= job.start - each.end <= MAX_AGE_SECONDS), None)
 
 
 def without_overlaps(newest_first: Iterable[HealthyWindow]) -> tuple[HealthyWindow, ...]:
@@ -59,7 +57,7 @@ def without_overlaps(newest_first: Iterable[HealthyWindow]) -> tuple[HealthyWind
     """
     kept: list[HealthyWindow] = []
     for each in newest_first:
-        if len(kept) < MOST_WINDOWS_OF_A_JOB and (not kept or each.end <= kept[-1].start):
+        if len(kept) < MAX_WINDOWS_OF_A_JOB and (not kept or each.end <= kept[-1].start):
             kept.append(each)
     return tuple(kept)
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from rca_api.actions.corrections import corrections, factors
-from rca_api.diagnoses.history import LONGEST_AGE_SECONDS, EarlierWindows, History, NodeOdds
+from rca_api.diagnoses.history import MAX_AGE_SECONDS, EarlierWindows, History, NodeOdds
 from rca_api.diagnoses.repository import healthy_windows
 from rca_api.nodes.fault_prior import blaming_jobs, fault_odds
 from rca_api.nodes.repository import records
@@ -23,7 +23,7 @@ from rca_api.shell.store.database import Database, StoreError
 #: Seconds between two reads of the database.
 _PAUSE_SECONDS = 60.0
 #: Smaller odds factors are not worth a note in an answer.
-_LEAST_ODDS_FACTOR = 1.5
+_MIN_ODDS_FACTOR = 1.5
 _log = structlog.stdlib.get_logger("rca_api")
 
 Known = TypeVar("Known")
@@ -87,7 +87,7 @@ class NodeHistoryCache(PolledCache[NodeOdds]):
         with self._database.reading() as session:
             for record in records(session, since=now() - RECORD_AGE):
                 factor = fault_odds(judged(record, self._prior), self._prior)
-                if factor >= _LEAST_ODDS_FACTOR:
+                if factor >= _MIN_ODDS_FACTOR:
                     odds[record.node] = factor
                     jobs[record.node] = frozenset(blaming_jobs(record.blames))
         return NodeOdds(odds, jobs)
@@ -108,7 +108,7 @@ class EarlierWindowCache(PolledCache[EarlierWindows]):
 
     def _read(self) -> EarlierWindows:
         with self._database.reading() as session:
-            since = now() - timedelta(seconds=LONGEST_AGE_SECONDS)
+            since = now() - timedelta(seconds=MAX_AGE_SECONDS)
             return EarlierWindows(healthy_windows(session, since=since))
 
 

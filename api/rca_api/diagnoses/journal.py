@@ -24,7 +24,7 @@ from rca_api.shell.store.packed import PlainDocument
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 OnDiagnosed = Callable[[Session, DiagnosisRow], None]
 #: After so many claims without an end, the diagnosis probably kills its process.
-MOST_ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Journal:
         at, length = self._clock(), timedelta(seconds=lease_seconds)
         claimed: list[Claimed] = []
         with self._database.session() as session:
-            found = repository.claim(session, owner, at, length, most, most_attempts=MOST_ATTEMPTS)
+            found = repository.claim(session, owner, at, length, most, most_attempts=MAX_ATTEMPTS)
             given_up = [
                 _given_up(
                     row,

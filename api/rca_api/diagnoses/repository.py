@@ -17,9 +17,9 @@ from rca_api.shell.store.leases import Claim, Leases
 from rca_api.shell.store.upsert import insert_of
 
 #: Jobs with healthy windows in the history, which is sent with every task.
-MOST_JOBS = 1000
+MAX_JOBS = 1000
 #: Newest windows of a job that are compared; sliding windows overlap.
-MOST_CANDIDATES = 128
+MAX_CANDIDATES = 128
 QUEUED, RUNNING, DONE, FAILED = "queued", "running", "done", "failed"
 LEASES = Leases(
     DiagnosisRow,
@@ -276,7 +276,7 @@ def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[Hea
     )
     last_jobs = (
         select(row.job_id).where(found_healthy).group_by(row.job_id).order_by(func.max(row.created_at).desc())
-    ).limit(MOST_JOBS)
+    ).limit(MAX_JOBS)
     place = func.row_number().over(
         partition_by=row.job_id, order_by=(row.window_end.desc(), row.window_digest)
     )
@@ -286,7 +286,7 @@ def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[Hea
         .group_by(row.job_id, row.window_digest, row.window_start, row.window_end)
         .subquery()
     )
-    newest = select(ranked).where(ranked.c.place <= MOST_CANDIDATES).order_by(ranked.c.job_id, ranked.c.place)
+    newest = select(ranked).where(ranked.c.place <= MAX_CANDIDATES).order_by(ranked.c.job_id, ranked.c.place)
     windows: dict[str, list[HealthyWindow]] = {}
     for job_id, digest, start, end, _ in session.execute(newest):
         windows.setdefault(job_id, []).append(HealthyWindow(digest, start, end))

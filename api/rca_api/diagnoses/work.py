@@ -28,7 +28,7 @@ from rca_api.shell.store.window_store import Stored
 _log = structlog.stdlib.get_logger("rca_api.diagnoses")
 MARKDOWN = "text/markdown"
 HTML = "text/html"
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 _BATCH = "windows"
 _PART = "window"
 #: White space before JSON is searched so far, bytes.
@@ -326,12 +326,12 @@ def _refuse_unstorable_names(window: Window) -> None:
     job = window.job
     named = [("job_id", job.job_id), ("window_id", job.window_id or "")]
     for field, name in [*named, *(("ranks.node", node) for node in job.topology.node_names)]:
-        if len(name) > LONGEST_NAME:
+        if len(name) > MAX_NAME_LENGTH:
             raise InvalidWindow(
                 "cannot be stored",
                 table="job",
                 column=field,
-                expected=f"at most {LONGEST_NAME} characters",
+                expected=f"at most {MAX_NAME_LENGTH} characters",
             )
 
 

@@ -13,7 +13,7 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.shell.requests.parameters import Name
 from rca_api.shell.requests.problems import ProblemError
 
-_LONGEST_LIST = 100_000
+_MAX_LIST_LENGTH = 100_000
 Step = Annotated[int, Field(ge=0, lt=2**63)]
 
 
@@ -23,8 +23,8 @@ class GivenCause(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     cause: str = Field(description="Id from the cause catalogue.", json_schema_extra={"enum": list(SPECS)})
-    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_LONGEST_LIST)
-    nodes: list[Name] = Field([], max_length=_LONGEST_LIST)
+    ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_MAX_LIST_LENGTH)
+    nodes: list[Name] = Field([], max_length=_MAX_LIST_LENGTH)
     first_step: Step | None = None
     last_step: Step | None = None
     severity: Annotated[float, Field(ge=0, le=1)] | None = None

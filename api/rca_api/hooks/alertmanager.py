@@ -28,7 +28,7 @@ from rca_api.shell.state import State
 from rca_api.webhooks.messages import ALERT_NAME
 
 #: Most jobs of one message; the others are skipped.
-MOST_JOBS = 16
+MAX_JOBS = 16
 #: Windows end at whole minutes, so that messages at the same time have one window.
 _MINUTE = 60.0
 #: Share of the time left in which a source has to answer. The rest is for its error, or the diagnosis.
@@ -79,12 +79,12 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
             fingerprints=job.fingerprints,
             state="skipped",
             job_id=job.wanted.job,
-            detail=f"a message is answered for {MOST_JOBS} jobs at most",
+            detail=f"a message is answered for {MAX_JOBS} jobs at most",
             hint="group alerts by the label of the job: group_by: [job_id]",
         )
-        for job in jobs[MOST_JOBS:]
+        for job in jobs[MAX_JOBS:]
     ]
-    return jobs[:MOST_JOBS], skipped
+    return jobs[:MAX_JOBS], skipped
 
 
 def _not_asked(alert: Alert) -> str | None:

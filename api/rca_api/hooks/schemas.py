@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 from rca.diagnosis.result import Verdict
 
-MOST_ALERTS = 1000
+MAX_ALERTS = 1000
 LabelName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 LabelValue = Annotated[str, StringConstraints(max_length=4096)]
 #: Alertmanager writes this moment where an alert has no end.
@@ -52,7 +52,7 @@ class AlertGroup(BaseModel):
     )
 
     version: Literal["4"]
-    alerts: list[Alert] = Field(min_length=1, max_length=MOST_ALERTS)
+    alerts: list[Alert] = Field(min_length=1, max_length=MAX_ALERTS)
 
 
 class AlertAnswer(BaseModel):

@@ -23,7 +23,7 @@ _CAUSE_IS_OPEN = frozenset({"cause_not_certain", "nobody_stands_out", "no_step_t
 #: Least probability of the failure mode of a suspect.
 SUSPECT_PROBABILITY = 0.95
 #: Most nodes or ranks that are stored for one window.
-_MOST_PLACES = 64
+_MAX_PLACES = 64
 
 
 def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: float) -> ObservationRow | None:
@@ -104,4 +104,4 @@ def _place(document: dict[str, Any]) -> list[str] | None:
     if first is None:
         return None
     places = sorted(first["nodes"]) or [f"rank {rank}" for rank in sorted(first["ranks"])]
-    return places[:_MOST_PLACES] or None
+    return places[:_MAX_PLACES] or None

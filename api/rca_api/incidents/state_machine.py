@@ -34,8 +34,8 @@ Kind = Literal[
 Reason = Literal["healthy", "silence", "deleted"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
-_MOST_HEALTHY = 48
-_MOST_CHANGED = 16
+_MAX_HEALTHY = 48
+_MAX_CHANGED = 16
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Event, ...]]:
     streak = incident.healthy_streak + 1
-    if streak < _doubled(settings.healthy_windows, incident.reopened, _MOST_HEALTHY):
+    if streak < _doubled(settings.healthy_windows, incident.reopened, _MAX_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
     return NoIncident(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
 
@@ -315,7 +315,7 @@ def _after_faulty(
         return replace(incident, candidate=None, candidate_streak=0, others=()), ()
     goes_on = incident.candidate is not None and found.agrees(incident.candidate)
     streak = incident.candidate_streak + 1 if goes_on else 1
-    needed = _doubled(settings.changed_windows, incident.changes, _MOST_CHANGED)
+    needed = _doubled(settings.changed_windows, incident.changes, _MAX_CHANGED)
     if streak >= needed:
         kind: Kind = "place_changed" if found.is_same_fault(subject) else "cause_changed"
         return _changed(incident, found), (_event(kind, found, observation, previous=subject),)

@@ -24,7 +24,7 @@ from rca_api.models.bundle_cache import BundleCache
 from rca_api.models.bundle_check import Diagnose, TryLater, Unfinished, objection, verify
 from rca_api.models.current import CurrentModels
 from rca_api.models.registry import RegistryClient
-from rca_api.models.retry_policy import MOST_UNFINISHED, RetryPolicy
+from rca_api.models.retry_policy import MAX_UNFINISHED, RetryPolicy
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.settings.settings import Settings
@@ -159,7 +159,7 @@ class Follower:
             reason = self._objection(ref, number)
         except Unfinished as error:
             if self._retries.unfinished(ref.sha256):
-                self._reject(ref.sha256, number, f"{error}, {MOST_UNFINISHED} times")
+                self._reject(ref.sha256, number, f"{error}, {MAX_UNFINISHED} times")
             else:
                 self._postpone(ref, "unfinished", str(error))
             return False

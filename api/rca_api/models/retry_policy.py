@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 #: Trials in which a bundle takes too long or ends its process, until it is rejected.
-MOST_UNFINISHED = 3
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 30.0, 600.0
+MAX_UNFINISHED = 3
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 600.0
 
 
 @dataclass
@@ -50,13 +50,13 @@ class RetryPolicy:
     def postpone(self, sha256: str) -> None:
         """Allow another trial after a pause; each pause is twice as long as the one before."""
         case = self._cases[sha256]
-        pause = min(_FIRST_PAUSE_SECONDS * 2**case.trials, _LONGEST_PAUSE_SECONDS)
+        pause = min(_FIRST_PAUSE_SECONDS * 2**case.trials, _MAX_PAUSE_SECONDS)
         case.trials, case.not_before = case.trials + 1, self._clock() + pause
 
     def unfinished(self, sha256: str) -> bool:
         """Count a trial that the bundle did not complete; True at the limit."""
         self._cases[sha256].unfinished += 1
-        return self._cases[sha256].unfinished >= MOST_UNFINISHED
+        return self._cases[sha256].unfinished >= MAX_UNFINISHED
 
     def forget(self, sha256: str) -> None:
         """Delete the counts of a bundle that has passed."""

@@ -17,7 +17,7 @@ from rca_api.shell.store.base import now
 
 #: Only records of this age count, because nodes are repaired.
 RECORD_AGE = timedelta(days=90)
-_LONGEST_NAME = 256
+_MAX_NAME_LENGTH = 256
 
 
 class Exposures:
@@ -43,7 +43,7 @@ class Exposures:
 
 def judged_nodes(row: DiagnosisRow) -> list[str]:
     """The nodes that a diagnosis has a verdict about, in an order in which two replicas cannot deadlock."""
-    return sorted(node for node in _judged(row) if 0 < len(node) <= _LONGEST_NAME and "\0" not in node)
+    return sorted(node for node in _judged(row) if 0 < len(node) <= _MAX_NAME_LENGTH and "\0" not in node)
 
 
 def _judged(row: DiagnosisRow) -> set[str]:

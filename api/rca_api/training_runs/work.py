@@ -27,7 +27,7 @@ from rca.workers import Workers
 from rca_api.models.registry_process import gate_of, scores_of
 from rca_api.training_runs.task import Task
 
-_FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 60.0
+_FIRST_WAIT_SECONDS, _MAX_WAIT_SECONDS = 1.0, 60.0
 WAITING = "waiting for the registry"
 Result = TypeVar("Result")
 
@@ -218,4 +218,4 @@ def retry_while_away(
                 ) from error
         reporter.progress(WAITING, 0, 0)
         sleep(pause)
-        waited, pause = waited + pause, min(2 * pause, _LONGEST_WAIT_SECONDS)
+        waited, pause = waited + pause, min(2 * pause, _MAX_WAIT_SECONDS)

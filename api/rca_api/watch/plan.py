@@ -15,7 +15,7 @@ from pydantic import (
 from rca.yaml_documents import read_document
 from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
-MOST_JOBS = 256
+MAX_JOBS = 256
 
 
 class WatchedJob(PrometheusAccess):
@@ -61,7 +61,7 @@ class WatchPlan(BaseModel):
     service: str | None = None
     every: Span = 60.0
     state: Path | None = None
-    jobs: tuple[WatchedJob, ...] = Field(min_length=1, max_length=MOST_JOBS)
+    jobs: tuple[WatchedJob, ...] = Field(min_length=1, max_length=MAX_JOBS)
 
     @model_validator(mode="after")
     def _distinct_jobs(self) -> Self:

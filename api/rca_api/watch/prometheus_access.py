@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 from rca.errors import InvalidInput
 from rca.sources.instants import seconds_of
-from rca.sources.prometheus.client import LONGEST_TIMEOUT, USUAL_TIMEOUT
+from rca.sources.prometheus.client import MAX_TIMEOUT, USUAL_TIMEOUT
 from rca.sources.prometheus.credentials import checked_headers, read_token
 from rca.sources.prometheus.window import read_prometheus
 from rca.window.window import Window
@@ -43,7 +43,7 @@ class PrometheusAccess(BaseModel):
     token_file: Path | None = None
     ca_file: Path | None = None
     headers: dict[str, SecretStr] = Field(default_factory=dict)
-    timeout: Annotated[Span, Field(le=LONGEST_TIMEOUT)] = USUAL_TIMEOUT
+    timeout: Annotated[Span, Field(le=MAX_TIMEOUT)] = USUAL_TIMEOUT
 
     @field_validator("headers")
     @classmethod
@@ -66,7 +66,7 @@ class PrometheusAccess(BaseModel):
         job: str,
         *,
         namespace: str | None,
-        max_seconds: float = LONGEST_TIMEOUT,
+        max_seconds: float = MAX_TIMEOUT,
         **more: Any,
     ) -> Window:
         """Read the window of a job; `more` is passed to `read_prometheus`.

@@ -19,7 +19,7 @@ from rca_api.watch.plan import WatchedJob, WatchPlan
 
 _log = structlog.stdlib.get_logger("rca_api.watch")
 #: Longest pause after failed rounds, as a multiple of the job's interval.
-_MOST_PAUSES = 8
+_MAX_PAUSES = 8
 Read = Callable[[WatchedJob], Window]
 Diagnose = Callable[[Window], Diagnosis]
 
@@ -131,7 +131,7 @@ class Rounds:
             began = self._clock()
             failed = self._round(job).error is not None
             failures = failures + 1 if failed else 0
-            longest = min(2 ** max(0, failures - 1), _MOST_PAUSES) * every
+            longest = min(2 ** max(0, failures - 1), _MAX_PAUSES) * every
             pause = max(0.0, began + longest - self._clock())
 
     def _round(self, job: WatchedJob) -> RoundOutcome:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from rca.whatif.analysis import MOST_SCENARIOS
+from rca.whatif.analysis import MAX_SCENARIOS
 from rca.whatif.scenario import Scenario
 
 Slowdowns = dict[str, float]
@@ -56,7 +56,7 @@ class ScenarioOutcome(BaseModel):
 class AskedScenarios(BaseModel):
     """Scenarios sent with a window."""
 
-    scenarios: list[Scenario] | None = Field(None, max_length=MOST_SCENARIOS)
+    scenarios: list[Scenario] | None = Field(None, max_length=MAX_SCENARIOS)
 
 
 class TraceWithScenarios(AskedScenarios):

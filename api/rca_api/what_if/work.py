@@ -19,7 +19,7 @@ from rca_api.shell.processes.process import Context
 from rca_api.shell.requests.decoding import Limits, Sent
 from rca_api.what_if.body import decode
 
-MOST_REPLAYED = 1_000_000_000
+MAX_REPLAYED = 1_000_000_000
 """Most rows times scenarios of one request: about half a minute of one core."""
 STAGE_REPLAYS = 3
 """Scenarios that take as long as the replay of one pipeline stage."""
@@ -77,7 +77,7 @@ def refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
     Raises
     ------
     TooLarge
-        For more than `MOST_REPLAYED` rows altogether.
+        For more than `MAX_REPLAYED` rows altogether.
     """
     n_stages = 0
     if isinstance(source, pa.Table):
@@ -88,10 +88,10 @@ def refuse_long_replays(source: Window | pa.Table, n_scenarios: int) -> None:
         rows = source.job.world_size * distinct_steps(source.steps.column("step").to_numpy())[0].size
         n_stages = source.job.topology.n_stages
     replays = n_scenarios + (STAGE_REPLAYS * n_stages if n_stages > 1 else 0)
-    if replays * rows > MOST_REPLAYED:
+    if replays * rows > MAX_REPLAYED:
         of_stages = f" and {n_stages:,} stages" if n_stages > 1 else ""
         raise TooLarge(
             f"{n_scenarios:,} scenarios{of_stages} of {rows:,} rows; one request may replay "
-            f"{MOST_REPLAYED:,} rows",
+            f"{MAX_REPLAYED:,} rows",
             hint="send fewer scenarios at once, or fewer steps",
         )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: Least number of finite values for a column's usual spread.
-LEAST_NORMAL = 2
+MIN_NORMAL = 2
 #: Names of a sampling clock. A column with such a name is a clock only if its values never fall.
 CLOCK_NAMES = frozenset({"time", "timestamp", "timestamps", "ts", "datetime", "date", "epoch", "unix_time"})
 #: Results of ``pandas.api.types.infer_dtype`` for Python objects that are numbers.
@@ -151,8 +151,8 @@ def _why_not(name: Hashable, before: FloatArray | None, after: FloatArray | None
     if before is None or after is None:
         return "not numeric"
     known = before[np.isfinite(before)]
-    if known.size < LEAST_NORMAL:
-        return f"fewer than {LEAST_NORMAL} values in normal"
+    if known.size < MIN_NORMAL:
+        return f"fewer than {MIN_NORMAL} values in normal"
     if not np.isfinite(after).any():
         return "no value in anomalous"
     if _is_clock(name, known, after[np.isfinite(after)]):

@@ -18,7 +18,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.causal.ranking.graphs import ColumnGraph
-from rca.causal.ranking.onset import LEAST_ROWS
+from rca.causal.ranking.onset import MIN_ROWS
 from rca.robust import nan_mean
 
 #: A cause may begin this share of the anomalous rows before its effect, and at least one row.
@@ -44,10 +44,10 @@ def outside(normal: FloatArray, anomalous: FloatArray, target: int, graph: Colum
     ndarray of shape (n_columns,), 0 to 1
         The least share over a column's effects that moved. It is less where the contrast of the effect is
         small. 0 if the effect moved no more than in normal rows, or if it was never usual. 0 as well below
-        `LEAST_ROWS` rows.
+        `MIN_ROWS` rows.
     """
     n_columns = anomalous.shape[1]
-    if anomalous.shape[0] < LEAST_ROWS:
+    if anomalous.shape[0] < MIN_ROWS:
         return np.zeros(n_columns)
     # Compressed, so that one extreme row is not the whole level.
     usual, excess = (np.arcsinh(np.maximum(rows, 0.0)) for rows in (normal, anomalous))

@@ -13,7 +13,7 @@ ALARM = 5.0
 #: Onsets closer than this share of the anomalous rows (or one row) are simultaneous.
 TOLERANCE = 0.01
 #: Fewer rows give no order.
-LEAST_ROWS = 4
+MIN_ROWS = 4
 
 
 def onsets(normal: FloatArray, anomalous: FloatArray) -> IntArray:
@@ -60,10 +60,10 @@ def precedence(onset: IntArray, mass: FloatArray, held: FloatArray, n_rows: int)
     held : ndarray of shape (n_columns,), rows
         From `holds`: the order of two closer onsets is unknown.
     n_rows : int
-        Anomalous rows; below `LEAST_ROWS` every column gets 0.
+        Anomalous rows; below `MIN_ROWS` every column gets 0.
     """
     total = float(mass.sum())
-    if n_rows < LEAST_ROWS or total <= 0:
+    if n_rows < MIN_ROWS or total <= 0:
         return np.zeros(onset.size)
     near = np.maximum(np.maximum.outer(held, held), max(1.0, TOLERANCE * n_rows))
     apart = onset[None, :] - onset[:, None]

@@ -17,7 +17,7 @@ TAIL = 0.02
 #: Rows are clipped here before their noise is measured; units of spread.
 NOISE_CUT = 4.0
 #: Limit on the correlation of neighbouring rows: a trend would otherwise have no noise.
-MOST_MEMORY = 0.95
+MAX_MEMORY = 0.95
 #: Quantile of a peak: high enough for short bursts, but not the single highest row.
 PEAK = 0.95
 
@@ -70,7 +70,7 @@ def _noise(normal: FloatArray) -> tuple[FloatArray, FloatArray]:
     variance = (away**2).sum(axis=0) / count
     following = (away[1:] * away[:-1]).sum(axis=0) / count
     memory = np.divide(following, variance, out=np.zeros_like(variance), where=variance > 0)
-    return variance, np.clip(memory, 0.0, MOST_MEMORY)
+    return variance, np.clip(memory, 0.0, MAX_MEMORY)
 
 
 def _blocks(n_rows: int) -> tuple[int, int]:

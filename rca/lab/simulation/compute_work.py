@@ -19,7 +19,7 @@ from rca.lab.simulation.scenario import Scenario
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0
 # Contexts have a limit: standard normals above it are cut, which changes one microbatch of 160.
-LONGEST_DEVIATIONS = 2.5
+MAX_DEVIATIONS = 2.5
 _GRID = np.linspace(0.0, 2.5, 501)
 
 
@@ -85,7 +85,7 @@ def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) 
     """
     if not spread.any():
         return None
-    standard = np.minimum(standard, LONGEST_DEVIATIONS)
+    standard = np.minimum(standard, MAX_DEVIATIONS)
     each = max(1, _sequences(scenario.workload) // standard.shape[1])
     variance = spread[:, None, None] ** 2
     squares = _lognormal(np.log1p(np.expm1(4 * variance) / each), standard)

@@ -23,19 +23,19 @@ from rca.lab.simulation.scenario import Scenario
 SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
 #: Only kernel noise below it may last for many steps.
-LARGEST_LASTING_NOISE = 0.012
+MAX_LASTING_NOISE = 0.012
 #: Share of jobs with garbage collector pauses, and share of these with pauses in every step.
 GC_SHARE, GC_EVERY_STEP_SHARE = 0.35, 0.45
 #: Longest pause of an occasional collection, in usual steps. For pauses in every step: share of a step that
 #: the slowest rank's pauses take, and spread of lasting factors between ranks.
-LONGEST_GC_PAUSE, EVERY_STEP_GC_COST, GC_UNEVENNESS = 0.3, (1e-3, 0.04), (0.02, 0.6)
+MAX_GC_PAUSE, EVERY_STEP_GC_COST, GC_UNEVENNESS = 0.3, (1e-3, 0.04), (0.02, 0.6)
 #: Share of jobs with a change of work from some step on, and the largest factor.
-CHANGING_SHARE, LARGEST_CHANGE = 0.06, 3.0
+CHANGING_SHARE, MAX_CHANGE = 0.06, 3.0
 CHANGE_COUNTED: tuple[Counted, ...] = ("nothing", "samples", "lengths")
 #: Random stream of these draws, apart from the scenario's other draws.
 _WORK_STREAM = 18
 #: Share of jobs with single long steps, and the longest, in usual steps.
-EVENTFUL_SHARE, LONGEST_EVENT = 0.15, 100.0
+EVENTFUL_SHARE, MAX_EVENT = 0.15, 100.0
 
 
 def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_reported: bool) -> Benign:
@@ -57,7 +57,7 @@ def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_repor
         # Kernel times vary little: single stalls of hosts cause most of the variation between steps.
         noise=kernels,
         # Large lasting deviations are not noise.
-        noise_memory=rng.uniform(0.0, 0.95 if kernels < LARGEST_LASTING_NOISE else 0.7),
+        noise_memory=rng.uniform(0.0, 0.95 if kernels < MAX_LASTING_NOISE else 0.7),
         backward_calm=log_uniform(rng, 0.08, 0.8) if testbed else log_uniform(rng, 0.4, 1.6),
         common_noise=max(0.0, rng.uniform(-0.6, 0.35)) ** 2 if testbed else rng.beta(1.2, 0.6),
         copy_noise=log_uniform(rng, 0.03, 0.3) if testbed else log_uniform(rng, 0.02, 0.15),
@@ -108,7 +108,7 @@ def _change_of_work(scenario: Scenario, instead_of: _Change) -> _Change:
     if rng.random() >= CHANGING_SHARE:
         return instead_of
     counted: Counted = CHANGE_COUNTED[int(rng.choice(3, p=[0.2, 0.5, 0.3]))]
-    factor, slowly = log_uniform(rng, 1.08, LARGEST_CHANGE), rng.random() < 0.4
+    factor, slowly = log_uniform(rng, 1.08, MAX_CHANGE), rng.random() < 0.4
     return {
         "shift_step": int(rng.integers(0 if slowly else 1, scenario.n_steps)),
         "shift_factor": factor if rng.random() < 0.75 else 1.0 / factor,
@@ -131,7 +131,7 @@ def _gc_pauses(rng: np.random.Generator, scenario: Scenario) -> GcPauses:
         seconds = log_uniform(rng, *EVERY_STEP_GC_COST) / worst * scenario.expected_step_seconds
         return GcPauses(every=1, seconds=seconds, together=False, uneven=uneven)
     together, every = bool(rng.random() < 0.5), int(log_uniform(rng, 4, 120))
-    share = min(log_uniform(rng, 1e-4, 8e-3), LONGEST_GC_PAUSE / every)
+    share = min(log_uniform(rng, 1e-4, 8e-3), MAX_GC_PAUSE / every)
     if not together:
         share = min(share, 0.02 / scenario.world_size)
     return GcPauses(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)
@@ -174,7 +174,7 @@ def sample_events(rng: np.random.Generator, scenario: Scenario) -> tuple[LongSta
         reach = rng.random()
         mates = scenario.ranks_on(rank // scenario.ranks_per_node) if reach > 0.7 else (rank,)
         ranks = tuple(range(world)) if reach > 0.9 else tuple(mates)
-        length = min(0.5 * (1 + float(rng.pareto(0.8))), LONGEST_EVENT)
+        length = min(0.5 * (1 + float(rng.pareto(0.8))), MAX_EVENT)
         found.append(LongStall(ranks=ranks, step=int(rng.integers(scenario.n_steps)), length=length))
     return tuple(found)
 

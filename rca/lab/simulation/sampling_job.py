@@ -17,7 +17,7 @@ SHORTEST, STOPPED_LONGER = 20, 1.7
 #: Share of cluster jobs with 512 to 4,096 ranks, and with more.
 LARGE_SHARE, HUGE_SHARE = 0.06, 0.01
 #: Largest product of ranks and steps of one window, and the fewest steps that it always keeps.
-LARGEST_CELLS, FEWEST_WINDOW_STEPS, FEWEST_WINDOW_STEPS_HUGE = 80_000, 24, 16
+MAX_CELLS, MIN_WINDOW_STEPS, MIN_WINDOW_STEPS_HUGE = 80_000, 24, 16
 #: Ranks from which a job counts as huge.
 HUGE = 8192
 #: Share of jobs with a long queue: many loader workers, and some batches for each.
@@ -74,8 +74,8 @@ def sample_job(rng: np.random.Generator, dialect: Dialect, cause: str) -> Sample
 def _n_steps(rng: np.random.Generator, world_size: int, longest: int, cause: str) -> int:
     """Draw the planned steps; the number of completed steps must not reveal which jobs stopped."""
     drawn = log_uniform(rng, SHORTEST, longest) * (STOPPED_LONGER if cause in STOP_CAUSES else 1.0)
-    fewest = FEWEST_WINDOW_STEPS_HUGE if world_size >= HUGE else FEWEST_WINDOW_STEPS
-    return min(round(drawn), max(fewest, LARGEST_CELLS // world_size))
+    fewest = MIN_WINDOW_STEPS_HUGE if world_size >= HUGE else MIN_WINDOW_STEPS
+    return min(round(drawn), max(fewest, MAX_CELLS // world_size))
 
 
 def _testbed_shape(rng: np.random.Generator, *, pipelined: bool) -> tuple[Parallelism, int]:

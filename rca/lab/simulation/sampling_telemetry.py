@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.lab.simulation.sampling_job import log_uniform
 from rca.lab.simulation.scenario import (
-    FEWEST_ROWS_AFTER_SKIP,
+    MIN_ROWS_AFTER_SKIP,
     BubblePlace,
     CopyPlace,
     DeviceWait,
@@ -194,7 +194,7 @@ def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability:
 
 def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:
     """Draw the steps at both ends with samples but no rows; mostly the same number before and after."""
-    if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * FEWEST_ROWS_AFTER_SKIP:
+    if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * MIN_ROWS_AFTER_SKIP:
         return {}
     margin, kind = int(log_uniform(rng, 1, scenario.n_steps / 4)), rng.random()
     return {

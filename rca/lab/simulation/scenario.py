@@ -37,7 +37,7 @@ Watchdogs = Literal["few", "all"]
 CorpusVersion = Literal[1, 2]
 Visibility = Literal["full", "unsplit", "minimal", "loading"]
 #: Fewest rows per rank of a window with missing rows at its beginning.
-FEWEST_ROWS_AFTER_SKIP = 20
+MIN_ROWS_AFTER_SKIP = 20
 #: Visibilities without timers for the ranks' own work: whole steps, or whole steps and data loading.
 HARDLY_VISIBLE = frozenset({"minimal", "loading"})
 
@@ -280,7 +280,7 @@ class Scenario(Frozen):
         late = self.telemetry.rows_behind if self.telemetry.ending == "complete" else 0
         end = self.n_steps - late if stop_step is None else stop_step
         skipped = self.telemetry.rows_skipped
-        return (skipped if end - skipped >= FEWEST_ROWS_AFTER_SKIP else 0), end
+        return (skipped if end - skipped >= MIN_ROWS_AFTER_SKIP else 0), end
 
     def without(self, index: int) -> Self:
         """Return the same job and noise without one of its faults."""

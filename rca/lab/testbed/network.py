@@ -39,13 +39,13 @@ TIMEOUT_SECONDS = 20.0
 _PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
 # Far above the job's traffic: a healthy cable must show no queue.
 HEALTHY_MBIT = 10_000.0
-_SMALLEST_BURST_KB = 64
+_MIN_BURST_KB = 64
 MTU = "9000"
 _PREFIX_LENGTH = 24
 _TUNSETIFF = 0x400454CA
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _SOL_PACKET, _PACKET_QDISC_BYPASS = 263, 20
-_LARGEST_FRAME = 65_536
+_MAX_FRAME = 65_536
 
 
 class ToolFailed(RcaError):
@@ -170,7 +170,7 @@ def _shape(node: Node) -> None:
 
 def _bucket(verb: str, mbit: float) -> tuple[str, ...]:
     rate = f"{mbit:g}mbit"
-    burst = f"{max(_SMALLEST_BURST_KB, round(mbit / 10))}kb"
+    burst = f"{max(_MIN_BURST_KB, round(mbit / 10))}kb"
     place = ("class", verb, "dev", INTERFACE, "parent", "1:", "classid", "1:10")
     return (*place, "htb", "rate", rate, "ceil", rate, "burst", burst, "cburst", burst)
 
@@ -207,7 +207,7 @@ def relay(handle: int, delay_seconds: float, loss_ratio: float, seed: int) -> No
         pause = None if not held else max(0.0, held[0][0] - time.monotonic())
         readable, _, _ = select.select([handle], [], [], pause)
         if readable:
-            frame = os.read(handle, _LARGEST_FRAME)
+            frame = os.read(handle, _MAX_FRAME)
             if loss_ratio == 0 or draw.random() >= loss_ratio:
                 held.append((time.monotonic() + delay_seconds, frame))
         now = time.monotonic()

@@ -19,7 +19,7 @@ from rca.lab.training.split import mask
 LEVEL = 0.9
 #: A class with fewer held-out groups has the floor of all classes together: its own would depend on a single
 #: window.
-FEWEST_GROUPS = 20.0
+MIN_GROUPS = 20.0
 
 
 def fit_sets(corpus: Corpus, heads: Mapping[str, Head], level: float = LEVEL) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def floors(
     found = {}
     for index, name in enumerate(classes):
         own = column == index
-        enough = effective_groups(weights[own], groups[own]) >= FEWEST_GROUPS
+        enough = effective_groups(weights[own], groups[own]) >= MIN_GROUPS
         found[name] = _floor(scores[own], weights[own], groups[own], level) if enough else together
     return found
 

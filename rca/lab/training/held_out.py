@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 #: Name of the source that every run has; a collection has the name of its folder.
 SIMULATED = "simulated"
 #: Largest number of simulated test windows, the first ones of the corpus: intervals of 0.01 within minutes.
-MOST_SIMULATED = 3000
+MAX_SIMULATED = 3000
 #: Totals are about the first set; the others show the scores with less telemetry.
 SIGNALS = tuple(SIGNAL_SETS)
 
@@ -78,7 +78,7 @@ def held_out_rows(
 def _seeds(corpus: Corpus) -> list[int]:
     held = zip(corpus.group, corpus.part, corpus.real, strict=True)
     found = [int(group.rsplit("-", 1)[1]) for group, part, real in held if part == "test" and not real]
-    return found[:MOST_SIMULATED]
+    return found[:MAX_SIMULATED]
 
 
 def with_all_signals(rows: Sequence[JudgedRow]) -> list[JudgedRow]:

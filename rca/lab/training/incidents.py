@@ -24,7 +24,7 @@ from rca.workers import Workers
 
 #: Variants of each window, the window itself among them.
 VARIANTS = 24
-SHORTEST_CROP = 20
+MIN_CROP = 20
 #: Parts whose windows are varied; test windows are used as they are.
 LEARNED: tuple[Part, ...] = ("train", "calibration", "validation")
 PARTS: tuple[Part, ...] = (*LEARNED, "test")
@@ -203,10 +203,10 @@ def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Wind
 
 def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label] | None:
     steps = np.unique(window.steps.column("step").to_numpy())
-    if steps.size <= SHORTEST_CROP or any(cause.first_step is None for cause in label.causes):
+    if steps.size <= MIN_CROP or any(cause.first_step is None for cause in label.causes):
         return None
     for _ in range(4):
-        length = int(rng.integers(SHORTEST_CROP, steps.size + 1))
+        length = int(rng.integers(MIN_CROP, steps.size + 1))
         begin = int(rng.integers(0, steps.size - length + 1))
         found = crop(window, label, int(steps[begin]), int(steps[begin]) + length)
         if found is not None:

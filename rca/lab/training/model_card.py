@@ -19,7 +19,7 @@ from rca.lab.training.split import SHARES
 SUBSETS = ("source", "cause", "slowdown", "world_size", "telemetry")
 PARTS = tuple(SHARES)
 #: Windows that a cause needs to be listed among the weakest.
-LEAST_WINDOWS_OF_CAUSE = 5
+MIN_WINDOWS_OF_CAUSE = 5
 #: With fewer test windows the card points to the intervals.
 FEW_WINDOWS = 30
 #: Number of weakest causes on the card.
@@ -224,6 +224,6 @@ def _weakest(rows: Sequence[JudgedRow]) -> list[str]:
     scored = []
     for cause, members in grouped(rows, "cause").items():
         right = estimates([row.judged for row in members])["cause_ac@1"]
-        if cause != HEALTHY and right.n >= LEAST_WINDOWS_OF_CAUSE and right.value < 1:
+        if cause != HEALTHY and right.n >= MIN_WINDOWS_OF_CAUSE and right.value < 1:
             scored.append((right.value, cause, right.n))
     return [f"{cause} ({value:.2f} of {n})" for value, cause, n in sorted(scored)[:WEAKEST]]

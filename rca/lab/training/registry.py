@@ -32,7 +32,7 @@ REQUESTED = "promotion.asked"
 #: Why a version is no longer the champion.
 ROLLED_BACK = "rollback.reason"
 #: Tag of a run that MLflow shows as its description, and the length that all stores take.
-_DESCRIPTION, _LONGEST_TAG = "mlflow.note.content", 5000
+_DESCRIPTION, _MAX_TAG = "mlflow.note.content", 5000
 #: Runs per query.
 _AT_ONCE = 200
 
@@ -185,7 +185,7 @@ class Registry:
         with open_store(self.uri):
             client = self.client()
             if client.get_run(found.run_id).info.lifecycle_stage == "active":
-                for key, value in {_DESCRIPTION: text[:_LONGEST_TAG], **tags}.items():
+                for key, value in {_DESCRIPTION: text[:_MAX_TAG], **tags}.items():
                     client.set_tag(found.run_id, key, value)
 
     def promote(self, found: RegisteredVersion, expected: RegisteredVersion | None) -> None:

@@ -19,12 +19,12 @@ from rca.lab.training.tracking import import_pyfunc
 #: Its description by MLflow, which names the folder of the bundle.
 DESCRIPTION = "MLmodel"
 #: The shipped bundle has 20 MB in 12 files.
-_MOST_BYTES, _MOST_FILES = 256 << 20, 256
-_MOST_DESCRIPTION_BYTES = 64 << 10
+_MAX_BYTES, _MAX_FILES = 256 << 20, 256
+_MAX_DESCRIPTION_BYTES = 64 << 10
 #: Codes of MLflow's errors that are about the files, such as a link that leads out of their folder.
 _OF_THE_VERSION = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 #: Largest artifact of a run that is read as text, such as a model card.
-_MOST_TEXT_BYTES = 16 << 20
+_MAX_TEXT_BYTES = 16 << 20
 
 
 def download(source: str, uri: str, folder: Path, sha256: str) -> Path:
@@ -77,7 +77,7 @@ def read_text(client: Any, run_id: str, name: str) -> str:
     found = [each for each in client.list_artifacts(run_id, folder) if each.path == name]
     if not found:
         return ""
-    if found[0].is_dir or (found[0].file_size or 0) > _MOST_TEXT_BYTES:
+    if found[0].is_dir or (found[0].file_size or 0) > _MAX_TEXT_BYTES:
         raise BundleError(f"the artifact {name} is a folder or too large")
     try:
         return Path(client.download_artifacts(run_id, name)).read_text(encoding="utf-8")
@@ -89,7 +89,7 @@ def _check_listed(mlflow: Any, source: str, uri: str) -> None:
     """Refuse a version whose files are too many or too large, before a download fills the disk."""
     files: dict[str, int] = {}
     folders, n_folders = [""], 0
-    while folders and len(files) + n_folders <= _MOST_FILES:
+    while folders and len(files) + n_folders <= _MAX_FILES:
         n_folders += 1
         folder = folders.pop()
         for each in mlflow.artifacts.list_artifacts(
@@ -101,14 +101,14 @@ def _check_listed(mlflow: Any, source: str, uri: str) -> None:
             else:
                 # Some stores do not say the size.
                 files[name] = int(each.file_size or 0)
-    if folders or len(files) > _MOST_FILES:
-        raise BundleError(f"it has more than {_MOST_FILES} files")
-    if sum(files.values()) > _MOST_BYTES:
-        raise BundleError(f"its files have more than {_MOST_BYTES >> 20} MiB")
+    if folders or len(files) > _MAX_FILES:
+        raise BundleError(f"it has more than {_MAX_FILES} files")
+    if sum(files.values()) > _MAX_BYTES:
+        raise BundleError(f"its files have more than {_MAX_BYTES >> 20} MiB")
     if DESCRIPTION not in files:
         raise BundleError(f"it has no file {DESCRIPTION}")
-    if files[DESCRIPTION] > _MOST_DESCRIPTION_BYTES:
-        raise BundleError(f"its {DESCRIPTION} has more than {_MOST_DESCRIPTION_BYTES >> 10} KiB")
+    if files[DESCRIPTION] > _MAX_DESCRIPTION_BYTES:
+        raise BundleError(f"its {DESCRIPTION} has more than {_MAX_DESCRIPTION_BYTES >> 10} KiB")
 
 
 def _bundle_in(place: Path) -> Path:

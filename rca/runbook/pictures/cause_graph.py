@@ -9,7 +9,7 @@ from rca.runbook.numbers import rank_list
 from rca.runbook.pictures.svg import Picture, box, line, picture, shortened, text
 from rca.window.causes import SPECS, UNKNOWN
 
-MOST_CAUSES = 5
+MAX_CAUSES = 5
 _X = (4.0, 250.0, 420.0, 600.0)
 _WIDTHS = (200.0, 130.0, 140.0, 116.0)
 _ROW, _BOX = 34.0, 24.0
@@ -62,7 +62,7 @@ def _candidates(diagnosis: Diagnosis, first: Cause) -> list[str]:
         for name in straggler.plausible_causes
     ]
     known = dict.fromkeys([first.cause, *left, *(each.cause for each in diagnosis.causes)])
-    return [name for name in known if name in SPECS and SPECS[name].phases][:MOST_CAUSES]
+    return [name for name in known if name in SPECS and SPECS[name].phases][:MAX_CAUSES]
 
 
 def _lengthened(cause: Cause) -> set[str]:

@@ -19,7 +19,7 @@ from rca.window.times.phases import PhaseArrays
 from rca.window.window import Window
 
 #: Most rows and columns of a map; more ranks or steps share a cell.
-MOST_ROWS, MOST_COLUMNS = 64, 120
+MAX_ROWS, MAX_COLUMNS = 64, 120
 #: Share of the late cells that are lighter than black.
 FULL_SHADE = 0.98
 #: Black is at least this share of a step: less is noise.
@@ -51,7 +51,7 @@ def lateness_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
         blamed[straggler.ranks] = True
     found = [_heat_map(late, work.steps, work.step_reference, blamed, diagnosis)]
     inside = comparison.segment.mask(work.steps.size)
-    if topology.n_stages > 1 and int(topology.data_rank.max()) < MOST_ROWS:
+    if topology.n_stages > 1 and int(topology.data_rank.max()) < MAX_ROWS:
         # Peers of a rank are of its stage, so stages are compared by their work.
         busy = nan_mean(work.own[:, inside].T)
         found.append(_stage_map(np.nan_to_num(busy - np.nanmedian(busy)), blamed, topology))
@@ -62,8 +62,8 @@ def _heat_map(
     late: FloatArray, steps: IntArray, step: float, blamed: BoolArray, diagnosis: Diagnosis
 ) -> Picture:
     """Rows of ranks, columns of steps; the darker, the later."""
-    rows = _groups(late.shape[0], MOST_ROWS)
-    columns = _groups(late.shape[1], MOST_COLUMNS)
+    rows = _groups(late.shape[0], MAX_ROWS)
+    columns = _groups(late.shape[1], MAX_COLUMNS)
     by_column = np.add.reduceat(late, columns[:-1], axis=1) / np.diff(columns)
     # The latest rank of a row stays visible among its quick neighbours.
     cells = np.maximum.reduceat(by_column, rows[:-1], axis=0)

@@ -19,11 +19,11 @@ from rca.window.node_names import placed
 from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
 
-MOST_SIGNALS = 3
+MAX_SIGNALS = 3
 #: Intervals in which samples are averaged.
-MOST_BINS = 80
+MAX_BINS = 80
 #: Least share of intervals with a sample; else intervals are made longer.
-LEAST_KNOWN = 0.6
+MIN_KNOWN = 0.6
 _LEFT, _TOP, _HEIGHT, _BOTTOM = 110.0, 10.0, 110.0, 24.0
 
 
@@ -39,7 +39,7 @@ def signal_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
         return []
     first = diagnosis.causes[0]
     wanted = [each.signal for each in first.evidence if each.signal in channels()]
-    wanted = list(dict.fromkeys(wanted))[:MOST_SIGNALS]
+    wanted = list(dict.fromkeys(wanted))[:MAX_SIGNALS]
     if not wanted:
         return []
     window = placed(window)
@@ -52,13 +52,13 @@ def signal_pictures(diagnosis: Diagnosis, window: Window) -> list[Picture]:
 
 def _binned(window: Window, wanted: Iterable[str]) -> tuple[FloatArray, dict[str, FloatArray]]:
     """Interval bounds, and the means of each signal, shape (n_ranks, n_bins)."""
-    n_bins = MOST_BINS
+    n_bins = MAX_BINS
     while True:
         edges = np.linspace(window.job.start, window.job.end, n_bins + 1)
         signals = SignalArrays.from_window(window, edges)
         values = {name: signals.values[name] for name in wanted if name in signals.values}
         known = [float(np.isfinite(each).any(axis=0).mean()) for each in values.values()]
-        if n_bins <= 10 or min(known, default=1.0) >= LEAST_KNOWN:
+        if n_bins <= 10 or min(known, default=1.0) >= MIN_KNOWN:
             return edges, values
         n_bins //= 2
 

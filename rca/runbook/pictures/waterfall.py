@@ -8,7 +8,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.runbook.numbers import rank_list, seconds
 from rca.runbook.pictures.svg import LINE, Picture, box, line, picture, shortened, text
 
-MOST_CAUSES = 6
+MAX_CAUSES = 6
 _LEFT, _RIGHT, _ROW = 230.0, 610.0, 26.0
 
 
@@ -24,7 +24,7 @@ def waterfall(diagnosis: Diagnosis) -> Picture | None:
     measured = lost * ratio / (ratio - 1.0)
     bars = [("measured step", 0.0, measured, "bar")]
     at = measured
-    for cause in priced[:MOST_CAUSES]:
+    for cause in priced[:MAX_CAUSES]:
         cost = cause.seconds_per_step or 0.0
         place = f"{cause.cause}, rank{'s' if len(cause.ranks) > 1 else ''} {rank_list(cause.ranks)}"
         bars.append((place, at - cost, cost, "blamed"))

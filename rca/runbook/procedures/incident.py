@@ -19,7 +19,7 @@ _EVERY_NODE = {"all"}
 _SLURM_JOB = re.compile(r"(?:slurm[-_])?(\d+(?:_\d+)?)")
 _LONG_PCI_DOMAIN = re.compile(r"0000([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])")
 #: Places that commands are written for, and nodes that one command may name.
-MOST_PLACES, MOST_NODES = 3, 32
+MAX_PLACES, MAX_NODES = 3, 32
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Incident:
     blamed : bool
         Whether the diagnosis names the cause. If not, the places are those of its stragglers.
     places : tuple of Place
-        The first `MOST_PLACES`.
+        The first `MAX_PLACES`.
     values : dict
         Placeholders with the same value at all places.
     withheld : bool
@@ -94,7 +94,7 @@ class Incident:
         values = {"reason": f"rca-{diagnosis.diagnosis_id}"[:60]}
         if ranks:
             values |= {"ranks": rank_list(ranks), "rank": str(ranks[0])}
-        if harmless and len(harmless) <= MOST_NODES:
+        if harmless and len(harmless) <= MAX_NODES:
             values |= {"nodes": " ".join(harmless), "nodelist": ",".join(harmless)}
         if time := began(diagnosis):
             values["since"] = f"when it began: {time}"
@@ -103,8 +103,8 @@ class Incident:
         return cls(
             diagnosis_id=diagnosis.diagnosis_id,
             blamed=bool(named),
-            places=tuple(places[:MOST_PLACES]),
-            more_places=len(places[MOST_PLACES:]),
+            places=tuple(places[:MAX_PLACES]),
+            more_places=len(places[MAX_PLACES:]),
             values={name: value for name, value in values.items() if name != "reason" or _safe(value)},
             withheld=withheld,
             actions=tuple(action for action in diagnosis.actions if cause in action.causes),

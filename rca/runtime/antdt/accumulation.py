@@ -19,13 +19,13 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
 
 #: Largest batch that is searched: the sets have one entry for each size.
-MOST_SAMPLES = 1 << 20
+MAX_SAMPLES = 1 << 20
 #: The time of divisible samples is raised by these factors in turn, until it is possible for whole ones.
 _FACTORS = (1.0005, 1.002, 1.008, 1.03, 1.1, 1.5, 3.0, 10.0)
 #: Rounds of the bisection for that time, and the share that it stays below it because of rounding.
 _ROUNDS, _MARGIN = 40, 1e-9
 #: A worker with more separate numbers of samples is convolved: shifts of bits would take longer.
-_MOST_SHIFTS = 2000
+_MAX_SHIFTS = 2000
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _sums(able: Sequence[IntArray], total: int) -> list[int]:
         breaks = np.flatnonzero(np.diff(counts) > 1) + 1
         begins = counts[np.concatenate([[0], breaks])] if counts.size else counts
         lengths = np.diff(np.concatenate([[0], breaks, [counts.size]]))
-        if begins.size > _MOST_SHIFTS:
+        if begins.size > _MAX_SHIFTS:
             found.append(_convolved(found[-1], counts, total))
             continue
         reached = 0
@@ -271,7 +271,7 @@ def _chosen(options: Sequence[_Options], bound: float, total: int) -> list[int]:
 def _impossible(workers: Sequence[Hardware], total: int, most_steps: int) -> InvalidInput:
     """An error with the nearest possible sum."""
     largest = sum(worker.most for worker in workers) * most_steps
-    reach = min(max(2 * total, sum(worker.least for worker in workers)), largest, MOST_SAMPLES)
+    reach = min(max(2 * total, sum(worker.least for worker in workers)), largest, MAX_SAMPLES)
     able = [each.within(np.inf) for each in _options(workers, reach, most_steps)]
     sums = np.flatnonzero(_as_array(_sums(able, reach)[-1], reach))
     message = f"no micro-batches of {len(workers)} workers have {total:,} samples together"
@@ -284,8 +284,8 @@ def _impossible(workers: Sequence[Hardware], total: int, most_steps: int) -> Inv
 def _check(workers: Sequence[Hardware], total: int, most_steps: int) -> None:
     if not workers:
         raise InvalidInput("there is no worker")
-    if not 1 <= total <= MOST_SAMPLES:
-        raise InvalidInput(f"a batch has 1 to {MOST_SAMPLES:,} samples, not {total:,}")
+    if not 1 <= total <= MAX_SAMPLES:
+        raise InvalidInput(f"a batch has 1 to {MAX_SAMPLES:,} samples, not {total:,}")
     if most_steps < 1:
         raise InvalidInput(f"a worker does at least one pass, not {most_steps}")
     for number, worker in enumerate(workers):

@@ -25,7 +25,7 @@ from rca.runtime.antdt.monitor import Reading, Straggler
 ADJUST_BATCH_SIZES = "ADJUST_BS"
 KILL_RESTART = "KILL_RESTART"
 #: At least this share of a measured time depends on the samples, even if the fixed time is given too long.
-_LEAST_SHARE = 0.05
+_MIN_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ class Dedicated:
         passes = np.array(self.decision.steps) / np.array(self.decision.samples)
         fixed = np.array([kind.fixed for kind in self.hardware])
         # The measured time of a sample has its share of the fixed times of the passes.
-        seconds = np.maximum(1 / reading.speed - passes * fixed, _LEAST_SHARE / reading.speed)
+        seconds = np.maximum(1 / reading.speed - passes * fixed, _MIN_SHARE / reading.speed)
         workers = [
             # Three digits: noise would make each worker a kind of its own.
             replace(kind, speed=float(f"{1 / each:.3g}"))

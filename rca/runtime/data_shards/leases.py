@@ -16,7 +16,7 @@ from rca.errors import InvalidInput
 from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 
 #: Most epochs of a `Progress`.
-MOST_EPOCHS_SHOWN = 100
+MAX_EPOCHS_SHOWN = 100
 
 
 class LeaseState(StrEnum):
@@ -160,7 +160,7 @@ class Progress:
     Attributes
     ----------
     epochs : tuple of EpochProgress
-        Epochs that hand out shards or wait for open ones, in ascending order; the first `MOST_EPOCHS_SHOWN`.
+        Epochs that hand out shards or wait for open ones, in ascending order; the first `MAX_EPOCHS_SHOWN`.
     n_open, n_done : int
         Numbers of such epochs, and of epochs that are done. All others have not begun.
     samples : int
@@ -218,7 +218,7 @@ class Checkpoint:
         current, n_current = divmod(handed, size)
         waiting = set(opened) | ({current} if handed < plan.n_positions else set())
         epochs = []
-        for epoch in sorted(waiting)[:MOST_EPOCHS_SHOWN]:
+        for epoch in sorted(waiting)[:MAX_EPOCHS_SHOWN]:
             begun = size if epoch < current else n_current
             mine = opened.get(epoch, [])
             n_doing = sum(position in doing for position, _ in mine)

@@ -28,7 +28,7 @@ from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 from rca.timed_http import Answer, Exchange, whole
 
 _RETRIED = frozenset({429, 502, 503, 504})
-_LONGEST_WAIT_SECONDS = 10.0
+_MAX_WAIT_SECONDS = 10.0
 #: Reports of one request; the service takes a thousand.
 _AT_ONCE = 500
 #: Largest answer, bytes.
@@ -174,7 +174,7 @@ class ShardClient:
                     raise _refusal(answer)
                 asked = answer.headers.get("Retry-After", "")
                 wait = float(asked) if asked.isdecimal() else wait
-            time.sleep(min(wait, _LONGEST_WAIT_SECONDS))
+            time.sleep(min(wait, _MAX_WAIT_SECONDS))
         raise AssertionError("the last attempt returns or raises")
 
 

@@ -23,12 +23,12 @@ import numpy as np
 from rca.arrays import IntArray
 from rca.errors import InvalidInput
 
-MOST_SAMPLES = 1 << 50
+MAX_SAMPLES = 1 << 50
 #: Most shards of an epoch, and most samples of a shard: workers hold a permutation of them in memory.
-MOST_SHARDS, LARGEST_SHARD = 1 << 20, 1 << 24
-MOST_EPOCHS = 10_000
-LONGEST_LEASE_SECONDS = 86_400.0
-LARGEST_SEED = (1 << 63) - 1
+MAX_SHARDS, MAX_SHARD = 1 << 20, 1 << 24
+MAX_EPOCHS = 10_000
+MAX_LEASE_SECONDS = 86_400.0
+MAX_SEED = (1 << 63) - 1
 #: Rounds of the cipher; six suffice where each half has many values.
 _ROUNDS = 8
 
@@ -83,20 +83,20 @@ class ShardPlan:
 
     def __post_init__(self) -> None:
         ranges = {
-            "n_samples": (1, MOST_SAMPLES),
-            "shard_size": (1, LARGEST_SHARD),
-            "n_epochs": (1, MOST_EPOCHS),
-            "seed": (0, LARGEST_SEED),
+            "n_samples": (1, MAX_SAMPLES),
+            "shard_size": (1, MAX_SHARD),
+            "n_epochs": (1, MAX_EPOCHS),
+            "seed": (0, MAX_SEED),
         }
         for name, (least, most) in ranges.items():
             if not least <= getattr(self, name) <= most:
                 raise InvalidInput(f"{name} is {getattr(self, name):,}, not {least:,} to {most:,}")
-        if not 0 < self.lease_seconds <= LONGEST_LEASE_SECONDS:
+        if not 0 < self.lease_seconds <= MAX_LEASE_SECONDS:
             raise InvalidInput(f"lease_seconds is {self.lease_seconds}, not above 0 and up to a day")
-        if self.n_shards > MOST_SHARDS:
+        if self.n_shards > MAX_SHARDS:
             raise InvalidInput(
-                f"an epoch would have {self.n_shards:,} shards, at most {MOST_SHARDS:,} are possible",
-                hint=f"use shards of {-(-self.n_samples // MOST_SHARDS):,} samples or more",
+                f"an epoch would have {self.n_shards:,} shards, at most {MAX_SHARDS:,} are possible",
+                hint=f"use shards of {-(-self.n_samples // MAX_SHARDS):,} samples or more",
             )
 
     @property

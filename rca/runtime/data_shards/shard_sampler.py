@@ -30,7 +30,7 @@ REPORT_SHARE = 0.25
 #: The next shard is asked for when so many batches are left. More would keep shards from faster workers.
 BATCHES_AHEAD = 2
 #: Longest pause before a worker without a shard tries again.
-LONGEST_PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 1.0
 
 
 @dataclass(eq=False)
@@ -168,7 +168,7 @@ class ShardSampler:
             if batch.size:
                 yield batch.tolist()
             elif not self.finished:
-                time.sleep(min(max(self._wait, 0.01), LONGEST_PAUSE_SECONDS))
+                time.sleep(min(max(self._wait, 0.01), MAX_PAUSE_SECONDS))
             self.confirm()
             if self.finished:
                 return

@@ -18,7 +18,7 @@ from rca.runtime.star.price import Progress
 #: Updates after which a rule looks again.
 EVERY = 8
 #: A rank that is less behind the fastest stays in the ring.
-LEAST_SECONDS = 0.01
+MIN_SECONDS = 0.01
 #: From the number of updates, the usual time of each rank's own step and what the rule has given last: the
 #: ranks that are to be children. Times are NaN where no step was measured.
 Rule = Callable[[int, FloatArray, Collection[int]], Collection[int]]
@@ -50,7 +50,7 @@ class StragglersLeave:
     batch: float | None = None
     noise: float | None = None
     share: float = STRAGGLER_SHARE
-    least_seconds: float = LEAST_SECONDS
+    least_seconds: float = MIN_SECONDS
     every: int = EVERY
 
     def __post_init__(self) -> None:

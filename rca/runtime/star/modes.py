@@ -27,8 +27,8 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.price import Mode, Progress, check_seconds
 
-#: `best_groups` tries divisions of more than `MOST_TRIED` workers into up to so many groups.
-MOST_GROUPS, MOST_TRIED = 32, 10
+#: `best_groups` tries divisions of more than `MAX_TRIED` workers into up to so many groups.
+MAX_GROUPS, MAX_TRIED = 32, 10
 #: Workers whose predicted times differ by at most this many seconds may form a dynamic group.
 GROUP_DISTANCE = 0.05
 # Prices that differ by rounding are equal.
@@ -126,19 +126,19 @@ def clustered(seconds: FloatArray, distance: float = GROUP_DISTANCE) -> tuple[tu
 def best_groups(progress: Progress) -> Mode:
     """The division into groups with the least seconds per unit of progress that was found.
 
-    Groups are runs of the sorted times. With at most `MOST_TRIED` workers all divisions into runs are tried.
-    With more, the best one without staleness is tried for each number of groups up to `MOST_GROUPS`.
+    Groups are runs of the sorted times. With at most `MAX_TRIED` workers all divisions into runs are tried.
+    With more, the best one without staleness is tried for each number of groups up to `MAX_GROUPS`.
     """
     workers = progress.fastest_first
     n = len(workers)
-    if n <= MOST_TRIED:
+    if n <= MAX_TRIED:
         cuts = itertools.chain.from_iterable(itertools.combinations(range(1, n), size) for size in range(n))
         divisions = [_runs(workers, (0, *chosen, n)) for chosen in cuts]
     else:
         size = np.arange(1, n + 1) - np.arange(n)[:, None]
         iterations = np.where(size > 0, progress.iterations(np.maximum(size, 1)), np.inf)
         divisions = [tuple((worker,) for worker in workers)]
-        for n_groups in range(1, MOST_GROUPS + 1):
+        for n_groups in range(1, MAX_GROUPS + 1):
             slowest = progress.seconds[list(workers)] + progress.update_seconds * (n_groups - 1)
             # Rate of the run from each start to each end.
             divisions.append(_runs(workers, _best_runs(1.0 / (iterations * slowest), min(n_groups, n))))

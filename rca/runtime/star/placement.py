@@ -20,9 +20,9 @@ from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
 
 #: Branches after which the exact search gives up: less than half a second.
-MOST_BRANCHES = 10_000
+MAX_BRANCHES = 10_000
 #: With more tasks there is no exact search.
-MOST_TASKS = 64
+MAX_TASKS = 64
 _EQUAL = 1e-12
 
 
@@ -213,8 +213,8 @@ class _Search:
         """Branch and bound from the best placement; whether none is better."""
         placed = bool((self.best >= 0).all())
         self._least = float(self.loads(self.best).max()) if placed else np.inf
-        self._bound, self._left = self.lower_bound(), MOST_BRANCHES
-        if self.order.size <= MOST_TASKS:
+        self._bound, self._left = self.lower_bound(), MAX_BRANCHES
+        if self.order.size <= MAX_TASKS:
             self._branch(0, np.zeros(self.capacity.shape), self.devices.copy(), self.best.copy())
             return self._left > 0
         return self._is_optimal()

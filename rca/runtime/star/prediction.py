@@ -26,7 +26,7 @@ LOOK_BACK = 8
 #: Steps after which a step has half its weight in the usual step time.
 HALF_LIFE = 4.0
 #: Rows, of one worker and step, from which a regression is fitted.
-LEAST_ROWS = 300
+MIN_ROWS = 300
 #: The newest share of the steps is held out to compare the regression with the usual step.
 HELD_OUT = 0.2
 
@@ -122,7 +122,7 @@ class Predictor:
         self.errors: tuple[float, float] | None = None
         self._booster: Any = None
         rows, ratios, step = _training_rows(history)
-        if ratios.size < LEAST_ROWS:
+        if ratios.size < MIN_ROWS:
             return
         known = history.seconds.shape[1]
         held = step >= known - max(int((known - LOOK_BACK) * HELD_OUT), 1)

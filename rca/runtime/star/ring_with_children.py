@@ -20,7 +20,7 @@ from rca.errors import InvalidInput
 from rca.runtime.star.mailbox import Mailbox
 
 #: Updates after which a gradient is dropped, if nothing else is given.
-MOST_STALENESS = 16
+MAX_STALENESS = 16
 #: A message begins with the number of updates in the parameters that it was computed from or contains, and
 #: whether the sender has ended.
 HEADER = 2
@@ -92,7 +92,7 @@ class RingWithChildren:
         parameters: Sequence[Tensor],
         stragglers: Sequence[int],
         *,
-        most_staleness: int = MOST_STALENESS,
+        most_staleness: int = MAX_STALENESS,
     ) -> None:
         world, self.rank = dist.get_world_size(), dist.get_rank()
         self.children = sorted(set(stragglers))

@@ -29,7 +29,7 @@ from rca.runtime.star.prediction import usual_seconds
 from rca.runtime.star.price import Kind, Mode, Progress
 
 #: Jobs with more workers were not learned from.
-MOST_WORKERS = 12
+MAX_WORKERS = 12
 #: Modes in which each worker belongs to one group.
 GROUPED: tuple[Kind, ...] = ("synchronous", "static groups", "dynamic groups")
 FEATURES = (
@@ -166,11 +166,11 @@ class Selector:
         Raises
         ------
         InvalidInput
-            If a worker has no time, or there are more than `MOST_WORKERS`.
+            If a worker has no time, or there are more than `MAX_WORKERS`.
         """
-        if len(steps) > MOST_WORKERS:
+        if len(steps) > MAX_WORKERS:
             raise InvalidInput(
-                f"the learned choice is for up to {MOST_WORKERS} workers, not {len(steps)}",
+                f"the learned choice is for up to {MAX_WORKERS} workers, not {len(steps)}",
                 hint="use rca.runtime.star.modes.choose",
             )
         progress = Progress(usual_seconds(steps), batch, noise, learning_rate=learning_rate)

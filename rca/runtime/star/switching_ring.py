@@ -37,7 +37,7 @@ from rca.errors import InvalidInput
 from rca.runtime.star.leaving import Rule
 from rca.runtime.star.mailbox import Mailbox
 from rca.runtime.star.prediction import LOOK_BACK, usual_seconds
-from rca.runtime.star.ring_with_children import HEADER, MOST_STALENESS, RingWithChildren
+from rca.runtime.star.ring_with_children import HEADER, MAX_STALENESS, RingWithChildren
 
 #: After so long an all-reduce gives up, and the rank gets an error.
 TIMEOUT = timedelta(minutes=10)
@@ -104,7 +104,7 @@ class SwitchingRing(RingWithChildren):
         optimizer: torch.optim.Optimizer,
         rule: Rule,
         *,
-        most_staleness: int = MOST_STALENESS,
+        most_staleness: int = MAX_STALENESS,
         timeout: timedelta = TIMEOUT,
     ) -> None:
         self._world = dist.get_world_size()

@@ -19,7 +19,7 @@ from rca.runtime.stragglar.schedule import fewest_rounds
 Mode = Literal["static", "eager"]
 LEVEL = 0.9
 _RESAMPLES = 1000
-_LEAST_STEPS = 5
+_MIN_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -256,10 +256,10 @@ def _check(n: int, size: float) -> None:
 def _check_arrivals(
     arrivals: FloatArray, exposed: float, agreement: float, step_seconds: float | None
 ) -> None:
-    if arrivals.ndim != 2 or arrivals.shape[0] < 2 or arrivals.shape[1] < _LEAST_STEPS:
+    if arrivals.ndim != 2 or arrivals.shape[0] < 2 or arrivals.shape[1] < _MIN_STEPS:
         raise InvalidInput(
             f"arrivals have the shape {arrivals.shape}: no delay can be learned from them",
-            hint=f"give at least two ranks and {_LEAST_STEPS} steps, as an array (n_ranks, n_steps)",
+            hint=f"give at least two ranks and {_MIN_STEPS} steps, as an array (n_ranks, n_steps)",
         )
     if not np.isfinite(arrivals).all():
         raise InvalidInput("arrivals hold values that are not finite", hint="leave these steps out")

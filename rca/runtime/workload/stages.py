@@ -16,7 +16,7 @@ from rca.errors import InvalidInput
 from rca.whatif.scenario import Change, Scenario, Selection
 
 #: More layers than any model has; the search takes their square.
-MOST_LAYERS = 4096
+MAX_LAYERS = 4096
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def balance_stages(
     n = times.size
     if n_stages < 1 or fixed.size != n_stages:
         raise InvalidInput(f"{n_stages} stages with {fixed.size} extra times", hint="give one for each stage")
-    if least < 0 or n < least * n_stages or n > MOST_LAYERS:
+    if least < 0 or n < least * n_stages or n > MAX_LAYERS:
         raise InvalidInput(
-            f"{n} layers for {n_stages} stages of at least {least}", hint=f"at most {MOST_LAYERS} layers"
+            f"{n} layers for {n_stages} stages of at least {least}", hint=f"at most {MAX_LAYERS} layers"
         )
     before = np.concatenate([[0.0], np.cumsum(times)])
     best = np.full(n + 1, np.inf)

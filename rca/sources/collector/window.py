@@ -27,7 +27,7 @@ WINDOW_STEPS = 2000
 #: Samples from so long before the first step give the counters their first differences.
 LEAD_SECONDS = 2.0
 #: Samples of all ranks together; of more, every second, third, ... is kept.
-MOST_SAMPLES = 4_000_000
+MAX_SAMPLES = 4_000_000
 #: A segment has an eighth of the collector's limit.
 MAX_SEGMENT_BYTES = 1 << 28
 #: Columns of steps that are no column of a segment.
@@ -278,7 +278,7 @@ def _column(header: Mapping[str, Any], name: str) -> int:
 def _metrics(ranks: Mapping[int, _CollectedRank], notes: list[str]) -> pa.Table:
     """The samples in long form, without values that the kernel did not have."""
     total = sum(rank.samples.size for rank in ranks.values())
-    stride = max(1, -(-total // MOST_SAMPLES))
+    stride = max(1, -(-total // MAX_SAMPLES))
     if stride > 1:
         notes.append(f"one of {stride} samples of the counters was used: there are {total:,} values")
     parts: list[tuple[FloatArray, IntArray, FloatArray]] = []

@@ -22,7 +22,7 @@ from rca.files import open_file
 
 BLOCK_BYTES = 1 << 22
 #: The rest of a longer line is left out. Watchdogs and timers write a few hundred characters.
-LONGEST_LINE = 1 << 16
+MAX_LINE_LENGTH = 1 << 16
 _GZIP = b"\x1f\x8b"
 _NEWLINE = ord("\n")
 
@@ -45,7 +45,7 @@ def matching_lines(path: Path, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
         If the file cannot be read, or its compressed data is damaged.
     """
     for lines in _blocks_of_lines(path):
-        yield from (line[:LONGEST_LINE] for line in _found(lines, wanted))
+        yield from (line[:MAX_LINE_LENGTH] for line in _found(lines, wanted))
 
 
 def first_that_occurs(path: Path, patterns: Sequence[re.Pattern[bytes]]) -> int | None:
@@ -83,7 +83,7 @@ def _blocks_of_lines(path: Path) -> Iterator[pa.Array]:
             after = np.flatnonzero(np.frombuffer(data, np.uint8, end) == _NEWLINE) + 1
             offsets = pa.py_buffer(np.append(0, after).astype(np.int32))
             yield pa.Array.from_buffers(pa.binary(), after.size, [None, offsets, pa.py_buffer(data)])
-        rest = data[end:][-LONGEST_LINE:]
+        rest = data[end:][-MAX_LINE_LENGTH:]
     if rest:
         yield pa.array([rest], pa.binary())
 

@@ -21,8 +21,8 @@ ONE_STOP = 1800.0
 NEXT_ATTEMPT = 10.0
 _CUT_TABLE = "torchrun's table is cut before its root cause: which rank failed first is unknown"
 #: More events of one kind are counted only: a failing link may write a line every millisecond.
-MOST_OF_A_KIND = 5000
-LONGEST_MESSAGE = 300
+MAX_OF_A_KIND = 5000
+MAX_MESSAGE_LENGTH = 300
 #: Finds every line that `LogEvents.add` may use.
 PATTERN = re.compile(
     rb"NVRM: Xid|Out of memory: Kill|oom-kill:|NCCL WARN|CUDA error|CUDA out of memory|Segmentation fault"
@@ -78,7 +78,7 @@ class LogEvents:
     Attributes
     ----------
     left_out : Counter of str
-        Events beyond `MOST_OF_A_KIND`, by kind.
+        Events beyond `MAX_OF_A_KIND`, by kind.
     """
 
     rows: list[_Event] = field(default_factory=list)
@@ -123,7 +123,7 @@ class LogEvents:
     ) -> None:
         """Add one event; NaN as its time is allowed."""
         self._seen[kind] += 1
-        if self._seen[kind] > MOST_OF_A_KIND:
+        if self._seen[kind] > MAX_OF_A_KIND:
             self.left_out[kind] += 1
             return
         self.rows.append(_Event(time, node, rank, kind, code, one_line(message)))
@@ -249,7 +249,7 @@ class LogEvents:
         )
 
 
-def one_line(text: str, most: int = LONGEST_MESSAGE) -> str:
+def one_line(text: str, most: int = MAX_MESSAGE_LENGTH) -> str:
     """A text on one line, without control characters, cut at `most` characters."""
     printable = text[: 2 * most]
     if not printable.isprintable():

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput, SourceError
-from rca.sources.logs.line_search import LONGEST_LINE, matching_lines
+from rca.sources.logs.line_search import MAX_LINE_LENGTH, matching_lines
 
 #: A text may have one odd character in so many: progress bars and broken encodings.
 _TEXT_PER_ODD = 50
@@ -118,7 +118,7 @@ def unpacked(head: bytes) -> bytes:
     if head[:2] != _GZIP:
         return head
     try:
-        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, LONGEST_LINE)
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, MAX_LINE_LENGTH)
     except zlib.error:
         return head
 

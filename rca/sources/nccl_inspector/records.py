@@ -28,17 +28,17 @@ from rca.window.rows.clock_units import LATEST_SECOND
 from rca.window.rows.validation import MAX_WORLD_SIZE
 
 #: Records that are read of one file, and of all files together: the newest ones.
-MOST_OF_A_FILE, MOST_RECORDS = 200_000, 8_000_000
+MAX_OF_A_FILE, MAX_RECORDS = 200_000, 8_000_000
 #: So many bytes at the end of a file hold the newest records.
 BYTES_OF_A_RECORD = 1024
 #: A longer line is no record; a gzip file with more bytes is refused.
-LONGEST_LINE, MOST_UNPACKED = 1 << 20, 1 << 32
+MAX_LINE_LENGTH, MAX_UNPACKED = 1 << 20, 1 << 32
 #: Unix seconds of the year 2001: an earlier time is in a larger unit than microseconds.
 _EARLIEST_SECOND = 1e9
 #: A time that was measured when the host enqueued the work shows nothing about the device.
 _ON_HOST = "collective_cpu"
 _GZIP = b"\x1f\x8b"
-_LONGEST_US = 10**12
+_MAX_US = 10**12
 
 
 @dataclass
@@ -89,7 +89,7 @@ class InspectorLog:
         rows: deque[tuple[int, ...]] = deque(maxlen=most)
         n_rows = 0
         for line in _lines(path, most * BYTES_OF_A_RECORD):
-            if len(line) >= LONGEST_LINE:
+            if len(line) >= MAX_LINE_LENGTH:
                 self.skipped["with too long a line"] += 1
                 continue
             try:
@@ -125,7 +125,7 @@ class InspectorLog:
         size = int(collective.get("coll_msg_size_bytes", 0))
         written = int(metadata["dump_timestamp_us"])
         rank, n_ranks = int(header["rank"]), int(header["n_ranks"])
-        if not (0 <= microseconds < _LONGEST_US and 0 <= rank < n_ranks and 0 <= sequence < 2**62):
+        if not (0 <= microseconds < _MAX_US and 0 <= rank < n_ranks and 0 <= sequence < 2**62):
             raise ValueError("a number is out of its range")
         if n_ranks > MAX_WORLD_SIZE or not 0 <= size < 2**62:
             raise ValueError("a size is out of its range")
@@ -165,7 +165,7 @@ def read_records(paths: Sequence[Path]) -> InspectorLog:
         If a file cannot be read.
     """
     log = InspectorLog()
-    most = max(1, min(MOST_OF_A_FILE, MOST_RECORDS // len(paths)))
+    most = max(1, min(MAX_OF_A_FILE, MAX_RECORDS // len(paths)))
     for path in paths:
         try:
             log.add_file(path, most)
@@ -206,7 +206,7 @@ def _kernels_ended(trace: object) -> int:
 def _lines(path: Path, most: int) -> Iterator[bytes]:
     """Lines of a file, plain or gzip; of a plain one those within its last `most` bytes.
 
-    Of a long line only the first `LONGEST_LINE` bytes are given.
+    Of a long line only the first `MAX_LINE_LENGTH` bytes are given.
     """
     try:
         with open_file(path) as raw:
@@ -217,10 +217,10 @@ def _lines(path: Path, most: int) -> Iterator[bytes]:
                 raw.readline()
             file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
             cut, n_bytes = False, 0
-            while line := file.readline(LONGEST_LINE):
+            while line := file.readline(MAX_LINE_LENGTH):
                 n_bytes += len(line)
-                if n_bytes > MOST_UNPACKED and packed:
-                    raise TooLarge(f"{path.name}: unpacks to more than {MOST_UNPACKED:,} bytes")
+                if n_bytes > MAX_UNPACKED and packed:
+                    raise TooLarge(f"{path.name}: unpacks to more than {MAX_UNPACKED:,} bytes")
                 if not cut and not line.isspace():
                     yield line
                 cut = not line.endswith(b"\n")

@@ -16,12 +16,12 @@ from rca.errors import InvalidInput
 from rca.sources.nccl_inspector.records import InspectorLog
 
 #: A window holds the newest repetitions.
-MOST_STEPS = 2000
+MAX_STEPS = 2000
 #: A sequence repeats if so many of its collectives are the same one repetition later.
 _SAME = 0.95
 #: The longest repetition that is looked for, and in how many of the newest collectives.
-_LONGEST_PERIOD, _SEARCHED = 2000, 20_000
-_FEWEST_STEPS = 3
+_MAX_PERIOD, _SEARCHED = 2000, 20_000
+_MIN_STEPS = 3
 #: Repetitions that follow the one before within this share of the mean were written at once.
 _AT_ONCE = 0.1
 #: Repetitions were written at once if their collectives take so many times as long as they are apart.
@@ -31,7 +31,7 @@ _IMPOSSIBLE, _APART = 100.0, 0.01
 #: Times are on a grid if gaps are multiples of the smallest, or of a part of it, within this share of it.
 _ON_GRID, _FINEST_PART = 0.05, 4
 #: ... in so many of the gaps, with at least so many gaps that are not the usual multiple.
-_MOST_GAPS, _OTHER_MULTIPLES = 0.9, 2
+_MAX_GAPS, _OTHER_MULTIPLES = 0.9, 2
 #: A time may be a grid's width too late: steps are averaged over so many widths.
 _WIDTHS = 20
 #: Clocks that differ by less are not corrected, seconds: records may be written later by so much.
@@ -136,7 +136,7 @@ def _common_ends(
     if not everywhere.size:
         return table[:, :0], []
     # The last record that all processes have ends a repetition; the first repetition may be cut.
-    ends = np.arange(int(everywhere[-1]), -1, -period)[: MOST_STEPS + 2][::-1]
+    ends = np.arange(int(everywhere[-1]), -1, -period)[: MAX_STEPS + 2][::-1]
     ends = ends[np.all(table[:, ends] >= 0, axis=0)]
     early = np.flatnonzero(latest + period < np.median(latest))
     return table[:, ends], [_name(log, of_process[each][0]) for each in early]
@@ -168,7 +168,7 @@ def _period(tokens: IntArray) -> int | None:
     """The shortest length after which a sequence, shape (n_parts, n), repeats itself; None without one."""
     tokens = tokens[:, -_SEARCHED:]
     n = tokens.shape[1]
-    for length in range(1, min(n // _FEWEST_STEPS, _LONGEST_PERIOD) + 1):
+    for length in range(1, min(n // _MIN_STEPS, _MAX_PERIOD) + 1):
         if np.all(tokens[:, length:] == tokens[:, :-length], axis=0).mean() >= _SAME:
             return length
     return None
@@ -192,11 +192,11 @@ def _batches(written: FloatArray, busy: float) -> _Batches | None:
             f"collectives of {busy:.3g} s repeat every {apart:.3g} s",
             hint="coll_exec_time_us is not in microseconds, or the files are of several jobs",
         )
-    if written.size <= _FEWEST_STEPS or busy > _TOO_DENSE * apart:
+    if written.size <= _MIN_STEPS or busy > _TOO_DENSE * apart:
         return None
     last = np.flatnonzero(np.append(gaps > _AT_ONCE * apart, True))
     first = np.append(0, last[:-1] + 1)
-    if last.size < 2 or last[-1] - last[0] < _FEWEST_STEPS:
+    if last.size < 2 or last[-1] - last[0] < _MIN_STEPS:
         return None
     return _Batches(last - last[0], written[first])
 
@@ -209,14 +209,14 @@ def _grid(written: FloatArray) -> float:
     """
     gaps = np.diff(np.maximum.accumulate(written))
     apart = gaps[gaps > _AT_ONCE * gaps.mean()] if gaps.size else gaps
-    if apart.size < _FEWEST_STEPS:
+    if apart.size < _MIN_STEPS:
         return 0.0
     for part in range(1, _FINEST_PART + 1):
         width = float(np.percentile(apart, 5)) / part
         multiple = np.rint(gaps / width)
         on_grid = np.abs(apart / width - np.rint(apart / width)) <= _ON_GRID
         usual = np.bincount(multiple.astype(np.int64)).max()
-        if on_grid.mean() >= _MOST_GAPS and gaps.size - usual >= _OTHER_MULTIPLES:
+        if on_grid.mean() >= _MAX_GAPS and gaps.size - usual >= _OTHER_MULTIPLES:
             return width
     return 0.0
 

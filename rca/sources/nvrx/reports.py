@@ -28,11 +28,11 @@ from rca.sources.logs.text_lines import TextLine
 from rca.window.rows.validation import MAX_WORLD_SIZE
 
 MAX_JSON_BYTES = 256 * 1024**2
-MOST_REPORTS = 10_000
+MAX_REPORTS = 10_000
 #: Scores are rounded, and kernels are weighted.
 _HIGHEST_SCORE = 1.01
 #: No median of a section is longer, milliseconds.
-_LONGEST_MS = 86_400_000.0
+_MAX_MS = 86_400_000.0
 Kind = Literal["gpu_relative", "gpu_individual", "section_relative", "section_individual"]
 KINDS: tuple[Kind, ...] = ("gpu_relative", "gpu_individual", "section_relative", "section_individual")
 _MEMBERS = tuple(f"{kind}_perf_scores" for kind in KINDS)
@@ -170,8 +170,8 @@ class ReportLog:
         self._kind = kind
 
     def _start(self) -> NvrxReport:
-        if len(self.reports) >= MOST_REPORTS:
-            raise InvalidInput(f"the log holds more than {MOST_REPORTS:,} reports of NVRx")
+        if len(self.reports) >= MAX_REPORTS:
+            raise InvalidInput(f"the log holds more than {MAX_REPORTS:,} reports of NVRx")
         self.reports.append(NvrxReport(self._time))
         return self.reports[-1]
 
@@ -294,7 +294,7 @@ def from_document(document: Mapping[str, Any]) -> NvrxReport:
 def _add_summaries(found: NvrxReport, rank: int, document: Mapping[str, Any]) -> None:
     for section, summary in (document.get("local_section_summaries") or {}).items():
         held = _statistics(summary)
-        if held.get("MED", 0.0) > _LONGEST_MS:
+        if held.get("MED", 0.0) > _MAX_MS:
             raise ValueError(f"section {section} takes {held['MED']:g} ms: its times are not milliseconds")
         if held.get("MED", 0.0) > 0:
             count = int(held.get("NUM", 1))

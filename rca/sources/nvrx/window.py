@@ -45,13 +45,13 @@ SLOWDOWNS: Mapping[Kind, str] = {
 #: Metric of ranks that a report calls stragglers, without a score: 1; 0 for the others.
 FLAGGED = "nvrx_straggler"
 #: So many reports with a section for the whole step are steps; of fewer, the slowdowns are compared.
-FEWEST_STEPS = 20
+MIN_STEPS = 20
 #: NVRx calls a rank slow from this score down.
 _SLOW_SCORE = 0.75
 #: Reports with fewer scores compare the slow ranks with so many of the ranks that they leave out.
-_FEWEST_SCORES, _MOST_PEERS = 3, 64
+_MIN_SCORES, _MAX_PEERS = 3, 64
 #: No whole step is shorter, seconds. Steps between two reports take at most this many times as long.
-_SHORTEST_STEP, _LONGEST_SHARE = 1e-3, 10.0
+_MIN_STEP, _MAX_SHARE = 1e-3, 10.0
 #: Seconds between two reports without times: the default of NVRx.
 _USUAL_INTERVAL = 60.0
 #: Reports so long after the last exit are of a job that was started again, seconds.
@@ -95,7 +95,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     Returns
     -------
     Window
-        With ``steps`` if at least `FEWEST_STEPS` reports time a section that is the whole step. Else with
+        With ``steps`` if at least `MIN_STEPS` reports time a section that is the whole step. Else with
         slowdowns of ranks as metrics: they name who is slow, and no cost. Failures in the logs are events.
 
     Raises
@@ -213,11 +213,11 @@ def _refuse_wrong_unit(reports: Sequence[NvrxReport]) -> None:
                 if apart > 0:
                     shares += [median * count / apart for median, count in medians.values()]
     hint = "sections of NVRx are timed in milliseconds"
-    if shares and (share := float(np.median(shares))) > _LONGEST_SHARE:
+    if shares and (share := float(np.median(shares))) > _MAX_SHARE:
         raise InvalidInput(
             f"steps in the reports of NVRx take {share:.3g} times the time between two reports", hint=hint
         )
-    if steps and (step := float(np.median(steps))) < _SHORTEST_STEP:
+    if steps and (step := float(np.median(steps))) < _MIN_STEP:
         raise InvalidInput(f"a step in the reports of NVRx takes {step * 1e3:.3g} ms", hint=hint)
 
 
@@ -239,7 +239,7 @@ def _steps(reports: Sequence[NvrxReport], times: FloatArray) -> pa.Table | None:
                 if parts:
                     row[phase] = sum(parts)
             rows.append(row)
-    if turns < FEWEST_STEPS:
+    if turns < MIN_STEPS:
         return None
     names = ["rank", "step", "start_time", "step_seconds", *_PHASES]
     columns = {name: [row.get(name, np.nan) for row in rows] for name in names}
@@ -279,10 +279,10 @@ def _samples(report: NvrxReport, time: float) -> Iterator[_Sample]:
                 yield _Sample(time, rank, section or None, SLOWDOWNS[kind], 1.0 / score)
     found = report.scores.get("gpu_relative", {}).get("", {})
     slow = {rank for rank, score in found.items() if score <= _SLOW_SCORE} if report.n_ranks else set()
-    flagged = report.flagged if not report.scores else slow if len(found) < _FEWEST_SCORES else set()
+    flagged = report.flagged if not report.scores else slow if len(found) < _MIN_SCORES else set()
     if flagged:
         # All other ranks have been compared as well.
-        highest = max(min(report.n_ranks, _MOST_PEERS), max(flagged) + 1)
+        highest = max(min(report.n_ranks, _MAX_PEERS), max(flagged) + 1)
         for rank in range(highest):
             yield _Sample(time, rank, None, FLAGGED, float(rank in flagged))
 

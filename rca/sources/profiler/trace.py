@@ -28,7 +28,7 @@ from rca.files import open_file
 
 BLOCK_BYTES = 1 << 24
 #: A member before the first event, such as the process groups of a large job, or one event.
-MOST_BYTES_AT_ONCE = 1 << 28
+MAX_BYTES_AT_ONCE = 1 << 28
 _SECONDS = 1e-6
 _GZIP = b"\x1f\x8b"
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"(?:X"\s*,\s*"cat"\s*:\s*"([^"]*))?')
@@ -153,8 +153,8 @@ def _events(file: IO[bytes], path: Path) -> Iterator[dict[str, Any] | _Header]:
             yield _Header(_members(head, rest[last:], path))
             return
         rest = rest[last:]
-        if len(rest) > MOST_BYTES_AT_ONCE:
-            raise TooLarge(f"{path}: one event has more than {MOST_BYTES_AT_ONCE:,} bytes")
+        if len(rest) > MAX_BYTES_AT_ONCE:
+            raise TooLarge(f"{path}: one event has more than {MAX_BYTES_AT_ONCE:,} bytes")
 
 
 def _before_events(file: IO[bytes], path: Path) -> tuple[bytes, bytes]:
@@ -164,8 +164,8 @@ def _before_events(file: IO[bytes], path: Path) -> tuple[bytes, bytes]:
         held += block
         if not block:
             raise InvalidInput(f"{path}: the profiler trace has no traceEvents", hint="is the file complete?")
-        if len(held) > MOST_BYTES_AT_ONCE:
-            raise TooLarge(f"{path}: no event in the first {MOST_BYTES_AT_ONCE:,} bytes")
+        if len(held) > MAX_BYTES_AT_ONCE:
+            raise TooLarge(f"{path}: no event in the first {MAX_BYTES_AT_ONCE:,} bytes")
     return held[: found.end()], held[found.end() :]
 
 

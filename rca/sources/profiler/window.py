@@ -25,11 +25,11 @@ from rca.window.schema import EVENTS, METRICS, OPS
 from rca.window.window import Window
 
 #: Clocks of ranks that differ by less are left alone, seconds.
-SMALLEST_OFFSET = 1e-4
+MIN_OFFSET = 1e-4
 #: A collective ends on all ranks within so many seconds, or within this share of its duration.
-LARGEST_SPREAD_SECONDS, LARGEST_SPREAD_SHARE = 1e-3, 0.1
+MAX_SPREAD_SECONDS, MAX_SPREAD_SHARE = 1e-3, 0.1
 #: Share of the collectives that have to end together; fewer are point to point, or of smaller groups.
-SMALLEST_AGREEMENT = 0.8
+MIN_AGREEMENT = 0.8
 
 
 @dataclass(frozen=True)
@@ -150,15 +150,15 @@ def _matched(traces: Sequence[RankTrace], notes: list[str]) -> tuple[_Rounds | N
     start = np.array([[one[1] for one in held] for held in kept])
     end = start + np.array([[one[2] for one in held] for held in kept])
     offsets = np.median(end - np.median(end, axis=0), axis=1)
-    if np.abs(offsets).max() < SMALLEST_OFFSET:
+    if np.abs(offsets).max() < MIN_OFFSET:
         offsets = np.zeros(len(traces))
     else:
-        moved = int((np.abs(offsets) >= SMALLEST_OFFSET).sum())
+        moved = int((np.abs(offsets) >= MIN_OFFSET).sum())
         notes.append(f"clocks of {moved} ranks corrected by up to {np.abs(offsets).max():.3g} s")
     start, end = start - offsets[:, None], end - offsets[:, None]
-    tolerance = np.maximum(LARGEST_SPREAD_SECONDS, LARGEST_SPREAD_SHARE * (end - start).max(axis=0))
+    tolerance = np.maximum(MAX_SPREAD_SECONDS, MAX_SPREAD_SHARE * (end - start).max(axis=0))
     agreeing = int((np.ptp(end, axis=0) <= tolerance).sum())
-    if agreeing < SMALLEST_AGREEMENT * count:
+    if agreeing < MIN_AGREEMENT * count:
         notes.append(
             f"{count - agreeing} of {count} exchanges do not end together on all ranks: they are point to "
             "point or of smaller groups, so there are no operations"

@@ -39,11 +39,11 @@ MIN_REQUEST_SECONDS = 0.01
 #: Further attempts after an error of the server, and the pause before the first, seconds. It doubles.
 RETRIES, PAUSE_SECONDS = 3, 0.5
 #: A server may name a pause; longer ones are cut to this, seconds.
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 #: The server's time limit is shorter than the client's by this, seconds.
 MARGIN_SECONDS = 5.0
 #: Longest limit of all requests, seconds. Sockets refuse much longer ones.
-LONGEST_TIMEOUT = 86_400.0
+MAX_TIMEOUT = 86_400.0
 #: Status codes after which the same request may succeed.
 _TRANSIENT = frozenset({429, 500, 502, 503, 504})
 #: Warnings that are kept.
@@ -89,10 +89,10 @@ class Prometheus:
         allow_partial: bool = False,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        if not 0.0 < timeout <= LONGEST_TIMEOUT:
+        if not 0.0 < timeout <= MAX_TIMEOUT:
             raise InvalidInput(
                 f"a timeout of {timeout:g} s cannot be used",
-                hint=f"give more than 0 and at most {LONGEST_TIMEOUT:,.0f} seconds (1 day)",
+                hint=f"give more than 0 and at most {MAX_TIMEOUT:,.0f} seconds (1 day)",
             )
         self.address, user, password = split_address(url)
         self.warnings: dict[str, None] = {}
@@ -186,12 +186,12 @@ class Prometheus:
                     # Some proxies let no POST through.
                     self._post = False
                     return self._ask(path, parameters, read)
-                pause = min(max(pause, answer.asked_pause), LONGEST_PAUSE_SECONDS)
+                pause = min(max(pause, answer.asked_pause), MAX_PAUSE_SECONDS)
                 is_final = answer.status not in _TRANSIENT or answer.selects_too_much
                 if is_final or attempt == RETRIES or not self._has_left(pause):
                     return self._read(answer, attempt + 1, read)
             sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, MAX_PAUSE_SECONDS)
         raise AssertionError("the last attempt returns or raises")
 
     def _has_left(self, seconds: float) -> bool:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 #: Alternatives in one regular expression.
-MOST_ALTERNATIVES = 200
+MAX_ALTERNATIVES = 200
 
 
 def matcher(label: str, values: Iterable[str]) -> str:
@@ -43,4 +43,4 @@ def hosts(label: str, names: Iterable[str]) -> str:
 
 def chunks(values: Sequence[str]) -> list[Sequence[str]]:
     """Values in pieces that fit one matcher."""
-    return [values[begin : begin + MOST_ALTERNATIVES] for begin in range(0, len(values), MOST_ALTERNATIVES)]
+    return [values[begin : begin + MAX_ALTERNATIVES] for begin in range(0, len(values), MAX_ALTERNATIVES)]

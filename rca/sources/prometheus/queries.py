@@ -11,14 +11,14 @@ from rca.errors import TooLarge
 from rca.sources.prometheus.answers import TooMuchError
 from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.matrix import SeriesMatrix
-from rca.sources.prometheus.promql import MOST_ALTERNATIVES, matcher, selector
+from rca.sources.prometheus.promql import MAX_ALTERNATIVES, matcher, selector
 
 #: Queries at the same time: enough to keep a server busy, few enough to leave it to others.
 AT_ONCE = 4
 #: Samples that one query is planned for, at the interval that exporters are usually scraped at, seconds.
 PLANNED_SAMPLES, USUAL_INTERVAL = 300_000, 15.0
 #: A query that selects too much is halved down to this span, seconds.
-SHORTEST_SECONDS = 30.0
+MIN_SECONDS = 30.0
 #: Samples and series of one window. A series that two queries read counts twice.
 MAX_SAMPLES, MAX_SERIES = 30_000_000, 2_000_000
 #: Bounds of a range vector may exclude a sample at its begin; this much earlier includes it, seconds.
@@ -145,7 +145,7 @@ def planned(
     for name in names:
         # A name that is not counted has ended; it may have as many series as others.
         more = series.get(name, max(series.values(), default=most))
-        if size + more > most or len(chunks[-1]) >= MOST_ALTERNATIVES:
+        if size + more > most or len(chunks[-1]) >= MAX_ALTERNATIVES:
             chunks.append([])
             size = 0.0
         chunks[-1].append(name)
@@ -161,7 +161,7 @@ def _run(server: Prometheus, query: Query) -> SeriesMatrix:
 
 
 def _split(query: Query, error: TooMuchError) -> tuple[Query, Query]:
-    if query.end - query.start < 2 * SHORTEST_SECONDS:
+    if query.end - query.start < 2 * MIN_SECONDS:
         raise TooLarge(
             f"even {query.end - query.start:.0f} s of {query.selector} are too much: {error.reason}",
             hint="select less with --match or --labels; if the server refuses, raise its --query.max-samples",

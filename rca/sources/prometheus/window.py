@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Span of a window unless one is given, and the longest, seconds.
-USUAL_SECONDS, LONGEST_SECONDS = 1800.0, 7 * 86_400.0
+USUAL_SECONDS, MAX_SECONDS = 1800.0, 7 * 86_400.0
 #: Counters that DCGM's exporter leaves out unless its counters file names them.
 OFF_BY_DEFAULT = (
     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
@@ -152,10 +152,10 @@ def _span(since: float, start: float | None, end: float | None) -> _Span:
             f"the end of the window lies {first - last:g} s before its start",
             hint="give an --end after --start; without --end, the window ends now",
         )
-    if not 0 < last - first <= LONGEST_SECONDS:
+    if not 0 < last - first <= MAX_SECONDS:
         raise InvalidInput(
             f"the window has {last - first:g} s",
-            hint=f"give at most {LONGEST_SECONDS / 86_400:g} days with --since, or --start and --end",
+            hint=f"give at most {MAX_SECONDS / 86_400:g} days with --since, or --start and --end",
         )
     return _Span(round(first, 3), round(last, 3))
 

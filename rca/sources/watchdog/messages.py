@@ -51,7 +51,7 @@ _WORLD = re.compile(
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
 #: Messages of one log; beyond, the log is not of one job.
-MOST_MESSAGES = 2_000_000
+MAX_MESSAGES = 2_000_000
 _LARGEST = 2**62
 #: The beginning of a line of the watchdog, before its message.
 _BEGUN = re.compile(rb"^(?:\[rank\d+\]:? ?)\[[EWI]\d{3,4} |ProcessGroupNCCL")
@@ -115,8 +115,8 @@ class JobLog:
             self.unreadable += 1
         else:
             self.events.add(line)
-        if len(self.messages) > MOST_MESSAGES:
-            raise InvalidInput(f"the logs hold more than {MOST_MESSAGES:,} watchdog messages")
+        if len(self.messages) > MAX_MESSAGES:
+            raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
 
     def _add_caught(self, line: TextLine, caught: re.Match[str]) -> None:
         waits_at = min(int(caught[2]), _LARGEST)

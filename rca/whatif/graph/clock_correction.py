@@ -12,11 +12,11 @@ from rca.whatif.graph.clock_offsets import Gap, joint_offsets
 from rca.whatif.graph.graph import DependencyGraph
 from rca.whatif.trace.step_shapes import StepShape
 
-SMALLEST_SKEW = 5e-3
+MIN_SKEW = 5e-3
 """Seconds. Ends of a collective may differ by less without skew, and the results hardly change."""
 
 ALSO_CORRECTED = 1e-3
-"""Seconds. Once one clock is off by `SMALLEST_SKEW`, every clock that is off by this much is corrected."""
+"""Seconds. Once one clock is off by `MIN_SKEW`, every clock that is off by this much is corrected."""
 
 NOTED_SKEW = 1.5e-3
 """Seconds. A larger skew gets a note even if it is not corrected."""
@@ -25,7 +25,7 @@ SAMPLED_VALUES = 16_000_000
 """Operations of a shape from which graph and clock offsets are read. Larger shapes are sampled by step."""
 
 FIRST_STEPS = 4
-FEWEST_FOR_MOVING = 6
+MIN_FOR_MOVING = 6
 """With fewer steps a drifting clock cannot be distinguished from noise."""
 
 CLOCKS_SHOWN = 4
@@ -84,20 +84,20 @@ def clock_offsets(shape: StepShape, graph: DependencyGraph) -> tuple[FloatArray,
     steps = sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2])
     offsets = joint_offsets(_gaps(shape, graph, steps), shape.n_data, shape.n_stages, NOTED_SKEW)
     largest = float(np.abs(offsets).max())
-    if largest < SMALLEST_SKEW:
+    if largest < MIN_SKEW:
         return np.zeros_like(offsets), largest
     return np.where(np.abs(offsets) >= ALSO_CORRECTED, offsets, 0.0), 0.0
 
 
 def moving_clocks(shape: StepShape, graph: DependencyGraph) -> FloatArray:
-    """Drift of each clock from the first third of the steps to the last third; 0 below `SMALLEST_SKEW`.
+    """Drift of each clock from the first third of the steps to the last third; 0 below `MIN_SKEW`.
 
     Returns
     -------
     ndarray of shape (n_data, n_stages), seconds
     """
     steps = sampled_steps(shape.n_ops * shape.n_data, shape.start.shape[2])
-    if steps.size < FEWEST_FOR_MOVING:
+    if steps.size < MIN_FOR_MOVING:
         return np.zeros((shape.n_data, shape.n_stages))
     third = steps.size // 3
     early, late = (_gaps(shape, graph, part) for part in (steps[:third], steps[-third:]))
@@ -106,7 +106,7 @@ def moving_clocks(shape: StepShape, graph: DependencyGraph) -> FloatArray:
         for (stages, across, before), (_, _, after) in zip(early, late, strict=True)
     ]
     moved = joint_offsets(change, shape.n_data, shape.n_stages, NOTED_SKEW)
-    return np.where(np.abs(moved) >= SMALLEST_SKEW, moved, 0.0)
+    return np.where(np.abs(moved) >= MIN_SKEW, moved, 0.0)
 
 
 def _gaps(shape: StepShape, graph: DependencyGraph, steps: IntArray) -> list[Gap]:

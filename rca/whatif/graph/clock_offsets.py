@@ -24,7 +24,7 @@ SETTLED = 1e-6
 """Seconds. The fit ends when a round changes every offset by less."""
 SMOOTHING = 1e-5
 """Seconds. Smaller residuals have equal weights."""
-MOST_DENSE = 256
+MAX_DENSE = 256
 """Workers. Up to this number the equations are solved as a dense matrix."""
 AGREEMENT = 0.25
 """Share of an offset. A group confirms the offset if its residual is smaller."""
@@ -98,7 +98,7 @@ def _least_squares(
         pull = weight * _centred(np.nan_to_num(residual), weight, across=across)
         _add(right, stages, pull)
         _add(carried, stages, weight)
-    if right.size <= MOST_DENSE:
+    if right.size <= MAX_DENSE:
         return _dense(gaps, weights, right, carried)
     return _conjugate_gradients(gaps, weights, right, carried)
 

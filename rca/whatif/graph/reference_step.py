@@ -11,7 +11,7 @@ from rca.robust import nan_median
 from rca.whatif.optypes import BACKWARD_RECV, COMPUTE_OF, FORWARD_RECV
 from rca.whatif.trace.step_shapes import StepShape
 
-MOST_CELLS_COMPARED = 512
+MAX_CELLS_COMPARED = 512
 """Cells that are compared to find the place of an operation which the reference cell lacks."""
 
 
@@ -85,7 +85,7 @@ def _typical(shape: StepShape, ops: IntArray) -> tuple[Seconds32, Seconds32]:
     order = [int(op) for op in np.argsort(start, kind="stable")[: int((~guessed).sum())]]
     if not order:
         return np.arange(ops.size, dtype=np.float32), np.arange(ops.size, dtype=np.float32)
-    cells = starts[:, :: max(1, starts.shape[1] // MOST_CELLS_COMPARED)]
+    cells = starts[:, :: max(1, starts.shape[1] // MAX_CELLS_COMPARED)]
     unseen = []
     for op in map(int, np.flatnonzero(guessed)):
         place = _place_in_order(cells, order, op)

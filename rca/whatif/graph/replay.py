@@ -58,13 +58,13 @@ class ScenarioBatch:
         return float(self.work.shape[0] * self.work.shape[2] * self.row.size)
 
 
-LONGEST_FOLD = 4096
+MAX_FOLD = 4096
 """Lanes folded into one column at a time, so that the ends fit into the second-level cache."""
 
 
 def step_blocks(n_data: int, n_steps: int) -> list[slice]:
     """Slices of steps that are short enough to fold all data ranks into one column."""
-    size = max(1, LONGEST_FOLD // n_data)
+    size = max(1, MAX_FOLD // n_data)
     return [slice(first, min(first + size, n_steps)) for first in range(0, n_steps, size)]
 
 

@@ -40,8 +40,8 @@ Columns = dict[str, npt.NDArray[Any]]
 Progress = Callable[[float], None]
 
 TIMES = ("start_ts", "duration")
-MOST_PASSES = 5
-MOST_ROWS_COMPARED = 4_000_000
+MAX_PASSES = 5
+MAX_ROWS_COMPARED = 4_000_000
 """Rows of all kept row orders. One row order is always kept."""
 
 
@@ -102,7 +102,7 @@ def read_contents(file: BlockedTrace, meta: TraceMeta, progress: Progress) -> Tr
         If the reader of short traces would refuse the trace.
     """
     assumed: TraceFacts | None = None
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_PASSES):
         reader = _ContentsReader(file, meta, assumed)
         for position, table, rows in file.tables(file.columns):
             reader.add(file.blocks[position], table, rows)
@@ -147,7 +147,7 @@ class _ContentsReader:
         if self.file.contiguous:
             own = self._add_known(block, table, offsets, own)
             held = sum(int(row_order.rows.size) for row_order in self.row_orders)
-            if own.size and (not held or held + int(block.sizes[own[0]]) <= MOST_ROWS_COMPARED):
+            if own.size and (not held or held + int(block.sizes[own[0]]) <= MAX_ROWS_COMPARED):
                 self._add_own(table, rows, offsets, own[:1])
                 own = self._add_known(block, table, offsets, own[1:])
         if own.size:

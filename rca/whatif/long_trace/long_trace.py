@@ -4,7 +4,7 @@ The file is read twice, in blocks of whole steps:
 
 1. `rca.whatif.long_trace.contents` finds out which operations the steps consist of.
 2. `rca.whatif.long_trace.arrays` puts the rows into arrays. Of each operation 4 bytes are kept: in memory
-   or, beyond `MOST_IN_MEMORY`, in a temporary file.
+   or, beyond `MAX_IN_MEMORY`, in a temporary file.
 
 Between the two, the graph and the clock offsets of each shape are read from some of its steps
 (`rca.whatif.graph.clock_correction.sampled_steps`). The rows pass the same checks and repairs as those
@@ -48,7 +48,7 @@ from rca.whatif.graph.trace_replay import (
 from rca.whatif.long_trace.arrays import ArrayBuilder, Layout, layouts_of
 from rca.whatif.long_trace.blocks import BlockedTrace
 from rca.whatif.long_trace.contents import Progress, read_contents
-from rca.whatif.patterns import LARGEST_FOR_MICROBATCHES
+from rca.whatif.patterns import MAX_FOR_MICROBATCHES
 from rca.whatif.trace.row_repair import contradictions
 from rca.whatif.trace.step_shapes import StepShape
 from rca.whatif.trace.trace import TraceMeta
@@ -57,7 +57,7 @@ from rca.whatif.trace.trace_checks import shared_note, shared_ranks, world_size_
 STREAMED_FROM = 10_000_000
 """Rows. A longer trace is read in blocks, because it would need more than 2.4 GB of memory."""
 
-MOST_IN_MEMORY = 400_000_000
+MAX_IN_MEMORY = 400_000_000
 """Operations. Up to this number, their times (4 bytes each) are kept in memory."""
 
 COMPILED_FROM = 1e8
@@ -82,7 +82,7 @@ def stream_replay(
 
     - Traced times are not kept, so there is no timeline.
     - Graph and clock offsets of a shape with more than 16 M operations come from a sample of its steps.
-    - Beyond `MOST_IN_MEMORY` a missing row is filled from its own block of steps.
+    - Beyond `MAX_IN_MEMORY` a missing row is filled from its own block of steps.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ class _OwnTimes:
     def __post_init__(self) -> None:
         self.pieces = [[] for _ in self.layouts]
         self.n_values = sum(one.n_ops * one.n_data * one.steps.size for one in self.layouts)
-        self.file = ArrayFile() if self.n_values > MOST_IN_MEMORY else None
+        self.file = ArrayFile() if self.n_values > MAX_IN_MEMORY else None
 
     def add(self, index: int, shape: StepShape) -> None:
         if self.clock.any():
@@ -227,7 +227,7 @@ class _OwnTimes:
         for layout, (sample, graph, program), pieces in zip(
             self.layouts, self.kept, self.pieces, strict=True
         ):
-            if self.n_values <= LARGEST_FOR_MICROBATCHES:
+            if self.n_values <= MAX_FOR_MICROBATCHES:
                 pieces = [_joined(pieces)]
             if self.file is None:
                 _fill(pieces, sample)

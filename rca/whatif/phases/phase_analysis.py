@@ -13,7 +13,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidInput
 from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Workers
 from rca.whatif.decompose import TOP_SHARE, share_of_loss
-from rca.whatif.patterns import DOMINANT_SHARE, SMALLEST_SLOWDOWN, named_ranks
+from rca.whatif.patterns import DOMINANT_SHARE, MIN_SLOWDOWN, named_ranks
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.whatif.phases.phase_scenarios import phases_under
 from rca.whatif.result import WhatIf
@@ -26,7 +26,7 @@ from rca.window.times.phases import PhaseArrays
 from rca.window.window import Window
 
 WARM_UP_FACTOR = 3.0
-LONGEST_WARM_UP = 5
+MAX_WARM_UP = 5
 UNMEASURED = "unmeasured"
 TRANSFER_COMPONENT = "communication_transfer"
 HIDDEN_WAITS = "waiting inside a phase, or outside all phases, was separated from work"
@@ -232,7 +232,7 @@ def _leading_outliers(measured: FloatArray) -> int:
     """Number of slow steps at the start of the window: compilation, caches, first connections."""
     slow = ~(measured <= WARM_UP_FACTOR * np.nanmedian(measured))
     leading = int(np.argmin(slow)) if not slow.all() else 0
-    return leading if leading <= LONGEST_WARM_UP else 0
+    return leading if leading <= MAX_WARM_UP else 0
 
 
 def _uninformative(
@@ -287,7 +287,7 @@ def _findings(
     no_delay: FloatArray, ideal: FloatArray, m_w: Share, m_s: Share, topology: Topology, exact: FloatArray
 ) -> tuple[SlowdownFinding, ...]:
     lost = float(no_delay.mean() - ideal.mean())
-    if no_delay.mean() < SMALLEST_SLOWDOWN * ideal.mean():
+    if no_delay.mean() < MIN_SLOWDOWN * ideal.mean():
         return ()
     found = []
     if m_w.exact is not None and m_w.exact >= DOMINANT_SHARE and topology.n_ranks > 1:

@@ -25,7 +25,7 @@ from rca.whatif.optypes import (
 from rca.whatif.trace.operation_numbers import changes
 from rca.whatif.trace.trace import Note, OpTrace
 
-MOST_CHUNKS = 16
+MAX_CHUNKS = 16
 """Chunks per stage looked for in the order of the rows."""
 
 
@@ -170,7 +170,7 @@ def _fitting_warm_up(trace: OpTrace, rows: BoolArray, n_stages: int) -> list[int
         return []
     stage = np.arange(n_stages)
     fitting = []
-    for n_chunks in range(1, MOST_CHUNKS + 1):
+    for n_chunks in range(1, MAX_CHUNKS + 1):
         if n_chunks > 1 and total % (n_chunks * n_stages):
             continue
         ahead = n_stages - stage - 1

@@ -38,13 +38,13 @@ REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration")
 OPTIONAL = ("rank", "seq_id", "mc", "gmc", "mb_id")
 COLUMNS = (*REQUIRED, *OPTIONAL)
 
-LARGEST_FLOAT = 2.0**53
+MAX_FLOAT = 2.0**53
 """Larger floating-point values do not distinguish neighbouring whole numbers."""
 
-MOST_NAMED = 16
+MAX_NAMED = 16
 """Unknown operation types listed in a note."""
 
-LARGEST_UNSIGNED = np.uint64(1 << 63)
+MAX_UNSIGNED = np.uint64(1 << 63)
 
 COARSEST_TICK = 1e-3
 """Seconds. Single-precision clocks with a larger spacing are refused: transfers would be noise."""
@@ -270,9 +270,9 @@ def optype_codes(column: pa.ChunkedArray, notes: list[Note]) -> IntArray:
     if unknown:
         said = "operations of unknown type are not replayed, their time shows as launch delay: "
         pieces: list[str | int] = []
-        for name, count in unknown.most_common(MOST_NAMED):
+        for name, count in unknown.most_common(MAX_NAMED):
             pieces += [f"{', ' if pieces else said}{name[:80]} (", count, ")"]
-        more = f" and {len(unknown) - MOST_NAMED} more types" if len(unknown) > MOST_NAMED else ""
+        more = f" and {len(unknown) - MAX_NAMED} more types" if len(unknown) > MAX_NAMED else ""
         notes.append(Note((*pieces, f"{more}; known: {', '.join(NAMES)}")))
     return np.concatenate(codes)
 
@@ -291,7 +291,7 @@ def _integers(table: pa.Table, name: str, named: IntArray | None = None) -> IntA
         raise InvalidTrace(f"column {name} is null in {int(absent.sum())} row(s), the first is row {first}")
     if values.dtype.kind != "i":
         values = np.where(absent, values.dtype.type(0), values)
-        fits = values < LARGEST_UNSIGNED if values.dtype.kind == "u" else np.abs(values) < LARGEST_FLOAT
+        fits = values < MAX_UNSIGNED if values.dtype.kind == "u" else np.abs(values) < MAX_FLOAT
         wrong = ~fits | (values != np.rint(values)) if values.dtype.kind == "f" else ~fits
         if wrong.any():
             at = int(np.argmax(wrong))

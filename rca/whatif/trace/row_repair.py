@@ -17,7 +17,7 @@ from rca.whatif.trace.model_chunks import with_model_chunks
 from rca.whatif.trace.operation_numbers import Counting, cells_of, changes, restarted
 from rca.whatif.trace.trace import Note, OpTrace, TraceMeta, distinct
 
-MOST_OPERATIONS = 100_000
+MAX_OPERATIONS = 100_000
 """Operations of one type in one step of one rank. A larger seq_id is no operation number."""
 
 
@@ -83,7 +83,7 @@ class RowFacts:
     @property
     def numbered(self) -> bool:
         """Whether ``seq_id`` is usable."""
-        return not self.lacking and self.highest - self.lowest < MOST_OPERATIONS
+        return not self.lacking and self.highest - self.lowest < MAX_OPERATIONS
 
     @property
     def shift(self) -> int:

@@ -30,7 +30,7 @@ from rca.whatif.optypes import (
 from rca.whatif.trace.step_sizes import StepSizes, dropped_note, filled_enough, largest_number, pauses_note
 from rca.whatif.trace.trace import OpTrace
 
-LARGEST_HOLE = 0.5
+MAX_HOLE = 0.5
 """Share of the rows of a step. A step that lacks more is dropped."""
 
 
@@ -233,7 +233,7 @@ def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) 
     n_rows : int
         Rows of a complete step.
     """
-    kept: BoolArray = holes <= LARGEST_HOLE * n_rows
+    kept: BoolArray = holes <= MAX_HOLE * n_rows
     notes += dropped_note(steps[~kept])
     if holes[kept].any():
         affected = int((holes[kept] > 0).sum())

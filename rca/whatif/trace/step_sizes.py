@@ -15,9 +15,9 @@ from rca.errors import InvalidTrace
 from rca.whatif.optypes import GC, N_TYPES, NAMES
 from rca.whatif.trace.trace import OpTrace, distinct
 
-MOST_CELLS_PER_ROW = 4
+MAX_CELLS_PER_ROW = 4
 SPARE_CELLS = 1_000_000
-"""Cells of the dense arrays beyond `MOST_CELLS_PER_ROW` per row. A sparser trace is damaged."""
+"""Cells of the dense arrays beyond `MAX_CELLS_PER_ROW` per row. A sparser trace is damaged."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ def filled_enough(
     for size, members in groups:
         n_pauses = int(size[:, GC].sum())
         expected = (int(size.sum()) - n_pauses) * n_data
-        full = MOST_CELLS_PER_ROW * (held.rows - held.pauses)[members] >= expected
-        if n_pauses > MOST_CELLS_PER_ROW * max(1, int(held.pauses[members].sum())):
+        full = MAX_CELLS_PER_ROW * (held.rows - held.pauses)[members] >= expected
+        if n_pauses > MAX_CELLS_PER_ROW * max(1, int(held.pauses[members].sum())):
             full[:] = False
         notes += dropped_note(steps[members[~full]])
         if full.any():
@@ -104,7 +104,7 @@ def filled_enough(
 
 
 def _refuse_sparse(n_rows: int, cells: int, of: str, hint: Callable[[], str]) -> None:
-    if cells > MOST_CELLS_PER_ROW * n_rows + SPARE_CELLS:
+    if cells > MAX_CELLS_PER_ROW * n_rows + SPARE_CELLS:
         raise InvalidTrace(f"{n_rows:,} rows are spread over {cells:,} places ({of})", hint=hint())
 
 

@@ -24,7 +24,7 @@ UNUSUAL_SECONDS = 60.0
 UNUSUAL_FACTOR = 1000.0
 """Operations longer than both limits (seconds, and medians of their type) get a note."""
 
-LARGEST_INDEX = {"dp_rank": 1_000_000, "stage": 1_000_000, "mc": 100_000, "gmc": 10_000_000}
+MAX_INDEX = {"dp_rank": 1_000_000, "stage": 1_000_000, "mc": 100_000, "gmc": 10_000_000}
 """Largest plausible indices. A larger index is damaged, and would cost memory or time."""
 
 WHOLE_SECONDS = "all durations are whole numbers of seconds: shorter operations are lost; check the unit"
@@ -42,7 +42,7 @@ def refuse_indices(columns: Mapping[str, IntArray], rows: IntArray, narrow: froz
     narrow : frozenset of str
         Columns of 8 or 16 bits, which may have overflowed.
     """
-    for name, largest in LARGEST_INDEX.items():
+    for name, largest in MAX_INDEX.items():
         values = columns[name]
         lowest = 0 if name in ("dp_rank", "stage") else np.iinfo(np.int64).min
         wrong = np.flatnonzero((values < lowest) | (values > largest))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rca.errors import InvalidWindow
 from rca.window.rows.row_errors import SHOWN_ROWS, listed, shown
-from rca.window.schema import MOST_COLUMNS, Column, TableSpec
+from rca.window.schema import MAX_COLUMNS, Column, TableSpec
 
 _ALLOWED: dict[str, frozenset[type]] = {
     "integer": frozenset({int, float, type(None)}),
@@ -32,9 +32,9 @@ def table_from_columns(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]
     """``{column: [values]}`` -> table; unknown columns become all null."""
     if not isinstance(value, dict):
         raise InvalidWindow("is not an object of columns", table=spec.name, expected="{column: [values]}")
-    if len(value) > MOST_COLUMNS:
+    if len(value) > MAX_COLUMNS:
         raise InvalidWindow(
-            f"has {len(value):,} columns", table=spec.name, expected=f"at most {MOST_COLUMNS:,} columns"
+            f"has {len(value):,} columns", table=spec.name, expected=f"at most {MAX_COLUMNS:,} columns"
         )
     for name, values in value.items():
         if not isinstance(values, list):

@@ -18,10 +18,10 @@ UNITS = (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9))
 #: Clocks differ by seconds, and a step may begin minutes before the window. An hour is another time zone.
 SLACK_SECONDS = 1800.0
 #: A phase may take a rank at most this many times the window: bounds may be inexact.
-LONGEST_PHASE = 10.0
+MAX_PHASE = 10.0
 #: A rank's steps may add up to this multiple of the time in which they began, and to so many seconds more.
 #: Clocks are adjusted, and producers round times to minutes.
-MOST_OVERLAP, OVERLAP_SECONDS = 3.0, 120.0
+MAX_OVERLAP, OVERLAP_SECONDS = 3.0, 120.0
 #: Unix seconds reach this in the year 5138. Unix milliseconds reached it in 1973.
 LATEST_SECOND = 1e11
 DAY = 86400.0
@@ -111,7 +111,7 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
     rank = steps.column("rank").to_numpy()
     starts = steps.column("start_time").to_numpy()
     span = max(job.end - job.start, float(np.ptp(starts)))
-    shortest_to_exceed = LONGEST_PHASE * span / int(np.bincount(rank).max())
+    shortest_to_exceed = MAX_PHASE * span / int(np.bincount(rank).max())
     for name in PHASES:
         if name not in steps.column_names:
             continue
@@ -120,7 +120,7 @@ def refuse_long_phases(steps: pa.Table, job: Job) -> None:
         if not np.fmax.reduce(values) > shortest_to_exceed:
             continue
         totals = np.bincount(rank, weights=np.nan_to_num(values))
-        if totals.max() > LONGEST_PHASE * span:
+        if totals.max() > MAX_PHASE * span:
             raise _too_long(steps, name, values, totals[rank], span)
 
 
@@ -145,7 +145,7 @@ def refuse_overlapping_steps(steps: pa.Table) -> None:
     several = counts > 1
     span = last[several] - first[several]
     before_last = total[several] - longest[several]
-    if not several.any() or not (before_last > MOST_OVERLAP * span + OVERLAP_SECONDS).all():
+    if not several.any() or not (before_last > MAX_OVERLAP * span + OVERLAP_SECONDS).all():
         return
     wrong, of_all = float(np.median(before_last)), float(np.median(span))
     unit = _unit_that_fits(wrong, of_all)
@@ -174,7 +174,7 @@ def _too_long(
         STEPS,
         name,
         f"adds up to {worst:g} on one rank in a window of {span:g} seconds",
-        (total > LONGEST_PHASE * span) & (values > 0),
+        (total > MAX_PHASE * span) & (values > 0),
         steps,
         expected="durations in seconds",
         hint=unit and f"{_unit_hint(unit)}; or job.start and job.end are too close",

@@ -28,7 +28,7 @@ from rca.window.names import (
 )
 from rca.window.rows.row_errors import listed, refused_rows, shown
 from rca.window.rows.texts import as_codes, encoded
-from rca.window.schema import MOST_COLUMNS, Column, TableSpec
+from rca.window.schema import MAX_COLUMNS, Column, TableSpec
 
 EXPECTED_TYPE = {"integer": "integers", "number": "numbers", "text": "text"}
 #: Floats hold every integer exactly up to here.
@@ -85,9 +85,9 @@ def _dropped(spec: TableSpec, unknown: list[str], table: pa.Table) -> str:
 
 def _refuse_bad_column_names(spec: TableSpec, table: pa.Table) -> None:
     names = table.column_names
-    if len(names) > MOST_COLUMNS:
+    if len(names) > MAX_COLUMNS:
         raise InvalidWindow(
-            f"has {len(names):,} columns", table=spec.name, expected=f"at most {MOST_COLUMNS:,} columns"
+            f"has {len(names):,} columns", table=spec.name, expected=f"at most {MAX_COLUMNS:,} columns"
         )
     unprintable = next((name for name in names if has_unseen_character(name)), None)
     if unprintable is not None:

@@ -13,8 +13,8 @@ from rca.errors import InvalidWindow
 from rca.window.schema import TEXT, Column, TableSpec
 
 #: Distinct texts of one column, and their bytes. Each takes several times its size while codes are made.
-MOST_TEXTS = 500_000
-MOST_TEXT_BYTES = 32 << 20
+MAX_TEXTS = 500_000
+MAX_TEXT_BYTES = 32 << 20
 _SLICE_BYTES = 16 << 20
 #: What a text takes besides its bytes, for the size of slices.
 _TEXT_BYTES = 16
@@ -65,13 +65,13 @@ def _with_distinct_values(array: pa.DictionaryArray) -> pa.DictionaryArray:
 
 def _refuse_many(spec: TableSpec, column: Column, texts: pa.Array) -> None:
     lengths = text_lengths(texts)
-    if lengths.size <= MOST_TEXTS and int(lengths.sum()) <= MOST_TEXT_BYTES:
+    if lengths.size <= MAX_TEXTS and int(lengths.sum()) <= MAX_TEXT_BYTES:
         return
     known = texts.slice(0, 0)
-    too_many = int(lengths.max()) > MOST_TEXT_BYTES
+    too_many = int(lengths.max()) > MAX_TEXT_BYTES
     for piece in () if too_many else _slices(texts, lengths):
         known = pc.unique(pa.concat_arrays([known, piece]))
-        if len(known) > MOST_TEXTS or int(text_lengths(known).sum()) > MOST_TEXT_BYTES:
+        if len(known) > MAX_TEXTS or int(text_lengths(known).sum()) > MAX_TEXT_BYTES:
             too_many = True
             break
     if too_many:
@@ -80,7 +80,7 @@ def _refuse_many(spec: TableSpec, column: Column, texts: pa.Array) -> None:
             table=spec.name,
             column=column.name,
             n_rows=len(texts),
-            expected=f"at most {MOST_TEXTS:,} distinct texts with {MOST_TEXT_BYTES:,} bytes in all",
+            expected=f"at most {MAX_TEXTS:,} distinct texts with {MAX_TEXT_BYTES:,} bytes in all",
         )
 
 

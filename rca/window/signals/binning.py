@@ -28,7 +28,7 @@ JITTER = 0.01
 #: Series are processed in blocks of about this many cells, so that temporaries stay in the cache.
 BLOCK_CELLS = 25_000
 #: Floats hold every bit pattern exactly up to here.
-LARGEST_CODE = 2.0**53
+MAX_CODE = 2.0**53
 
 
 def increments(value: FloatArray) -> FloatArray:
@@ -106,7 +106,7 @@ def bin_codes(
     ndarray of shape (n_series, n_bins)
     """
     out = np.full((offsets.size - 1, edges.size - 1), np.nan)
-    codes = np.clip(value, 0, LARGEST_CODE).astype(np.int64)
+    codes = np.clip(value, 0, MAX_CODE).astype(np.int64)
     for rows, index, count in _blocks(offsets, edges.size):
         block_time = time[index]
         first, last = _shown_samples(block_time, count, edges)

@@ -13,8 +13,8 @@ from shard_machine import Clock, ShardMachine
 
 from rca.errors import InvalidInput
 from rca.runtime.data_shards import shard_plan
-from rca.runtime.data_shards.leases import MOST_EPOCHS_SHOWN, Checkpoint, LeaseState, ShardReport
-from rca.runtime.data_shards.shard_plan import MOST_EPOCHS, ShardPlan
+from rca.runtime.data_shards.leases import MAX_EPOCHS_SHOWN, Checkpoint, LeaseState, ShardReport
+from rca.runtime.data_shards.shard_plan import MAX_EPOCHS, ShardPlan
 from rca.runtime.data_shards.shards import Shards
 
 
@@ -125,7 +125,7 @@ def test_a_restore_of_many_epochs_builds_no_order_of_shards(monkeypatch: pytest.
     """One of the largest sets took 0.3 s for each epoch with an open shard."""
     built: list[int] = []
     monkeypatch.setattr(shard_plan, "_order", lambda _seed, _stream, length: built.append(length))
-    plan = ShardPlan((1 << 20) * 3 - 1, 3, MOST_EPOCHS)
+    plan = ShardPlan((1 << 20) * 3 - 1, 3, MAX_EPOCHS)
     service = Shards(plan)
     at = [epoch * plan.n_shards + 7 for epoch in range(0, 6000, 100)]
     service.restore(Checkpoint(at[-1] + 1, tuple((position, 1) for position in at)))
@@ -139,13 +139,13 @@ def test_a_restore_of_many_epochs_builds_no_order_of_shards(monkeypatch: pytest.
 
 def test_progress_lists_few_epochs_however_many_there_are() -> None:
     """Shard 0 stays open while all others of ten thousand epochs are done."""
-    plan = ShardPlan(2, 1, MOST_EPOCHS)
+    plan = ShardPlan(2, 1, MAX_EPOCHS)
     found = Checkpoint(plan.n_positions, ((0, 0),)).progress(plan)
     assert [each.epoch for each in found.epochs] == [0]
-    assert (found.n_open, found.n_done, found.samples) == (1, MOST_EPOCHS - 1, 2 * MOST_EPOCHS - 1)
-    many = Checkpoint(plan.n_positions, tuple((2 * epoch, 0) for epoch in range(MOST_EPOCHS)))
-    assert len(many.progress(plan).epochs) == MOST_EPOCHS_SHOWN
-    assert many.progress(plan).n_open == MOST_EPOCHS
+    assert (found.n_open, found.n_done, found.samples) == (1, MAX_EPOCHS - 1, 2 * MAX_EPOCHS - 1)
+    many = Checkpoint(plan.n_positions, tuple((2 * epoch, 0) for epoch in range(MAX_EPOCHS)))
+    assert len(many.progress(plan).epochs) == MAX_EPOCHS_SHOWN
+    assert many.progress(plan).n_open == MAX_EPOCHS
 
 
 @settings(max_examples=60)

@@ -172,7 +172,7 @@ def test_sums_of_sets_are_those_of_all_combinations(counts: list[set[int]], most
     able = [np.array(sorted(each)) for each in counts]
     expected = {0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulation, "_MOST_SHIFTS", most_shifts)
+        patch.setattr(accumulation, "_MAX_SHIFTS", most_shifts)
         found = accumulation._sums(able, 100)
     for each, bits in zip(counts, found[1:], strict=True):
         expected = {a + b for a in expected for b in each if a + b <= 100}

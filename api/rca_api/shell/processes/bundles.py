@@ -20,7 +20,7 @@ from rca.recovery.site import Site
 from rca.window.window import Window
 
 #: Champion, challenger and previous champion, so that a swap loads no bundle twice.
-MOST_LOADED = 3
+MAX_LOADED = 3
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class LoadedBundles:
             if ref.sha256 not in ("", held.model.sha256):
                 raise BundleError(f"the bundle in {ref.folder} is not {ref.sha256}: its files were replaced")
             self._held[ref] = held
-            if len(self._held) > MOST_LOADED:
+            if len(self._held) > MAX_LOADED:
                 self._held.popitem(last=False)
         self._held.move_to_end(ref)
         return held

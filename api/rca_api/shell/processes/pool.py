@@ -22,7 +22,7 @@ from rca_api.shell.processes.slot import Slot
 from rca_api.shell.requests.problems import ProblemError
 
 _log = structlog.stdlib.get_logger("rca_api")
-_LONGEST_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 30.0
 #: Weight of the newest task in the moving mean, which covers about the last twenty.
 _NEWEST_WEIGHT = 0.1
 
@@ -31,7 +31,7 @@ _NEWEST_WEIGHT = 0.1
 Renewal = Literal["died", "lost", "deadline", "unusable", "worn"]
 #: Processes that one task may use up. A task during which two died would end the third as well. A task that
 #: finds its process lost is not the reason, unless this repeats.
-MOST_PROCESSES: dict[Renewal, int] = {"died": 2, "lost": 5}
+MAX_PROCESSES: dict[Renewal, int] = {"died": 2, "lost": 5}
 
 
 class DeadlineExceeded(ProblemError):
@@ -212,7 +212,7 @@ class ComputePool:
             _log.error("a process died during a task", task=task, times=times, how=str(error))
         else:
             _log.warning("a process was lost before a task", task=task, times=times, how=str(error))
-        if times < MOST_PROCESSES[how]:
+        if times < MAX_PROCESSES[how]:
             self._metrics.pool_retries.inc()
             return
         self._metrics.pool_given_up.labels(how).inc()
@@ -266,7 +266,7 @@ class ComputePool:
             except ChildEnded as error:
                 _log.error("a process cannot be started", reason=str(error), pause_seconds=pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
             else:
                 self._start_seconds = time.monotonic() - began
                 self._found[setup.champion] = report.model or report.failure or "it was not loaded"

@@ -17,7 +17,7 @@ from rca_api.shell.requests.decoding import DECODERS, too_large
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 
-_LONGEST_WAIT_SECONDS = 60
+_MAX_WAIT_SECONDS = 60
 
 
 class Ticket:
@@ -131,7 +131,7 @@ class Admission:
         """
         expected = max(self._least_wait, math.ceil(self._seconds_until_free(self.requests)))
         wait = random.randint(expected, 2 * expected)  # noqa: S311  (not a secret)
-        return {"Retry-After": str(min(_LONGEST_WAIT_SECONDS, wait))}
+        return {"Retry-After": str(min(_MAX_WAIT_SECONDS, wait))}
 
     def _too_many_of_one(self) -> ProblemError:
         self._metrics.shed.labels("receiving").inc()
@@ -142,7 +142,7 @@ class Admission:
         )
 
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 _ENCODINGS = "gzip, zstd, identity"
 
 
@@ -164,7 +164,7 @@ def check_declared(request: Request, limit: int) -> None:
     """Refuse a body by its declared length, before a byte of it is read."""
     declared = request.headers.get("content-length", "")
     # Python refuses to read numbers of thousands of digits.
-    size = int(declared[:_MOST_DIGITS]) if declared.isascii() and declared.isdigit() else 0
+    size = int(declared[:_MAX_DIGITS]) if declared.isascii() and declared.isdigit() else 0
     if size > limit:
         raise too_large(f"a body of {size:,} bytes is declared", limit)
 

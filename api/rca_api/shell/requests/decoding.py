@@ -21,7 +21,7 @@ MULTIPART = "multipart/form-data"
 _CHUNK = 1 << 20
 _SLICE = 1 << 14
 #: Each member costs more than its bytes. Tools that write many put at least 64 KiB into one.
-_MOST_MEMBERS = 1 << 16
+_MAX_MEMBERS = 1 << 16
 
 
 def media_type(content_type: str) -> str:
@@ -77,7 +77,7 @@ def decompress(body: bytes, encoding: str, limit: int) -> bytes:
 def _gzip(body: bytes) -> Iterator[bytes]:
     """Decompress gzip members one after the other, one piece at a time."""
     packed, at = memoryview(body), 0
-    for _ in range(_MOST_MEMBERS):
+    for _ in range(_MAX_MEMBERS):
         if at == len(packed):
             return
         decoder = zlib.decompressobj(wbits=31)
@@ -96,7 +96,7 @@ def _gzip(body: bytes) -> Iterator[bytes]:
             at += taken
             yield piece
     if at < len(packed):
-        raise _damaged("gzip", f"it has more than {_MOST_MEMBERS:,} members")
+        raise _damaged("gzip", f"it has more than {_MAX_MEMBERS:,} members")
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:

@@ -82,7 +82,7 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?$)|,|[^",]++', re.DOTALL)
 _PREFERENCE = re.compile(
     rf"\s*+(?P<name>{_WORD})\s*+(?:=\s*+(?P<value>{_WORD}|{_QUOTED})?\s*+)?(?:;.*+)?", re.DOTALL
 )
-_MOST_DIGITS = 6
+_MAX_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Preferences:
                     held.setdefault(found["name"].lower(), _unquoted(found["value"] or ""))
         wait = held.get("wait", "")
         # A wait of 0 is useful with `respond-async` only: no answer takes no time.
-        seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) <= _MOST_DIGITS else None
+        seconds = float(wait) if wait.isascii() and wait.isdigit() and len(wait) <= _MAX_DIGITS else None
         # It is defined without a value, and an empty value means none: `respond-async=false` is another wish.
         asynchronous = held.get("respond-async") == ""
         return cls(asynchronous, None if seconds == 0 and not asynchronous else seconds)

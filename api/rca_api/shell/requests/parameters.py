@@ -29,7 +29,7 @@ from rca.window import names
 from rca.window.rows.row_errors import shown
 from rca_api.shell.requests.problems import ProblemError
 
-LONGEST_NAME = 256
+MAX_NAME_LENGTH = 256
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 #: RFC 3339, 5.6.
 _MOMENT = re.compile(
@@ -79,9 +79,9 @@ WHOLE = BeforeValidator(_whole)
 #: A moment with a time zone, converted to UTC.
 Moment = Annotated[datetime, WrapValidator(_moment), AfterValidator(_utc)]
 #: A name that a window may have and that fits a column of the database.
-Name = Annotated[names.Name, StringConstraints(max_length=LONGEST_NAME)]
+Name = Annotated[names.Name, StringConstraints(max_length=MAX_NAME_LENGTH)]
 #: A text of one line, perhaps empty, that fits a column of the database.
-Line = Annotated[names.Line, StringConstraints(max_length=LONGEST_NAME)]
+Line = Annotated[names.Line, StringConstraints(max_length=MAX_NAME_LENGTH)]
 
 
 class _Segments(Convertor[str]):
@@ -123,7 +123,7 @@ def refuse_unknown(request: Request) -> None:
     expected = ", ".join(known) or "no parameters"
     for name, times in given.items():
         if name not in known:
-            closest = difflib.get_close_matches(name[:LONGEST_NAME], known, n=1)
+            closest = difflib.get_close_matches(name[:MAX_NAME_LENGTH], known, n=1)
             raise ProblemError(
                 "invalid-parameters",
                 f"query: {shown(name)!r} is not a parameter of this address",

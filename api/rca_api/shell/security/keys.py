@@ -22,7 +22,7 @@ from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.store.base import Base, UtcDateTime, now
 from rca_api.shell.store.database import Database
 
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 
 
 class ApiKeyRow(Base):
@@ -31,7 +31,7 @@ class ApiKeyRow(Base):
     __tablename__ = "api_keys"
 
     id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(String(LONGEST_NAME))
+    name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
     secret_sha256: Mapped[str] = mapped_column(String(64))
     #: Scopes, separated by spaces.
     scopes: Mapped[str] = mapped_column(String(256))
@@ -53,11 +53,11 @@ def create(
     """Create a key; gives its row and the key, which cannot be shown again."""
     if not scopes:
         raise InvalidInput("a key needs a scope", hint="--scope diagnose, for example")
-    flaw = flaw_of(name) or ("is too long" if len(name) > LONGEST_NAME else None)
+    flaw = flaw_of(name) or ("is too long" if len(name) > MAX_NAME_LENGTH else None)
     if flaw is not None:
         raise InvalidInput(
             f"the name of the key {flaw}",
-            hint=f"use {EXPECTED_NAME}, of up to {LONGEST_NAME} characters",
+            hint=f"use {EXPECTED_NAME}, of up to {MAX_NAME_LENGTH} characters",
         )
     secret = secrets.token_urlsafe(32)
     row = ApiKeyRow(

@@ -18,7 +18,7 @@ from rca_api.shell.security.issuer import UNREACHABLE, IssuerError, IssuerKeys, 
 from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
 
 #: Codes that are exchanged at once. Each one takes a thread of the service while the issuer answers.
-_MOST_EXCHANGES = 4
+_MAX_EXCHANGES = 4
 _RETRY_SECONDS = 5
 
 #: Status and JSON document of a form that is posted to a URL.
@@ -71,7 +71,7 @@ class SignIn:
         self._keys = keys
         self._verifier = verifier
         self._post = post or _posted
-        self._exchanges = threading.BoundedSemaphore(_MOST_EXCHANGES)
+        self._exchanges = threading.BoundedSemaphore(_MAX_EXCHANGES)
 
     @property
     def address(self) -> str:
@@ -102,7 +102,7 @@ class SignIn:
         if not self._exchanges.acquire(blocking=False):
             raise ProblemError(
                 "busy",
-                f"{_MOST_EXCHANGES} sign-ins wait for the issuer; retry after {_RETRY_SECONDS} s",
+                f"{_MAX_EXCHANGES} sign-ins wait for the issuer; retry after {_RETRY_SECONDS} s",
                 headers={"Retry-After": str(_RETRY_SECONDS), "Connection": "close"},
             )
         try:

@@ -21,7 +21,7 @@ from rca_api.shell.store.redis_pool import is_redis
 
 _DATABASES = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
 _HOST = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_MOST, _MOST_BYTES = 2**31 - 1, 2**60
+_MOST, _MAX_BYTES = 2**31 - 1, 2**60
 #: Largest float by the end of the name: times of 30 years and ages of 100 years, which clocks can add.
 _LARGEST = {"_seconds": 1e9, "_hours": 876_000.0, "_days": 36_500.0}
 
@@ -52,7 +52,7 @@ def check(name: str, value: object) -> None:
 
 def _too_large(name: str, value: object) -> str | None:
     if isinstance(value, ByteSize):
-        return None if value <= _MOST_BYTES else "needs at most 1EiB"
+        return None if value <= _MAX_BYTES else "needs at most 1EiB"
     if isinstance(value, int) and not isinstance(value, bool):
         return None if value <= _MOST else f"needs at most {_MOST}"
     if isinstance(value, float):

@@ -24,7 +24,7 @@ from rca.process import usable_cores
 from rca_api.shell.settings import setting_forms
 
 #: Most processes or threads of one kind.
-_MOST_PROCESSES = 1024
+_MAX_PROCESSES = 1024
 #: Time to store and send an answer that is ready at the deadline.
 _STORE_AND_SEND_SECONDS = 5
 
@@ -131,7 +131,7 @@ class Settings(BaseSettings):
     estimated first. Larger windows get 413, and an earlier window is not compared."""
     max_buffered_bytes: ByteSize = Field(ByteSize(1024**3), gt=0)
     """Most bytes of all bodies that are being received or wait. Further requests get 503."""
-    processes: int = Field(default_factory=usable_cores, ge=1, le=_MOST_PROCESSES)
+    processes: int = Field(default_factory=usable_cores, ge=1, le=_MAX_PROCESSES)
     """Processes that compute, so diagnoses at once (`rca serve --processes`). Default: one per core."""
     tasks_per_process: int = Field(5000, ge=0)
     """Tasks after which a process is replaced by a new one; 0 for never."""
@@ -225,7 +225,7 @@ class Settings(BaseSettings):
     """Failed attempts after which a delivery is dead."""
     webhook_pause_seconds: float = Field(5.0, gt=0)
     """Pause before the second attempt. Each later pause is four times longer, up to six hours."""
-    webhook_threads: int = Field(4, ge=1, le=_MOST_PROCESSES)
+    webhook_threads: int = Field(4, ge=1, le=_MAX_PROCESSES)
     """Most webhooks sent at once."""
     webhook_keep_days: float = Field(30.0, ge=0)
     """How long delivered webhooks are listed; 0 for ever."""
@@ -251,7 +251,7 @@ class Settings(BaseSettings):
     cache_dir: Path = Path()
     """Folder of computed features that training runs share. Default: `<data_dir>/examples`."""
     training_processes: int = Field(
-        default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1, le=_MOST_PROCESSES
+        default_factory=lambda: max(1, (os.cpu_count() or 1) - 1), ge=1, le=_MAX_PROCESSES
     )
     """Processes of one training run. Default: one per core, less one."""
     dask_scheduler: str = ""

@@ -27,7 +27,7 @@ from rca_api.shell.store.sqlite_engine import sqlite_engine
 #: Transactions of a process at once: the connections of its pool.
 _AT_ONCE = 15
 #: Default of the setting `database_timeout_seconds`.
-LONGEST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 #: Longest wait of a migration for a lock. While it waits, every later statement on the table waits as well.
 _MIGRATION_LOCK_SECONDS = 10
 #: Rows of each index that `Database.analyze` looks at.
@@ -78,7 +78,7 @@ class Database:
         self,
         url: str,
         on_failure: Callable[[], None] | None = None,
-        longest_seconds: float = LONGEST_SECONDS,
+        longest_seconds: float = MAX_SECONDS,
     ) -> None:
         self._on_failure = on_failure
         self._longest = longest_seconds

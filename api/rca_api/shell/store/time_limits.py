@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 #: A transaction may take so long even shortly before its deadline: an answer that is ready has to be stored.
-LEAST_SECONDS = 1.0
+MIN_SECONDS = 1.0
 #: Limit of transactions that delete what is old: nobody waits for their answer.
 TIDYING_SECONDS = 60.0
 #: A transaction ends so long before the deadline, for the answer to arrive in time.
@@ -62,4 +62,4 @@ def _end(longest_seconds: float | None) -> float | None:
     at, deadline = time.monotonic(), _deadline.get()
     if deadline is None:
         return at + longest_seconds
-    return min(at + longest_seconds, max(deadline - _SPARE_SECONDS, at + LEAST_SECONDS))
+    return min(at + longest_seconds, max(deadline - _SPARE_SECONDS, at + MIN_SECONDS))

@@ -17,7 +17,7 @@ UNPLANNED_PAUSES_PER_STEP = (0.12, 2.0)
 #: Variants of CPU contention by the job's own processes.
 OWN_PROCESSES = ("own_loaders", "own_threads")
 #: Fewer compilations do not last.
-FEWEST_COMPILATIONS = 4
+MIN_COMPILATIONS = 4
 
 
 def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
@@ -71,7 +71,7 @@ def recompilation(resources: Resources, fault: Fault, scenario: Scenario, rng: n
     """Compile the model again at rare steps with new shapes: on all ranks, or on the one that met them."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     acting = np.flatnonzero(active > 0)
-    count = min(acting.size, max(FEWEST_COMPILATIONS, round(acting.size / (fault.every or 12))))
+    count = min(acting.size, max(MIN_COMPILATIONS, round(acting.size / (fault.every or 12))))
     steps = rng.choice(acting, count, replace=False)
     each = event_seconds(fault, scenario, 5.0) * jitter(rng, (1, count), 0.35)
     seconds = each * jitter(rng, (ranks.size, count), 0.08)

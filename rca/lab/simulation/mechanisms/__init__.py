@@ -141,7 +141,7 @@ def _varied(rng: np.random.Generator, scenario: Scenario) -> Scenario:
         place = "before saves" if ends < ENDS_BEFORE_SAVES_SHARE else "before pauses"
         changes["phase_accounting"] = telemetry.phase_accounting.model_copy(update={"step_ends": place})
     benign = scenario.benign
-    largest = 1 + benign.slow_step_every * harmless.LARGEST_UNTIMED_SHARE
+    largest = 1 + benign.slow_step_every * harmless.MAX_UNTIMED_SHARE
     if benign.slow_step_phase == "between" and benign.slow_step_factor > largest:
         benign = benign.model_copy(update={"slow_step_factor": largest})
     held = scenario.fleet.model_copy(update={"memory_share": rng.uniform(*MEMORY_SHARES)})

@@ -10,7 +10,7 @@ from rca.lab.simulation.sampling_job import log_uniform
 from rca.lab.simulation.scenario import Scenario
 
 #: Largest share of its time that a healthy job spends in evaluations that no timer covers.
-LARGEST_UNTIMED_SHARE = 0.25
+MAX_UNTIMED_SHARE = 0.25
 
 
 def full_memory(rng: np.random.Generator, base: Scenario) -> Scenario:
@@ -21,7 +21,7 @@ def full_memory(rng: np.random.Generator, base: Scenario) -> Scenario:
 def untimed_evaluation(rng: np.random.Generator, base: Scenario) -> Scenario:
     """Evaluate every few steps, mostly after the timer of the step."""
     every = period(rng, base, 4, 2)
-    share = log_uniform(rng, 0.01, LARGEST_UNTIMED_SHARE)
+    share = log_uniform(rng, 0.01, MAX_UNTIMED_SHARE)
     drawn = changed(
         base,
         benign={

@@ -20,7 +20,7 @@ from rca.lab.simulation.scenario import Fault, Scenario
 #: Steps of silence after a hang, log-uniform.
 SILENCE = (20.0, 1000.0)
 #: Longest silence, seconds.
-LONGEST_SILENCE = 3600.0
+MAX_SILENCE = 3600.0
 
 
 def gang(rng: np.random.Generator, base: Scenario) -> Scenario:
@@ -121,7 +121,7 @@ def _hang(rng: np.random.Generator, base: Scenario, step: int, ranks: list[int])
 
 
 def _silence(rng: np.random.Generator, base: Scenario) -> float:
-    return min(log_uniform(rng, *SILENCE), LONGEST_SILENCE / base.expected_step_seconds)
+    return min(log_uniform(rng, *SILENCE), MAX_SILENCE / base.expected_step_seconds)
 
 
 def _stop_step(rng: np.random.Generator, base: Scenario, earliest: int) -> int:

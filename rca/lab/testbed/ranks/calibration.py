@@ -29,12 +29,12 @@ from rca.lab.testbed.scenario import JobShape
 # Long enough for a shared link to slow the step visibly.
 COPY_SECONDS = 8.0e-3
 _TRIAL_BYTES = 16 * 1024 * 1024
-_MOST_BYTES = 512 * 1024 * 1024
+_MAX_BYTES = 512 * 1024 * 1024
 _WARM_UP_RUNS, _ROUGH_STEPS, _THOROUGH_STEPS = 3, 2, 8
 # After the pace is known; the first round finds almost all of the excess.
 _ADJUSTMENTS, _ADJUSTMENT_STEPS = 2, 3
 # A padding is never shortened to less than half: the excess of a crowded moment would not last.
-_MOST_EXCESS = 0.5
+_MAX_EXCESS = 0.5
 _PACE_TIMEOUT_SECONDS = 90.0
 _PHASES = (Row.HOST_TO_DEVICE, Row.FORWARD, Row.BACKWARD, Row.OPTIMIZER)
 
@@ -70,7 +70,7 @@ def calibrate(device: Resizable, network: Network, length: float, scale: float, 
     rough = measure(device, length, _THOROUGH_STEPS)
     copied = float(rough[Row.HOST_TO_DEVICE])
     device.updates = max(1, round(OPTIMIZER_SECONDS * scale / float(rough[Row.OPTIMIZER])))
-    device.resize(int(min(_MOST_BYTES, _TRIAL_BYTES * COPY_SECONDS * scale / copied)), 1)
+    device.resize(int(min(_MAX_BYTES, _TRIAL_BYTES * COPY_SECONDS * scale / copied)), 1)
     _fill_step(device, length, network)
     took = measure(device, length, _THOROUGH_STEPS)
     pace[DevicePace.COPY] = took[Row.HOST_TO_DEVICE] / (CHUNKS * CHUNK_SECONDS * scale)
@@ -120,7 +120,7 @@ def match_pace(
         excess = phases - wanted
         # The rest of the step has no padding of its own, so the longest phase makes up for it.
         excess[DevicePace.BACKWARD] += took[Row.STEP] - shared.pace[DevicePace.OUTSIDE_SECONDS]
-        shared.excess[:] = np.minimum(shared.excess + excess, _MOST_EXCESS * wanted)
+        shared.excess[:] = np.minimum(shared.excess + excess, _MAX_EXCESS * wanted)
 
     measure(device, length, _WARM_UP_RUNS)
     _wait_for_pace(shared.pace, meanwhile=shorten_padding)

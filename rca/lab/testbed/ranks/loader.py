@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.lab.testbed.ranks.models import BATCH_SAMPLES, LONGEST_TOKENS, SEQUENCES, TYPICAL_TOKENS
+from rca.lab.testbed.ranks.models import BATCH_SAMPLES, MAX_TOKENS, SEQUENCES, TYPICAL_TOKENS
 from rca.lab.testbed.ranks.shared import BATCH_BYTES, BATCH_READY, ByteArray, Knob, Pipes, RankMemory
 from rca.lab.testbed.scenario import Model
 
@@ -87,7 +87,7 @@ def draw_lengths(draw: np.random.Generator, spread: float, count: int) -> FloatA
     One length for a whole batch, as bucketing by length does; ranks then differ most.
     """
     tokens = np.round(TYPICAL_TOKENS * np.exp(draw.normal(0.0, 0.01 + spread, count)))
-    return np.clip(tokens, 6, LONGEST_TOKENS)
+    return np.clip(tokens, 6, MAX_TOKENS)
 
 
 def balanced_length(lengths: FloatArray) -> int:

@@ -24,7 +24,7 @@ TOKEN = b"t"
 ByteArray = npt.NDArray[np.uint8]
 SLOTS = 2
 #: Slots that exist; a recovery may let more of them circulate.
-MOST_SLOTS = 8
+MAX_SLOTS = 8
 BATCH_BYTES = 64 * 1024
 
 
@@ -169,7 +169,7 @@ class RankMemory:
         NaN if not measured (yet).
     knobs : ndarray of shape (len(Knob),)
     gauges : ndarray of shape (len(Gauge),)
-    slots : ndarray of shape (MOST_SLOTS, BATCH_BYTES), uint8
+    slots : ndarray of shape (MAX_SLOTS, BATCH_BYTES), uint8
         Decoded batches in host memory.
     device_batch : ndarray of shape (BATCH_BYTES,), uint8
         The batch on the device.
@@ -190,8 +190,8 @@ class RankMemory:
         self.gauges[Gauge.STEP] = -1
         self.pace = job_pace() if pace is None else pace
         self.excess = shared_floats(DevicePace.REPEATS)
-        slots = np.frombuffer(mmap.mmap(-1, MOST_SLOTS * BATCH_BYTES), np.uint8)
-        self.slots: ByteArray = slots.reshape(MOST_SLOTS, BATCH_BYTES)
+        slots = np.frombuffer(mmap.mmap(-1, MAX_SLOTS * BATCH_BYTES), np.uint8)
+        self.slots: ByteArray = slots.reshape(MAX_SLOTS, BATCH_BYTES)
         self.device_batch: ByteArray = np.frombuffer(mmap.mmap(-1, BATCH_BYTES), np.uint8)
         self.gradients = memoryview(mmap.mmap(-1, 4 * n_parameters))
 
