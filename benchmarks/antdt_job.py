@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.small_job import data_of, network, spend
-from rca.runtime.antdt import Action, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
+from rca.runtime.antdt import ControlAction, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
 from rca.runtime.antdt.agent import Agent
 from rca.runtime.data_shards.leases import Checkpoint
 from rca.runtime.data_shards.shard_client import ShardClient
@@ -169,7 +169,7 @@ def train_antdt(job: Job, rank: int, seed: int, store: Any) -> Run:
     return finished(run, model, x, y)
 
 
-def note(run: Run, action: Action) -> None:
+def note(run: Run, action: ControlAction) -> None:
     run.predicted.append((action.before, action.after))
 
 

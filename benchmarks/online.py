@@ -21,7 +21,7 @@ from rca.lab.evaluation.intervals import poisson_rate
 from rca.lab.evaluation.tables import TextTable
 from rca.lab.simulation.engine import simulate
 from rca.lab.simulation.sampling import sample_scenario
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.process import usable_cores
 from rca.window.fragments import between_steps
 from rca.window.window import Window
@@ -94,7 +94,9 @@ def watched_faulty(seed: int) -> Watched:
     return _watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
 
 
-def _small(seed: int, changed: Callable[[Scenario], Scenario | None]) -> Scenario:
+def _small(
+    seed: int, changed: Callable[[SimulationScenario], SimulationScenario | None]
+) -> SimulationScenario:
     draw = np.random.default_rng(seed)
     while True:
         scenario = sample_scenario(draw)
@@ -103,17 +105,17 @@ def _small(seed: int, changed: Callable[[Scenario], Scenario | None]) -> Scenari
             return found
 
 
-def _without_faults(scenario: Scenario, n_steps: int) -> Scenario | None:
+def _without_faults(scenario: SimulationScenario, n_steps: int) -> SimulationScenario | None:
     values = scenario.model_dump() | {"faults": (), "n_steps": n_steps}
-    return Scenario.model_validate(values)
+    return SimulationScenario.model_validate(values)
 
 
-def _with_late_fault(scenario: Scenario) -> Scenario | None:
+def _with_late_fault(scenario: SimulationScenario) -> SimulationScenario | None:
     slow = [fault for fault in scenario.faults if fault.cause not in ("process_crash", "hang")]
     if len(slow) != 1 or len(scenario.faults) != 1:
         return None
     fault = slow[0].model_copy(update={"first_step": ONSET, "last_step": None})
-    return Scenario.model_validate(
+    return SimulationScenario.model_validate(
         scenario.model_dump() | {"faults": (fault.model_dump(),), "n_steps": FAULTY_STEPS}
     )
 

@@ -26,7 +26,7 @@ from rca.lab.testbed.names import node_name
 from rca.lab.testbed.ranks.host import Average
 from rca.lab.testbed.ranks.shared import NEUTRAL, SLOTS, Knob
 from rca.lab.testbed.ranks.shared import Row as Column
-from rca.lab.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
+from rca.lab.testbed.scenario import WARM_UP_STEPS, CaptureScenario, TestbedFault, TestbedJob
 from rca.recovery.work_shares import SHORT_WINDOW, equal_finish
 from rca.sources.labels import LabelledCause
 from rca.window.fragments import between_steps
@@ -62,7 +62,7 @@ class Pair:
     done : str
         What is really done.
     fault : dict
-        Of `rca.lab.testbed.scenario.Fault`, without its steps.
+        Of `rca.lab.testbed.scenario.TestbedFault`, without its steps.
     switch : Switch or None
         None where the action ends the fault itself.
     whole : bool
@@ -93,13 +93,13 @@ class Pair:
     samples: float = 1.0
     beside: tuple[dict[str, object], ...] = ()
 
-    def scenario(self, seed: int) -> Scenario:
+    def scenario(self, seed: int) -> CaptureScenario:
         """The job with the fault; without a switch the fault pauses while the action is taken."""
         spans = [(USUAL, None)] if self.switch or self.average else [*LEFT[:-1], (LEFT[-1][0], None)]
-        return Scenario(
+        return CaptureScenario(
             name=re.sub("[ ,_]+", "-", f"{self.name} {self.action} {seed}"),
             seed=seed,
-            job=JobShape.model_validate(
+            job=TestbedJob.model_validate(
                 {
                     "model": self.model,
                     "pipeline": self.pipeline,
@@ -109,10 +109,10 @@ class Pair:
                 }
             ),
             faults=tuple(
-                Fault.model_validate({**self.fault, "first_step": first, "last_step": last})
+                TestbedFault.model_validate({**self.fault, "first_step": first, "last_step": last})
                 for first, last in spans
             )
-            + tuple(Fault.model_validate({**each, "first_step": 0}) for each in self.beside),
+            + tuple(TestbedFault.model_validate({**each, "first_step": 0}) for each in self.beside),
         )
 
 
@@ -338,7 +338,7 @@ def _counted(step: FloatArray, turns: tuple[tuple[int, int], ...]) -> FloatArray
     return np.logical_or.reduce([(step >= first + SETTLES) & (step <= last) for first, last in turns])
 
 
-def _truth(scenario: Scenario) -> LabelledCause:
+def _truth(scenario: CaptureScenario) -> LabelledCause:
     fault, job = scenario.faults[0], scenario.job
     ranks = fault.affected_ranks(job)
     nodes = sorted({node_name(job.node_of(rank)) for rank in ranks}) if fault.scope != "job" else []

@@ -43,14 +43,14 @@ from torch.nn.utils import vector_to_parameters
 
 from benchmarks.antdt import interval
 from benchmarks.small_job import data_of, network
-from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, Job, Worker, run
+from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, SimulatedJob, Worker, run
 from rca.runtime.star.grouping import Groups, XOrder
 from rca.runtime.star.learning_rate import best_learning_rate
 from rca.runtime.star.modes import choose, clustered, heuristic_order, static_groups
 from rca.runtime.star.noise import noise_scale
 from rca.runtime.star.prediction import is_straggler
-from rca.runtime.star.price import Progress
-from rca.runtime.star.simulation import Job as Simulated
+from rca.runtime.star.price import UpdateProgress
+from rca.runtime.star.simulation import SimulatedJob as Simulated
 from rca.runtime.star.simulation import with_ring, with_server
 
 #: Modes of the first part; those of the second, in which a rank gets slow.
@@ -59,19 +59,21 @@ CHANGING = ("synchronous", "asynchronous", "switching ring")
 _SIMULATED_STEPS = 400
 
 
-def full_loss(job: Job, vector: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
+def full_loss(job: SimulatedJob, vector: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
     """The model with some parameters, and its loss over all samples."""
     model, (x, y) = network(job.seed), data_of(N_SAMPLES, job.seed)
     vector_to_parameters(torch.from_numpy(vector), model.parameters())
     return model, torch.nn.functional.cross_entropy(model(x), y)
 
 
-def loss_of(job: Job, vector: np.ndarray) -> float:
+def loss_of(job: SimulatedJob, vector: np.ndarray) -> float:
     with torch.no_grad():
         return float(full_loss(job, vector)[1])
 
 
-def to_target(job: Job, copies: list[tuple[float, float, np.ndarray]], target: float) -> tuple[float, float]:
+def to_target(
+    job: SimulatedJob, copies: list[tuple[float, float, np.ndarray]], target: float
+) -> tuple[float, float]:
     """Seconds and full batches until the loss is at the target for the first time; infinite if never.
 
     The first update warms up: its time is replaced by that of the others.
@@ -83,7 +85,7 @@ def to_target(job: Job, copies: list[tuple[float, float, np.ndarray]], target: f
     return float("inf"), float("inf")
 
 
-def measured_noise(job: Job, vector: np.ndarray, draws: int = 200) -> float | None:
+def measured_noise(job: SimulatedJob, vector: np.ndarray, draws: int = 200) -> float | None:
     """Gradient noise scale at some parameters, from batches of one worker and of all."""
     worker = Worker(replace(job, sample_seconds=0.0), 0)
     small, large = [], []
@@ -94,7 +96,7 @@ def measured_noise(job: Job, vector: np.ndarray, draws: int = 200) -> float | No
     return noise_scale(np.array(small), np.array(large), job.batch, job.batch * N_WORKERS).samples
 
 
-def job_to_simulate(job: Job, full: dict[str, Any], target: float) -> Simulated:
+def job_to_simulate(job: SimulatedJob, full: dict[str, Any], target: float) -> Simulated:
     """What a synchronous run, up to the target, says about its job; the server is run alone for its part."""
     own = [np.array(each[1:]) for each in full["own"]]
     steps = np.diff([at for at, _, _ in full["copies"]])[1:]
@@ -130,13 +132,13 @@ def predicted(job: Simulated, mode: str, groups: tuple[tuple[int, ...], ...]) ->
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    job = Job(
+    job = SimulatedJob(
         "synchronous", 1000, options.updates, options.batch, options.factor, options.sample_seconds,
         options.slow, options.learning_rate,
     )  # fmt: skip
     before = replace(job, updates=max(options.updates // 2, 8))
     first = job_to_simulate(before, run(before), options.target)
-    progress = Progress(first.seconds, job.batch, first.noise, learning_rate=first.learning_rate)
+    progress = UpdateProgress(first.seconds, job.batch, first.noise, learning_rate=first.learning_rate)
     order = heuristic_order(progress)
     distance = LIKE * float(first.seconds.min())
     groups = {
@@ -175,7 +177,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"parts": parts, "job": first, "order": order, "chosen": f"{chosen.kind} {chosen.groups}"}
 
 
-def share_before(job: Job, full: dict[str, Any], target: float) -> float:
+def share_before(job: SimulatedJob, full: dict[str, Any], target: float) -> float:
     """Share of the time to the target of a synchronous run before its rank gets slow."""
     times = [at for at, _, _ in full["copies"]]
     batches = min(to_target(job, full["copies"], target)[1], job.updates)
@@ -183,7 +185,7 @@ def share_before(job: Job, full: dict[str, Any], target: float) -> float:
     return (change - start) / (end - start) if end > change else 1.0
 
 
-def judged(job: Job, found: dict[str, Any], target: float) -> dict[str, Any]:
+def judged(job: SimulatedJob, found: dict[str, Any], target: float) -> dict[str, Any]:
     """Figures of one training."""
     seconds, batches = to_target(job, found["copies"], target)
     return {

@@ -36,9 +36,9 @@ from rca.runtime.star import selector
 from rca.runtime.star.grouping import of_mode
 from rca.runtime.star.modes import heuristic_order
 from rca.runtime.star.prediction import usual_seconds
-from rca.runtime.star.price import Mode, Progress
+from rca.runtime.star.price import Mode, UpdateProgress
 from rca.runtime.star.selector import FEATURES, MAX_WORKERS, candidates, features
-from rca.runtime.star.simulation import Job, with_server
+from rca.runtime.star.simulation import SimulatedJob, with_server
 
 MODEL = Path(selector.__file__).with_name("selector.txt")
 #: Steps that a job has run before the choice.
@@ -72,7 +72,7 @@ class Case:
     priced: int
 
 
-def drawn(seed: int) -> Job:
+def drawn(seed: int) -> SimulatedJob:
     """A job with stragglers of one of four kinds, or none."""
     rng = np.random.default_rng([seed, 7])
     n = int(rng.integers(3, MAX_WORKERS + 1))
@@ -82,7 +82,7 @@ def drawn(seed: int) -> Job:
     seconds[slow] *= rng.uniform(1.1, 5.0, slow.size if rng.random() < 0.5 else 1)
     pauses = rng.random() < 0.4
     batch = float(2 ** rng.integers(3, 9))
-    return Job(
+    return SimulatedJob(
         seconds,
         batch,
         noise=batch * n * float(np.exp(rng.uniform(np.log(0.05), np.log(50.0)))),
@@ -101,7 +101,7 @@ def case(seed: int) -> Case:
     shape = (job.n_workers, HISTORY)
     steps = job.seconds[:, None] * draw.lognormal(-(sigma**2) / 2, sigma, shape)
     steps += job.pause_seconds * (draw.random(shape) < job.pause_chance)
-    progress = Progress(usual_seconds(steps), job.batch, job.noise)
+    progress = UpdateProgress(usual_seconds(steps), job.batch, job.noise)
     modes = candidates(progress)
     horizon = HORIZON * float(job.seconds.max() + job.pause_chance * job.pause_seconds)
     seconds = [

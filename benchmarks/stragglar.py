@@ -37,9 +37,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rca.lab.testbed.names import INTERFACE
-from rca.lab.testbed.network import Node, network, run_in_node
+from rca.lab.testbed.network import TestbedNode, network, run_in_node
 from rca.lab.testbed.probe import installed, probe
-from rca.lab.testbed.process import Placement, ProcessTable
+from rca.lab.testbed.process import ProcessPlacement, ProcessTable
 from rca.runtime.stragglar import cost
 from rca.runtime.stragglar.checker import check
 from rca.runtime.stragglar.cost import Link
@@ -138,7 +138,7 @@ def measure(plan: Plan) -> tuple[Link, list[dict[str, Any]]]:
         for node in stack.enter_context(_limited(plan)):
             serve = partial(_serve, plan, node, folder)
             processes.spawn(
-                "rank", serve, Placement(namespace=node.namespace, real_time=True), rank=node.index
+                "rank", serve, ProcessPlacement(namespace=node.namespace, real_time=True), rank=node.index
             )
         while processes.alive:
             if any(ended.code for ended in processes.reap()):
@@ -156,7 +156,7 @@ def measure(plan: Plan) -> tuple[Link, list[dict[str, Any]]]:
 
 
 @contextmanager
-def _limited(plan: Plan) -> Iterator[list[Node]]:
+def _limited(plan: Plan) -> Iterator[list[TestbedNode]]:
     with network(plan.n_ranks, os.cpu_count() or 1, namespaces=True, shaped=True) as nodes:
         rate = f"{plan.rate:g}mbit"
         for node in nodes:
@@ -165,7 +165,7 @@ def _limited(plan: Plan) -> Iterator[list[Node]]:
         yield nodes
 
 
-def _serve(plan: Plan, node: Node, folder: Path) -> None:
+def _serve(plan: Plan, node: TestbedNode, folder: Path) -> None:
     """One rank: measure the link, then run the plan and write the times."""
     import torch
     import torch.distributed as dist

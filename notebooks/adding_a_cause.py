@@ -51,13 +51,13 @@ assert spec.id not in CAUSES, "ids are added, never renamed"
 # %%
 import numpy as np
 
-from rca.lab.simulation import FAULTS, Fault, Scenario
+from rca.lab.simulation import FAULTS, Fault, SimulationScenario
 from rca.lab.simulation.faults.kind import FaultKind, envelope, jitter, ranks_of
 from rca.lab.simulation.resources import Resources
 
 
 def numa_misplacement(
-    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
 ) -> None:
     """Run on another socket: copies cross the sockets' link, launches miss the caches."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
@@ -99,7 +99,7 @@ def registered() -> Iterator[None]:
 def drawn(cause: str, seed: int) -> LabelledWindow:
     """A small job with one drawn fault."""
     rng = np.random.default_rng([seed, CLASSES.index(cause)])
-    job = Scenario(
+    job = SimulationScenario(
         seed=int(rng.integers(2**31)),
         dialect="mixed",
         n_steps=30,
@@ -140,10 +140,10 @@ import matplotlib.pyplot as plt
 
 from rca.features.table import RANK_FEATURES
 from rca.lab.training.corpus import example, stack
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
 corpus = stack(
-    example(each.window, Label.model_validate(each.label), group=f"scenario-{number}", seed=number)
+    example(each.window, WindowLabel.model_validate(each.label), group=f"scenario-{number}", seed=number)
     for number, each in enumerate(windows)
 )
 rows, cause = corpus.rank[corpus.faulty], np.array(corpus.rank_cause)[corpus.faulty]
@@ -226,7 +226,7 @@ with registered():
 
 # %%
 def test_copies_and_launches_are_slower_and_the_link_is_whole() -> None:
-    job = Scenario(dialect="mixed")
+    job = SimulationScenario(dialect="mixed")
     resources = Resources.healthy(job)
     fault = Fault(cause=spec.id, ranks=(2,), severity=0.8)
     numa_misplacement(resources, fault, job, np.random.default_rng(0))

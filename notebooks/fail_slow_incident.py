@@ -52,11 +52,11 @@ for option in plan.options:
 # ## The runbook, filled with this incident
 
 # %%
-from rca.runbook.procedures import Incident, Library, runbook
+from rca.runbook.procedures import DiagnosedCause, Library, runbook
 from rca.runbook.procedures.pages import text
 
 cause = diagnosis.causes[0].cause
-incident = Incident.of(diagnosis, cause, window.job)
+incident = DiagnosedCause.of(diagnosis, cause, window.job)
 print(text(runbook(Library.read(), cause, platform="slurm", incident=incident)))
 
 # %% [markdown]

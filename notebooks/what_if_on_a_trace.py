@@ -28,10 +28,10 @@ from tempfile import TemporaryDirectory
 import pyarrow.parquet as pq
 
 import rca
-from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.window.job import Parallelism
 
-job = Scenario(
+job = SimulationScenario(
     dialect="gpu_cluster",
     parallelism=Parallelism(data=4, pipeline=4),
     ranks_per_node=4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -24,6 +25,13 @@ BAD_INPUT = 2
 BROKEN_INSTALLATION = 1
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for other programs in a pipe
 _PIPED_WIDTH = 120
+
+
+class OutputFormat(StrEnum):
+    """How a list or a result is written."""
+
+    table = "table"
+    json = "json"
 
 
 def exit_code(error: RcaError) -> int:

@@ -18,7 +18,7 @@ from scipy.optimize import minimize
 from benchmarks.tabular.cases import Case
 from benchmarks.tabular.scms import draw
 from rca.causal.ranking.columns import read_columns
-from rca.causal.ranking.evidence import Evidence, gather
+from rca.causal.ranking.evidence import BootstrapEvidence, gather
 from rca.causal.ranking.graphs import read_graph
 from rca.causal.ranking.rank import oriented
 from rca.causal.ranking.weights import NOTHING, scores
@@ -34,7 +34,7 @@ PENALTY = 0.01
 class Judged:
     """Evidence of one case and the index of its true column, None for no fault."""
 
-    evidence: Evidence
+    evidence: BootstrapEvidence
     truth: int | None
 
 

@@ -49,7 +49,7 @@ Replay = Callable[[JobWork], FloatArray]
 
 
 @dataclass(frozen=True)
-class Removal:
+class RemovedCause:
     """The time that the job saves if one cause is set to its reference.
 
     Attributes
@@ -93,7 +93,7 @@ class Attribution:
 def attribute(
     work: JobWork,
     ideal: FloatArray,
-    removals: Sequence[Removal],
+    removals: Sequence[RemovedCause],
     replay: Replay,
     *,
     counted: BoolArray | None = None,
@@ -107,7 +107,7 @@ def attribute(
         As measured.
     ideal : ndarray of shape (n_steps,), seconds
         Step time of the job without stragglers.
-    removals : sequence of Removal
+    removals : sequence of RemovedCause
         At most `affordable(work.own.size)` of them.
     replay : callable
         Work -> step seconds, shape (n_steps,).
@@ -179,7 +179,7 @@ def affordable(cells: int) -> int:
     return int(np.clip(np.log2(max(MAX_CELLS / max(cells, 1), 2.0)), 1, MAX_CAUSES))
 
 
-def _without(work: JobWork, removals: Sequence[Removal], coalition: int) -> JobWork:
+def _without(work: JobWork, removals: Sequence[RemovedCause], coalition: int) -> JobWork:
     """The work with the coalition's causes at their reference, everything else unchanged."""
     if coalition == 0:
         return work

@@ -20,7 +20,7 @@ from rca.classify.link_evidence import LINK_CAUSES
 from rca.features.comparison import Comparison
 from rca.features.extract import FeatureSet, collect_evidence, table_rows
 from rca.features.post_stop_signals import PostStopSignals
-from rca.features.resource_evidence import Evidence
+from rca.features.resource_evidence import ResourceEvidence
 from rca.features.work import Work
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_median, nan_quantile
 from rca.window.causes import CAUSES
@@ -141,7 +141,7 @@ class Counterfactual:
         return phases
 
 
-def _silenced(evidence: Evidence, ranks: IntArray) -> Evidence:
+def _silenced(evidence: ResourceEvidence, ranks: IntArray) -> ResourceEvidence:
     """The evidence with unknown scores for some ranks."""
     scores_by_kind = {
         name: getattr(evidence, name).copy() for name in ("versus_peers", "versus_past", "versus_nominal")

@@ -12,7 +12,7 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
 from rca.features import FeatureSet
 from rca.features.port_evidence import PORT_RESOURCES, PortEvidence
-from rca.features.resource_evidence import RESOURCES, Evidence, compare, resource_names
+from rca.features.resource_evidence import RESOURCES, ResourceEvidence, compare, resource_names
 from rca.window.job import PartLevel, SharedPart, Topology
 
 CONGESTION, PCIE = "network_congestion", "pcie_degradation"
@@ -238,7 +238,7 @@ def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
     return causes | dict.fromkeys(others, 0.0) | {link: total}
 
 
-def crowded_part(evidence: Evidence, topology: Topology) -> tuple[int, ...]:
+def crowded_part(evidence: ResourceEvidence, topology: Topology) -> tuple[int, ...]:
     """Ranks on nodes with crowded ports while all other ports are quiet, as behind one switch of several.
 
     Collectives slow all ranks alike, so only the ports' counters show which nodes the congestion reaches.
@@ -277,7 +277,7 @@ def _apart(scores: FloatArray, least: float) -> IntArray:
     return np.asarray(order[: last + 1]) if clear else none
 
 
-def _all_measured(resource: str, crowded: IntArray, evidence: Evidence) -> bool:
+def _all_measured(resource: str, crowded: IntArray, evidence: ResourceEvidence) -> bool:
     """Whether all ranks have the channel by which some are crowded: absent is not quiet."""
     best = evidence.worst_channel[crowded, resource_names().index(resource)]
     channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel

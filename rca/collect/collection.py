@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _OFF: Final = {"0", "false", "no", "off"}
 
 
-class Collection:
+class RunningCollection:
     """What collects in this process; there is one of it, `CURRENT`.
 
     Attributes
@@ -93,7 +93,7 @@ class Collection:
         return recorder
 
 
-CURRENT: Final = Collection()
+CURRENT: Final = RunningCollection()
 
 
 def guarded(default: _T) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:

@@ -12,7 +12,7 @@ from rca.collect.timers import PHASE_NUMBERS
 _T = TypeVar("_T")
 
 
-class Step:
+class StepContext:
     """Context of one step."""
 
     __slots__ = ("_number",)
@@ -20,7 +20,7 @@ class Step:
     def __init__(self, number: int | None) -> None:
         self._number = number
 
-    def __enter__(self) -> Step:
+    def __enter__(self) -> StepContext:
         timer = CURRENT.timer
         if timer is not None:
             try:
@@ -90,7 +90,7 @@ def _unknown(name: str) -> Phase:
     return _UNKNOWN
 
 
-def step(number: int | None = None) -> Step:
+def step(number: int | None = None) -> StepContext:
     """Time a step: ``with collect.step():`` around all of its phases.
 
     Parameters
@@ -98,7 +98,7 @@ def step(number: int | None = None) -> Step:
     number : int, optional
         The training step, for jobs that go on from a checkpoint; counted from 0 by default.
     """
-    return Step(number)
+    return StepContext(number)
 
 
 def phase(name: str) -> Phase:
@@ -132,7 +132,7 @@ def steps(loader: Iterable[_T]) -> Iterator[_T]:
     """Iterate over `loader`; each round is a step that begins with the wait for its batch."""
     iterator = iter(loader)
     while True:
-        with Step(None) as current:
+        with StepContext(None) as current:
             with _PHASES["data_loading"]:
                 try:
                     batch = next(iterator)

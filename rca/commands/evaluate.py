@@ -12,13 +12,13 @@ import typer
 from rca.commands.progress import ProgressReport, progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput, RcaError
-from rca.terminal import fail, rendered, table_of, write
+from rca.terminal import OutputFormat, fail, rendered, table_of, write
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from rca.lab.evaluation.baselines_forest import Forest
-    from rca.lab.evaluation.run import Evaluation, Plan
+    from rca.lab.evaluation.run import Evaluation, EvaluationPlan
     from rca.lab.evaluation.tables import TextTable
     from rca.sources.labels import CollectionEntry
     from rca.workers import Workers
@@ -29,13 +29,6 @@ rca evaluate my-incidents --part test --format json > scores.json    only window
 rca evaluate corpus --signals every --by cause --by signals --processes 2
 rca evaluate corpus --baselines --delay --output evaluation    judged.parquet, report.md, ...
 """
-
-
-class Format(StrEnum):
-    """Output format of the scores."""
-
-    table = "table"
-    json = "json"
 
 
 class Signals(StrEnum):
@@ -73,7 +66,9 @@ class By(StrEnum):
 
 def command(
     collection: Annotated[Path, typer.Argument(help="Folder with manifest.json and labelled windows.")],
-    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    format_: Annotated[
+        OutputFormat, typer.Option("--format", "-f", help="Output format.")
+    ] = OutputFormat.table,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
     ] = None,
@@ -136,9 +131,9 @@ def command(
 
             write_report(evaluation, output, collection.resolve().name)
     except RcaError as error:
-        fail(error, as_json=format_ is Format.json)
+        fail(error, as_json=format_ is OutputFormat.json)
     groups = [each.value for each in by or []]
-    write(_json(evaluation, groups) if format_ is Format.json else _text(evaluation, groups))
+    write(_json(evaluation, groups) if format_ is OutputFormat.json else _text(evaluation, groups))
 
 
 def _entries(
@@ -172,22 +167,22 @@ def _learned_from_real_windows(bundle: Path | None) -> bool:
     return bool(held.manifest.get("provenance", {}).get("n_real_windows"))
 
 
-def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> Plan:
-    from rca.lab.evaluation.run import Plan
+def _plan(signals: list[Signals], bundle: Path | None, delay: bool) -> EvaluationPlan:
+    from rca.lab.evaluation.run import EvaluationPlan
     from rca.lab.evaluation.signal_sets import SIGNAL_SETS
 
     chosen = list(dict.fromkeys(each.value for each in signals)) or ["all"]
-    return Plan(tuple(SIGNAL_SETS) if "every" in chosen else tuple(chosen), bundle, delay=delay)
+    return EvaluationPlan(tuple(SIGNAL_SETS) if "every" in chosen else tuple(chosen), bundle, delay=delay)
 
 
 def _with_baselines(
-    plan: Plan,
+    plan: EvaluationPlan,
     collection: Path,
     source: Path | None,
     n_windows: int,
     workers: Workers,
     report: ProgressReport,
-) -> Plan:
+) -> EvaluationPlan:
     from dataclasses import replace
 
     return replace(plan, baselines=True, forest=_forest(collection, source, n_windows, workers, report))

@@ -89,7 +89,7 @@ class Tools:
         With a `diagnosis` (a stored id, the path of its JSON or of a window) nodes, ranks and devices are in
         the commands. `cause` is then by default its first one. Commands are for a person, not to be run.
         """
-        from rca.runbook.procedures import Incident, runbook
+        from rca.runbook.procedures import DiagnosedCause, runbook
         from rca.runbook.procedures.pages import markdown
 
         incident = None
@@ -98,7 +98,7 @@ class Tools:
             if cause is None and found.causes:
                 cause = found.causes[0].cause
             if cause is not None:
-                incident = Incident.of(found, cause, job)
+                incident = DiagnosedCause.of(found, cause, job)
         if cause is None:
             raise InvalidInput(
                 "no cause is named: give one", hint=f"one of {', '.join(self.library.runbooks)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from rca.commands.progress import progress
 from rca.commands.worker_options import Processes, Scheduler, workers_of
-from rca.terminal import rendered, write
+from rca.terminal import OutputFormat, rendered, write
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,29 +41,22 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """How an answer is written."""
-
-    table = "table"
-    json = "json"
-
-
 Uri = Annotated[
     str | None,
     typer.Option(
         "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"
     ),
 ]
-As = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
+As = Annotated[OutputFormat, typer.Option("--format", "-f", help="Output format.")]
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="Number or alias.")]
 
 
 @app.command("list")
-def list_command(tracking_uri: Uri = None, format_: As = Format.table) -> None:
+def list_command(tracking_uri: Uri = None, format_: As = OutputFormat.table) -> None:
     """List the registered versions, the newest first."""
     registry = _registry(tracking_uri)
     found = registry.with_scores(registry.versions())
-    if format_ is Format.json:
+    if format_ is OutputFormat.json:
         write(_json([_document(each) for each in found]))
         return
     if not found:
@@ -86,7 +78,7 @@ def show_command(
     version: Version = "champion",
     card: Annotated[bool, typer.Option("--card", help="Print the model card instead.")] = False,
     tracking_uri: Uri = None,
-    format_: As = Format.table,
+    format_: As = OutputFormat.table,
 ) -> None:
     """Show one version: its digests, its scores with intervals, the gate's verdict; or its model card."""
     registry = _registry(tracking_uri)
@@ -95,7 +87,7 @@ def show_command(
         from rca.lab.training.run_record import CARD_FILE
 
         write(registry.document(found, CARD_FILE))
-    elif format_ is Format.json:
+    elif format_ is OutputFormat.json:
         write(_json(_document(found)))
     else:
         write("\n".join(_facts(found)) + "\n" + rendered(_scores(found)))
@@ -121,7 +113,7 @@ def promote_command(
         typer.Option(metavar="REASON", help="Promote even if the gate refuses; the reason is kept as a tag."),
     ] = None,
     tracking_uri: Uri = None,
-    format_: As = Format.table,
+    format_: As = OutputFormat.table,
 ) -> None:
     """Make a version the champion if it is no worse than the champion on the frozen test windows.
 
@@ -142,7 +134,7 @@ def promote_command(
             force=force,
             progress=report,
         )
-    write(_json(result.to_document()) if format_ is Format.json else _promotion(result))
+    write(_json(result.to_document()) if format_ is OutputFormat.json else _promotion(result))
     if not result.promoted:
         raise typer.Exit(REFUSED)
 
@@ -151,11 +143,11 @@ def promote_command(
 def rollback_command(
     reason: Annotated[str, typer.Option(help="Kept as a tag of the version that is rolled back.")] = "",
     tracking_uri: Uri = None,
-    format_: As = Format.table,
+    format_: As = OutputFormat.table,
 ) -> None:
     """Make the version before the champion the champion again, without a comparison."""
     was, now = _registry(tracking_uri).rollback(reason)
-    if format_ is Format.json:
+    if format_ is OutputFormat.json:
         write(_json({"from": was.number, "to": None if now is None else now.number}))
         return
     left = f"version {now.number} is the champion again" if now else "the shipped bundle is used"

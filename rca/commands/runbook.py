@@ -13,7 +13,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.terminal import fail, write
 
 if TYPE_CHECKING:
-    from rca.runbook.procedures import Incident, Library
+    from rca.runbook.procedures import DiagnosedCause, Library
     from rca.runbook.procedures.sources import Platform
 
 EXAMPLES = """
@@ -132,7 +132,7 @@ def _listed(library: Library, format_: RunbookFormat) -> str:
 def _shown(
     library: Library,
     cause: str | None,
-    incident: Incident | None,
+    incident: DiagnosedCause | None,
     platform: Platform | None,
     format_: RunbookFormat,
 ) -> str:
@@ -147,14 +147,14 @@ def _shown(
     return markdown(found) if format_ is RunbookFormat.markdown else text(found)
 
 
-def _incident(cause: str | None, path: str, topology: list[Path] | None) -> tuple[str, Incident]:
+def _incident(cause: str | None, path: str, topology: list[Path] | None) -> tuple[str, DiagnosedCause]:
     """What a diagnosis says about a cause, by default about its first one."""
     from rca.commands.plan import diagnosed
-    from rca.runbook.procedures import Incident
+    from rca.runbook.procedures import DiagnosedCause
 
     diagnosis, window = diagnosed(path, None, topology)
     if cause is None:
         if not diagnosis.causes:
             raise InvalidInput("the diagnosis names no cause", hint="give one: rca runbook --list")
         cause = diagnosis.causes[0].cause
-    return cause, Incident.of(diagnosis, cause, None if window is None else window.job)
+    return cause, DiagnosedCause.of(diagnosis, cause, None if window is None else window.job)

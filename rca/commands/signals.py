@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rca.terminal import rendered, write
+from rca.terminal import OutputFormat, rendered, write
 
 if TYPE_CHECKING:
     from rca.window.catalogue import Signal
@@ -21,19 +20,14 @@ rca signals --format json | jq '.[].name'
 COLUMNS = ("Signal", "Kind", "Unit", "Used", "Meaning")
 
 
-class Format(StrEnum):
-    """How the catalogue is written."""
-
-    table = "table"
-    json = "json"
-
-
 def command(
     pattern: Annotated[
         str,
         typer.Argument(metavar="[PATTERN]", help="Only signals with this text in name, alias or meaning."),
     ] = "",
-    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    format_: Annotated[
+        OutputFormat, typer.Option("--format", "-f", help="Output format.")
+    ] = OutputFormat.table,
 ) -> None:
     """List the exporter metrics that a diagnosis uses.
 
@@ -46,7 +40,7 @@ def command(
     found = [signal for signal in KNOWN if wanted in _searched(signal)]
     if not found:
         raise typer.BadParameter(f"no known signal contains {pattern!r}", param_hint="PATTERN")
-    if format_ is Format.json:
+    if format_ is OutputFormat.json:
         write(_json(found))
     else:
         write(_table(found) if sys.stdout.isatty() else _lines(found))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from rca.process import start_quickly
-from rca.terminal import rendered, write
+from rca.terminal import OutputFormat, rendered, write
 
 EXAMPLES = """
 rca sources
@@ -17,15 +16,10 @@ rca sources --format json | jq '.[].name'
 """
 
 
-class Format(StrEnum):
-    """How the list is written."""
-
-    table = "table"
-    json = "json"
-
-
 def command(
-    format_: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.table,
+    format_: Annotated[
+        OutputFormat, typer.Option("--format", "-f", help="Output format.")
+    ] = OutputFormat.table,
 ) -> None:
     """List the files that `rca diagnose` reads, and what each kind can tell.
 
@@ -34,7 +28,7 @@ def command(
     start_quickly()
     from rca.sources.registry import SOURCES
 
-    if format_ is Format.json:
+    if format_ is OutputFormat.json:
         import orjson
 
         rows = [

@@ -13,7 +13,7 @@ from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
-    from rca.lab.training.run import TrainingResult
+    from rca.lab.training.run import TrainedBundle
 
 #: Name of the shipped bundle as one to continue from; a folder of that name is ``./shipped``.
 SHIPPED = "shipped"
@@ -105,7 +105,7 @@ def command(
     write(_text(result))
 
 
-def _text(result: TrainingResult) -> str:
+def _text(result: TrainedBundle) -> str:
     from rca.commands.evaluate import scores_table
 
     lines = [f"bundle {result.bundle}  sha256 {result.sha256}", f"corpus sha256 {result.corpus_digest}"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.causal.attribution import Removal
+from rca.causal.attribution import RemovedCause
 from rca.classify.decision_table import CERTAIN_SAME_CAUSE
 from rca.window.causes import UNKNOWN
 
@@ -33,7 +33,7 @@ class PricedCause:
         Share of its ranks' whole excess that this is, 0 to 1.
     """
 
-    removal: Removal
+    removal: RemovedCause
     suspects: tuple[int, ...]
     belief: float
     phases: dict[str, float]
@@ -95,7 +95,7 @@ def _together(group: list[PricedCause]) -> PricedCause:
     # Components may overlap: for a rank in two of them only the larger removal counts.
     kept = np.unique(ranks)
     first = group[0].removal
-    removal = Removal(
+    removal = RemovedCause(
         first.cause,
         tuple(int(rank) for rank in kept),
         _largest(ranks, kept, [each.removal.own for each in group]),
@@ -114,7 +114,7 @@ def _together(group: list[PricedCause]) -> PricedCause:
     )
 
 
-def _serial(removal: Removal) -> FloatArray:
+def _serial(removal: RemovedCause) -> FloatArray:
     return np.zeros(removal.own.shape) if removal.serial is None else removal.serial
 
 

@@ -12,7 +12,7 @@ from rca.recovery.planner import REPLAYED, Plan
 from rca.recovery.planner import plan as plan_for
 from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site, positive_hint
-from rca.recovery.situation import Fault, Situation, Suspect
+from rca.recovery.situation import BlamedCause, Situation, SlowRanks
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.causes import CAUSES
 from rca.window.job import Job, Topology
@@ -129,7 +129,7 @@ def _situation(
         decided=_is_decided(diagnosis),
         faults=tuple(_fault(cause, facts) for cause in diagnosis.causes if cause.cause in CAUSES),
         suspects=tuple(
-            Suspect(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers
+            SlowRanks(tuple(each.ranks), tuple(each.nodes), each.probability) for each in diagnosis.stragglers
         ),
         step_seconds=_step_seconds(diagnosis),
         lost=diagnosis.slowdown.seconds_per_step or 0.0,
@@ -153,10 +153,10 @@ def _from_job(job: Job, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _fault(cause: Cause, facts: RecoveryFacts) -> Fault:
+def _fault(cause: Cause, facts: RecoveryFacts) -> BlamedCause:
     """A cause with the saving of its removal, if the diagnosis found it worth acting on."""
     known = [each for each in facts.removals if (each.cause, each.ranks) == (cause.cause, cause.ranks)]
-    return Fault(
+    return BlamedCause(
         cause=cause.cause,
         ranks=tuple(cause.ranks),
         nodes=tuple(cause.nodes),

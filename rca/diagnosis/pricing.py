@@ -10,7 +10,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.causal import intervals
-from rca.causal.attribution import Attribution, JobWork, Removal, affordable, attribute
+from rca.causal.attribution import Attribution, JobWork, RemovedCause, affordable, attribute
 from rca.causal.graph import PHASES
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.responsibility import MIN_BELIEF, decided, responsibilities
@@ -256,7 +256,7 @@ def _unpriced(
     nothing = np.zeros(excess.total.shape)
     return [
         PricedCause(
-            Removal(cause, excess.ranks, nothing, np.zeros(spare.size), nothing),
+            RemovedCause(cause, excess.ranks, nothing, np.zeros(spare.size), nothing),
             (index,),
             belief * suspect.component.probability,
             {},
@@ -266,14 +266,14 @@ def _unpriced(
     ]
 
 
-def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: FloatArray) -> Removal:
+def _removal(cause: str, excess: Excess, shares: Mapping[str, float], spare: FloatArray) -> RemovedCause:
     own, serial = excess.lag * shares.get("transfer", 0.0), np.zeros(excess.total.shape)
     for name, share in shares.items():
         if name in excess.parts:
             own += excess.parts[name] * share
             if f"{name}_seconds" in SERIAL_PHASES:
                 serial += excess.parts[name] * share
-    return Removal(cause, excess.ranks, own, spare * shares.get("transfer", 0.0), serial)
+    return RemovedCause(cause, excess.ranks, own, spare * shares.get("transfer", 0.0), serial)
 
 
 def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
@@ -322,7 +322,7 @@ def _weight(cause: PricedCause) -> tuple[bool, float, str]:
     return not likely, -_size(cause.removal) * cause.belief, cause.removal.cause
 
 
-def _size(removal: Removal) -> float:
+def _size(removal: RemovedCause) -> float:
     """Rough saving, seconds per step: the worst rank's own part plus the transfer part."""
     own = removal.own.mean(axis=1).max() if removal.own.size else 0.0
     return float(own + (removal.transfer.mean() if removal.transfer.size else 0.0))

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rca.diagnosis.format_1 import PRICE, lifted
 from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
+from rca.frozen import Frozen
 from rca.recovery.option import Option
 from rca.recovery.site import Site
 from rca.window.causes import STOP_CAUSES, UNKNOWN, CauseOwner, FailureMode, Pattern, StragglerType
@@ -47,15 +48,11 @@ def verdict_of(failure_mode: FailureMode, *, abstained: bool) -> Verdict:
     return "undecided" if abstained else failure_mode
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
 def _is_none(value: object) -> bool:
     return value is None
 
 
-class ModelVersion(_Frozen):
+class ModelVersion(Frozen):
     """The bundle that produced an answer."""
 
     name: str
@@ -63,7 +60,7 @@ class ModelVersion(_Frozen):
     sha256: str
 
 
-class Slowdown(_Frozen):
+class Slowdown(Frozen):
     """How much slower the window's mean step was than its own straggler-free replay.
 
     `seconds_per_step` and `interval` are means over the window's steps (warm-up excluded).
@@ -81,7 +78,7 @@ class Slowdown(_Frozen):
     gpu_hours_idle: float | None = None
 
 
-class Evidence(_Frozen):
+class Evidence(Frozen):
     """One observation about a cause, in the user's units.
 
     `direction` is "against" where a signal that belongs to the cause was measured and is normal.
@@ -110,7 +107,7 @@ class Contribution(Evidence):
     log_odds: float
 
 
-class Preference(_Frozen):
+class Preference(Frozen):
     """Why the models prefer a cause to the likeliest other one of the same ranks.
 
     `log_odds` is the sum over all observations of the rank that is shown, `evidence` the largest few of them.
@@ -124,7 +121,7 @@ class Preference(_Frozen):
     log_odds: float | None = None
 
 
-class Straggler(_Frozen):
+class Straggler(Frozen):
     """The smallest component that covers one group of slow ranks.
 
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
@@ -151,7 +148,7 @@ class Straggler(_Frozen):
     shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
 
-class Cause(_Frozen):
+class Cause(Frozen):
     """A catalogue cause with its cost: the seconds per step that its removal saves.
 
     `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
@@ -182,7 +179,7 @@ class Cause(_Frozen):
         return self.seconds_per_step is None and not self.stops_the_job
 
 
-class Action(_Frozen):
+class Action(Frozen):
     """A recovery step and what it is expected to gain.
 
     `cost_seconds` is the time that it takes from the job once. It pays off after `break_even_steps`. Heavy
@@ -209,7 +206,7 @@ class Action(_Frozen):
     correction: float | None = None
 
 
-class Removal(_Frozen):
+class Removal(Frozen):
     """A cause that is likely enough to act on, and what the job gains without it.
 
     `seconds_per_step_saved` is None where the cost of the cause is unknown.
@@ -221,7 +218,7 @@ class Removal(_Frozen):
     interval: Interval | None
 
 
-class RecoveryFacts(_Frozen):
+class RecoveryFacts(Frozen):
     """What a plan needs besides the rest of the answer, so that a stored one can be planned for again.
 
     `removals` are the causes worth acting on. `replayed` are actions that a replay of the window priced.
@@ -236,21 +233,21 @@ class RecoveryFacts(_Frozen):
     global_batch: float | None = None
 
 
-class Recommendation(_Frozen):
+class Recommendation(Frozen):
     """The action to take now, and why this one; the action ``none`` where waiting is best."""
 
     action: str
     why: str
 
 
-class AbstentionReason(_Frozen):
+class AbstentionReason(Frozen):
     """Why there is no verdict: a code that stays, and a sentence for people."""
 
     code: AbstentionCode
     sentence: str
 
 
-class Quality(_Frozen):
+class Quality(Frozen):
     """Used and unused data of the window, and whether it is like the training windows.
 
     `out_of_distribution` is None where the bundle lacks the ranges of its training windows. `unfamiliar`
@@ -273,7 +270,7 @@ class Quality(_Frozen):
     features_outside: list[str] = []
 
 
-class EarlierWindow(_Frozen):
+class EarlierWindow(Frozen):
     """The window of the same job that this one was compared with.
 
     `seconds_before` lie between its end and the beginning of this one, `steps` of it were used. Its usual
@@ -290,7 +287,7 @@ class EarlierWindow(_Frozen):
     decided: bool = False
 
 
-class Diagnosis(_Frozen):
+class Diagnosis(Frozen):
     """The complete answer about one window.
 
     `verdict` is `failure_mode`, the likeliest one, or undecided if the answer abstains. `since` and `until`

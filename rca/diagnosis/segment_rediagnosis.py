@@ -46,7 +46,7 @@ class Part(NamedTuple):
     share: float
 
 
-class Answer(NamedTuple):
+class PartDiagnosis(NamedTuple):
     """A part of the window and its own diagnosis."""
 
     part: Part
@@ -128,7 +128,7 @@ def with_segment_diagnoses(
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), outline.steps.size * float(window.job.world_size)
-    answers = [Answer(part, diagnose_part(clock.between(part.first, part.end))) for part in parts]
+    answers = [PartDiagnosis(part, diagnose_part(clock.between(part.first, part.end))) for part in parts]
     if diagnosis.failure_mode == "healthy":
         if not any(_is_sure(answer.diagnosis) for answer in answers):
             return diagnosis
@@ -152,7 +152,7 @@ def _is_sure(of_part: Diagnosis) -> bool:
 
 
 def _alarmed(
-    healthy: Diagnosis, answers: Sequence[Answer], outline: Outline, measured: float, rank_steps: float
+    healthy: Diagnosis, answers: Sequence[PartDiagnosis], outline: Outline, measured: float, rank_steps: float
 ) -> Diagnosis:
     """The verdict of the longest part that is certain of a fault, which a harmless slow segment had hidden.
 
@@ -188,7 +188,7 @@ def _overlap(one: Straggler, another: Straggler) -> bool:
     return one.straggler_type == another.straggler_type and not set(one.ranks).isdisjoint(another.ranks)
 
 
-def _is_throughout(answer: Answer) -> bool:
+def _is_throughout(answer: PartDiagnosis) -> bool:
     """Whether the part's stragglers are slow from its first step to its last."""
     first, end = answer.part.first, answer.part.end
     steps = [(one.first_step, one.last_step) for one in answer.diagnosis.stragglers]

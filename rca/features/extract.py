@@ -22,7 +22,7 @@ from rca.features.post_stop_signals import (
     sampled_until_end,
 )
 from rca.features.rank_features import rank_features
-from rca.features.resource_evidence import MEMORY_SHARE, Evidence, gather_evidence
+from rca.features.resource_evidence import MEMORY_SHARE, ResourceEvidence, gather_evidence
 from rca.features.table import JOB_FEATURES, RANK_FEATURES, WINDOW_FEATURES
 from rca.features.work import Work, warmup_steps
 from rca.robust import nan_median
@@ -57,7 +57,7 @@ class FeatureSet:
     phases: PhaseArrays
     work: Work
     comparison: Comparison
-    evidence: Evidence
+    evidence: ResourceEvidence
     job_end: JobEnd
     signals: SignalArrays
     ports: PortEvidence | None = None
@@ -142,7 +142,7 @@ def _shorter(work: Work, kept: BoolArray) -> Work:
 def table_rows(
     work: Work,
     comparison: Comparison,
-    evidence: Evidence,
+    evidence: ResourceEvidence,
     job_end: JobEnd,
     topology: Topology,
     post_stop: PostStopSignals,
@@ -160,7 +160,7 @@ def table_rows(
 
 def collect_evidence(
     window: Window, work: Work, comparison: Comparison, job_end: JobEnd, topology: Topology
-) -> tuple[SignalArrays, Evidence, PostStopSignals, FinalSignals]:
+) -> tuple[SignalArrays, ResourceEvidence, PostStopSignals, FinalSignals]:
     """Mean of every channel inside and outside the slow segment, scored per resource.
 
     Exporters often sample more slowly than steps run. So signals are averaged over whole intervals (before,

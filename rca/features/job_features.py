@@ -11,7 +11,7 @@ from rca.features.job_end import JobEnd
 from rca.features.late_episodes import capped_lateness
 from rca.features.rank_features import MAX_STEPS_BEHIND
 from rca.features.resource_evidence import (
-    Evidence,
+    ResourceEvidence,
     measured_resources,
     nominal_resources,
     resource_names,
@@ -39,7 +39,7 @@ PERIODICITY_BASELINE_STEPS = 9
 def job_features(
     work: Work,
     comparison: Comparison,
-    evidence: Evidence,
+    evidence: ResourceEvidence,
     job_end: JobEnd,
     topology: Topology,
     per_rank: dict[str, FloatArray],
@@ -172,7 +172,7 @@ def _job_end(job_end: JobEnd) -> dict[str, float]:
     }
 
 
-def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
+def _coverage(work: Work, evidence: ResourceEvidence) -> dict[str, float]:
     split, unsplit = np.isfinite(work.wait).any(), np.isfinite(work.transfer).any()
     known = measured_resources(evidence)
     return {
@@ -182,7 +182,7 @@ def _coverage(work: Work, evidence: Evidence) -> dict[str, float]:
     }
 
 
-def window_maxima(evidence: Evidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
+def window_maxima(evidence: ResourceEvidence, per_rank: dict[str, FloatArray]) -> dict[str, float]:
     """Largest value over the ranks of each rank feature, and the median of scores against nominal."""
     peers, past = nan_max(evidence.versus_peers), nan_max(evidence.versus_past)
     nominal, usual = nan_max(evidence.versus_nominal), nan_median(evidence.versus_nominal)

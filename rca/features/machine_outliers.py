@@ -21,7 +21,7 @@ from rca.features.post_stop_signals import MEMORY_CHANNEL
 from rca.features.resource_evidence import (
     ADDED_RESOURCES,
     RESOURCES,
-    Evidence,
+    ResourceEvidence,
     gather_evidence,
     resource_names,
 )
@@ -111,7 +111,7 @@ class MachineComparison:
     """
 
     outliers: tuple[Outlier, ...]
-    evidence: Evidence
+    evidence: ResourceEvidence
     signals: SignalArrays
     topology: Topology
 
@@ -140,7 +140,7 @@ def _failed(window: Window, topology: Topology) -> list[Outlier]:
     return [Outlier("failed", "", ranks, "", 0.0, np.nan, np.nan) for ranks in groups_of(failed, topology)]
 
 
-def _loud(evidence: Evidence, topology: Topology) -> list[Outlier]:
+def _loud(evidence: ResourceEvidence, topology: Topology) -> list[Outlier]:
     found = []
     for column, resource in enumerate(resource_names()):
         score = np.nan_to_num(evidence.versus_peers[:, column])

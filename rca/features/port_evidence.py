@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.resource_evidence import RESOURCES, Channel, Evidence, compare, resource_names
+from rca.features.resource_evidence import RESOURCES, Channel, ResourceEvidence, compare, resource_names
 from rca.robust import nan_max
 from rca.window.catalogue import resolve
 from rca.window.grouping import codes_of
@@ -46,7 +46,7 @@ class PortEvidence:
     channels: Mapping[str, tuple[tuple[Channel, FloatArray], ...]]
 
     @classmethod
-    def of_nodes(cls, evidence: Evidence) -> PortEvidence:
+    def of_nodes(cls, evidence: ResourceEvidence) -> PortEvidence:
         """The evidence of nodes, all ports of a node together."""
         return cls(
             {name: evidence.versus_past[:, resource_names().index(name)] for name in PORT_RESOURCES},

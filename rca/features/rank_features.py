@@ -10,7 +10,7 @@ from rca.features.input_load import counted_load, load_excess
 from rca.features.job_end import JobEnd
 from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_threshold
 from rca.features.resource_evidence import (
-    Evidence,
+    ResourceEvidence,
     activity_per_compute,
     nominal_resources,
     pcie_errors_vs_nominal,
@@ -40,7 +40,7 @@ MAX_MATES = 4_096
 
 
 def rank_features(
-    work: Work, comparison: Comparison, evidence: Evidence, job_end: JobEnd, topology: Topology
+    work: Work, comparison: Comparison, evidence: ResourceEvidence, job_end: JobEnd, topology: Topology
 ) -> dict[str, FloatArray]:
     """All features of single ranks; the job's features that each rank repeats are not among them."""
     inside = comparison.segment.mask(work.steps.size)
@@ -221,7 +221,7 @@ def _others(mean: FloatArray, late: FloatArray, group: IntArray) -> tuple[FloatA
     return smallest, share
 
 
-def _signals(evidence: Evidence) -> dict[str, FloatArray]:
+def _signals(evidence: ResourceEvidence) -> dict[str, FloatArray]:
     features = {}
     for column, name in enumerate(resource_names()):
         features[f"{name}_vs_peers"] = evidence.versus_peers[:, column]

@@ -160,7 +160,7 @@ MACHINE_RESOURCES = tuple(name for name in RESOURCES if name not in ADDED_RESOUR
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ResourceEvidence:
     """Scores of every resource for every rank.
 
     Attributes
@@ -201,13 +201,13 @@ def nominal_resources() -> tuple[str, ...]:
     )
 
 
-def missing_resources(evidence: Evidence) -> list[str]:
+def missing_resources(evidence: ResourceEvidence) -> list[str]:
     """`MACHINE_RESOURCES` for which no rank has any channel."""
     measured = measured_resources(evidence)
     return [name for name, known in measured.items() if not known]
 
 
-def measured_resources(evidence: Evidence) -> dict[str, bool]:
+def measured_resources(evidence: ResourceEvidence) -> dict[str, bool]:
     """Whether any rank has a channel of each of `MACHINE_RESOURCES`."""
     scores = np.fmax(evidence.versus_peers, evidence.versus_past)
     known = [bool(np.isfinite(column).any()) for column in scores.T]
@@ -215,7 +215,7 @@ def measured_resources(evidence: Evidence) -> dict[str, bool]:
     return {name: found[name] for name in MACHINE_RESOURCES}
 
 
-def pcie_errors_vs_nominal(evidence: Evidence) -> FloatArray:
+def pcie_errors_vs_nominal(evidence: ResourceEvidence) -> FloatArray:
     """Score of the PCIe counters alone against a healthy machine, shape (n_ranks,), without the link's state.
 
     Bundles of earlier feature tables learned from these.
@@ -252,7 +252,7 @@ def gather_evidence(
     levels: Mapping[str, str],
     topology: Topology,
     load: DeviceLoad | None = None,
-) -> Evidence:
+) -> ResourceEvidence:
     """Score every resource of every rank.
 
     Parameters
@@ -302,7 +302,7 @@ def gather_evidence(
         known = np.isfinite(score).any(axis=0)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
         worst_channel[:, column] = np.where(known, worst, -1)
-    return Evidence(peers, past, nominal, worst_channel, dict(inside), references, of_peers, of_past)
+    return ResourceEvidence(peers, past, nominal, worst_channel, dict(inside), references, of_peers, of_past)
 
 
 def _healthy_values(
@@ -346,7 +346,7 @@ def _peer_references(
     return found
 
 
-def activity_per_compute(work: Work, evidence: Evidence, inside: BoolArray) -> FloatArray:
+def activity_per_compute(work: Work, evidence: ResourceEvidence, inside: BoolArray) -> FloatArray:
     """Device activity per computing time in the slow segment, relative to the median rank.
 
     Peers of a slow rank wait, and a waiting device is active as well. So activity is divided by the share of

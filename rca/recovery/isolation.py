@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, SingleAction, Weight, option
 from rca.recovery.remedies import RESTART_RISK
-from rca.recovery.situation import Situation, Suspect
+from rca.recovery.situation import Situation, SlowRanks
 from rca.window.causes import STOP_CAUSES
 
 #: Probability that the isolated nodes hold the fault, from which no further node is isolated.
@@ -53,14 +53,14 @@ class IsolateSuspects(SingleAction):
         )
 
 
-def covering_suspects(suspects: Sequence[Suspect]) -> tuple[list[Suspect], float]:
+def covering_suspects(suspects: Sequence[SlowRanks]) -> tuple[list[SlowRanks], float]:
     """The fewest suspects that hold the fault with probability `COVERED`, and that probability.
 
     Suspects are alternatives: one of them is at fault. Unlikely ones are not isolated.
     """
     total = max(sum(each.probability for each in suspects), 1.0)
     likely = [each for each in suspects if each.nodes and each.probability >= MIN_SUSPECT]
-    kept: list[Suspect] = []
+    kept: list[SlowRanks] = []
     chance = 0.0
     for each in sorted(likely, key=lambda one: -one.probability):
         if chance >= COVERED:
@@ -70,7 +70,7 @@ def covering_suspects(suspects: Sequence[Suspect]) -> tuple[list[Suspect], float
     return kept, min(chance, 1.0)
 
 
-def _may_be_a_machine(suspect: Suspect, situation: Situation) -> bool:
+def _may_be_a_machine(suspect: SlowRanks, situation: Situation) -> bool:
     """Whether a cause that a machine may have is plausible for these ranks, with signals where it is slow."""
     own = [fault for fault in situation.faults if set(fault.ranks) & set(suspect.ranks)]
     return any(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, Rejection, Weight, option
-from rca.recovery.situation import Fault, Situation
+from rca.recovery.situation import BlamedCause, Situation
 
 #: Share of a fault-free ring that a node with a slow interface adds: OptCC is within 2 to 6 % at half the
 #: bandwidth.
@@ -30,7 +30,7 @@ class DegradedLinkCollectives:
             return [self._rejected("the node has one interface")]
         return [self._for(fault, situation) for fault in faults]
 
-    def _for(self, fault: Fault, situation: Situation) -> Option | Rejection:
+    def _for(self, fault: BlamedCause, situation: Situation) -> Option | Rejection:
         if fault.saved is None or fault.interval is None or situation.replay is None:
             gain = UNKNOWN_GAIN
         else:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from rca.recovery.situation import Fault, Interval, Situation
+from rca.frozen import Frozen
+from rca.recovery.situation import BlamedCause, Interval, Situation
 
 #: Light actions change the running job; heavy ones stop it or take machines out of service.
 Weight = Literal["none", "light", "heavy"]
@@ -18,11 +19,7 @@ Basis = Literal["attribution", "replay", "published", "unknown"]
 Chance = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Option(_Frozen):
+class Option(Frozen):
     """One applicable action.
 
     Attributes
@@ -71,7 +68,7 @@ class Option(_Frozen):
     correction: Annotated[float, Field(ge=0.0)] = 1.0
 
 
-class Rejection(_Frozen):
+class Rejection(Frozen):
     """An action that does not apply or must not be taken, and why."""
 
     action: str
@@ -151,6 +148,6 @@ def option(
     )
 
 
-def removal(fault: Fault) -> Gain:
+def removal(fault: BlamedCause) -> Gain:
     """The gain of removing one fault."""
     return Gain(fault.saved, fault.interval, "unknown" if fault.saved is None else "attribution")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rca.recovery.option import Gain, Option, Rejection, Weight, option, removal
-from rca.recovery.situation import Fault, Situation
+from rca.recovery.situation import BlamedCause, Situation
 from rca.recovery.stage_balance import balancing_gain
 from rca.window.causes import CAUSES, STOP_CAUSES
 
@@ -61,7 +61,7 @@ class Remedy:
             )
         return found
 
-    def _gain(self, fault: Fault, situation: Situation) -> Gain:  # noqa: ARG002
+    def _gain(self, fault: BlamedCause, situation: Situation) -> Gain:  # noqa: ARG002
         return removal(fault)
 
     def _why_not(self, situation: Situation) -> str:
@@ -74,11 +74,11 @@ class Remedy:
 class StageBalancing(Remedy):
     """Moves layers between the stages: their work stays in the pipeline, so it is replayed."""
 
-    def _gain(self, fault: Fault, situation: Situation) -> Gain:  # noqa: ARG002
+    def _gain(self, fault: BlamedCause, situation: Situation) -> Gain:  # noqa: ARG002
         return balancing_gain(situation)
 
 
-def _no_hardware_action(fault: Fault, situation: Situation) -> str | None:
+def _no_hardware_action(fault: BlamedCause, situation: Situation) -> str | None:
     """Why no machine may be taken out of service for a fault; None if one may."""
     if CAUSES[fault.cause].owner == "workload":
         return f"{fault.cause} belongs to the workload: another machine would be as slow"

@@ -18,7 +18,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Fault:
+class BlamedCause:
     """A cause on its ranks, and what the job gains without it.
 
     Attributes
@@ -46,7 +46,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Suspect:
+class SlowRanks:
     """Ranks that straggle, whatever the cause."""
 
     ranks: tuple[int, ...]
@@ -83,8 +83,8 @@ class Situation:
 
     mode: FailureMode
     decided: bool
-    faults: tuple[Fault, ...]
-    suspects: tuple[Suspect, ...]
+    faults: tuple[BlamedCause, ...]
+    suspects: tuple[SlowRanks, ...]
     step_seconds: float
     lost: float
     lost_interval: Interval
@@ -97,7 +97,7 @@ class Situation:
     site: Site
     lost_is_known: bool = True
 
-    def of_cause(self, *causes: str) -> list[Fault]:
+    def of_cause(self, *causes: str) -> list[BlamedCause]:
         """The faults with one of these causes that may be acted on."""
         return [fault for fault in self.faults if fault.cause in causes and fault.actionable]
 
@@ -126,7 +126,7 @@ class Situation:
         return mean, (min(float(low), mean), max(float(high), mean))
 
 
-def together(faults: Sequence[Fault], most: float) -> tuple[float | None, Interval | None]:
+def together(faults: Sequence[BlamedCause], most: float) -> tuple[float | None, Interval | None]:
     """Saving if all these faults are removed, at most the whole loss; None if any has no known cost."""
     known = [(fault.saved, fault.interval) for fault in faults if fault.saved is not None]
     if len(known) < len(faults) or not known:

@@ -57,7 +57,7 @@ class LabelledCause(_Record):
     severity: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class Label(_Record):
+class WindowLabel(_Record):
     """The truth about one window (``label.json``, format 1)."""
 
     format: Literal[1] = 1
@@ -80,7 +80,7 @@ class _Manifest(_Record):
     windows: tuple[_Entry, ...]
 
 
-def unfelt(label: Label) -> bool:
+def unfelt(label: WindowLabel) -> bool:
     """Whether a fault was injected that cost too little to count as one."""
     known = label.model_extra or {}
     # The simulator records an impact only for injected faults; other producers measure noise as well.
@@ -120,7 +120,7 @@ class CollectionEntry:
         """The earlier window of its job that it is compared with, if the manifest names one."""
         return None if self.earlier is None else self._read(self.earlier)
 
-    def read_label(self) -> Label:
+    def read_label(self) -> WindowLabel:
         """The window's label."""
         return self._naming_the_window(read_label, self.path)
 
@@ -160,7 +160,7 @@ class Collection:
         return iter(self.entries)
 
 
-def located(label: Label, job: Job) -> Label:
+def located(label: WindowLabel, job: Job) -> WindowLabel:
     """Complete each cause: ranks if only nodes are given, nodes if only ranks are given."""
     topology = job.topology
     causes: list[LabelledCause] = []
@@ -172,7 +172,7 @@ def located(label: Label, job: Job) -> Label:
     return label.model_copy(update={"causes": tuple(causes)})
 
 
-def read_label(path: str | PathLike[str]) -> Label:
+def read_label(path: str | PathLike[str]) -> WindowLabel:
     """Read a label, from its file or from the labelled window's directory.
 
     Raises
@@ -183,7 +183,7 @@ def read_label(path: str | PathLike[str]) -> Label:
         If it is not a label of format 1.
     """
     file = Path(path)
-    return _parsed(file / LABEL_FILE if file.is_dir() else file, Label)
+    return _parsed(file / LABEL_FILE if file.is_dir() else file, WindowLabel)
 
 
 def read_collection(path: str | PathLike[str]) -> Collection:
@@ -255,7 +255,7 @@ def write_manifest(
     replace_file(Path(path) / MANIFEST_FILE, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
-def write_labelled(window: Window, label: Label, path: str | PathLike[str]) -> None:
+def write_labelled(window: Window, label: WindowLabel, path: str | PathLike[str]) -> None:
     """Write a window's directory and its label atomically."""
     content = orjson.dumps(label.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
     directory.write(window.job, window.tables, path, attachments={LABEL_FILE: content})

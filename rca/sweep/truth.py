@@ -16,8 +16,8 @@ from typing import Any
 
 from rca.errors import InvalidInput, RcaError, SourceError, cut
 from rca.sources.labels import (
-    Label,
     LabelledCause,
+    WindowLabel,
     located,
     read_collection,
     write_labelled,
@@ -126,7 +126,7 @@ def _finding(place: str, values: dict[str, str]) -> Finding:
     )
 
 
-def label_of(findings: Sequence[Finding], start: float, end: float, window: Window) -> Label | None:
+def label_of(findings: Sequence[Finding], start: float, end: float, window: Window) -> WindowLabel | None:
     """The label of a window of a job; None if the findings do not say enough.
 
     Parameters
@@ -145,7 +145,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     if not faults:
         healthy = [each for each in findings if each.cause == HEALTHY]
         covered = _share(healthy, start, end) > 1.0 - 1e-9
-        return Label(failure_mode="healthy", source=SOURCE) if covered else None
+        return WindowLabel(failure_mode="healthy", source=SOURCE) if covered else None
     groups: dict[tuple[Any, ...], list[Finding]] = {}
     for each in faults:
         groups.setdefault((each.cause, each.ranks, each.nodes), []).append(each)
@@ -155,7 +155,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     known_causes = STOP_CAUSES if stopped else (*SLOW_CAUSES, UNKNOWN)
     causes = tuple(_labelled(group, window) for group in groups.values() if group[0].cause in known_causes)
     notes = "\n".join(each.place for each in faults)
-    label = Label(
+    label = WindowLabel(
         failure_mode="fail_stop" if stopped else "fail_slow", causes=causes, source=SOURCE, notes=notes
     )
     return located(label, window.job)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput, TooLarge
-from rca.whatif.attribution import Share, Workers
+from rca.whatif.attribution import Share, WorkerSlowdowns
 from rca.whatif.decompose import (
     decompose,
     remove_last_stage,
@@ -141,7 +141,7 @@ def analysed(replay: TraceReplay, *, seed: int = 0) -> WhatIf:
         by_type=found.by_type,
         by_data_rank=found.by_data_rank,
         by_stage=found.by_stage,
-        workers=Workers(
+        workers=WorkerSlowdowns(
             rank=replay.ranks.ravel(),
             data_rank=np.repeat(replay.data_ranks, n_stages),
             stage=np.tile(np.arange(n_stages), n_data),

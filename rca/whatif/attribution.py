@@ -66,7 +66,7 @@ class SlowdownFinding:
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerSlowdowns:
     """Slowdown that each worker alone causes.
 
     Attributes

@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
-from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Workers
+from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, WorkerSlowdowns
 from rca.whatif.bootstrap import Interval, StepBootstrap
 
 FORMAT = 1
@@ -53,7 +53,7 @@ class WhatIf:
     by_type: Decomposition
     by_data_rank: Decomposition
     by_stage: Decomposition
-    workers: Workers
+    workers: WorkerSlowdowns
     m_w: Share
     m_s: Share
     findings: tuple[SlowdownFinding, ...]

@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from rca.arrays import BoolArray
 from rca.errors import InvalidInput
+from rca.frozen import Frozen
 from rca.whatif.optypes import NAMES, OP_TYPES
 from rca.window.schema import PHASES
 from rca.window.times.own_work import WORK_PHASES
@@ -47,11 +48,7 @@ _NO_COERCION = BeforeValidator(_no_coercion)
 Whole = Annotated[int, _NO_COERCION]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Selection(_Frozen):
+class Selection(Frozen):
     """Operations or phases that a change applies to. Absent fields do not restrict the selection.
 
     Attributes
@@ -87,7 +84,7 @@ class Selection(_Frozen):
         return self
 
 
-class Change(_Frozen):
+class Change(Frozen):
     """Change of the selected times.
 
     Attributes
@@ -128,7 +125,7 @@ class Change(_Frozen):
         return self
 
 
-class Scenario(_Frozen):
+class Scenario(Frozen):
     """Named changes, applied in order to the measured job or to the ideal job."""
 
     name: Annotated[str, Field(max_length=200)] = "scenario"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.causal import Mechanisms, attribute, attribution
-from rca.causal.attribution import JobWork, Removal, shapley
+from rca.causal.attribution import JobWork, RemovedCause, shapley
 from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.errors import BundleError
@@ -45,8 +45,8 @@ def test_two_ranks_equally_late_share_the_cost_and_neither_alone_saves_anything(
     own[[1, 2]] += 0.5
     off = np.full((1, 10), 0.5)
     removals = [
-        Removal("runtime_gc", (1,), off, np.zeros(10)),
-        Removal("runtime_gc", (2,), off, np.zeros(10)),
+        RemovedCause("runtime_gc", (1,), off, np.zeros(10)),
+        RemovedCause("runtime_gc", (2,), off, np.zeros(10)),
     ]
     found = attribute(JobWork(own, np.zeros(10)), np.ones(10), removals, step_of)
     assert found.seconds == pytest.approx([0.25, 0.25])
@@ -57,7 +57,7 @@ def test_two_ranks_equally_late_share_the_cost_and_neither_alone_saves_anything(
 def test_what_no_removal_explains_is_left_as_unexplained():
     own = np.full((4, 10), 1.0)
     own[1] += 0.5
-    removal = Removal("runtime_gc", (1,), np.full((1, 10), 0.2), np.zeros(10))
+    removal = RemovedCause("runtime_gc", (1,), np.full((1, 10), 0.2), np.zeros(10))
     found = attribute(JobWork(own, np.zeros(10)), np.ones(10), [removal], step_of)
     assert found.seconds[0] == pytest.approx(0.2)
     assert found.unexplained == pytest.approx(0.3)
@@ -69,7 +69,7 @@ def test_parts_always_add_up_to_the_slowdown(seed):
     rng = np.random.default_rng(seed)
     own = rng.gamma(5.0, 0.1, (5, 12))
     removals = [
-        Removal("a", (int(rank),), rng.uniform(0, 0.3, (1, 12)), rng.uniform(0, 0.05, 12))
+        RemovedCause("a", (int(rank),), rng.uniform(0, 0.3, (1, 12)), rng.uniform(0, 0.05, 12))
         for rank in rng.integers(0, 5, 3)
     ]
     ideal = np.quantile(own, 0.3, axis=0)
@@ -81,7 +81,7 @@ def test_parts_always_add_up_to_the_slowdown(seed):
 
 def test_intervals_are_reproducible():
     own = np.random.default_rng(0).gamma(5.0, 0.1, (5, 30))
-    removal = Removal("a", (int(own.mean(axis=1).argmax()),), np.full((1, 30), 0.1), np.zeros(30))
+    removal = RemovedCause("a", (int(own.mean(axis=1).argmax()),), np.full((1, 30), 0.1), np.zeros(30))
     work = JobWork(own, np.zeros(30))
     first, second = (attribute(work, own.min(axis=0), [removal], step_of) for _ in range(2))
     assert (first.intervals == second.intervals).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.causal.attribution import JobWork, Removal, attribute, shapley
+from rca.causal.attribution import JobWork, RemovedCause, attribute, shapley
 from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents, signal_of
 from rca.features.resource_evidence import resource_names
 
@@ -114,7 +114,7 @@ def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, me
         seconds = UNIT * effects[..., resource_names().index(resource)]
         moved = PHASES.index("transfer")
         removals.append(
-            Removal(
+            RemovedCause(
                 cause, tuple(range(N_RANKS)), np.delete(seconds, moved, 2).sum(axis=2), seconds[0, :, moved]
             )
         )

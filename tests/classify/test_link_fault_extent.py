@@ -10,7 +10,7 @@ import pytest
 
 from rca.classify.components import Component
 from rca.classify.shared_parts import crowded_part, of_one_node, reaching
-from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
+from rca.features.resource_evidence import RESOURCES, ResourceEvidence, resource_names
 from rca.window.job import Job, RankPlace, Topology
 
 CONGESTION, NIC = "network_congestion", "nic_degradation"
@@ -25,7 +25,7 @@ def topology(n_nodes: int = NODES) -> Topology:
 
 def evidence(
     nodes: dict[int, float], *, past: bool = True, unmeasured: tuple[int, ...] = (), n_nodes: int = NODES
-) -> Evidence:
+) -> ResourceEvidence:
     """Scores of the fabric's channel by node, against the past or else against peers; others show 0.1."""
     n_ranks, column = n_nodes * PER_NODE, resource_names().index("fabric")
     scores = np.full((n_ranks, len(RESOURCES)), np.nan)
@@ -38,10 +38,10 @@ def evidence(
     channel = RESOURCES["fabric"][0].channel
     # Most are crowded, so peers are compared with a crowded one: the quiet ones are far below it.
     peers = unknown if past else scores - CROWDED
-    return Evidence(peers, scores if past else unknown, unknown, best, {channel: values}, {})
+    return ResourceEvidence(peers, scores if past else unknown, unknown, best, {channel: values}, {})
 
 
-def seen(evidence: Evidence, topology: Topology, *, transfer: float = 0.1) -> Any:
+def seen(evidence: ResourceEvidence, topology: Topology, *, transfer: float = 0.1) -> Any:
     """What `reaching` looks at of a window's features."""
     work = SimpleNamespace(transfer=np.full((topology.n_ranks, 3), transfer))
     job_end = SimpleNamespace(link_down=np.zeros(topology.n_ranks, dtype=bool))

@@ -11,7 +11,7 @@ import pytest
 from rca.classify.components import Component, ComponentCause
 from rca.classify.shared_parts import carrying, crowded_switch, through_switches
 from rca.features.port_evidence import PortEvidence
-from rca.features.resource_evidence import RESOURCES, Evidence, resource_names
+from rca.features.resource_evidence import RESOURCES, ResourceEvidence, resource_names
 from rca.window.job import Job, RankPlace, Topology
 
 NODES, PER_NODE, PER_LEAF = 6, 4, 2
@@ -65,7 +65,7 @@ def seen(
         scores[:, column] = np.where(np.isin(known.node, at_nodes), 4.0, 0.1)
         peers[:, column] = scores[:, column]
         values = {CHANNEL.channel: np.where(np.isin(known.node, at_nodes), 3e7, 1e5)}
-    evidence = Evidence(peers, scores, scores, np.full(scores.shape, -1), values, {})
+    evidence = ResourceEvidence(peers, scores, scores, np.full(scores.shape, -1), values, {})
     return SimpleNamespace(topology=known, evidence=evidence, ports=at_ports)
 
 

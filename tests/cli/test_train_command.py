@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rca.lab.training import run
-from rca.lab.training.run import TrainingResult
+from rca.lab.training.run import TrainedBundle
 
 
 @pytest.fixture
@@ -16,10 +16,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What `train` was called with."""
     held: dict[str, Any] = {}
 
-    def train(output: Path, **options: Any) -> TrainingResult:
+    def train(output: Path, **options: Any) -> TrainedBundle:
         held.update(options)
         score = {"accuracy": {"value": 0.9, "low": 0.8, "high": 1.0, "n": 20}}
-        return TrainingResult(output, "a" * 64, "c" * 64, score, {"mine": score}, "# Card", "run-1", 7)
+        return TrainedBundle(output, "a" * 64, "c" * 64, score, {"mine": score}, "# Card", "run-1", 7)
 
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -12,7 +12,7 @@ from hand_made import Exported, exported
 
 import rca
 from rca.features import extract
-from rca.lab.simulation import Benign, HarmlessSignal, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Benign, HarmlessSignal, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 
@@ -42,7 +42,7 @@ def test_a_signal_without_a_cost_is_no_fault_but_a_late_rank_is(make_window, odd
 
 @pytest.mark.parametrize("kind", get_args(HarmlessSignal.model_fields["kind"].annotation))
 def test_simulated_harmless_signals_blame_nobody(kind: str) -> None:
-    scenario = Scenario(
+    scenario = SimulationScenario(
         seed=1,
         dialect="mixed",
         workload=Workload(forward_seconds=0.25, backward_seconds=0.5, transfer_seconds=0.2),
@@ -145,7 +145,7 @@ def test_a_step_that_all_have_begun_is_not_a_hang(make_window) -> None:
 def test_a_job_that_ends_normally_is_not_fail_stop(dialect: str, events: bool) -> None:
     """Every rank finished the last step and left with exit code 0; then nothing happens any more."""
     for seed in range(3):
-        scenario = Scenario(
+        scenario = SimulationScenario(
             seed=seed,
             dialect=dialect,
             parallelism=Parallelism(data=8),

@@ -6,7 +6,7 @@ import pytest
 from hand_made import KERNELS, believed, blamed, names_of
 
 import rca
-from rca.lab.simulation import Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import SimulationScenario, Telemetry, Workload, simulate
 from rca.window.job import Parallelism
 
 SHAPES = pytest.mark.parametrize(
@@ -18,7 +18,7 @@ SHAPES = pytest.mark.parametrize(
 @pytest.mark.parametrize("extra", [0.0, 0.06, 0.1])
 def test_stages_with_different_work_are_not_stragglers(pipeline: int, data: int, extra: float) -> None:
     """The last stage computes the logits as well: a tenth more is what a well-balanced job looks like."""
-    job = Scenario(
+    job = SimulationScenario(
         seed=3,
         dialect="mixed",
         parallelism=Parallelism(data=data, pipeline=pipeline),

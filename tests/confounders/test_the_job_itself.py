@@ -8,7 +8,7 @@ import pytest
 from hand_made import KERNELS, believed, blamed, components, names_of
 
 import rca
-from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.window.job import Parallelism
 from rca.window.times.phases import PhaseArrays
 
@@ -109,7 +109,7 @@ def test_periodic_checkpoints_blame_nobody_in_particular(make_window) -> None:
 
 @pytest.mark.parametrize("jitter", [0.01, 0.03])
 def test_slightly_uneven_sequences_are_a_healthy_job(jitter: float) -> None:
-    scenario = Scenario(
+    scenario = SimulationScenario(
         seed=5,
         dialect="mixed",
         parallelism=Parallelism(data=16),
@@ -123,7 +123,7 @@ def test_slightly_uneven_sequences_are_a_healthy_job(jitter: float) -> None:
 
 def test_a_machine_fault_is_still_found_in_a_job_with_uneven_sequences() -> None:
     """Blaming the workload for everything would be the opposite mistake."""
-    scenario = Scenario(
+    scenario = SimulationScenario(
         seed=6,
         dialect="mixed",
         parallelism=Parallelism(data=16),
@@ -138,8 +138,8 @@ def test_a_machine_fault_is_still_found_in_a_job_with_uneven_sequences() -> None
     assert blamed(diagnosis) == {11}
 
 
-def growing(seed: int, factor: float, counted: str, ramp: int = 0, **given: object) -> Scenario:
-    return Scenario(
+def growing(seed: int, factor: float, counted: str, ramp: int = 0, **given: object) -> SimulationScenario:
+    return SimulationScenario(
         seed=seed,
         dialect="mixed",
         n_steps=80,

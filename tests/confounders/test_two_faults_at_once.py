@@ -8,7 +8,7 @@ import pytest
 from hand_made import KERNELS, believed, blamed
 
 import rca
-from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 
@@ -20,11 +20,11 @@ FAULTS = {
 }
 
 
-def job(*faults: Fault, seed: int = 12) -> Scenario:
+def job(*faults: Fault, seed: int = 12) -> SimulationScenario:
     acting = [
         fault.model_copy(update={"severity": 0.8, "first_step": 20, "last_step": 50}) for fault in faults
     ]
-    return Scenario(
+    return SimulationScenario(
         seed=seed,
         dialect="mixed",
         parallelism=Parallelism(data=8),

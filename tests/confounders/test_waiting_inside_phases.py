@@ -7,7 +7,7 @@ import pytest
 from hand_made import blamed
 
 import rca
-from rca.lab.simulation import Fault, PhaseAccounting, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Fault, PhaseAccounting, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.whatif import what_if
 from rca.whatif.phases.phase_analysis import HIDDEN_WAITS
@@ -18,7 +18,7 @@ VICTIM = 5
 
 def window(**phase_accounting: object) -> rca.Window:
     """A throttled GPU in a tensor group of four (ranks 4 to 7), timed in a way that blurs it."""
-    scenario = Scenario(
+    scenario = SimulationScenario(
         seed=11,
         dialect="mixed",
         parallelism=Parallelism(data=4, tensor=4),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload
+from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Workload
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 
@@ -18,7 +18,7 @@ WORKLOAD = COMPUTE.model_copy(
 )  # fmt: skip
 
 
-def job(*faults: Fault, seed: int, workload: Workload = COMPUTE, **changes: Any) -> Scenario:
+def job(*faults: Fault, seed: int, workload: Workload = COMPUTE, **changes: Any) -> SimulationScenario:
     """Sixteen ranks on two nodes, a hundred steps."""
     base: dict[str, Any] = {
         "dialect": "mixed",
@@ -28,7 +28,7 @@ def job(*faults: Fault, seed: int, workload: Workload = COMPUTE, **changes: Any)
         "benign": Benign(warmup_steps=0),
         "telemetry": every_exporter(),
     }
-    return Scenario(**(base | changes), seed=seed, workload=workload, faults=faults)
+    return SimulationScenario(**(base | changes), seed=seed, workload=workload, faults=faults)
 
 
 def every_exporter(**telemetry: Any) -> Telemetry:

@@ -15,7 +15,7 @@ import rca
 from rca.diagnosis import Diagnosis, baseline_window, pipeline
 from rca.errors import InvalidInput
 from rca.lab.simulation import Benign, Fault, simulate
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.window import Window
 from rca.window.times.step_clock import StepClock
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
@@ -95,12 +95,12 @@ def test_more_input_is_no_fault(make_window: MakeWindow) -> None:
     assert answer.earlier.ratio == pytest.approx(1.28, abs=0.03)
 
 
-def simulated(*faults: Fault, **changes: Any) -> tuple[Window, Window, Label]:
+def simulated(*faults: Fault, **changes: Any) -> tuple[Window, Window, WindowLabel]:
     """The hour before, the window, and what is true of a job whose faults begin in its middle."""
     labelled = simulate(job(*faults, seed=1, workload=WORKLOAD, **changes))
     clock = StepClock.of(labelled.window)
     parts = clock.between(clock.first, 50), clock.between(50, 100)
-    return shifted(parts[0], -HOUR), parts[1], Label.model_validate(labelled.label)
+    return shifted(parts[0], -HOUR), parts[1], WindowLabel.model_validate(labelled.label)
 
 
 def test_a_known_fault_has_a_better_price() -> None:

@@ -10,13 +10,13 @@ from rca.causal.responsibility import UNMEASURED, decided
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.excess_time import excess_of, split
 from rca.diagnosis.pipeline import analyse
-from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 
 
-def scenario(fault: Fault, *, parallelism: Parallelism | None = None) -> Scenario:
-    return Scenario(
+def scenario(fault: Fault, *, parallelism: Parallelism | None = None) -> SimulationScenario:
+    return SimulationScenario(
         seed=5,
         dialect="mixed",
         parallelism=parallelism or Parallelism(data=8),
@@ -28,7 +28,7 @@ def scenario(fault: Fault, *, parallelism: Parallelism | None = None) -> Scenari
     )
 
 
-def cost(scenario: Scenario) -> tuple[float, float]:
+def cost(scenario: SimulationScenario) -> tuple[float, float]:
     """True and diagnosed seconds per step of the scenario's only cause."""
     labelled = simulate(scenario)
     (true,) = labelled.label["causes"]

@@ -18,7 +18,7 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.hidden_faults import _at_the_same_time
 from rca.features import FeatureSet, extract
 from rca.features.slow_segment import Segment
-from rca.lab.simulation import Fault, Scenario, simulate
+from rca.lab.simulation import Fault, SimulationScenario, simulate
 from rca.window import Window
 from rca.window.job import Parallelism
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
@@ -28,7 +28,7 @@ HOT = Fault(cause="gpu_throttling", ranks=(3,), severity=0.7)
 LATER = Fault(cause="gpu_throttling", ranks=(3,), first_step=30, severity=0.7)
 
 
-def two_faults(first: Fault, second: Fault, seed: int, **changes: Any) -> Scenario:
+def two_faults(first: Fault, second: Fault, seed: int, **changes: Any) -> SimulationScenario:
     return job(first, second, seed=seed, **({"workload": WORKLOAD} | changes))
 
 
@@ -68,7 +68,7 @@ def result(diagnosis: Diagnosis) -> set[tuple[str, int]]:
     ids=["unequal sequences", "collections", "a heavy stage"],
 )
 def test_a_hidden_fault_is_told_beside_the_first(
-    scenario: Scenario, second: tuple[str, int], without_asking_again: Callable[[Window], Diagnosis]
+    scenario: SimulationScenario, second: tuple[str, int], without_asking_again: Callable[[Window], Diagnosis]
 ) -> None:
     window = simulate(scenario).window
     assert result(without_asking_again(window)) == {("gpu_throttling", 1)}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rca
-from rca.causal.attribution import Attribution, Removal
+from rca.causal.attribution import Attribution, RemovedCause
 from rca.causal.intervals import ANY, Margin
 from rca.causal.scores import BusyEvidence
 from rca.diagnosis.bundle import baseline
@@ -77,7 +77,7 @@ def test_every_interval_of_the_shipped_windows_holds_its_cost() -> None:
 def test_what_an_action_saves_is_no_more_than_was_lost() -> None:
     """Alone a cause may save more than its share, and its interval grows with it."""
     lost, share, alone = 0.018, 0.004, 0.008
-    removal = Removal("cpu_contention", (0,), np.zeros((1, 1)), np.zeros(1))
+    removal = RemovedCause("cpu_contention", (0,), np.zeros((1, 1)), np.zeros(1))
     priced = PricedCause(removal, (0,), 0.9, {"forward": share}, 1.0)
     attribution = Attribution(
         np.array([share]), np.array([alone]), np.array([[0.002, 0.012]]), 0.016, 0.012, (0.014, lost)

@@ -9,7 +9,7 @@ import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
-from rca.causal.attribution import Attribution, Removal
+from rca.causal.attribution import Attribution, RemovedCause
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
@@ -34,7 +34,7 @@ def throttled(rank: int) -> Fault:
 def priced(cause: str, ranks: tuple[int, ...], belief: float, suspect: int) -> PricedCause:
     own = np.full((len(ranks), 10), 0.1 * (suspect + 1))
     return PricedCause(
-        Removal(cause, ranks, own, np.zeros(10), None), (suspect,), belief, {"forward": 0.1}, 1.0
+        RemovedCause(cause, ranks, own, np.zeros(10), None), (suspect,), belief, {"forward": 0.1}, 1.0
     )
 
 

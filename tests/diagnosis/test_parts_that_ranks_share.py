@@ -13,7 +13,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.lab.simulation import (
     Benign,
     Fault,
-    Scenario,
+    SimulationScenario,
     Telemetry,
     Wiring,
     leaf_fault,
@@ -28,12 +28,12 @@ NODES, PER_NODE, LEAF = 6, 4, 2
 FIRST = 30
 QUICK, ALL = range(2), range(20)
 
-Inject = Callable[[Scenario, int], Fault]
+Inject = Callable[[SimulationScenario, int], Fault]
 
 
-def job(seed: int) -> Scenario:
+def job(seed: int) -> SimulationScenario:
     """Six nodes on three leaf switches; four GPUs on two PCIe switches, each with an adapter of its own."""
-    return Scenario(
+    return SimulationScenario(
         seed=seed,
         dialect="gpu_cluster",
         parallelism=Parallelism(data=NODES * PER_NODE),
@@ -58,37 +58,37 @@ def when(seed: int) -> dict[str, float | int]:
     return {"first_step": FIRST, "severity": 0.6 + 0.02 * (seed % 20)}
 
 
-def leaf(scenario: Scenario, seed: int) -> Fault:
+def leaf(scenario: SimulationScenario, seed: int) -> Fault:
     return leaf_fault(scenario, seed % 3, **when(seed))
 
 
-def rail(scenario: Scenario, seed: int) -> Fault:
+def rail(scenario: SimulationScenario, seed: int) -> Fault:
     return rail_fault(scenario, seed % 3, seed % PER_NODE, **when(seed))
 
 
-def switch(scenario: Scenario, seed: int) -> Fault:
+def switch(scenario: SimulationScenario, seed: int) -> Fault:
     return pcie_switch_fault(scenario, seed % NODES, seed % 2, **when(seed))
 
 
-def one_gpu(scenario: Scenario, seed: int) -> Fault:
+def one_gpu(scenario: SimulationScenario, seed: int) -> Fault:
     rank = 7 * seed % scenario.world_size
     cause = ("gpu_throttling", "pcie_degradation")[seed % 2]
     return Fault(cause=cause, ranks=(rank,), nodes=(rank // PER_NODE,), **when(seed))
 
 
-def two_hot_gpus(scenario: Scenario, seed: int) -> Fault:
+def two_hot_gpus(scenario: SimulationScenario, seed: int) -> Fault:
     """Both GPUs behind a PCIe switch, but of a cause that no switch has."""
     first = 2 * (seed % (scenario.world_size // 2))
     ranks = (first, first + 1)
     return Fault(cause="gpu_throttling", ranks=ranks, nodes=(first // PER_NODE,), **when(seed))
 
 
-def one_node(scenario: Scenario, seed: int) -> Fault:
+def one_node(scenario: SimulationScenario, seed: int) -> Fault:
     node = seed % NODES
     return Fault(cause="nic_degradation", ranks=scenario.ranks_on(node), nodes=(node,), **when(seed))
 
 
-def fabric(scenario: Scenario, seed: int) -> Fault:
+def fabric(scenario: SimulationScenario, seed: int) -> Fault:
     ranks = tuple(range(scenario.world_size))
     return Fault(cause="network_congestion", ranks=ranks, nodes=tuple(range(NODES)), **when(seed))
 

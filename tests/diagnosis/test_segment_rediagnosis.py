@@ -16,7 +16,7 @@ from rca.diagnosis.segment_rediagnosis import (
     with_segment_diagnoses,
 )
 from rca.features import extract
-from rca.lab.simulation import Fault, Scenario, simulate
+from rca.lab.simulation import Fault, SimulationScenario, simulate
 
 THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, first_step=8, last_step=34)
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
@@ -26,7 +26,7 @@ STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9
 AMONG = {"share": 0.25, "measured": 1.0, "rank_steps": 1600.0}
 
 
-def job(*faults: Fault) -> Scenario:
+def job(*faults: Fault) -> SimulationScenario:
     return simulated_jobs.job(*faults, seed=11, workload=simulated_jobs.WORKLOAD)
 
 
@@ -90,7 +90,7 @@ def test_a_slow_part_is_diagnosed_on_its_own(both) -> None:
     assert part.share == pytest.approx((part.end - part.first) / steps.size)
 
 
-def in_the_midst_of_noise(*faults: Fault) -> Scenario:
+def in_the_midst_of_noise(*faults: Fault) -> SimulationScenario:
     """Node 0 hiccups for four steps, as it may: the slowest stretch of any job."""
     hiccup = Fault(
         cause="cpu_contention", ranks=tuple(range(8)), nodes=(0,), severity=1.0, strength=3.0,

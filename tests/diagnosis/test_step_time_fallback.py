@@ -19,7 +19,7 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.features import FeatureSet, extract
-from rca.lab.simulation import Benign, Fault, PhaseAccounting, Scenario, simulate
+from rca.lab.simulation import Benign, Fault, PhaseAccounting, SimulationScenario, simulate
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.job import Parallelism
 
@@ -28,7 +28,7 @@ FLAT = Parallelism(data=8)
 LAUNCHES = PhaseAccounting(waits_for_device="optimizer", launch_share=0.3)
 
 
-def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> Scenario:
+def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> SimulationScenario:
     """Rank 5's GPU is throttled from step 40 on."""
     fault = Fault(cause="gpu_throttling", ranks=SLOW, nodes=(0,), severity=0.8, first_step=40, last_step=last)
     workload = simulated_jobs.WORKLOAD.model_copy(update={"data_loading_seconds": 0.004})
@@ -42,7 +42,9 @@ def suspected(*ranks: int, scope: str = "rank") -> Suspect:
     return Suspect(Component(scope, ranks, 0.9), {}, {}, {"gpu_throttling": 0.9})
 
 
-def priced(scenario: Scenario, suspect: Suspect) -> tuple[FeatureSet, PhaseReplay, FeatureSet, PhaseReplay]:
+def priced(
+    scenario: SimulationScenario, suspect: Suspect
+) -> tuple[FeatureSet, PhaseReplay, FeatureSet, PhaseReplay]:
     window = simulate(scenario).window
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)

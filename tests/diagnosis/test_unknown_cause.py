@@ -15,7 +15,7 @@ from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.planning import with_actions
 from rca.diagnosis.result import Cause, Evidence, RecoveryFacts, Removal
 from rca.diagnosis.segment_rediagnosis import _certain
-from rca.lab.simulation import Fault, Scenario, simulate
+from rca.lab.simulation import Fault, SimulationScenario, simulate
 from rca.recovery.site import Site
 from rca.runbook.headline import headline
 from rca.window.causes import UNKNOWN
@@ -26,7 +26,7 @@ DEBUG_BUILD = Fault(
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=20, last_step=79)
 
 
-def job(*faults: Fault) -> Scenario:
+def job(*faults: Fault) -> SimulationScenario:
     return simulated_jobs.job(*faults, seed=5)
 
 

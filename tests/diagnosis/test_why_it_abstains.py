@@ -13,7 +13,7 @@ import pytest
 from made_up_uncertainty import familiar_with
 
 import rca
-from rca.causal.attribution import Attribution, Removal
+from rca.causal.attribution import Attribution, RemovedCause
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
@@ -35,7 +35,11 @@ def abstention(classification, features, causes, thresholds, strangeness, *, cov
     """As in the pipeline: the first cause is named unless there is an objection."""
     priced = [
         PricedCause(
-            Removal(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)), (0,), 0.0, {}, coverage
+            RemovedCause(each.cause, tuple(each.ranks), np.zeros((1, 1)), np.zeros(1)),
+            (0,),
+            0.0,
+            {},
+            coverage,
         )
         for each in causes
     ]

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import rca
 from rca.diagnosis.result import Diagnosis
-from rca.sources.labels import Label, accepted, read_label
+from rca.sources.labels import WindowLabel, accepted, read_label
 
 
 class Answer(NamedTuple):
     """A window's name, the truth about it, and the answer."""
 
     name: str
-    label: Label
+    label: WindowLabel
     found: Diagnosis
 
 

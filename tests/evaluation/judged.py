@@ -8,14 +8,14 @@ from typing import Any
 from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.lab.evaluation.scores import judge
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
-HEALTHY = Label(failure_mode="healthy")
+HEALTHY = WindowLabel(failure_mode="healthy")
 SILENT = MethodAnswer("healthy", confidence=0.9)
 
 
-def slow_label(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **known: Any) -> Label:
-    return Label.model_validate(
+def slow_label(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **known: Any) -> WindowLabel:
+    return WindowLabel.model_validate(
         {
             "failure_mode": "fail_slow",
             "straggler_type": "compute",
@@ -32,7 +32,7 @@ def slow_answer(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (6,), **
 
 def row(
     answer: MethodAnswer,
-    label: Label = HEALTHY,
+    label: WindowLabel = HEALTHY,
     *,
     window: str = "w",
     method: str = PRODUCT,

@@ -10,7 +10,7 @@ from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
 from rca import Window, read_window
 from rca.lab.evaluation.detection_delay import delay_summary, detection_delay
-from rca.sources.labels import Label, read_label
+from rca.sources.labels import WindowLabel, read_label
 from rca.window.times.step_clock import StepClock
 
 
@@ -80,7 +80,7 @@ def test_time_goes_on_where_a_stopped_job_has_no_steps(real_windows: Path) -> No
 
 
 def test_a_summary_keeps_what_was_never_told_and_leaves_out_what_was_told_too_early() -> None:
-    label: Label = slow_label()
+    label: WindowLabel = slow_label()
     delays = [0.0, 2.0, 2.0, 8.0, inf]
     found = delay_summary([row(slow_answer(), label, delay_steps=delay) for delay in delays])
     assert (found.windows, found.before_onset, found.never, found.median.value) == (5, 1, 1, 2.0)

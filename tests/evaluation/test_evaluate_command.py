@@ -13,13 +13,13 @@ import pytest
 from rca.cli import run
 from rca.commands.evaluate import training_seeds
 from rca.errors import InvalidInput
-from rca.lab.evaluation.run import PRODUCT, RULES, Plan, evaluate_collection, forest_from_collection
+from rca.lab.evaluation.run import PRODUCT, RULES, EvaluationPlan, evaluate_collection, forest_from_collection
 from rca.lab.evaluation.signal_sets import SIGNAL_SETS
 from rca.lab.simulation import sample_second, simulate
 from rca.lab.simulation.mechanisms.parts import changed
 from rca.lab.training.collection import simulate_collection
 from rca.lab.training.split import part_of
-from rca.sources.labels import Label, write_labelled, write_manifest
+from rca.sources.labels import WindowLabel, write_labelled, write_manifest
 from rca.workers import Workers
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,7 @@ def test_json_has_scores_groups_and_confusion(rca, real_windows: Path) -> None:
 
 @pytest.mark.long
 def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -> None:
-    plan = Plan(tuple(SIGNAL_SETS), baselines=True)
+    plan = EvaluationPlan(tuple(SIGNAL_SETS), baselines=True)
     rows = evaluate_collection(corpus, plan).rows
     assert len(rows) == N_WINDOWS * len(SIGNAL_SETS) * (1 + len(RULES))
     assert {row.method for row in rows} == {PRODUCT, *RULES}
@@ -98,7 +98,7 @@ def test_every_signal_set_and_baseline_is_judged_on_every_window(corpus: Path) -
 
 @pytest.mark.long
 def test_workers_have_no_influence_on_the_result(corpus: Path, two_workers: Workers) -> None:
-    plan = Plan(("phases-only",), baselines=True)
+    plan = EvaluationPlan(("phases-only",), baselines=True)
     alone = evaluate_collection(corpus, plan).rows
     shared = evaluate_collection(corpus, plan, workers=two_workers).rows
     assert list(map(repr, alone)) == list(map(repr, shared))
@@ -142,7 +142,7 @@ def test_the_forest_s_scenarios_belong_to_training() -> None:
 def test_windows_without_steps_have_an_unknown_cost_and_are_scored_by_mechanism(rca, tmp_path: Path) -> None:
     drawn = sample_second(np.random.default_rng(2), mechanism="vanished_rank")
     made = simulate(changed(drawn, telemetry={"steps_reported": False}))
-    write_labelled(made.window, Label.model_validate(made.label), tmp_path / "bare")
+    write_labelled(made.window, WindowLabel.model_validate(made.label), tmp_path / "bare")
     write_manifest(tmp_path, [{"id": "bare", "path": "bare"}], {})
     code, out, err = rca(tmp_path, "--by", "mechanism")
     assert (code, err.count("rror")) == (0, 0)

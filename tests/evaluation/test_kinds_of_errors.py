@@ -8,10 +8,10 @@ from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.error_kinds import KINDS, kind_of_error
 from rca.lab.evaluation.tables import errors_table
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
 ONE = slow_label(ranks=(5, 6))
-TWO = Label.model_validate(
+TWO = WindowLabel.model_validate(
     {
         "failure_mode": "fail_slow",
         "causes": [{"cause": "gpu_throttling", "ranks": [6]}, {"cause": "cpu_contention", "ranks": [2]}],
@@ -43,13 +43,17 @@ APART = MethodAnswer(
         (APART, ONE, "divided otherwise"),
     ],
 )
-def test_the_first_thing_that_is_wrong_names_the_kind(answer: MethodAnswer, label: Label, kind: str) -> None:
+def test_the_first_thing_that_is_wrong_names_the_kind(
+    answer: MethodAnswer, label: WindowLabel, kind: str
+) -> None:
     assert kind in KINDS
     assert kind_of_error(answer, label) == kind
 
 
 def test_what_is_not_judged_has_no_kind() -> None:
-    unfelt = Label.model_validate({"failure_mode": "healthy", "injected": [{"cause": "gpu_throttling"}]})
+    unfelt = WindowLabel.model_validate(
+        {"failure_mode": "healthy", "injected": [{"cause": "gpu_throttling"}]}
+    )
     assert kind_of_error(slow_answer(), unfelt) == ""
     assert kind_of_error(MethodAnswer("fail_slow", aspects=frozenset({"ranks"})), ONE) == ""
 

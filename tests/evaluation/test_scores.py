@@ -17,10 +17,10 @@ from rca.lab.evaluation.intervals import calibration_error
 from rca.lab.evaluation.judged_rows import judged_row
 from rca.lab.evaluation.scores import judge
 from rca.lab.evaluation.summary import summarise
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
-HEALTHY = Label(failure_mode="healthy")
-THROTTLED = Label.model_validate(
+HEALTHY = WindowLabel(failure_mode="healthy")
+THROTTLED = WindowLabel.model_validate(
     {
         "failure_mode": "fail_slow",
         "straggler_type": "compute",
@@ -35,7 +35,7 @@ THROTTLED = Label.model_validate(
         ],
     }
 )
-BOTH = Label.model_validate(
+BOTH = WindowLabel.model_validate(
     {
         "failure_mode": "fail_slow",
         "straggler_type": "communication",
@@ -51,7 +51,7 @@ BOTH = Label.model_validate(
         ],
     }
 )
-CRASHED = Label.model_validate(
+CRASHED = WindowLabel.model_validate(
     {"failure_mode": "fail_stop", "causes": [{"cause": "process_crash", "ranks": [4]}]}
 )
 
@@ -168,7 +168,7 @@ def test_seconds_are_compared_with_the_mean_of_marginal_and_alone() -> None:
     [{"injected": [{"kind": "nic_loss"}]}, {"source": "simulation", "impact": {"ratio": 1.03}}],
 )
 def test_a_fault_that_nobody_felt_is_judged_apart(known: dict[str, object]) -> None:
-    hidden = Label.model_validate(HEALTHY.model_dump() | known)
+    hidden = WindowLabel.model_validate(HEALTHY.model_dump() | known)
     judged = judge(answer("fail_slow"), hidden)
     assert judged.unfelt_alarm == 1
     assert all(isnan(value) for value in (judged.false_alarm, judged.mode_right, judged.confidence))

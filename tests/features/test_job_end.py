@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
-from rca.lab.simulation import Benign, Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 from rca.window.window import Window
@@ -20,9 +20,9 @@ EVERY = tuple(EXPORTERS)
 
 def job(
     *faults: Fault, first_step_number: int = 400, exporters: tuple[str, ...] = EVERY, **telemetry: int
-) -> Scenario:
+) -> SimulationScenario:
     """Eight ranks on two nodes, a hundred steps."""
-    return Scenario(
+    return SimulationScenario(
         seed=4,
         dialect="mixed",
         parallelism=Parallelism(data=8),
@@ -42,7 +42,7 @@ def hang() -> Fault:
     return Fault(cause="hang", variant="stopped", ranks=(2,), nodes=(0,), first_step=80, severity=0.8)
 
 
-def features(scenario: Scenario) -> FeatureSet:
+def features(scenario: SimulationScenario) -> FeatureSet:
     return extract(simulate(scenario).window)
 
 

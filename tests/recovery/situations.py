@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rca.recovery.site import Site
-from rca.recovery.situation import Fault, Situation, Suspect
+from rca.recovery.situation import BlamedCause, Situation, SlowRanks
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.job import Job
 from rca.window.times.phases import PhaseArrays
@@ -58,7 +58,7 @@ def slow_rank(n_ranks: int = 8, *, late: dict[int, float] | None = None, usual: 
     return forward
 
 
-def fault(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (5,), **changes: Any) -> Fault:
+def fault(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (5,), **changes: Any) -> BlamedCause:
     """A likely, evident fault of known cost."""
     given = {
         "cause": cause,
@@ -70,7 +70,7 @@ def fault(cause: str = "gpu_throttling", ranks: tuple[int, ...] = (5,), **change
         "actionable": True,
         "evident": True,
     }
-    return Fault(**(given | changes))
+    return BlamedCause(**(given | changes))
 
 
 def situation(**changes: Any) -> Situation:
@@ -83,7 +83,7 @@ def situation(**changes: Any) -> Situation:
         "mode": "fail_slow",
         "decided": True,
         "faults": faults,
-        "suspects": tuple(Suspect(each.ranks, each.nodes, each.probability) for each in faults),
+        "suspects": tuple(SlowRanks(each.ranks, each.nodes, each.probability) for each in faults),
         "step_seconds": 0.16,
         "lost": 0.05,
         "lost_interval": (0.04, 0.06),

@@ -23,7 +23,7 @@ from rca.recovery.work_shares import (
     AdjustBatchSizes,
     equal_finish,
 )
-from rca.runtime.star.price import Progress, partial_updates
+from rca.runtime.star.price import UpdateProgress, partial_updates
 from rca.runtime.star.selector import GROUPED, Selector
 from tests.recovery.situations import STEPS, fault, job, replay_of, situation, slow_rank
 
@@ -152,7 +152,7 @@ def test_the_planner_has_the_price_and_the_choice_of_star() -> None:
     (found,) = GroupedSynchronisation().options(changed)
     mode = Selector.shipped().choose(np.tile(seconds[:, None], 16), 100.0, 300.0, kinds=GROUPED)
     assert len(mode.groups) > 1
-    progress = Progress(seconds, 100.0, 300.0)
+    progress = UpdateProgress(seconds, 100.0, 300.0)
     gained = 0.41 - progress.of_groups(mode.groups) / float(progress.iterations(8))
     assert found.seconds_per_step_saved == pytest.approx(gained)
     assert 7 in found.ranks

@@ -14,7 +14,7 @@ from command_lint import check
 from rca.diagnosis.places import Place as RankInAnswer
 from rca.diagnosis.result import Diagnosis, Shared
 from rca.errors import InvalidInput, SourceError
-from rca.runbook.procedures import Incident, Library, Runbook, runbook
+from rca.runbook.procedures import DiagnosedCause, Library, Runbook, runbook
 from rca.runbook.procedures.pages import markdown, text
 from rca.runbook.procedures.sources import SECTIONS
 from rca.window.job import Job, RankPlace
@@ -30,7 +30,7 @@ def job(*places: RankPlace) -> Job:
 def filled(
     diagnosis: Diagnosis, cause: str = "gpu_throttling", held: Job | None = None, **more: Any
 ) -> Runbook:
-    return runbook(LIBRARY, cause, incident=Incident.of(diagnosis, cause, held), **more)
+    return runbook(LIBRARY, cause, incident=DiagnosedCause.of(diagnosis, cause, held), **more)
 
 
 def commands(found: Runbook) -> list[str]:
@@ -63,7 +63,7 @@ def test_devices_come_from_the_places_of_the_window(throttled: Diagnosis) -> Non
     assert found.places == ["rank 6 on node-3, GPU 2, PCI 0000:3b:00.0, port mlx5_2"]
     assert "nvidia-smi -q -i 2 -d" in found.verify[0].commands[0]
     assert "GPU" not in {each.written for each in found.replace}
-    slot = runbook(LIBRARY, "pcie_degradation", incident=Incident.of(throttled, "x", job(place)))
+    slot = runbook(LIBRARY, "pcie_degradation", incident=DiagnosedCause.of(throttled, "x", job(place)))
     assert "lspci -vv -s 0000:3b:00.0" in slot.verify[1].commands[0]
 
 
@@ -241,7 +241,7 @@ def test_a_site_replaces_a_runbook_and_shared_entries(tmp_path: Path, throttled:
             "do: Fence {{ nodes }}.", "do: 'Fence {{ nodes }}.'"
         ),
     )
-    found = runbook(library, "gpu_throttling", incident=Incident.of(throttled, "gpu_throttling"))
+    found = runbook(library, "gpu_throttling", incident=DiagnosedCause.of(throttled, "gpu_throttling"))
     assert (found.of_site, found.platform) == (True, "slurm")
     assert found.verify[0].commands == ["rsh node-3 'rackctl heat r7'"]
     assert found.contain[0].commands == ["fence node-3"]
@@ -301,6 +301,6 @@ def test_an_unknown_cause_is_refused_with_the_known_ones() -> None:
 def test_the_example_of_the_guide_can_be_used(tmp_path: Path, throttled: Diagnosis) -> None:
     guide = (Path(__file__).parents[2] / "docs" / "how-to" / "runbooks.md").read_text()
     library = site(tmp_path, common=guide.split("```yaml\n")[1].split("```")[0])
-    found = runbook(library, "gpu_throttling", incident=Incident.of(throttled, "gpu_throttling"))
+    found = runbook(library, "gpu_throttling", incident=DiagnosedCause.of(throttled, "gpu_throttling"))
     assert found.verify[0].commands[0].startswith("ssh -J bastion node-3 ")
     assert found.contain[0].commands == ["fence node-3"]

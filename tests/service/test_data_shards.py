@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.runtime.data_shards import shard_client, shard_plan
-from rca.runtime.data_shards.leases import Checkpoint, Offer, Progress, ShardReceipt, ShardReport
+from rca.runtime.data_shards.leases import Checkpoint, LeaseProgress, Offer, ShardReceipt, ShardReport
 from rca.runtime.data_shards.shard_client import ShardClient
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
@@ -62,7 +62,7 @@ class InStore:
     def release(self, worker: str) -> int:
         return self._call("release", worker)
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         at = datetime.fromtimestamp(self.clock(), UTC)
         with self.database.reading() as session:
             return StoredShards(session, self.name, at, locked=False).progress()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rca.errors import SourceError
 from rca.lab.training.incidents import incident_examples, incidents, learned_incidents
-from rca.sources.labels import Label, LabelledCause, read_collection
+from rca.sources.labels import LabelledCause, WindowLabel, read_collection
 from rca.window.window import Window
 from rca.workers import HERE
 from rca_api.commands.feedback import app
@@ -29,15 +29,17 @@ from rca_api.shell.store.database import Database
 from rca_api.shell.store.window_store import WindowStore
 
 MakeWindow = Callable[..., Window]
-SLOW_NIC = Label(
+SLOW_NIC = WindowLabel(
     failure_mode="fail_slow",
     causes=(LabelledCause(cause="nic_degradation", ranks=(2, 3), nodes=("node-1",)),),
 )
-SLOW_CPU = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="cpu_contention", nodes=("node-2",)),))
-HEALTHY = Label(failure_mode="healthy")
+SLOW_CPU = WindowLabel(
+    failure_mode="fail_slow", causes=(LabelledCause(cause="cpu_contention", nodes=("node-2",)),)
+)
+HEALTHY = WindowLabel(failure_mode="healthy")
 
 
-def judge(session: Session, row: DiagnosisRow, label: Label, **more: object) -> FeedbackRow:
+def judge(session: Session, row: DiagnosisRow, label: WindowLabel, **more: object) -> FeedbackRow:
     given = FeedbackRow(
         diagnosis_id=row.id,
         verdict="corrected",
@@ -107,7 +109,7 @@ def test_disputed_withdrawn_missing_and_incomplete_feedback_is_counted_and_left_
     database: Database, tmp_path: Path, make_window: MakeWindow
 ) -> None:
     windows = {name: make_window(n_steps=4) for name in "abde"}
-    vague = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation"),))
+    vague = WindowLabel(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation"),))
     with database.session() as session:
         disputed = stored(session, "a", number=0)
         judge(session, disputed, SLOW_NIC)
@@ -156,7 +158,9 @@ def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: 
         (SLOW_NIC, SLOW_NIC.model_copy(update={"pattern": "persistent"}), True),
         (
             SLOW_NIC,
-            Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(3, 2)),)),
+            WindowLabel(
+                failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(3, 2)),)
+            ),
             True,
         ),
         (SLOW_NIC, SLOW_CPU, False),
@@ -164,7 +168,7 @@ def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: 
         (SLOW_NIC, SLOW_NIC.model_copy(update={"failure_mode": "fail_stop"}), False),
     ],
 )
-def test_labels_that_agree_have_one_meaning(one: Label, other: Label, same: bool) -> None:
+def test_labels_that_agree_have_one_meaning(one: WindowLabel, other: WindowLabel, same: bool) -> None:
     assert (labels.meaning(one) == labels.meaning(other)) is same
 
 

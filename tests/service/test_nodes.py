@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from rca.sources.labels import Label, LabelledCause
+from rca.sources.labels import LabelledCause, WindowLabel
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels
 from rca_api.feedback.tables import FeedbackRow
@@ -269,11 +269,13 @@ def test_what_a_window_says_about_the_nodes_it_does_not_blame(
     assert jobs_of(database, clock) == {f"node-{number}": 1 for number in judged_nodes}
 
 
-NIC = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", nodes=("node-2",)),))
-HEALTHY = Label(failure_mode="healthy")
+NIC = WindowLabel(
+    failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", nodes=("node-2",)),)
+)
+HEALTHY = WindowLabel(failure_mode="healthy")
 
 
-def say(session: Session, row: DiagnosisRow, label: Label, by: str = "ann") -> None:
+def say(session: Session, row: DiagnosisRow, label: WindowLabel, by: str = "ann") -> None:
     told = FeedbackRow(diagnosis_id=row.id, verdict="corrected", label=label.model_dump(mode="json"))
     told.meaning, told.given_by, told.given_by_name, told.note = labels.meaning(label), by, by, ""
     session.add(told)
@@ -329,8 +331,10 @@ def test_a_word_about_a_repeated_diagnosis_is_about_its_window(
 def test_ranks_that_people_name_are_on_the_node_where_the_diagnosis_saw_them(
     database: Database, told: tuple[OnDiagnosed, ...], clock: Clock
 ) -> None:
-    one = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(2,)),))
-    nowhere = Label(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(7,)),))
+    one = WindowLabel(failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(2,)),))
+    nowhere = WindowLabel(
+        failure_mode="fail_slow", causes=(LabelledCause(cause="nic_degradation", ranks=(7,)),)
+    )
     with database.session() as session:
         say(session, diagnosed(session, told, job="a", said="nic_degradation"), one)
         say(session, diagnosed(session, told, job="b", said="nic_degradation"), nowhere)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.lab.simulation import FAULTS, Fault, Scenario, Telemetry, Workload
+from rca.lab.simulation import FAULTS, Fault, SimulationScenario, Telemetry, Workload
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 
 TESTBED = ("cpu", "pressure", "memory", "disk", "network", "tcp", "qdisc", "process", "container", "python")
 
 
-def scenario(cause: str | None = None, *, dialect: str = "cpu_testbed", **changes) -> Scenario:
+def scenario(cause: str | None = None, *, dialect: str = "cpu_testbed", **changes) -> SimulationScenario:
     pipeline = 2 if cause == "stage_imbalance" else 1
     base: dict = {
         "seed": 11,
@@ -23,7 +23,7 @@ def scenario(cause: str | None = None, *, dialect: str = "cpu_testbed", **change
         base["workload"] = cluster_workload()
     if cause is not None:
         base["faults"] = (fault(cause),)
-    return Scenario(**(base | changes))
+    return SimulationScenario(**(base | changes))
 
 
 def fault(cause: str, **changes) -> Fault:

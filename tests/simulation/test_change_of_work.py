@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.lab.simulation import Scenario, sample_scenario, simulate
+from rca.lab.simulation import SimulationScenario, sample_scenario, simulate
 from rca.lab.simulation.compute_work import inputs_over_time, work_over_time
 from rca.lab.simulation.healthy_job import Benign, Workload
 from rca.lab.simulation.scenario import Telemetry
@@ -14,8 +14,8 @@ from rca.window.job import Parallelism
 N_STEPS = 60
 
 
-def scenario(**benign: object) -> Scenario:
-    return Scenario(
+def scenario(**benign: object) -> SimulationScenario:
+    return SimulationScenario(
         seed=5,
         dialect="gpu_cluster",
         n_steps=N_STEPS,
@@ -29,7 +29,7 @@ def scenario(**benign: object) -> Scenario:
     )
 
 
-def halves(scenario: Scenario, column: str) -> tuple[float, float]:
+def halves(scenario: SimulationScenario, column: str) -> tuple[float, float]:
     """Mean of a column before step 20, and from step 40 on."""
     steps = simulate(scenario).window.steps
     values = np.array(steps[column]).reshape(-1, N_STEPS)

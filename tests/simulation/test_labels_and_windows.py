@@ -13,7 +13,7 @@ from rca.features import RANK_FEATURES, extract
 from rca.lab.simulation import (
     FAULTS,
     LabelledWindow,
-    Scenario,
+    SimulationScenario,
     Telemetry,
     corpus_window,
     generate_corpus,
@@ -46,7 +46,7 @@ def _same(left: Window, right: Window) -> bool:
 @pytest.mark.system
 def test_the_same_scenario_gives_the_same_window():
     drawn = sample_scenario(np.random.default_rng(5))
-    first, again = simulate(drawn), simulate(Scenario.model_validate_json(drawn.model_dump_json()))
+    first, again = simulate(drawn), simulate(SimulationScenario.model_validate_json(drawn.model_dump_json()))
     assert _same(first.window, again.window)
     assert first.label == again.label
 

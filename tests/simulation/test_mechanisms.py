@@ -9,7 +9,15 @@ import pytest
 from simulated import change, cluster_workload, phase, scenario
 
 from rca.errors import InvalidInput
-from rca.lab.simulation import Fault, LabelledWindow, Scenario, Telemetry, corpus, sample_scenario, simulate
+from rca.lab.simulation import (
+    Fault,
+    LabelledWindow,
+    SimulationScenario,
+    Telemetry,
+    corpus,
+    sample_scenario,
+    simulate,
+)
 from rca.lab.simulation.corpus import corpus_window, sampled
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.lab.simulation.faults import FIRST_CAUSES, apply_faults
@@ -19,7 +27,7 @@ from rca.lab.simulation.mechanisms.parts import changed, with_timers
 from rca.lab.simulation.resources import FACTORS
 from rca.lab.training.corpus import example
 from rca.lab.training.simulated import simulated_examples
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.window.window import Window
 from rca.workers import HERE
 
@@ -43,7 +51,7 @@ LATER_RESOURCES = (
 
 
 @cache
-def drawn(name: str, seed: int = 3) -> Scenario:
+def drawn(name: str, seed: int = 3) -> SimulationScenario:
     """A scenario of a mechanism whose window has all timers and rows."""
     found = sample_second(np.random.default_rng([seed, 1]), mechanism=name)
     telemetry = Telemetry(
@@ -60,7 +68,7 @@ def made(name: str, seed: int = 3) -> LabelledWindow:
     return simulate(drawn(name, seed))
 
 
-def on_cluster(found: Fault, **telemetry) -> Scenario:
+def on_cluster(found: Fault, **telemetry) -> SimulationScenario:
     """Eight ranks on four nodes with one fault, all exporters and timers."""
     return scenario(
         None,
@@ -113,7 +121,7 @@ def test_windows_keep_the_format_and_have_a_label_of_the_mechanism(name: str) ->
     window = found.window
     checked = Window.from_tables(window.job, window.steps, window.metrics, window.events, window.ops)
     assert checked.notes == ()
-    label = Label.model_validate(found.label)
+    label = WindowLabel.model_validate(found.label)
     assert found.label["mechanism"] == name
     modes = {"fail_stop"} if name in STOPS else {"fail_slow", "healthy"} if name in SLOW else {"healthy"}
     assert label.failure_mode in modes

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulated import cluster_workload, fault, phase, scenario
 
-from rca.lab.simulation import Benign, Fleet, Scenario, simulate
+from rca.lab.simulation import Benign, Fleet, SimulationScenario, simulate
 from rca.lab.simulation.compute_work import spread_for, stage_work
 from rca.lab.simulation.faults import apply_faults
 from rca.lab.simulation.gpu_clock import SPAN_DEGREES, THROTTLE_DEGREES, WORKING_DEGREES, cooling_for
@@ -18,7 +18,7 @@ from rca.window.job import Parallelism
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0)
 
 
-def _loading(drawn: Scenario) -> np.ndarray:
+def _loading(drawn: SimulationScenario) -> np.ndarray:
     timing = run_steps(drawn, apply_faults(drawn), draw_noise(drawn))
     return timing.phases["data_loading_seconds"][2]
 

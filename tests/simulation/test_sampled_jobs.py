@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rca.lab.simulation import Scenario, sample_scenario
+from rca.lab.simulation import SimulationScenario, sample_scenario
 from rca.lab.simulation.compute_work import stage_work
 from rca.lab.simulation.sampling_job import CALM_QUEUE, HUGE, sample_job
 
 JOBS = [
-    Scenario(dialect="gpu_cluster", **sample_job(np.random.default_rng([4, index]), "gpu_cluster", "healthy"))
+    SimulationScenario(
+        dialect="gpu_cluster", **sample_job(np.random.default_rng([4, index]), "gpu_cluster", "healthy")
+    )
     for index in range(1500)
 ]
 

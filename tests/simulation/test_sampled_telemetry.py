@@ -7,17 +7,17 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rca.lab.simulation import Scenario, Telemetry, sample_scenario, sampling
+from rca.lab.simulation import SimulationScenario, Telemetry, sample_scenario, sampling
 from rca.window.causes import STOP_CAUSES
 
 
 @pytest.fixture(scope="module")
-def drawn() -> list[Scenario]:
+def drawn() -> list[SimulationScenario]:
     return [sample_scenario(np.random.default_rng([9, index])) for index in range(300)]
 
 
 @pytest.fixture(scope="module")
-def telemetry(drawn: list[Scenario]) -> list[Telemetry]:
+def telemetry(drawn: list[SimulationScenario]) -> list[Telemetry]:
     return [each.telemetry for each in drawn]
 
 
@@ -49,7 +49,7 @@ def test_phases_are_complete_or_partial_or_missing(telemetry: list[Telemetry]) -
     assert share([bool(each.ranks_without_phases) for each in telemetry]) > 0.01
 
 
-def test_trainers_time_their_exchange_in_every_place(drawn: list[Scenario]) -> None:
+def test_trainers_time_their_exchange_in_every_place(drawn: list[SimulationScenario]) -> None:
     clusters = [each for each in drawn if each.dialect != "cpu_testbed" and each.parallelism.pipeline == 1]
     places = Counter(each.telemetry.phase_accounting.exchange_in for each in clusters)
     assert 0.05 < places["backward"] / len(clusters) < 0.2
@@ -62,7 +62,7 @@ def test_trainers_time_their_exchange_in_every_place(drawn: list[Scenario]) -> N
     )
 
 
-def test_pipelines_time_bubbles_as_waiting_as_work_or_not_at_all(drawn: list[Scenario]) -> None:
+def test_pipelines_time_bubbles_as_waiting_as_work_or_not_at_all(drawn: list[SimulationScenario]) -> None:
     piped = [each for each in drawn if each.dialect != "cpu_testbed" and each.parallelism.pipeline > 1]
     places = Counter(each.telemetry.phase_accounting.bubbles_in for each in piped)
     assert places["waiting"] > places["nowhere"] > 0
@@ -75,7 +75,7 @@ def test_pipelines_time_bubbles_as_waiting_as_work_or_not_at_all(drawn: list[Sce
     )
 
 
-def test_inputs_are_timed_by_themselves_or_within_another_phase(drawn: list[Scenario]) -> None:
+def test_inputs_are_timed_by_themselves_or_within_another_phase(drawn: list[SimulationScenario]) -> None:
     clusters = [each.telemetry.phase_accounting for each in drawn if each.dialect != "cpu_testbed"]
     copied = Counter(each.copy_in for each in clusters)
     assert 0.4 < copied["own phase"] / len(clusters) < 0.7
@@ -85,7 +85,7 @@ def test_inputs_are_timed_by_themselves_or_within_another_phase(drawn: list[Scen
     assert all(each.copy_in == "forward" for each in fetched)
 
 
-def test_not_every_rank_has_every_timer(drawn: list[Scenario]) -> None:
+def test_not_every_rank_has_every_timer(drawn: list[SimulationScenario]) -> None:
     partly = [each for each in drawn if each.telemetry.partly_timed]
     assert 0.01 < len(partly) / len(drawn) < 0.15
     for each in partly:
@@ -108,7 +108,7 @@ def test_the_number_of_steps_does_not_reveal_which_job_stopped(monkeypatch: pyte
     assert np.mean(done < 24) < np.mean(others < 24) + 0.1
 
 
-def test_jobs_are_small_and_large(drawn: list[Scenario], telemetry: list[Telemetry]) -> None:
+def test_jobs_are_small_and_large(drawn: list[SimulationScenario], telemetry: list[Telemetry]) -> None:
     sizes = np.array([each.world_size for each in drawn])
     assert sizes.min() <= 4
     assert sizes.max() >= 512

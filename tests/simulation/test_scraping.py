@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from simulated import cluster_workload, scenario
 
-from rca.lab.simulation import Scenario, simulate
+from rca.lab.simulation import SimulationScenario, simulate
 from rca.window.job import Parallelism
 
 
-def _watched(hold: float, lag: float, **changes) -> Scenario:
+def _watched(hold: float, lag: float, **changes) -> SimulationScenario:
     drawn = scenario("gpu_throttling", dialect="mixed", workload=cluster_workload(), **changes)
     injected = drawn.faults[0].model_copy(update={"variant": "brake", "severity": 0.9})
     seen = drawn.telemetry.model_copy(
@@ -25,7 +25,7 @@ def _watched(hold: float, lag: float, **changes) -> Scenario:
     return drawn.model_copy(update={"faults": (injected,), "telemetry": seen})
 
 
-def _series(drawn: Scenario, name: str, rank: int = 2) -> pd.DataFrame:
+def _series(drawn: SimulationScenario, name: str, rank: int = 2) -> pd.DataFrame:
     frame = simulate(drawn).window.metrics.to_pandas()
     return frame[(frame.name == name) & (frame["rank"] == rank)].sort_values("time")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated import change, scenario
 
-from rca.lab.simulation import HarmlessSignal, Scenario, simulate
+from rca.lab.simulation import HarmlessSignal, SimulationScenario, simulate
 
 # Cause, variant, signal, scope, dialect, direction.
 SIGNALS = [
@@ -37,7 +37,7 @@ SIGNALS = [
 ]  # fmt: skip
 
 
-def _observed(drawn: Scenario):
+def _observed(drawn: SimulationScenario):
     window = simulate(drawn).window
     steps = window.steps.to_pandas()
     at = steps.groupby("step").start_time.min()

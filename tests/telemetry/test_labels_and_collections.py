@@ -10,9 +10,9 @@ import pytest
 from telemetry_windows import window
 
 from rca.errors import InvalidInput, SourceError
-from rca.sources.labels import Label, read_collection, read_label, write_labelled
+from rca.sources.labels import WindowLabel, read_collection, read_label, write_labelled
 
-SLOW = Label(
+SLOW = WindowLabel(
     failure_mode="fail_slow",
     straggler_type="host",
     pattern="persistent",
@@ -24,7 +24,7 @@ SLOW = Label(
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
     write_labelled(window(), SLOW, tmp_path / "one")
-    write_labelled(window(), Label(failure_mode="healthy"), tmp_path / "two")
+    write_labelled(window(), WindowLabel(failure_mode="healthy"), tmp_path / "two")
     manifest(tmp_path, [{"id": "1", "path": "one", "causes": ["cpu_contention"]}, {"id": "2", "path": "two"}])
     return tmp_path
 
@@ -40,14 +40,14 @@ def test_a_label_comes_back_as_written(tmp_path: Path) -> None:
 
 
 def test_producers_may_add_what_they_know() -> None:
-    assert Label.model_validate({"failure_mode": "healthy", "visible": True, "impact": None}).model_dump()[
-        "visible"
-    ]
+    assert WindowLabel.model_validate(
+        {"failure_mode": "healthy", "visible": True, "impact": None}
+    ).model_dump()["visible"]
 
 
 def test_a_labelled_window_is_replaced_with_its_label(tmp_path: Path) -> None:
     write_labelled(window(), SLOW, tmp_path / "w")
-    write_labelled(window(), Label(failure_mode="healthy"), tmp_path / "w")
+    write_labelled(window(), WindowLabel(failure_mode="healthy"), tmp_path / "w")
     assert read_label(tmp_path / "w").failure_mode == "healthy"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.lab.simulation import Fault, Scenario, Telemetry, Workload, simulate
+from rca.lab.simulation import Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Job, Parallelism, RankPlace
 from rca.window.node_names import placed, same_nodes
@@ -40,7 +40,7 @@ def test_names_are_the_same_without_ports_and_domains(
 
 def window() -> Window:
     """Two nodes of four ranks; rank 5's GPU is throttled."""
-    scenario = Scenario(
+    scenario = SimulationScenario(
         seed=3,
         dialect="mixed",
         parallelism=Parallelism(data=8),

@@ -9,7 +9,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.lab.testbed.campaign import CampaignProgress, run_campaign
 from rca.lab.testbed.labels import label_of
 from rca.lab.testbed.matrix import ScenarioMatrix, expand
-from rca.lab.testbed.scenario import Scenario
+from rca.lab.testbed.scenario import CaptureScenario
 from rca.lab.testbed.window import window_of
 from rca.sources.labels import read_collection, write_labelled
 
@@ -38,7 +38,7 @@ class FakeMachine:
         self.made: list[str] = []
         self._fail_at, self._interrupt_at = fail_at, interrupt_at
 
-    def __call__(self, scenario: Scenario, path: Path) -> None:
+    def __call__(self, scenario: CaptureScenario, path: Path) -> None:
         import numpy as np
 
         if len(self.made) == self._interrupt_at:

@@ -17,7 +17,7 @@ from rca.lab.testbed.sampling import gpu_watch
 from rca.lab.testbed.sampling.gpu_watch import GpuWatch, report
 from rca.lab.testbed.sampling.nvml import NAMES, XID_NAME, GpuProbe, reasons_in_words
 from rca.lab.testbed.sampling.series import Series
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 from rca.window.catalogue import resolve
 
 GPU = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
@@ -201,7 +201,7 @@ def watched(monkeypatch, tmp_path, *rounds: dict[str, object], since: float = 0.
             time.sleep(0.01)
 
     monkeypatch.setattr(gpu_watch, "watch", fake_watch)
-    job = JobShape(world_size=4, nodes=2, gpu_ranks=(3,))
+    job = TestbedJob(world_size=4, nodes=2, gpu_ranks=(3,))
     process_table, series = ProcessTable(tmp_path / "log"), Series()
     watch = GpuWatch(job, {3: GPU}, process_table, 0.2)
     until = time.monotonic() + 10

@@ -12,7 +12,7 @@ from testbed_records import scenario_of
 from rca.lab.testbed.capture import FaultSchedule
 from rca.lab.testbed.cgroups import find_hierarchies, members, remove_tree
 from rca.lab.testbed.injection.device import restore_token
-from rca.lab.testbed.process import Placement, ProcessTable
+from rca.lab.testbed.process import ProcessPlacement, ProcessTable
 from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, RankMemory, Row
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
@@ -62,7 +62,7 @@ def test_a_child_that_fails_leaves_its_traceback_in_the_log(process_table, tmp_p
 
 def test_all_processes_can_be_ended(process_table):
     for _ in range(3):
-        process_table.spawn("sleeper", lambda: time.sleep(60), Placement(nice=1))
+        process_table.spawn("sleeper", lambda: time.sleep(60), ProcessPlacement(nice=1))
     pids = list(process_table.alive)
     process_table.end_all()
     assert process_table.alive == {}

@@ -29,7 +29,7 @@ from rca.lab.testbed.ranks.shared import BATCH_BYTES, DevicePace, Knob, RankMemo
 from rca.lab.testbed.ranks.stand_in import BACKWARD, FORWARD, OPTIMIZE, Device, resized
 from rca.lab.testbed.ranks.torch_device import HostMarks, TorchDevice
 from rca.lab.testbed.sampling import gpu_watch
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 from rca.lab.testbed.sweep import exclusive, sweep
 from rca.sources.labels import read_label
 from rca.window.catalogue import resolve
@@ -143,7 +143,7 @@ def test_measuring_does_not_train(in_child):
 
 
 def calibrated() -> None:
-    job = JobShape(model="mlp", world_size=2, nodes=2, gpu_ranks=(1,))
+    job = TestbedJob(model="mlp", world_size=2, nodes=2, gpu_ranks=(1,))
     network = models.build("mlp", 1.0)
     shared = shared_of(network)
     device = prepare(network, shared, "cpu", job, 1)

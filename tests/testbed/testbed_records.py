@@ -10,7 +10,7 @@ from rca.lab.testbed.process import Exit
 from rca.lab.testbed.ranks.shared import Row
 from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.series import Sample
-from rca.lab.testbed.scenario import Scenario
+from rca.lab.testbed.scenario import CaptureScenario
 
 EVERYTHING = Capabilities(2, *[True] * 11)
 UNIX_OFFSET = 1_700_000_000.0
@@ -42,17 +42,17 @@ def record_of(
     return CaptureRecord(rows, samples or [], exits or [], acted or [], UNIX_OFFSET, 0.03, EVERYTHING)
 
 
-def scenario_of(*faults: dict[str, object], **fields: object) -> Scenario:
+def scenario_of(*faults: dict[str, object], **fields: object) -> CaptureScenario:
     job = {"world_size": 4, "nodes": 2, "steps": 40, **fields.pop("job", {})}  # type: ignore[dict-item]
-    return Scenario.model_validate({"name": "made-up", "job": job, "faults": faults, **fields})
+    return CaptureScenario.model_validate({"name": "made-up", "job": job, "faults": faults, **fields})
 
 
-def gpu_scenario(*faults: dict[str, object], **job: object) -> Scenario:
+def gpu_scenario(*faults: dict[str, object], **job: object) -> CaptureScenario:
     """A job in which rank 1 has a GPU and every rank a node."""
     return scenario_of(*faults, job={"nodes": 4, "gpu_ranks": [1], **job})
 
 
-def acted_of(scenario: Scenario, index: int = 0) -> Acted:
+def acted_of(scenario: CaptureScenario, index: int = 0) -> Acted:
     """The fault acted exactly as planned."""
     fault = scenario.faults[index]
     return Acted(fault, fault.first_step, fault.last_step)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rca.lab.training.crops import crop, without_ranks
-from rca.sources.labels import Label, read_label, unfelt
+from rca.sources.labels import WindowLabel, read_label, unfelt
 from rca.sources.read import read_window
 from rca.window.window import Window
 
@@ -16,11 +16,11 @@ WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 SLOW, KILLED = "slow-dataset", "killed-rank"
 
 
-def labelled(name: str) -> tuple[Window, Label]:
+def labelled(name: str) -> tuple[Window, WindowLabel]:
     return read_window(WINDOWS / name), read_label(WINDOWS / name)
 
 
-def cropped(name: str, first: int, end: int) -> tuple[Window, Label]:
+def cropped(name: str, first: int, end: int) -> tuple[Window, WindowLabel]:
     found = crop(*labelled(name), first, end)
     assert found is not None
     return found

@@ -20,7 +20,7 @@ from rca.lab.training.heads import targets
 from rca.lab.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.lab.training.telemetry_dropout import blinded
 from rca.lab.training.weighting import balanced
-from rca.sources.labels import Label, read_collection, read_label, write_manifest
+from rca.sources.labels import WindowLabel, read_collection, read_label, write_manifest
 from rca.sources.read import read_window
 from rca.window import Window
 from rca.workers import HERE, Workers
@@ -113,7 +113,7 @@ def test_variants_are_valid_windows_that_differ() -> None:
 @pytest.mark.parametrize("causes", [(), ({"cause": "cpu_contention", "nodes": ["a"]},)])
 def test_a_fault_without_ranks_is_not_cut_away_from_its_window(causes: tuple[dict[str, object], ...]) -> None:
     window, label = read_window(WINDOWS / "cpu-contention-node"), read_label(WINDOWS / "cpu-contention-node")
-    label = Label.model_validate({**label.model_dump(), "causes": causes})
+    label = WindowLabel.model_validate({**label.model_dump(), "causes": causes})
     rng = np.random.default_rng(0)
     assert {varied(window, label, rng)[0].job.world_size for _ in range(25)} == {window.job.world_size}
 
@@ -167,7 +167,7 @@ def test_samples_of_a_single_moment_are_thinned_without_a_warning() -> None:
             blinded(once, np.random.default_rng(seed))
 
 
-def _rows_of_rank_zero() -> tuple[Window, Label]:
+def _rows_of_rank_zero() -> tuple[Window, WindowLabel]:
     window = read_window(WINDOWS / "healthy")
     rows = window.steps.filter(window.steps.column("rank").to_numpy() == 0)
     return replace(window, steps=rows), read_label(WINDOWS / "healthy")

@@ -13,13 +13,13 @@ from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow
 from rca.lab.evaluation.scores import judge
 from rca.lab.training.model_card import Card
 from rca.lab.training.run_record import metrics, write_artifacts
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
-HEALTHY = Label(failure_mode="healthy", source="simulation")
+HEALTHY = WindowLabel(failure_mode="healthy", source="simulation")
 
 
-def slow(cause: str, source: str) -> Label:
-    return Label.model_validate(
+def slow(cause: str, source: str) -> WindowLabel:
+    return WindowLabel.model_validate(
         {
             "failure_mode": "fail_slow",
             "straggler_type": "compute",
@@ -30,7 +30,7 @@ def slow(cause: str, source: str) -> Label:
     )
 
 
-def row(label: Label, said: str | None, *, world_size: int = 8) -> JudgedRow:
+def row(label: WindowLabel, said: str | None, *, world_size: int = 8) -> JudgedRow:
     ranks = frozenset({2})
     answer = (
         MethodAnswer("healthy", confidence=0.9)

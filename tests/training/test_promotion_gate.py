@@ -10,10 +10,10 @@ import pytest
 from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.scores import Judged, judge
 from rca.lab.training.promotion_gate import GateCheck, Latency, Pair, Verdict, decide
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 
-HEALTHY = Label(failure_mode="healthy")
-SLOW = Label.model_validate(
+HEALTHY = WindowLabel(failure_mode="healthy")
+SLOW = WindowLabel.model_validate(
     {
         "failure_mode": "fail_slow",
         "straggler_type": "compute",

@@ -17,7 +17,7 @@ from rca.lab.training import heads
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.promotion import promote
 from rca.lab.training.registry import Registry
-from rca.lab.training.run import TrainingResult, train
+from rca.lab.training.run import TrainedBundle, train
 from rca.workers import HERE, Workers
 
 pytest.importorskip("mlflow")
@@ -77,7 +77,7 @@ def result(
     phases: list[str],
     mine: Path,
     shared_features: FeatureCache,
-) -> TrainingResult:
+) -> TrainedBundle:
     def progress(phase: str, done: int, total: int) -> None:
         assert 0 <= done <= total
         if phase not in phases:
@@ -98,7 +98,7 @@ def result(
 
 @pytest.mark.long
 def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
-    result: TrainingResult, mine: Path, shared_features: FeatureCache, tmp_path: Path, two_workers: Workers
+    result: TrainedBundle, mine: Path, shared_features: FeatureCache, tmp_path: Path, two_workers: Workers
 ) -> None:
     """The second time with the features that the first run kept; two workers instead of one."""
     again = train(
@@ -117,7 +117,7 @@ def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
         assert (again.bundle / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_the_bundle_loads_and_diagnoses(result: TrainingResult, make_window) -> None:
+def test_the_bundle_loads_and_diagnoses(result: TrainedBundle, make_window) -> None:
     bundle = rca.Bundle.load(result.bundle)
     assert bundle.model.sha256 == result.sha256
     assert bundle.manifest["provenance"]["corpus_sha256"] == result.corpus_digest
@@ -127,9 +127,7 @@ def test_the_bundle_loads_and_diagnoses(result: TrainingResult, make_window) -> 
     assert sum(diagnosis.failure_mode_probability.values()) == pytest.approx(1.0)
 
 
-def test_the_bundle_knows_its_limits_and_their_coverage_is_scored(
-    result: TrainingResult, make_window
-) -> None:
+def test_the_bundle_knows_its_limits_and_their_coverage_is_scored(result: TrainedBundle, make_window) -> None:
     doubt = rca.Bundle.load(result.bundle).classifier.doubt
     assert doubt.sets is not None
     assert doubt.familiarity is not None
@@ -147,13 +145,13 @@ def test_the_bundle_knows_its_limits_and_their_coverage_is_scored(
     assert scores["cause_set_size"]["value"] >= 1
 
 
-def test_no_time_or_place_of_the_run_is_in_the_bundle(result: TrainingResult) -> None:
+def test_no_time_or_place_of_the_run_is_in_the_bundle(result: TrainedBundle) -> None:
     """They would make two equal runs differ."""
     text = "".join(path.read_text() for path in result.bundle.iterdir() if path.suffix == ".json")
     assert str(result.bundle.parent) not in text
 
 
-def test_the_scores_are_of_held_out_windows_with_intervals(result: TrainingResult) -> None:
+def test_the_scores_are_of_held_out_windows_with_intervals(result: TrainedBundle) -> None:
     accuracy = result.test_scores["failure_mode_accuracy"]
     assert 0 < accuracy["n"] < N_WINDOWS / 4
     assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
@@ -162,7 +160,7 @@ def test_the_scores_are_of_held_out_windows_with_intervals(result: TrainingResul
     assert accuracy["value"] > healthy / accuracy["n"] > 0
 
 
-def test_the_bundle_carries_its_causal_report_and_margins(result: TrainingResult) -> None:
+def test_the_bundle_carries_its_causal_report_and_margins(result: TrainedBundle) -> None:
     mechanisms = rca.Bundle.load(result.bundle).mechanisms
     assert {"graph", "mechanisms", "arrows", "intervals"} <= set(mechanisms.report)
     # How many causes so small a model names is chance; that they were counted is not.
@@ -171,12 +169,12 @@ def test_the_bundle_carries_its_causal_report_and_margins(result: TrainingResult
     assert "## Arrows" in (result.bundle / "causal.md").read_text()
 
 
-def test_the_classes_shares_are_in_the_bundle(result: TrainingResult) -> None:
+def test_the_classes_shares_are_in_the_bundle(result: TrainedBundle) -> None:
     priors = rca.Bundle.load(result.bundle).classifier.heads["cause"].priors
     assert sum(priors.values()) == pytest.approx(1.0)
 
 
-def test_progress_tells_what_is_being_done(result: TrainingResult, phases: list[str]) -> None:
+def test_progress_tells_what_is_being_done(result: TrainedBundle, phases: list[str]) -> None:
     del result
     assert phases[0].startswith("simulating")
     assert any(phase.startswith("head mode") for phase in phases)
@@ -184,7 +182,7 @@ def test_progress_tells_what_is_being_done(result: TrainingResult, phases: list[
     assert phases[-1].startswith("recording")
 
 
-def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingResult, store: Path) -> None:
+def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainedBundle, store: Path) -> None:
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{store}")
@@ -207,13 +205,13 @@ def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainingRe
     assert len(digests["mine"]) == 32
 
 
-def test_real_windows_are_scored_apart(result: TrainingResult) -> None:
+def test_real_windows_are_scored_apart(result: TrainedBundle) -> None:
     assert set(result.real_scores) == {"mine"}
     assert result.real_scores["mine"]["failure_mode_accuracy"]["n"] == len(TESTED)
     assert "### Collection mine" in result.card
 
 
-def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainingResult, store: Path) -> None:
+def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainedBundle, store: Path) -> None:
     registry = Registry(f"sqlite:///{store}")
     found = registry.get("challenger")
     assert (found.number, found.run_id) == (result.version, result.run_id)
@@ -226,7 +224,7 @@ def test_the_run_is_registered_as_the_challenger_with_its_card(result: TrainingR
 @pytest.mark.usefixtures("comparisons_here")
 @pytest.mark.long
 def test_the_gate_asks_for_the_real_windows_and_leaves_out_what_was_learned(
-    result: TrainingResult, store: Path, mine: Path, tmp_path: Path
+    result: TrainedBundle, store: Path, mine: Path, tmp_path: Path
 ) -> None:
     """The same windows, all of them declared as test by somebody who forgot what was learned from."""
     registry = Registry(f"sqlite:///{store}")
@@ -247,7 +245,7 @@ def test_two_collections_of_one_name_are_refused_before_any_work(mine: Path, tmp
 
 
 def test_the_tracked_bundle_is_the_one_that_was_written(
-    result: TrainingResult, store: Path, tmp_path: Path
+    result: TrainedBundle, store: Path, tmp_path: Path
 ) -> None:
     import mlflow
 
@@ -256,7 +254,7 @@ def test_the_tracked_bundle_is_the_one_that_was_written(
     assert rca.Bundle.load(folder).model.sha256 == result.sha256
 
 
-def test_a_local_store_keeps_its_artifacts_beside_it(result: TrainingResult, store: Path) -> None:
+def test_a_local_store_keeps_its_artifacts_beside_it(result: TrainedBundle, store: Path) -> None:
     del result
     assert (store.parent / "mlartifacts").is_dir()
 

@@ -17,9 +17,9 @@ from rca.errors import InvalidInput
 from rca.runtime.data_shards.leases import (
     Checkpoint,
     Lease,
+    LeaseProgress,
     LeaseState,
     Offer,
-    Progress,
     ShardReceipt,
     ShardReport,
 )
@@ -175,7 +175,7 @@ class StoredShards:
         mine = select(ShardLeaseRow.position).where(*self._is_held(), self._lasts())
         return list(self._session.scalars(mine))
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         """Count shards and samples."""
         return self.checkpoint().progress(self.plan, self.held_positions())
 

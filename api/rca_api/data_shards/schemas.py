@@ -11,9 +11,9 @@ from rca.runtime.data_shards.leases import (
     MAX_EPOCHS_SHOWN,
     Checkpoint,
     Lease,
+    LeaseProgress,
     LeaseState,
     Offer,
-    Progress,
     ShardReceipt,
     ShardReport,
 )
@@ -253,7 +253,7 @@ class ShardProgress(ShardSet):
     finished: bool
 
     @classmethod
-    def read(cls, given: ShardSet, found: Progress, samples_of_workers: dict[str, int]) -> ShardProgress:
+    def read(cls, given: ShardSet, found: LeaseProgress, samples_of_workers: dict[str, int]) -> ShardProgress:
         """Join a data set and its progress."""
         epochs = [
             ShardEpoch(epoch=e.epoch, todo=e.todo, doing=e.doing, done=e.done, samples=e.samples)

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca.errors import RcaError
-from rca.sources.labels import Label, located, write_labelled, write_manifest
+from rca.sources.labels import WindowLabel, located, write_labelled, write_manifest
 from rca.window.window import Window
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.feedback import labels, repository
@@ -141,7 +141,7 @@ def _exported(
     return "written", entry if hold_out else {**entry, "split": "train"}
 
 
-def _entry(judged: _Judged, label: Label, window: Window) -> dict[str, Any]:
+def _entry(judged: _Judged, label: WindowLabel, window: Window) -> dict[str, Any]:
     group = f"incident-{judged.incident_id}" if judged.incident_id else f"job-{window.job.job_id}"
     return {
         "id": judged.digest,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.sources.labels import Label, LabelledCause
+from rca.sources.labels import LabelledCause, WindowLabel
 from rca.window.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.shell.requests.parameters import Name
@@ -54,7 +54,7 @@ class GivenLabel(BaseModel):
     causes: list[GivenCause] = Field([], max_length=32)
 
 
-def checked(given: GivenLabel, row: DiagnosisRow) -> Label:
+def checked(given: GivenLabel, row: DiagnosisRow) -> WindowLabel:
     """Make a label, if it fits the diagnosed job.
 
     Raises
@@ -77,7 +77,7 @@ def checked(given: GivenLabel, row: DiagnosisRow) -> Label:
         )
         for each in given.causes
     )
-    return Label(
+    return WindowLabel(
         failure_mode=given.failure_mode,
         straggler_type=given.straggler_type,
         pattern=given.pattern,
@@ -85,7 +85,7 @@ def checked(given: GivenLabel, row: DiagnosisRow) -> Label:
     )
 
 
-def confirmed(row: DiagnosisRow) -> Label:
+def confirmed(row: DiagnosisRow) -> WindowLabel:
     """Make a label of the diagnosis.
 
     Raises
@@ -107,7 +107,7 @@ def confirmed(row: DiagnosisRow) -> Label:
         if each["cause"] in SPECS
     )
     has_failure = diagnosis["failure_mode"] != "healthy"
-    return Label(
+    return WindowLabel(
         failure_mode=diagnosis["failure_mode"],
         straggler_type=first.get("straggler_type") if has_failure else None,
         pattern=first.get("pattern") if has_failure else None,
@@ -115,7 +115,7 @@ def confirmed(row: DiagnosisRow) -> Label:
     )
 
 
-def meaning(label: Label) -> str:
+def meaning(label: WindowLabel) -> str:
     """A text that is equal for labels with equal failure mode, causes and ranks.
 
     Nodes count only for causes without ranks. Steps, severity and pattern do not count.
@@ -145,9 +145,9 @@ def nodes_of(cause: LabelledCause, diagnosis: dict[str, Any]) -> set[str]:
     }
 
 
-def read(document: dict[str, Any]) -> Label:
+def read(document: dict[str, Any]) -> WindowLabel:
     """Read a stored label."""
-    return Label.model_validate(document)
+    return WindowLabel.model_validate(document)
 
 
 def _check_cause(place: str, cause: GivenCause, mode: str, row: DiagnosisRow) -> None:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response, Security
 from pydantic import BaseModel, Field
 
 from rca.diagnosis.result import Diagnosis
-from rca.runbook.procedures import Incident, Runbook, runbook
+from rca.runbook.procedures import DiagnosedCause, Runbook, runbook
 from rca.runbook.procedures.pages import markdown
 from rca.runbook.procedures.sources import Platform
 from rca.window.causes import SPECS, CauseOwner
@@ -97,7 +97,7 @@ def show_runbook(
     library = State.of(request).runbooks
     if cause not in library.runbooks:
         raise ProblemError("not-found", f"there is no cause {cause!r}", expected=", ".join(library.runbooks))
-    incident = None if diagnosis is None else Incident.of(_diagnosis(request, diagnosis), cause)
+    incident = None if diagnosis is None else DiagnosedCause.of(_diagnosis(request, diagnosis), cause)
     found = runbook(library, cause, platform=platform, incident=incident)
     content = markdown(found) if accept == _MARKDOWN else found.model_dump_json()
     return Response(content, media_type=accept, headers={"Vary": "Accept"})

@@ -34,7 +34,7 @@ CERTAIN = 5.0
 
 
 @dataclass(frozen=True)
-class Evidence:
+class BootstrapEvidence:
     """Evidence of each column in every bootstrap round.
 
     Attributes
@@ -59,7 +59,7 @@ def gather(
     *,
     seed: int = 0,
     rounds: int = ROUNDS,
-) -> Evidence:
+) -> BootstrapEvidence:
     """Evidence of all columns.
 
     Parameters
@@ -96,7 +96,7 @@ def gather(
         # The part of the size that explains nothing.
         found.append(found[0] * outside(normal, anomalous, target, graph))
         features += WITH_BOTH
-    return Evidence(np.stack(found, axis=-1), features, _candidates(found[0][0], graph, target))
+    return BootstrapEvidence(np.stack(found, axis=-1), features, _candidates(found[0][0], graph, target))
 
 
 def _upstream(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.causal.ranking.evidence import Evidence
+from rca.causal.ranking.evidence import BootstrapEvidence
 
 #: Key of the log-odds that none of the columns is the root cause.
 NOTHING = "nothing"
@@ -38,7 +38,7 @@ WEIGHTS: Mapping[tuple[bool, bool], Mapping[str, float]] = {
 }  # fmt: skip
 
 
-def scores(evidence: Evidence, weights: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
+def scores(evidence: BootstrapEvidence, weights: Mapping[str, float]) -> tuple[FloatArray, FloatArray]:
     """Probability of being the root cause per round and column, and that no column is.
 
     Parameters

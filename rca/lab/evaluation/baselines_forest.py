@@ -16,7 +16,7 @@ from rca.lab.evaluation.answer import Aspect, MethodAnswer, NamedCause
 from rca.lab.evaluation.baseline_inputs import Observed
 from rca.lab.evaluation.judged_rows import HEALTHY
 from rca.robust import nan_mean
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.window.catalogue import channels
 from rca.window.causes import CAUSES, STOP_CAUSES
 from rca.window.window import Window
@@ -63,7 +63,7 @@ def raw_means(observed: Observed) -> FloatArray:
     return clipped
 
 
-def forest_example(window: Window, label: Label) -> ForestExample:
+def forest_example(window: Window, label: WindowLabel) -> ForestExample:
     """Rows and targets of one labelled window, a bounded number of ranks of it."""
     rows = raw_means(Observed.from_window(window))
     blamed = {rank: cause.cause for cause in reversed(label.causes) for rank in cause.ranks}

@@ -12,7 +12,7 @@ from rca.arrays import FloatArray
 from rca.lab.evaluation.intervals import Estimate, bootstrap
 from rca.lab.evaluation.judged_rows import JudgedRow
 from rca.lab.evaluation.scores import onset_step
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.window.times.step_clock import StepClock
 from rca.window.window import Window
 
@@ -20,7 +20,7 @@ from rca.window.window import Window
 MIN_STEPS_BEFORE = 8
 
 
-def detection_delay(window: Window, label: Label, mode_of: Callable[[Window], str]) -> float:
+def detection_delay(window: Window, label: WindowLabel, mode_of: Callable[[Window], str]) -> float:
     """Steps from the onset to the end of the first truncated window with the right failure mode.
 
     In a healthy window the steps are counted from its beginning to the first false alarm.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rca.lab.evaluation.answer import MethodAnswer
-from rca.sources.labels import Label, accepted, unfelt
+from rca.sources.labels import WindowLabel, accepted, unfelt
 from rca.window.causes import UNKNOWN
 
 #: Kinds in the order of a diagnosis; an answer has the first kind that applies.
@@ -24,7 +24,7 @@ KINDS: dict[str, str] = {
 }
 
 
-def kind_of_error(answer: MethodAnswer, label: Label) -> str:
+def kind_of_error(answer: MethodAnswer, label: WindowLabel) -> str:
     """Key of `KINDS`.
 
     "" for a fault without visible effect, and for a method that does not name ranks and causes.
@@ -40,7 +40,7 @@ def kind_of_error(answer: MethodAnswer, label: Label) -> str:
     return _kind_by_ranks(answer, label) or _kind_by_cause(answer, label)
 
 
-def _kind_by_ranks(answer: MethodAnswer, label: Label) -> str:
+def _kind_by_ranks(answer: MethodAnswer, label: WindowLabel) -> str:
     """Kind of a wrong set of ranks; "" if it is right or not known."""
     truth = {rank for cause in label.causes for rank in cause.ranks}
     named = answer.ranks
@@ -55,7 +55,7 @@ def _kind_by_ranks(answer: MethodAnswer, label: Label) -> str:
     return "too many ranks" if truth < named else "too few ranks" if named < truth else "some other ranks"
 
 
-def _kind_by_cause(answer: MethodAnswer, label: Label) -> str:
+def _kind_by_cause(answer: MethodAnswer, label: WindowLabel) -> str:
     first = answer.causes[0] if answer.causes else None
     true = [cause for cause in label.causes if first is not None and first.cause in accepted(cause)]
     if not label.causes or (answer.names_no_cause and any(UNKNOWN in accepted(c) for c in label.causes)):

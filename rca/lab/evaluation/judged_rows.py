@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.scores import Judged, judge
 from rca.lab.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, telemetry_of
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.window.causes import CAUSES
 from rca.window.window import Window
 
@@ -83,7 +83,7 @@ class JudgedRow:
 def judged_row(
     name: str,
     window: Window,
-    label: Label,
+    label: WindowLabel,
     *,
     signals: str,
     method: str,
@@ -115,7 +115,7 @@ def _first_step(window: Window) -> int | None:
     return int(steps.min()) if steps.size else None
 
 
-def _slowdown(label: Label) -> float:
+def _slowdown(label: WindowLabel) -> float:
     impact = (label.model_extra or {}).get("impact")
     return float(impact["ratio"]) if isinstance(impact, dict) and impact.get("ratio") else math.nan
 

@@ -22,7 +22,7 @@ from rca.lab.evaluation.detection_delay import detection_delay
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row, select
 from rca.lab.evaluation.scores import Judged
 from rca.lab.evaluation.signal_sets import restrict
-from rca.sources.labels import Collection, CollectionEntry, Label, read_collection
+from rca.sources.labels import Collection, CollectionEntry, WindowLabel, read_collection
 from rca.window.window import Window
 from rca.workers import HERE, Workers
 
@@ -40,7 +40,7 @@ CHUNK = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """Methods and signals of an evaluation.
 
     Attributes
@@ -83,7 +83,7 @@ class Case:
     """
 
     id: str
-    label: Label
+    label: WindowLabel
     diagnosis: Diagnosis
     rows: tuple[JudgedRow, ...]
 
@@ -97,7 +97,7 @@ class Case:
 class Evaluation:
     """All cases of a collection, in its order."""
 
-    plan: Plan
+    plan: EvaluationPlan
     model: str
     cases: list[Case]
 
@@ -124,7 +124,7 @@ class _Read:
     id: str
     window: Window
     earlier: Window | None
-    label: Label
+    label: WindowLabel
 
     @classmethod
     def of(cls, entry: CollectionEntry) -> _Read:
@@ -135,11 +135,11 @@ class _Read:
 class _Judging:
     """A plan with its bundle loaded."""
 
-    plan: Plan
+    plan: EvaluationPlan
     bundle: Bundle
 
     @classmethod
-    def start(cls, plan: Plan) -> _Judging:
+    def start(cls, plan: EvaluationPlan) -> _Judging:
         return cls(plan, baseline() if plan.bundle is None else Bundle.load(plan.bundle))
 
     def case(self, given: CollectionEntry | _Read) -> Case:
@@ -170,7 +170,9 @@ class _Judging:
                 )
         return Case(read.id, label, diagnoses[0], tuple(rows))
 
-    def _delay(self, window: Window, earlier: Window | None, label: Label, diagnosis: Diagnosis) -> float:
+    def _delay(
+        self, window: Window, earlier: Window | None, label: WindowLabel, diagnosis: Diagnosis
+    ) -> float:
         def mode_of(cut: Window) -> str:
             # The whole window has its diagnosis already.
             if cut is window:
@@ -190,7 +192,7 @@ class _Judging:
 
 def evaluate_collection(
     path: str | PathLike[str],
-    plan: Plan | None = None,
+    plan: EvaluationPlan | None = None,
     *,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
@@ -201,7 +203,7 @@ def evaluate_collection(
     ----------
     path : path
         Folder with ``manifest.json``.
-    plan : Plan, optional
+    plan : EvaluationPlan, optional
         By default the product with all signals.
     workers : Workers
         Without influence on the result.
@@ -211,12 +213,12 @@ def evaluate_collection(
     entries = list(read_collection(path))
     if not entries:
         raise InvalidInput(f"{path}: the collection has no windows")
-    return evaluate_entries(entries, plan or Plan(), workers=workers, progress=progress)
+    return evaluate_entries(entries, plan or EvaluationPlan(), workers=workers, progress=progress)
 
 
 def evaluate_entries(
     entries: list[CollectionEntry],
-    wanted: Plan,
+    wanted: EvaluationPlan,
     *,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,

@@ -9,7 +9,7 @@ import numpy as np
 from rca.diagnosis.result import Diagnosis
 from rca.lab.evaluation.answer import Aspect, MethodAnswer
 from rca.lab.evaluation.error_kinds import kind_of_error
-from rca.sources.labels import Label, LabelledCause, accepted, unfelt
+from rca.sources.labels import LabelledCause, WindowLabel, accepted, unfelt
 from rca.window.causes import UNKNOWN
 
 
@@ -68,7 +68,7 @@ class Judged:
     kind: str = ""
 
 
-def judge(given: Diagnosis | MethodAnswer, label: Label, first_step: int | None = None) -> Judged:
+def judge(given: Diagnosis | MethodAnswer, label: WindowLabel, first_step: int | None = None) -> Judged:
     """Compare one answer with its label.
 
     Parameters
@@ -119,7 +119,7 @@ def judge(given: Diagnosis | MethodAnswer, label: Label, first_step: int | None 
     )
 
 
-def _cause_sets(answer: MethodAnswer, label: Label) -> tuple[float, float]:
+def _cause_sets(answer: MethodAnswer, label: WindowLabel) -> tuple[float, float]:
     """Share of the true stragglers with a true cause in their set, and the mean size of the sets.
 
     A healthy rank that is named as a straggler has no true cause, so it does not count.
@@ -135,7 +135,7 @@ def _cause_sets(answer: MethodAnswer, label: Label) -> tuple[float, float]:
     return (float(np.mean(held)), float(np.mean(sizes))) if held else (np.nan, np.nan)
 
 
-def _position(answer: MethodAnswer, label: Label, *, with_ranks: bool) -> float:
+def _position(answer: MethodAnswer, label: WindowLabel, *, with_ranks: bool) -> float:
     for true in label.causes:
         same_ranks = not with_ranks or answer.ranks == set(true.ranks)
         if UNKNOWN in accepted(true) and answer.names_no_cause and same_ranks:
@@ -160,7 +160,7 @@ def true_seconds(true: LabelledCause) -> float:
     return sum(costs) / len(costs) if costs else 0.0
 
 
-def _seconds_error(answer: MethodAnswer, label: Label) -> float:
+def _seconds_error(answer: MethodAnswer, label: WindowLabel) -> float:
     """Absolute error of the first cause's cost relative to the true cost of the costliest cause."""
     true = _costliest(label)
     if true is None:
@@ -170,7 +170,7 @@ def _seconds_error(answer: MethodAnswer, label: Label) -> float:
     return abs(max(found, default=0.0) - seconds) / seconds
 
 
-def _cost_interval(answer: MethodAnswer, label: Label) -> tuple[float, float]:
+def _cost_interval(answer: MethodAnswer, label: WindowLabel) -> tuple[float, float]:
     """Whether the interval of the costliest cause contains its true cost; its relative width."""
     true = _costliest(label)
     if true is None:
@@ -183,17 +183,17 @@ def _cost_interval(answer: MethodAnswer, label: Label) -> tuple[float, float]:
     return np.nan, np.nan
 
 
-def _costliest(label: Label) -> LabelledCause | None:
+def _costliest(label: WindowLabel) -> LabelledCause | None:
     known = [cause for cause in label.causes if true_seconds(cause)]
     return max(known, key=true_seconds, default=None)
 
 
-def onset_step(label: Label) -> int | None:
+def onset_step(label: WindowLabel) -> int | None:
     """First step in which any labelled cause acts; None if the label has no step."""
     return min((cause.first_step for cause in label.causes if cause.first_step is not None), default=None)
 
 
-def _onset_error(answer: MethodAnswer, label: Label, first_step: int | None) -> float:
+def _onset_error(answer: MethodAnswer, label: WindowLabel, first_step: int | None) -> float:
     true = onset_step(label)
     if first_step is None or true is None or true <= first_step:
         return np.nan

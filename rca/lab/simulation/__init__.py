@@ -13,7 +13,7 @@ from rca.lab.simulation.faults.shared import leaf_fault, pcie_switch_fault, rail
 from rca.lab.simulation.healthy_job import Benign, Fleet, HarmlessSignal, Workload
 from rca.lab.simulation.mechanisms import MECHANISMS, sample_second
 from rca.lab.simulation.sampling import sample_scenario
-from rca.lab.simulation.scenario import Fault, PhaseAccounting, Scenario, Telemetry
+from rca.lab.simulation.scenario import Fault, PhaseAccounting, SimulationScenario, Telemetry
 from rca.lab.simulation.wiring import Wiring
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "HarmlessSignal",
     "LabelledWindow",
     "PhaseAccounting",
-    "Scenario",
+    "SimulationScenario",
     "Telemetry",
     "Wiring",
     "Workload",

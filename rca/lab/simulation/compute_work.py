@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.lab.simulation.healthy_job import Workload
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 TOKENS_PER_SAMPLE = 8192.0
 MEAN_LENGTH = 2048.0
@@ -23,7 +23,7 @@ MAX_DEVIATIONS = 2.5
 _GRID = np.linspace(0.0, 2.5, 501)
 
 
-def work_over_time(scenario: Scenario) -> FloatArray:
+def work_over_time(scenario: SimulationScenario) -> FloatArray:
     """Compute of all ranks relative to the job's first steps, shape (n_steps,)."""
     benign, steps = scenario.benign, np.arange(scenario.n_steps)
     if benign.shift_step is None:
@@ -32,7 +32,7 @@ def work_over_time(scenario: Scenario) -> FloatArray:
     return np.asarray(1 + (benign.shift_factor - 1) * done)
 
 
-def inputs_over_time(scenario: Scenario) -> FloatArray:
+def inputs_over_time(scenario: SimulationScenario) -> FloatArray:
     """Input of all ranks relative to the job's first steps, (n_steps,); ones without a change of input."""
     counted = scenario.benign.shift_counted != "nothing"
     return work_over_time(scenario) if counted else np.ones(scenario.n_steps)
@@ -51,7 +51,7 @@ class Lengths:
         return np.asarray((1 - share) * self.tokens + share * self.squares)
 
 
-def microbatches_apart(scenario: Scenario) -> int:
+def microbatches_apart(scenario: SimulationScenario) -> int:
     """Number of microbatches with a length of their own: only a pipeline overlaps them."""
     return scenario.workload.microbatches if scenario.parallelism.pipeline > 1 else 1
 
@@ -75,7 +75,7 @@ def _sequences(workload: Workload) -> int:
     return max(workload.samples_per_step, workload.microbatches)
 
 
-def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) -> Lengths | None:
+def drawn_lengths(scenario: SimulationScenario, spread: FloatArray, standard: FloatArray) -> Lengths | None:
     """Lengths from standard normals; None where all sequences are alike.
 
     Parameters
@@ -94,7 +94,7 @@ def drawn_lengths(scenario: Scenario, spread: FloatArray, standard: FloatArray) 
     return Lengths(_lognormal(np.log1p(np.expm1(variance) / each), standard), squares)
 
 
-def compute_parts(scenario: Scenario, lengths: Lengths | None) -> tuple[FloatArray, FloatArray]:
+def compute_parts(scenario: SimulationScenario, lengths: Lengths | None) -> tuple[FloatArray, FloatArray]:
     """Work of each replica's step relative to the usual, and how its microbatches share it.
 
     Returns
@@ -111,7 +111,7 @@ def compute_parts(scenario: Scenario, lengths: Lengths | None) -> tuple[FloatArr
     return total.T / shape[1], work / total[:, None]
 
 
-def stage_work(scenario: Scenario, extra: FloatArray) -> FloatArray:
+def stage_work(scenario: SimulationScenario, extra: FloatArray) -> FloatArray:
     """Compute of each stage relative to an even share of whole and balanced layers, (n_stages, n_steps).
 
     Parameters
@@ -131,7 +131,7 @@ def stage_work(scenario: Scenario, extra: FloatArray) -> FloatArray:
     return np.asarray(share[:, None] * (1 + extra))
 
 
-def load_columns(scenario: Scenario, lengths: Lengths | None) -> dict[str, FloatArray]:
+def load_columns(scenario: SimulationScenario, lengths: Lengths | None) -> dict[str, FloatArray]:
     """Samples, tokens and squared lengths of every rank and step, as a data loader counts them."""
     samples = float(max(1, scenario.workload.samples_per_step))
     usual = TOKENS_PER_SAMPLE * samples

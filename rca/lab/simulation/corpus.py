@@ -12,8 +12,8 @@ from rca.lab.simulation.engine import LabelledWindow, simulate
 from rca.lab.simulation.mechanisms import sample_second
 from rca.lab.simulation.mechanisms.parts import changed
 from rca.lab.simulation.sampling import sample_scenario
-from rca.lab.simulation.scenario import CorpusVersion, Scenario
-from rca.sources.labels import Label
+from rca.lab.simulation.scenario import CorpusVersion, SimulationScenario
+from rca.sources.labels import WindowLabel
 from rca.window.window import Window
 from rca.workers import HERE, Workers
 
@@ -31,7 +31,7 @@ def sampled(
     *,
     cause: str | None = None,
     mechanism: str | None = None,
-) -> Scenario:
+) -> SimulationScenario:
     """Draw a scenario of a version of the corpus.
 
     Parameters
@@ -57,14 +57,14 @@ def sampled(
 
 def simulated_window(
     seed: int, version: CorpusVersion = TRAINED_VERSION, *, with_steps: bool = False
-) -> tuple[Window, Label]:
+) -> tuple[Window, WindowLabel]:
     """The window of a seed's scenario, and its label; `with_steps` adds the steps that a window may lack."""
     scenario = sampled(np.random.default_rng(seed), version)
     labelled = simulate_with_steps(scenario) if with_steps else simulate(scenario)
-    return labelled.window, Label.model_validate(labelled.label)
+    return labelled.window, WindowLabel.model_validate(labelled.label)
 
 
-def simulate_with_steps(scenario: Scenario) -> LabelledWindow:
+def simulate_with_steps(scenario: SimulationScenario) -> LabelledWindow:
     """Simulate one window, with the steps that its telemetry may lack: features need them."""
     labelled = simulate(scenario)
     if labelled.window.steps.num_rows:

@@ -17,7 +17,7 @@ from rca.lab.simulation.label import Label, label_of
 from rca.lab.simulation.noise import Noise, draw_noise
 from rca.lab.simulation.phase_accounting import needs_ends
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.lab.simulation.scraping import MetricsScraper
 from rca.lab.simulation.timing import Timing, run_steps
 from rca.window.job import Job, RankPlace
@@ -33,10 +33,10 @@ class LabelledWindow:
 
     window: Window
     label: Label
-    scenario: Scenario
+    scenario: SimulationScenario
 
 
-def simulate(scenario: Scenario) -> LabelledWindow:
+def simulate(scenario: SimulationScenario) -> LabelledWindow:
     """Simulate one window; the same scenario always gives the same one.
 
     A window whose faults cost less than 5 % of a step is labelled healthy, with a note. The label's
@@ -70,7 +70,7 @@ def simulate(scenario: Scenario) -> LabelledWindow:
     return LabelledWindow(window, label_of(scenario, noise, timing, node_names), scenario)
 
 
-def node_labels(scenario: Scenario) -> list[str]:
+def node_labels(scenario: SimulationScenario) -> list[str]:
     """Names of the nodes, in the style of the dialect."""
     if scenario.dialect == "cpu_testbed":
         return [f"node-{index}" for index in range(scenario.n_nodes)]
@@ -78,7 +78,7 @@ def node_labels(scenario: Scenario) -> list[str]:
     return [style.format(index + scenario.seed % 7) for index in range(scenario.n_nodes)]
 
 
-def _load(scenario: Scenario, resources: Resources, noise: Noise) -> dict[str, FloatArray]:
+def _load(scenario: SimulationScenario, resources: Resources, noise: Noise) -> dict[str, FloatArray]:
     telemetry = scenario.telemetry
     if not telemetry.load_columns and not telemetry.samples_counted:
         return {}
@@ -95,7 +95,7 @@ def _edges(timing: Timing, run_end: RunEnd) -> FloatArray:
     return np.append(starts, last)
 
 
-def _hardware(scenario: Scenario, rank: int, *, named: bool) -> dict[str, str]:
+def _hardware(scenario: SimulationScenario, rank: int, *, named: bool) -> dict[str, str]:
     """Switches and adapter of a rank; empty without a wiring or names of nodes."""
     if scenario.wiring is None or not named:
         return {}
@@ -103,7 +103,7 @@ def _hardware(scenario: Scenario, rank: int, *, named: bool) -> dict[str, str]:
     return scenario.wiring.columns(node, gpu, scenario.ranks_per_node)
 
 
-def _job(scenario: Scenario, run_end: RunEnd, node_names: list[str] | None) -> Job:
+def _job(scenario: SimulationScenario, run_end: RunEnd, node_names: list[str] | None) -> Job:
     ranks = None
     if scenario.telemetry.list_ranks:
         ranks = tuple(

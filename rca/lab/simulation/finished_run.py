@@ -11,7 +11,7 @@ from rca.arrays import FloatArray, IntArray
 from rca.lab.simulation.resource_costs import launch_gap_ratio
 from rca.lab.simulation.resources import COLLECTIVE, GANG_STOPS, Resources, Stop
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.lab.simulation.timing import Timing
 
 # Share of crashes that peers do not notice: no connection breaks, and the device's collective never ends.
@@ -47,7 +47,9 @@ class RunEnd:
     gave_up: float | None = None
 
 
-def run_end_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np.random.Generator) -> RunEnd:
+def run_end_of(
+    scenario: SimulationScenario, resources: Resources, timing: Timing, rng: np.random.Generator
+) -> RunEnd:
     """Draw when the window and the processes end."""
     typical = float(np.median(timing.step_seconds))
     ends = timing.start + timing.phases["step_seconds"]
@@ -90,7 +92,12 @@ def run_end_of(scenario: Scenario, resources: Resources, timing: Timing, rng: np
 
 
 def _gang_end(
-    scenario: Scenario, stop: Stop, begun: float, typical: float, last: float, rng: np.random.Generator
+    scenario: SimulationScenario,
+    stop: Stop,
+    begun: float,
+    typical: float,
+    last: float,
+    rng: np.random.Generator,
 ) -> RunEnd:
     """The stopped ranks end first; all others notice it within seconds to a minute, and end as well."""
     failed = begun + 0.5 * typical
@@ -122,7 +129,7 @@ class FinishedRun:
         The window's end.
     """
 
-    scenario: Scenario
+    scenario: SimulationScenario
     resources: Resources
     timing: Timing
     edges: FloatArray

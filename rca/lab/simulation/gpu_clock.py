@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from rca.arrays import FloatArray
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 AMBIENT_DEGREES, WORKING_DEGREES, THROTTLE_DEGREES = 30.0, 68.0, 80.0
 """Degrees Celsius: air, a healthy GPU under load, where the controller starts to lower the clock."""
@@ -40,7 +40,7 @@ def power_at(clock: npt.ArrayLike) -> FloatArray:
     return np.asarray(IDLE_POWER + (1 - IDLE_POWER) * np.asarray(clock, dtype=np.float64))
 
 
-def apply_clock_limits(resources: Resources, scenario: Scenario) -> None:
+def apply_clock_limits(resources: Resources, scenario: SimulationScenario) -> None:
     """Apply the clock controllers of all GPUs to the resources, in place.
 
     Steps count with their healthy length, and GPUs as always loaded. Exporters show waiting GPUs cooler.
@@ -59,7 +59,7 @@ def apply_clock_limits(resources: Resources, scenario: Scenario) -> None:
 
 
 def _clock_and_heat(
-    cooling: FloatArray, ceiling: FloatArray, scenario: Scenario
+    cooling: FloatArray, ceiling: FloatArray, scenario: SimulationScenario
 ) -> tuple[FloatArray, FloatArray]:
     """Clock, and degrees above the working temperature; the window begins in a steady state."""
     from rca.lab.simulation.kernels import heat_trajectory

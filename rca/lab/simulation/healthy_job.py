@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from rca.frozen import Frozen
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Index = Annotated[int, Field(ge=0)]
-
-
-class Frozen(BaseModel):
-    """Immutable data that refuses unknown fields."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Workload(Frozen):

@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.lab.simulation.faults import FAULTS, apply_faults
 from rca.lab.simulation.noise import Noise, draw_noise
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 from rca.lab.simulation.timing import run_steps
 
 #: Least slowdown that users would see.
@@ -29,7 +29,7 @@ class Runs:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: SimulationScenario,
         noise: Noise,
         *,
         actual: FloatArray | None = None,
@@ -109,7 +109,9 @@ def total_impact(runs: Runs) -> dict[str, Any] | None:
     return {"step_before_s": before, "step_during_s": during, "ratio": during / before, "visible": visible}
 
 
-def slowdown(scenario: Scenario, noise: Noise | None = None, *, calm: FloatArray | None = None) -> float:
+def slowdown(
+    scenario: SimulationScenario, noise: Noise | None = None, *, calm: FloatArray | None = None
+) -> float:
     """Ratio of the mean step time with the scenario's faults to that without, in the steps where they act.
 
     Pass `noise`, and the step times `calm` without faults, if they are known: faults do not change them.
@@ -119,20 +121,20 @@ def slowdown(scenario: Scenario, noise: Noise | None = None, *, calm: FloatArray
     return 1.0 if impact is None else float(impact["ratio"])
 
 
-def stop_step_of(scenario: Scenario) -> int | None:
+def stop_step_of(scenario: SimulationScenario) -> int | None:
     """First step that a stopping fault does not let end; None if the job does not stop."""
     stops = [fault.first_step for fault in scenario.faults if FAULTS[fault.cause].straggler_type is None]
     return min(stops, default=None)
 
 
-def _counted(scenario: Scenario) -> tuple[int, int]:
+def _counted(scenario: SimulationScenario) -> tuple[int, int]:
     """First and past-the-last step of the averages of costs."""
     first, end = scenario.steps_with_rows(stop_step_of(scenario))
     end = max(end, 1)
     return min(max(first, scenario.benign.warmup_steps), end - 1), end
 
 
-def _acting(fault: Fault, scenario: Scenario) -> IntArray:
+def _acting(fault: Fault, scenario: SimulationScenario) -> IntArray:
     first, end = _counted(scenario)
     last = scenario.n_steps - 1 if fault.last_step is None else fault.last_step
     steps = np.arange(max(first, fault.first_step), min(end, last + 1))

@@ -18,7 +18,7 @@ from rca.lab.simulation.phase_accounting import (
 )
 from rca.lab.simulation.resources import COLLECTIVE, GANG_STOPS, Resources, Stop
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.lab.simulation.timing import Timing, job_plan
 from rca.whatif.optypes import NAMES
 from rca.window.schema import EVENTS, OPS, PHASES
@@ -58,7 +58,7 @@ REASON_SHARE = 0.75
 
 
 def steps_table(
-    scenario: Scenario,
+    scenario: SimulationScenario,
     resources: Resources,
     timing: Timing,
     run_end: RunEnd,
@@ -99,7 +99,7 @@ def steps_table(
 
 
 def _interrupted_step(
-    scenario: Scenario,
+    scenario: SimulationScenario,
     resources: Resources,
     columns: dict[str, FloatArray],
     present: BoolArray,
@@ -143,7 +143,7 @@ def _cut_step(start: FloatArray, run_end: RunEnd, columns: dict[str, FloatArray]
         columns[name][unfinished, step] = np.nan
 
 
-def _drop_hidden(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+def _drop_hidden(scenario: SimulationScenario, columns: dict[str, FloatArray]) -> None:
     telemetry = scenario.telemetry
     if telemetry.visibility == "minimal":
         hidden = [name for name in columns if name not in STEPS_ONLY]
@@ -165,13 +165,13 @@ def _drop_hidden(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
             columns[name][rank] = np.nan
 
 
-def clock_errors(scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+def clock_errors(scenario: SimulationScenario, rng: np.random.Generator) -> FloatArray:
     """Error of each rank's clock, shape (n_ranks,), seconds; the ranks of a node share it."""
     error = rng.normal(0, 1, scenario.n_nodes) * scenario.telemetry.clock_skew_seconds
     return np.asarray(error[np.arange(scenario.world_size) // scenario.ranks_per_node])
 
 
-def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: FloatArray) -> pa.Table:
+def ops_table(scenario: SimulationScenario, timing: Timing, n_run: int, clock_error: FloatArray) -> pa.Table:
     """Build the ``ops`` table of the completed steps, with the first rank of each tensor group.
 
     Parameters
@@ -208,7 +208,7 @@ def ops_table(scenario: Scenario, timing: Timing, n_run: int, clock_error: Float
 
 
 def events_table(
-    scenario: Scenario,
+    scenario: SimulationScenario,
     resources: Resources,
     run_end: RunEnd,
     node_names: Sequence[str] | None,
@@ -247,7 +247,7 @@ def _event(time: float, rank: int | None, kind: str, code: str | None, message: 
 
 
 def _ending(
-    scenario: Scenario, resources: Resources, run_end: RunEnd, rng: np.random.Generator
+    scenario: SimulationScenario, resources: Resources, run_end: RunEnd, rng: np.random.Generator
 ) -> list[Event]:
     stop = resources.stop
     if stop is None:
@@ -257,18 +257,20 @@ def _ending(
     )
 
 
-def _finished(scenario: Scenario, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+def _finished(scenario: SimulationScenario, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     if scenario.telemetry.ending != "finished" or rng.random() >= 0.6:
         return []
     ranks = range(scenario.world_size)
     return [_event(run_end.process_end[rank], rank, "process_exit", "0", "exited") for rank in ranks]
 
 
-def _hung(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+def _hung(scenario: SimulationScenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     return _waited_for(stop.ranks, float(run_end.still_from or 0.0), scenario, run_end, rng)
 
 
-def _crashed(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+def _crashed(
+    scenario: SimulationScenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator
+) -> list[Event]:
     events: list[Event] = []
     rank, died = stop.ranks[0], float(run_end.process_end[stop.ranks[0]])
     if stop.variant in GANG_STOPS:
@@ -293,7 +295,7 @@ def _crashed(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Gen
     return events
 
 
-def _gang(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
+def _gang(scenario: SimulationScenario, stop: Stop, run_end: RunEnd, rng: np.random.Generator) -> list[Event]:
     """Exits of all ranks with the same code; the first one mostly has a reason."""
     first, code = stop.ranks[0], str(rng.choice(GANG_CODES))
     died = float(run_end.process_end[first])
@@ -308,7 +310,11 @@ def _gang(scenario: Scenario, stop: Stop, run_end: RunEnd, rng: np.random.Genera
 
 
 def _waited_for(
-    missing: Sequence[int], since: float, scenario: Scenario, run_end: RunEnd, rng: np.random.Generator
+    missing: Sequence[int],
+    since: float,
+    scenario: SimulationScenario,
+    run_end: RunEnd,
+    rng: np.random.Generator,
 ) -> list[Event]:
     """Events of a wait; they do not differ between hung and ended ranks."""
     events: list[Event] = []
@@ -331,7 +337,7 @@ def _waited_for(
     ]
 
 
-def _memory_errors(scenario: Scenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
+def _memory_errors(scenario: SimulationScenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
     """Driver events of failing memory: errors contained, rows remapped, many errors corrected."""
     events = []
     for fault in scenario.faults:
@@ -342,7 +348,7 @@ def _memory_errors(scenario: Scenario, rng: np.random.Generator, run_end: RunEnd
     return events
 
 
-def _corrected_errors(scenario: Scenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
+def _corrected_errors(scenario: SimulationScenario, rng: np.random.Generator, run_end: RunEnd) -> list[Event]:
     """Corrected errors of healthy memory, which some drivers log at any time."""
     events = []
     for signal in scenario.benign.harmless:

@@ -16,7 +16,7 @@ from rca.lab.simulation.faults.kind import variant_of
 from rca.lab.simulation.impact import VISIBLE_SLOWDOWN, Runs, impacts, stop_step_of, total_impact
 from rca.lab.simulation.noise import Noise
 from rca.lab.simulation.phase_accounting import columns_not_timed
-from rca.lab.simulation.scenario import HARDLY_VISIBLE, Fault, Scenario
+from rca.lab.simulation.scenario import HARDLY_VISIBLE, Fault, SimulationScenario
 from rca.lab.simulation.timing import Timing
 from rca.window.causes import UNKNOWN, pattern_of
 
@@ -46,7 +46,9 @@ INDISTINGUISHABLE: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {
 }
 
 
-def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Sequence[str] | None) -> Label:
+def label_of(
+    scenario: SimulationScenario, noise: Noise, timing: Timing, node_names: Sequence[str] | None
+) -> Label:
     """Label of a simulated window; `node_names` is None where the window names no nodes."""
     runs = Runs(scenario, noise, actual=timing.step_seconds)
     costs = impacts(runs)
@@ -78,7 +80,7 @@ def label_of(scenario: Scenario, noise: Noise, timing: Timing, node_names: Seque
 
 
 def _cause(
-    fault: Fault, cost: dict[str, float], scenario: Scenario, node_names: Sequence[str] | None
+    fault: Fault, cost: dict[str, float], scenario: SimulationScenario, node_names: Sequence[str] | None
 ) -> dict[str, Any]:
     fail_stop = FAULTS[fault.cause].straggler_type is None
     nodes = sorted({rank // scenario.ranks_per_node for rank in fault.ranks} | set(fault.nodes))
@@ -99,14 +101,14 @@ def _cause(
     }
 
 
-def _whose_processes(fault: Fault, scenario: Scenario) -> dict[str, str]:
+def _whose_processes(fault: Fault, scenario: SimulationScenario) -> dict[str, str]:
     """Whose processes take the CPUs: of strangers, or of the job itself."""
     if fault.cause != "cpu_contention" or scenario.corpus == 1:
         return {}
     return {"processes": "own" if fault.variant in OWN_PROCESSES else "others"}
 
 
-def _shared(fault: Fault, scenario: Scenario) -> dict[str, dict[str, str]]:
+def _shared(fault: Fault, scenario: SimulationScenario) -> dict[str, dict[str, str]]:
     """The part of the wiring that a fault is of; empty if it is of none."""
     if scenario.wiring is None or not fault.ranks:
         return {}
@@ -135,7 +137,7 @@ def _type(fault: Fault) -> str | None:
     )
 
 
-def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
+def _accepted(fault: Fault, scenario: SimulationScenario) -> list[str]:
     """List the cause, and the causes that this window's telemetry cannot separate from it."""
     telemetry = scenario.telemetry
     seen = set(telemetry.exporters)
@@ -155,7 +157,7 @@ def _accepted(fault: Fault, scenario: Scenario) -> list[str]:
     return accepted
 
 
-def _alike_by_variant(fault: Fault, scenario: Scenario, seen: Set[str]) -> tuple[str, ...]:
+def _alike_by_variant(fault: Fault, scenario: SimulationScenario, seen: Set[str]) -> tuple[str, ...]:
     """Further causes that the later variants of faults cannot be separated from."""
     hidden = {*scenario.telemetry.missing_phases, *columns_not_timed(scenario.telemetry.phase_accounting)}
     if fault.cause == "checkpoint_stall" and fault.seconds is not None and "checkpoint_seconds" in hidden:
@@ -168,14 +170,14 @@ def _alike_by_variant(fault: Fault, scenario: Scenario, seen: Set[str]) -> tuple
     return ("nic_degradation", "hang") if fault.variant == "link" else ()
 
 
-def _pattern(fault: Fault, scenario: Scenario) -> str:
+def _pattern(fault: Fault, scenario: SimulationScenario) -> str:
     if fault.variant == "older":
         return "deterministic"
     _, end = scenario.steps_with_rows(stop_step_of(scenario))
     return pattern_of(fault.cause, ends_inside=fault.last_step is not None and fault.last_step < end - 1)
 
 
-def _notes(scenario: Scenario, hidden: Sequence[Fault]) -> str:
+def _notes(scenario: SimulationScenario, hidden: Sequence[Fault]) -> str:
     injected = ", ".join(f"{fault.cause}/{fault.variant or 'default'}" for fault in scenario.faults)
     text = f"{scenario.dialect}: {injected or 'nothing injected'}"
     if hidden:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.lab.simulation.finished_run import FinishedRun
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ MODELS: tuple[GpuModel, ...] = (
 )
 
 
-def gpu_attribute(scenario: Scenario, attribute: str) -> FloatArray:
+def gpu_attribute(scenario: SimulationScenario, attribute: str) -> FloatArray:
     """One attribute of every rank's GPU model, shape (n_ranks, 1); without a listed fleet all are alike."""
     nodes = scenario.fleet.models or (scenario.seed,) * scenario.n_nodes
     by_node = np.array([getattr(MODELS[model % len(MODELS)], attribute) for model in nodes])

@@ -9,7 +9,7 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.lab.simulation.compute_work import microbatches_apart, work_over_time
 from rca.lab.simulation.healthy_job import LongStall
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 # Steps in which a starting job settles.
 SETTLING_STEPS = 10.0
@@ -68,7 +68,7 @@ class Noise:
     place: IntArray
 
 
-def draw_noise(scenario: Scenario) -> Noise:
+def draw_noise(scenario: SimulationScenario) -> Noise:
     """Noise of one scenario; depends on its seed and benign settings, never on its faults."""
     rng = np.random.default_rng([scenario.seed, 0])
     benign = scenario.benign
@@ -102,7 +102,7 @@ def draw_noise(scenario: Scenario) -> Noise:
     )
 
 
-def _kernels(rng: np.random.Generator, scenario: Scenario) -> tuple[FloatArray, FloatArray]:
+def _kernels(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[FloatArray, FloatArray]:
     """Factors on forward and backward: lasting differences of ranks, and what varies from step to step."""
     benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
     lasting = rng.normal(0, benign.rank_offset, (shape[0], 1))
@@ -121,13 +121,13 @@ def _ends(rng: np.random.Generator, sigma: float, shape: tuple[int, int]) -> Flo
     return np.exp(rng.normal(0, 0.6 * sigma, (shape[0], 1)) + rng.normal(0, sigma, shape))
 
 
-def _settling(scenario: Scenario) -> FloatArray:
+def _settling(scenario: SimulationScenario) -> FloatArray:
     """Factors on the first steps, in which caches and TCP windows fill, (n_steps,)."""
     fading = np.exp(-np.arange(scenario.n_steps) / SETTLING_STEPS)
     return np.asarray(1 + scenario.benign.settling * fading)
 
 
-def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+def _hiccups(rng: np.random.Generator, scenario: SimulationScenario) -> FloatArray:
     """Seconds of single stalls, (n_ranks, n_steps); some hosts have more of them than others."""
     benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
     often = np.exp(rng.normal(-0.5 * benign.hiccup_spread**2, benign.hiccup_spread, (shape[0], 1)))
@@ -137,7 +137,7 @@ def _hiccups(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     return np.where(hit, scenario.workload.step_seconds * length, 0.0)
 
 
-def _stalls(scenario: Scenario, events: tuple[LongStall, ...]) -> FloatArray:
+def _stalls(scenario: SimulationScenario, events: tuple[LongStall, ...]) -> FloatArray:
     """Seconds of the job's few long stalls of a kind."""
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
     for event in events:
@@ -145,7 +145,7 @@ def _stalls(scenario: Scenario, events: tuple[LongStall, ...]) -> FloatArray:
     return seconds
 
 
-def _sends(rng: np.random.Generator, scenario: Scenario, apart: int) -> FloatArray:
+def _sends(rng: np.random.Generator, scenario: SimulationScenario, apart: int) -> FloatArray:
     sigma, shape = scenario.benign.p2p_noise, (scenario.n_steps, apart, scenario.replicas)
     if sigma == 0 or scenario.parallelism.pipeline == 1:
         return np.ones(shape)
@@ -170,14 +170,14 @@ def _autoregressive(
     return np.asarray(drawn)
 
 
-def _job_factor(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+def _job_factor(rng: np.random.Generator, scenario: SimulationScenario) -> FloatArray:
     steps = np.arange(scenario.n_steps)
     phase, periods = rng.uniform(0, 2 * np.pi), rng.uniform(0.3, 2.0)
     drift = scenario.benign.drift * np.sin(phase + 2 * np.pi * periods * steps / scenario.n_steps)
     return np.asarray((1 + drift) * work_over_time(scenario))
 
 
-def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+def _warmup(rng: np.random.Generator, scenario: SimulationScenario) -> FloatArray:
     """Extra seconds of the first steps, (n_ranks, n_steps): they compile, allocate and connect."""
     benign = scenario.benign
     seconds = np.zeros((scenario.world_size, scenario.n_steps))
@@ -187,7 +187,7 @@ def _warmup(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
     return seconds
 
 
-def _slow_steps(rng: np.random.Generator, scenario: Scenario) -> FloatArray:
+def _slow_steps(rng: np.random.Generator, scenario: SimulationScenario) -> FloatArray:
     benign, shape = scenario.benign, (scenario.world_size, scenario.n_steps)
     if not benign.slow_step_every:
         return np.zeros(shape)

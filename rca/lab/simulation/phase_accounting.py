@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.lab.simulation.scenario import PhaseAccounting, Scenario
+from rca.lab.simulation.scenario import PhaseAccounting, SimulationScenario
 from rca.lab.simulation.timing import Timing, job_plan
 from rca.whatif.optypes import BACKWARD
 
@@ -51,7 +51,7 @@ class AccountedPhases(NamedTuple):
     start: FloatArray
 
 
-def accounted_phases(scenario: Scenario, timing: Timing) -> AccountedPhases:
+def accounted_phases(scenario: SimulationScenario, timing: Timing) -> AccountedPhases:
     """Return the phases of a run as the scenario's trainer times them."""
     phase_accounting = scenario.telemetry.phase_accounting
     columns = {name: values.copy() for name, values in timing.phases.items()}
@@ -103,7 +103,7 @@ def phases_holding(name: str, phase_accounting: PhaseAccounting) -> tuple[str, .
     return (name, *(container for held, container in _inputs_elsewhere(phase_accounting) if held == name))
 
 
-def needs_ends(scenario: Scenario) -> bool:
+def needs_ends(scenario: SimulationScenario) -> bool:
     """Whether the accounting needs the ends of single operations."""
     return scenario.telemetry.phase_accounting.bubbles_in != "waiting"
 
@@ -123,7 +123,9 @@ def _move_inputs(phase_accounting: PhaseAccounting, columns: dict[str, FloatArra
         columns[held] = np.zeros_like(columns[held])
 
 
-def _move_pipeline_bubbles(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> None:
+def _move_pipeline_bubbles(
+    scenario: SimulationScenario, timing: Timing, columns: dict[str, FloatArray]
+) -> None:
     """Keep only the waiting for other replicas in the waiting column."""
     waited = np.minimum(columns[WAIT], _exchange_wait(scenario, timing))
     if scenario.telemetry.phase_accounting.bubbles_in == "backward":
@@ -143,7 +145,7 @@ def _move_exchange(phase_accounting: PhaseAccounting, timing: Timing, columns: d
         columns[name] = np.zeros_like(columns[name])
 
 
-def _share_batch(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> None:
+def _share_batch(scenario: SimulationScenario, timing: Timing, columns: dict[str, FloatArray]) -> None:
     """One rank of a tensor group loads for all: no rank has the batch before the last one needs it."""
     loaded = timing.start + columns["data_loading_seconds"]
     late = np.minimum(_of_group(scenario, loaded) - loaded, columns[WAIT])
@@ -151,7 +153,7 @@ def _share_batch(scenario: Scenario, timing: Timing, columns: dict[str, FloatArr
     columns[WAIT] -= late
 
 
-def _lock_step(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+def _lock_step(scenario: SimulationScenario, columns: dict[str, FloatArray]) -> None:
     """A tensor group's collectives lie within forward and backward: all ranks take as long as the slowest."""
     for name in ("forward_seconds", "backward_seconds"):
         longer = np.minimum(_of_group(scenario, columns[name]) - columns[name], columns[WAIT])
@@ -171,7 +173,7 @@ def _meet_in_layers(timing: Timing, columns: dict[str, FloatArray]) -> None:
     columns["backward_seconds"] += columns["communication_seconds"] - early - gathered
 
 
-def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
+def _skew_transfers(scenario: SimulationScenario, columns: dict[str, FloatArray]) -> None:
     """Count part of some ranks' transfers as waiting: they are in the collective, and data comes later.
 
     One rank of each exchange receives its data first and counts nothing as waiting.
@@ -188,7 +190,7 @@ def _skew_transfers(scenario: Scenario, columns: dict[str, FloatArray]) -> None:
     columns[TRANSFER] *= 1 - moved[:, None]
 
 
-def _exchanges(scenario: Scenario) -> IntArray:
+def _exchanges(scenario: SimulationScenario) -> IntArray:
     """Ranks that exchange with each other, one group per column, shape (n_replicas, n_groups)."""
     sizes = scenario.parallelism
     ranks = np.arange(scenario.world_size).reshape(sizes.pipeline, scenario.replicas, sizes.tensor)
@@ -207,14 +209,14 @@ def _behind_sender(rng: np.random.Generator, node: IntArray) -> FloatArray:
     return np.where(sends, 0.0, rng.uniform(0.6, 1.0, node.shape))
 
 
-def _of_group(scenario: Scenario, values: FloatArray) -> FloatArray:
+def _of_group(scenario: SimulationScenario, values: FloatArray) -> FloatArray:
     """Largest value of each tensor group, for each of its ranks."""
     width = scenario.parallelism.tensor
     grouped = values.reshape(-1, width, values.shape[1]).max(axis=1)
     return np.repeat(grouped, width, axis=0)
 
 
-def _exchange_wait(scenario: Scenario, timing: Timing) -> FloatArray:
+def _exchange_wait(scenario: SimulationScenario, timing: Timing) -> FloatArray:
     """Seconds of waiting for the last replica after all own microbatches, without the pipeline's bubbles."""
     plan, ends = job_plan(scenario), timing.replay.ends
     if ends is None:
@@ -229,7 +231,9 @@ def _exchange_wait(scenario: Scenario, timing: Timing) -> FloatArray:
     return np.repeat(wait.reshape(-1, wait.shape[2]), scenario.parallelism.tensor, axis=0)
 
 
-def account_launches(scenario: Scenario, timing: Timing, columns: dict[str, FloatArray]) -> FloatArray:
+def account_launches(
+    scenario: SimulationScenario, timing: Timing, columns: dict[str, FloatArray]
+) -> FloatArray:
     """Move time on the device to the phase in which the host waits for it, in place.
 
     Returns
@@ -254,7 +258,7 @@ def account_launches(scenario: Scenario, timing: Timing, columns: dict[str, Floa
 
 
 def _take_from_launches(
-    scenario: Scenario, timing: Timing, name: str, columns: dict[str, FloatArray]
+    scenario: SimulationScenario, timing: Timing, name: str, columns: dict[str, FloatArray]
 ) -> FloatArray:
     """Subtract the device time after a phase's launches from the phase; seconds, (n_ranks, n_steps)."""
     spent, hosted = columns[name], timing.hosted.get(name, 0.0)

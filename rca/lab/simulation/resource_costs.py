@@ -12,7 +12,7 @@ from rca.arrays import FloatArray
 from rca.lab.simulation.compute_work import inputs_over_time
 from rca.lab.simulation.noise import Noise
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 BETWEEN = "between steps"
 HOST_PHASES = ("data_loading", "host_to_device", "forward", "backward", "optimizer", BETWEEN)
@@ -33,7 +33,7 @@ GAP_SHARES_GPU = {
 }  # fmt: skip
 
 
-def launch_gap_ratio(scenario: Scenario, resources: Resources) -> FloatArray:
+def launch_gap_ratio(scenario: SimulationScenario, resources: Resources) -> FloatArray:
     """Launch time added by run-queue waiting, in units of the unhindered launch time, (n_ranks, n_steps).
 
     A host that waits a share ``w`` of its runnable time needs ``1 / (1 - w)`` as long.
@@ -42,7 +42,9 @@ def launch_gap_ratio(scenario: Scenario, resources: Resources) -> FloatArray:
     return np.maximum(1 / (1 - np.minimum(resources.run_queue, 0.95)) - calm, 0.0)
 
 
-def launch_gaps(scenario: Scenario, resources: Resources, noise: FloatArray) -> dict[str, FloatArray]:
+def launch_gaps(
+    scenario: SimulationScenario, resources: Resources, noise: FloatArray
+) -> dict[str, FloatArray]:
     """Seconds of launch gaps by phase, each (n_ranks, n_steps).
 
     Parameters
@@ -57,7 +59,7 @@ def launch_gaps(scenario: Scenario, resources: Resources, noise: FloatArray) -> 
     }
 
 
-def _gap_shares(scenario: Scenario) -> dict[str, float]:
+def _gap_shares(scenario: SimulationScenario) -> dict[str, float]:
     shares = GAP_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GAP_SHARES_GPU
     backward = scenario.workload.backward_gap_share
     if backward is None:
@@ -66,7 +68,9 @@ def _gap_shares(scenario: Scenario) -> dict[str, float]:
     return {phase: backward if phase == "backward" else rest * share for phase, share in shares.items()}
 
 
-def collector_pauses(scenario: Scenario, resources: Resources, draw: FloatArray) -> dict[str, FloatArray]:
+def collector_pauses(
+    scenario: SimulationScenario, resources: Resources, draw: FloatArray
+) -> dict[str, FloatArray]:
     """Seconds of collector pauses by phase, each (n_ranks, n_steps); a step's pause falls into one phase."""
     shares = GC_SHARES_TESTBED if scenario.dialect == "cpu_testbed" else GC_SHARES_GPU
     if scenario.workload.calls_collector:
@@ -74,7 +78,7 @@ def collector_pauses(scenario: Scenario, resources: Resources, draw: FloatArray)
     return _into_phases(resources.gc, shares, draw)
 
 
-def host_stalls(scenario: Scenario, seconds: FloatArray, draw: FloatArray) -> dict[str, FloatArray]:
+def host_stalls(scenario: SimulationScenario, seconds: FloatArray, draw: FloatArray) -> dict[str, FloatArray]:
     """Seconds of host stalls by phase, each (n_ranks, n_steps).
 
     The backward needs little of the host, so fewer stalls delay it.
@@ -92,7 +96,7 @@ def _into_phases(seconds: FloatArray, shares: tuple[float, ...], draw: FloatArra
     return {phase: seconds * (chosen == index) for index, phase in enumerate(HOST_PHASES)}
 
 
-def batch_seconds(scenario: Scenario) -> float:
+def batch_seconds(scenario: SimulationScenario) -> float:
     """Seconds of a healthy batch with one worker; without prefetching the rank waits for all of it."""
     load = scenario.workload
     if load.prefetch_steps == 0:
@@ -100,7 +104,7 @@ def batch_seconds(scenario: Scenario) -> float:
     return load.loader_share * load.loader_workers * scenario.expected_step_seconds
 
 
-def late_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
+def late_batch_seconds(scenario: SimulationScenario, wait: FloatArray) -> FloatArray:
     """Seconds per batch at which every step waits `wait` seconds once the queue is empty."""
     load = scenario.workload
     if load.prefetch_steps == 0:
@@ -108,7 +112,7 @@ def late_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
     return load.loader_workers * (scenario.expected_step_seconds + wait)
 
 
-def lone_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
+def lone_batch_seconds(scenario: SimulationScenario, wait: FloatArray) -> FloatArray:
     """Seconds of a single late batch at which its step waits `wait` seconds; the queue covers the rest."""
     load = scenario.workload
     return np.maximum(
@@ -116,12 +120,12 @@ def lone_batch_seconds(scenario: Scenario, wait: FloatArray) -> FloatArray:
     )
 
 
-def read_seconds(scenario: Scenario) -> float:
+def read_seconds(scenario: SimulationScenario) -> float:
     """Seconds of a healthy batch that reading takes."""
     return scenario.workload.read_share * batch_seconds(scenario)
 
 
-def service_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> FloatArray:
+def service_seconds(scenario: SimulationScenario, resources: Resources, noise: Noise) -> FloatArray:
     """Time a loader worker needs for each step's batch, shape (n_ranks, n_steps), seconds.
 
     A worker makes a batch `prefetch_steps` steps before its use, with the resources of that step.
@@ -134,14 +138,14 @@ def service_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> F
     return np.asarray(usual * whole + (read * slower * noise.batch + resources.batch_extra)[:, made_at])
 
 
-def taking_seconds(scenario: Scenario, noise: Noise) -> FloatArray:
+def taking_seconds(scenario: SimulationScenario, noise: Noise) -> FloatArray:
     """Time to take a loaded batch, shape (n_ranks, n_steps), seconds."""
     if scenario.workload.prefetch_steps == 0:
         return np.zeros(noise.loading.shape)
     return scenario.workload.data_loading_seconds * inputs_over_time(scenario) * noise.loading
 
 
-def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
+def nic_factor(scenario: SimulationScenario, resources: Resources) -> FloatArray:
     """Factor on a node's transfers from its port or from a narrow switch link, (n_nodes, n_steps).
 
     A rank's NIC traffic fills ``switch_share`` of a full link. A link that is narrower by more than the
@@ -155,7 +159,9 @@ def nic_factor(scenario: Scenario, resources: Resources) -> FloatArray:
     return np.asarray(np.maximum(resources.nic_stretch, share * narrowest))
 
 
-def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
+def exchange_seconds(
+    scenario: SimulationScenario, resources: Resources, noise: Noise
+) -> tuple[FloatArray, FloatArray]:
     """Seconds each rank exchanges gradients, and gathers parameters, both (n_ranks, n_steps).
 
     A ring moves at the pace of its slowest member, whose own transfer sometimes ends even later.
@@ -184,7 +190,7 @@ def exchange_seconds(scenario: Scenario, resources: Resources, noise: Noise) -> 
     return seconds * (1 - gathered) * noise.transfer, seconds * gathered * noise.gather
 
 
-def stage_link_seconds(scenario: Scenario, resources: Resources) -> FloatArray:
+def stage_link_seconds(scenario: SimulationScenario, resources: Resources) -> FloatArray:
     """Seconds of a transfer from stage ``p`` to the next (modulo the stages), (n_steps, n_stages, n_data)."""
     sizes = scenario.parallelism
     first = np.arange(0, scenario.world_size, sizes.tensor).reshape(sizes.pipeline, scenario.replicas)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.lab.simulation.compute_work import spread_for
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 # Position in the order of work: data loading, copy, forward, backward, then the collective.
 COLLECTIVE = 4
@@ -199,7 +199,7 @@ class Resources:
     stop: Stop | None = None
 
     @classmethod
-    def healthy(cls, scenario: Scenario) -> Resources:
+    def healthy(cls, scenario: SimulationScenario) -> Resources:
         """Resources of healthy machines."""
         rows = dict.fromkeys(OF_NODES, scenario.n_nodes)
         rows |= {"stage_extra": scenario.parallelism.pipeline, "length_spread": 1}

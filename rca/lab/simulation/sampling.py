@@ -13,7 +13,7 @@ from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.sampling_benign import sample_benign
 from rca.lab.simulation.sampling_job import log_uniform, sample_job
 from rca.lab.simulation.sampling_telemetry import sample_telemetry
-from rca.lab.simulation.scenario import Dialect, Fault, Scenario, Shape
+from rca.lab.simulation.scenario import Dialect, Fault, Shape, SimulationScenario
 from rca.window.causes import UNKNOWN
 
 #: Steps in which a fault acts: all, all from some step on, or some in between.
@@ -35,7 +35,7 @@ CAUSE_WEIGHTS = {cause: 0.6 if FAULTS[cause].straggler_type is None else 1.0 for
 CAUSE_WEIGHTS[UNKNOWN] = 1.6
 
 
-def sample_fault(rng: np.random.Generator, scenario: Scenario, cause: str) -> Fault:
+def sample_fault(rng: np.random.Generator, scenario: SimulationScenario, cause: str) -> Fault:
     """Draw one fault of a cause for this job."""
     kind = FAULTS[cause]
     variant = kind.variants[int(rng.integers(len(kind.variants)))]
@@ -73,7 +73,7 @@ def _late_share(rng: np.random.Generator, cause: str, variant: str) -> float:
 
 
 def _affected(
-    rng: np.random.Generator, scenario: Scenario, cause: str, variant: str
+    rng: np.random.Generator, scenario: SimulationScenario, cause: str, variant: str
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     reach, world = FAULTS[cause].reach, scenario.world_size
     if variant in {"quota", "rank_hogs", "limit"} or (variant == "throttle" and rng.random() < 0.6):
@@ -110,7 +110,7 @@ def _unknown_reach(rng: np.random.Generator, variant: str) -> Reach:
 
 
 def _pair(
-    rng: np.random.Generator, scenario: Scenario, rank: int, node: int, *, stops: bool
+    rng: np.random.Generator, scenario: SimulationScenario, rank: int, node: int, *, stops: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     mates = [other for other in scenario.ranks_on(node) if other != rank]
     if stops or not mates:
@@ -119,14 +119,14 @@ def _pair(
 
 
 def _across(
-    rng: np.random.Generator, scenario: Scenario, *, share: float
+    rng: np.random.Generator, scenario: SimulationScenario, *, share: float
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     count = min(scenario.n_nodes, max(2, round(share * scenario.n_nodes)))
     nodes = sorted(int(node) for node in rng.choice(scenario.n_nodes, count, replace=False))
     return tuple(rank for node in nodes for rank in scenario.ranks_on(node)), tuple(nodes)
 
 
-def _stage(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+def _stage(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[int, ...]:
     stages = scenario.parallelism.pipeline
     stage = stages - 1 if rng.random() < 0.75 else int(rng.integers(stages))
     per_stage = scenario.world_size // stages
@@ -150,7 +150,7 @@ def _interval(rng: np.random.Generator, n_steps: int, span: Span) -> tuple[int, 
     return first, max(first, min(first + length - 1, n_steps - 3))
 
 
-def _stop_step(rng: np.random.Generator, scenario: Scenario) -> int:
+def _stop_step(rng: np.random.Generator, scenario: SimulationScenario) -> int:
     return max(2, int(scenario.n_steps * rng.uniform(0.15, 0.98))) if scenario.n_steps > 3 else 1
 
 
@@ -163,7 +163,7 @@ def _shape(rng: np.random.Generator, cause: str) -> Shape:
 
 def sample_scenario(
     rng: np.random.Generator, *, cause: str | None = None, dialect: Dialect | None = None
-) -> Scenario:
+) -> SimulationScenario:
     """Draw a scenario.
 
     Parameters
@@ -204,16 +204,16 @@ def _pick_dialect(rng: np.random.Generator, cause: str) -> Dialect:
     return "mixed" if cause == "nvlink_degradation" and dialect == "cpu_testbed" else dialect
 
 
-def healthy_base(rng: np.random.Generator, dialect: Dialect, cause: str) -> Scenario:
+def healthy_base(rng: np.random.Generator, dialect: Dialect, cause: str) -> SimulationScenario:
     """Draw a healthy job that can suffer the cause."""
     job = sample_job(rng, dialect, cause)
-    draft = Scenario(seed=int(rng.integers(0, 2**31)), dialect=dialect, **job)
+    draft = SimulationScenario(seed=int(rng.integers(0, 2**31)), dialect=dialect, **job)
     telemetry = sample_telemetry(rng, draft, cause)
     benign = sample_benign(rng, draft, lengths_reported=telemetry.load_columns)
     return _revalidated(draft, benign=benign, telemetry=telemetry)
 
 
-def _faults(rng: np.random.Generator, base: Scenario, cause: str) -> tuple[Fault, ...]:
+def _faults(rng: np.random.Generator, base: SimulationScenario, cause: str) -> tuple[Fault, ...]:
     first = sample_fault(rng, base, cause)
     if rng.random() >= COMPOUND_SHARE:
         return (first,)
@@ -228,5 +228,5 @@ def _pick_cause(rng: np.random.Generator) -> str:
     return causes[int(rng.choice(len(causes), p=weights / weights.sum()))]
 
 
-def _revalidated(scenario: Scenario, **changes: object) -> Scenario:
-    return Scenario.model_validate(scenario.model_copy(update=changes).model_dump())
+def _revalidated(scenario: SimulationScenario, **changes: object) -> SimulationScenario:
+    return SimulationScenario.model_validate(scenario.model_copy(update=changes).model_dump())

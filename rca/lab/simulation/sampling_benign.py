@@ -18,7 +18,7 @@ from rca.lab.simulation.healthy_job import (
     SlowStepPhase,
 )
 from rca.lab.simulation.sampling_job import CALM_QUEUE, log_uniform
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 SLOW_STEP_PHASES = get_args(SlowStepPhase)
 HARMLESS_KINDS = get_args(HarmlessSignal.model_fields["kind"].annotation)
@@ -38,7 +38,9 @@ _WORK_STREAM = 18
 EVENTFUL_SHARE, MAX_EVENT = 0.15, 100.0
 
 
-def sample_benign(rng: np.random.Generator, scenario: Scenario, *, lengths_reported: bool) -> Benign:
+def sample_benign(
+    rng: np.random.Generator, scenario: SimulationScenario, *, lengths_reported: bool
+) -> Benign:
     """Draw the healthy variation; where a job reports its sequence lengths, they mostly vary."""
     testbed = scenario.dialect == "cpu_testbed"
     warm = scenario.first_step_number == 0
@@ -97,12 +99,12 @@ class _Change(TypedDict, total=False):
     shift_counted: Counted
 
 
-def _change_of_compute(rng: np.random.Generator, scenario: Scenario) -> _Change:
+def _change_of_compute(rng: np.random.Generator, scenario: SimulationScenario) -> _Change:
     """Draw a sudden change of the compute, for example of a part of the model; the input stays the same."""
     return {"shift_step": int(rng.integers(1, scenario.n_steps)), "shift_factor": rng.uniform(1.05, 1.6)}
 
 
-def _change_of_work(scenario: Scenario, instead_of: _Change) -> _Change:
+def _change_of_work(scenario: SimulationScenario, instead_of: _Change) -> _Change:
     """Draw a sudden or gradual change of batches or sequences, from a separate random stream."""
     rng = np.random.default_rng([scenario.seed, _WORK_STREAM])
     if rng.random() >= CHANGING_SHARE:
@@ -117,7 +119,7 @@ def _change_of_work(scenario: Scenario, instead_of: _Change) -> _Change:
     }
 
 
-def _gc_pauses(rng: np.random.Generator, scenario: Scenario) -> GcPauses:
+def _gc_pauses(rng: np.random.Generator, scenario: SimulationScenario) -> GcPauses:
     """Draw pauses that cost a few tenths of a per cent of a step.
 
     Where ranks do not collect together, the job waits for the pauses of every rank. A step with small pauses
@@ -137,7 +139,7 @@ def _gc_pauses(rng: np.random.Generator, scenario: Scenario) -> GcPauses:
     return GcPauses(every=every, seconds=share * every * scenario.expected_step_seconds, together=together)
 
 
-def _hiccups(rng: np.random.Generator, scenario: Scenario) -> float:
+def _hiccups(rng: np.random.Generator, scenario: SimulationScenario) -> float:
     """Draw how often a rank stalls for a moment; ranks that share cores stall often and briefly."""
     if scenario.dialect != "cpu_testbed":
         return log_uniform(rng, 1e-4, 4e-3)
@@ -145,13 +147,13 @@ def _hiccups(rng: np.random.Generator, scenario: Scenario) -> float:
     return log_uniform(rng, 5e-4, 0.03) if calm else log_uniform(rng, 0.02, 0.25)
 
 
-def _jitter(rng: np.random.Generator, scenario: Scenario, *, lengths_reported: bool) -> float:
+def _jitter(rng: np.random.Generator, scenario: SimulationScenario, *, lengths_reported: bool) -> float:
     """Draw how unequal healthy replicas' input is; pipelined models are mostly language models."""
     usual = 0.6 if scenario.parallelism.pipeline > 1 else 0.2
     return log_uniform(rng, 0.002, 0.035) if rng.random() < (0.95 if lengths_reported else usual) else 0.0
 
 
-def sample_bursts(rng: np.random.Generator, scenario: Scenario) -> tuple[Burst, ...]:
+def sample_bursts(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[Burst, ...]:
     """Draw one or two short bursts of a neighbour."""
     longest = max(1, min(5, scenario.n_steps // 20))
     return tuple(
@@ -165,7 +167,7 @@ def sample_bursts(rng: np.random.Generator, scenario: Scenario) -> tuple[Burst, 
     )
 
 
-def sample_events(rng: np.random.Generator, scenario: Scenario) -> tuple[LongStall, ...]:
+def sample_events(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[LongStall, ...]:
     """Draw one or two single long steps, heavy-tailed: of one rank mostly, or of a node or all ranks."""
     world = scenario.world_size
     found = []
@@ -179,12 +181,12 @@ def sample_events(rng: np.random.Generator, scenario: Scenario) -> tuple[LongSta
     return tuple(found)
 
 
-def sample_late_batches(rng: np.random.Generator, scenario: Scenario) -> tuple[int, float]:
+def sample_late_batches(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[int, float]:
     """Draw the number of late batches of a starting job, and the delay of each in steps."""
     return int(rng.integers(1, max(2, min(10, scenario.n_steps // 6)))), log_uniform(rng, 0.1, 1.5)
 
 
-def _harmless(rng: np.random.Generator, scenario: Scenario) -> tuple[HarmlessSignal, ...]:
+def _harmless(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[HarmlessSignal, ...]:
     count = int(rng.choice([0, 1, 2], p=[0.6, 0.3, 0.1]))
     return tuple(
         HarmlessSignal(kind=str(rng.choice(HARMLESS_KINDS)), rank=int(rng.integers(scenario.world_size)))

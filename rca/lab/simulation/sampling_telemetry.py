@@ -16,7 +16,7 @@ from rca.lab.simulation.scenario import (
     ExchangePlace,
     LoadingPlace,
     PhaseAccounting,
-    Scenario,
+    SimulationScenario,
     SkewedBy,
     Telemetry,
     Visibility,
@@ -62,7 +62,7 @@ SAMPLES_COUNTED_SHARE = 0.2
 HELD_SHARE = 0.25
 
 
-def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -> Telemetry:
+def sample_telemetry(rng: np.random.Generator, scenario: SimulationScenario, cause: str) -> Telemetry:
     """Draw the telemetry; only the load columns depend on `cause`, because users add them on demand."""
     testbed, single = scenario.dialect == "cpu_testbed", scenario.n_nodes == 1
     named = rng.random() >= 0.07
@@ -103,7 +103,7 @@ def sample_telemetry(rng: np.random.Generator, scenario: Scenario, cause: str) -
     )
 
 
-def _phase_accounting(rng: np.random.Generator, scenario: Scenario) -> PhaseAccounting:
+def _phase_accounting(rng: np.random.Generator, scenario: SimulationScenario) -> PhaseAccounting:
     """Draw the trainer's timers; those of the testbed see all work as it is, many others do not."""
     if scenario.dialect == "cpu_testbed":
         return PhaseAccounting(**_uneven_transfers(rng, scenario, 0.6))
@@ -143,7 +143,7 @@ class _WaitsPlace(TypedDict):
     exchange_in: ExchangePlace
 
 
-def _waits_place(scenario: Scenario, nowhere: float, overlapped: float) -> _WaitsPlace:
+def _waits_place(scenario: SimulationScenario, nowhere: float, overlapped: float) -> _WaitsPlace:
     """Places of bubbles and of the exchange from uniform draws; most jobs have timers for waiting."""
     if scenario.parallelism.pipeline == 1:
         return {"bubbles_in": "waiting", "exchange_in": _exchange_place(overlapped)}
@@ -168,7 +168,7 @@ class _InputsPlace(TypedDict):
     copy_in: CopyPlace
 
 
-def _inputs_place(scenario: Scenario) -> _InputsPlace:
+def _inputs_place(scenario: SimulationScenario) -> _InputsPlace:
     """Draw where the batch is fetched and copied, from a separate random stream."""
     fetched, copied = np.random.default_rng([scenario.seed, _INPUTS_STREAM]).random(2)
     if fetched < FETCHED_IN_FORWARD_SHARE:
@@ -184,7 +184,9 @@ class _UnevenTransfers(TypedDict, total=False):
     skewed_by: SkewedBy
 
 
-def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability: float) -> _UnevenTransfers:
+def _uneven_transfers(
+    rng: np.random.Generator, scenario: SimulationScenario, probability: float
+) -> _UnevenTransfers:
     """Draw the part of a transfer that some ranks count as waiting, and which ranks these are."""
     if scenario.n_nodes == 1 or rng.random() >= probability:
         return {}
@@ -192,7 +194,7 @@ def _uneven_transfers(rng: np.random.Generator, scenario: Scenario, probability:
     return {"transfer_skew": log_uniform(rng, 0.01, 0.5 if by == "node" else 0.15), "skewed_by": by}
 
 
-def _without_rows(rng: np.random.Generator, scenario: Scenario) -> dict[str, int]:
+def _without_rows(rng: np.random.Generator, scenario: SimulationScenario) -> dict[str, int]:
     """Draw the steps at both ends with samples but no rows; mostly the same number before and after."""
     if rng.random() >= MARGIN_SHARE or scenario.n_steps < 2 * MIN_ROWS_AFTER_SKIP:
         return {}
@@ -215,7 +217,7 @@ def _missing_phases(rng: np.random.Generator) -> tuple[str, ...]:
     return _random_subset(rng, OPTIONAL_PHASES, 0.35) + _random_subset(rng, CORE_PHASES, 0.1)
 
 
-def _exporters(rng: np.random.Generator, scenario: Scenario) -> tuple[str, ...]:
+def _exporters(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[str, ...]:
     if rng.random() < 0.12:
         return ()
     all_of = {"cpu_testbed": TESTBED_EXPORTERS, "gpu_cluster": CLUSTER_EXPORTERS, "mixed": MIXED_EXPORTERS}
@@ -241,7 +243,7 @@ class _PartlyTimed(TypedDict, total=False):
     timing_ranks: tuple[int, ...]
 
 
-def _partly_timed(scenario: Scenario) -> _PartlyTimed:
+def _partly_timed(scenario: SimulationScenario) -> _PartlyTimed:
     """Draw timers that only rank 0, one rank per node, or some ranks have, from a separate random stream."""
     rng = np.random.default_rng([scenario.seed, _TIMERS_STREAM])
     if rng.random() >= PARTLY_TIMED_SHARE:
@@ -255,7 +257,7 @@ def _partly_timed(scenario: Scenario) -> _PartlyTimed:
     }
 
 
-def _ranks_without_phases(rng: np.random.Generator, scenario: Scenario) -> tuple[int, ...]:
+def _ranks_without_phases(rng: np.random.Generator, scenario: SimulationScenario) -> tuple[int, ...]:
     if rng.random() >= 0.06 or scenario.world_size < 4:
         return ()
     count = int(rng.integers(1, max(2, scenario.world_size // 4)))

@@ -1,7 +1,7 @@
 """A scenario: one job, its machines' faults, and its telemetry.
 
-A `Scenario` is plain data and determines its window: the same scenario always yields the same telemetry. A
-corpus can therefore be stored as scenarios.
+A `SimulationScenario` is plain data and determines its window: equal scenarios yield equal telemetry.
+A corpus can therefore be stored as scenarios.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rca.frozen import Frozen
 from rca.lab.simulation.healthy_job import (
     Benign,
     Fleet,
-    Frozen,
     Index,
     NotNegative,
     Positive,
@@ -214,7 +214,7 @@ class Telemetry(Frozen):
     watchdogs: Watchdogs = "few"
 
 
-class Scenario(Frozen):
+class SimulationScenario(Frozen):
     """One simulated window, in full.
 
     Attributes

@@ -27,7 +27,7 @@ from rca.lab.simulation.resource_costs import (
     taking_seconds,
 )
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.lab.simulation.schedule import SimulatedStepShape, StepPlan, plan_of
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, FORWARD, FORWARD_SEND, OPTIMIZER, REDUCE_SCATTER
 
@@ -95,7 +95,9 @@ class _Own:
         return self.scatter + self.gather
 
 
-def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_ends: bool = False) -> Timing:
+def run_steps(
+    scenario: SimulationScenario, resources: Resources, noise: Noise, *, keep_ends: bool = False
+) -> Timing:
     """Run one job; `keep_ends` keeps the end of every operation."""
     plan, parts = job_plan(scenario), _parts(scenario, resources, noise)
     own = _own_work(scenario, resources, noise, parts[0])
@@ -121,7 +123,7 @@ def run_steps(scenario: Scenario, resources: Resources, noise: Noise, *, keep_en
     )
 
 
-def job_plan(scenario: Scenario) -> StepPlan:
+def job_plan(scenario: SimulationScenario) -> StepPlan:
     """The operations of one of the job's steps."""
     load = scenario.workload
     return plan_of(
@@ -129,7 +131,7 @@ def job_plan(scenario: Scenario) -> StepPlan:
     )
 
 
-def _parts(scenario: Scenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
+def _parts(scenario: SimulationScenario, resources: Resources, noise: Noise) -> tuple[FloatArray, FloatArray]:
     return compute_parts(scenario, drawn_lengths(scenario, resources.length_spread[0], noise.lengths))
 
 
@@ -154,7 +156,7 @@ def _phases(replay: ReplayTimes, own: _Own, gc: FloatArray) -> dict[str, FloatAr
     }
 
 
-def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: FloatArray) -> _Own:
+def _own_work(scenario: SimulationScenario, resources: Resources, noise: Noise, whole: FloatArray) -> _Own:
     load, nothing = scenario.workload, np.zeros((scenario.world_size, scenario.n_steps))
     gap = launch_gaps(scenario, resources, noise.gap)
     pauses = collector_pauses(scenario, resources, noise.gc_draw)
@@ -202,7 +204,7 @@ def _own_work(scenario: Scenario, resources: Resources, noise: Noise, whole: Flo
     )
 
 
-def _share_of_work(scenario: Scenario, resources: Resources, whole: FloatArray) -> FloatArray:
+def _share_of_work(scenario: SimulationScenario, resources: Resources, whole: FloatArray) -> FloatArray:
     """Compute per rank relative to the workload's seconds: its stage's layers, its input, its machine."""
     sizes, ranks = scenario.parallelism, np.arange(scenario.world_size)
     stage, replica = np.divmod(ranks // sizes.tensor, scenario.replicas)
@@ -213,7 +215,7 @@ def _share_of_work(scenario: Scenario, resources: Resources, whole: FloatArray) 
 
 
 def _durations(
-    scenario: Scenario,
+    scenario: SimulationScenario,
     resources: Resources,
     noise: Noise,
     plan: StepPlan,

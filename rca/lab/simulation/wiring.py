@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rca.lab.simulation.healthy_job import Frozen
+from rca.frozen import Frozen
 
 Count = Annotated[int, Field(ge=1)]
 

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from rca.lab.testbed.catalogue import BENIGN, FAULTS, InjectableFault
 from rca.lab.testbed.probe import Capabilities, probe
-from rca.lab.testbed.scenario import Fault, JobShape, Scenario, read_scenario
+from rca.lab.testbed.scenario import CaptureScenario, TestbedFault, TestbedJob, read_scenario
 
 __all__ = [
     "BENIGN",
     "FAULTS",
     "Capabilities",
-    "Fault",
+    "CaptureScenario",
     "InjectableFault",
-    "JobShape",
-    "Scenario",
+    "TestbedFault",
+    "TestbedJob",
     "probe",
     "read_scenario",
 ]

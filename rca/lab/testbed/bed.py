@@ -15,15 +15,15 @@ from rca.arrays import FloatArray
 from rca.lab.testbed.cgroups import ControlGroups, control_groups, find_hierarchies
 from rca.lab.testbed.gpus import Gpu, GpuMissing
 from rca.lab.testbed.names import PREFIX
-from rca.lab.testbed.network import Node, network
+from rca.lab.testbed.network import TestbedNode, network
 from rca.lab.testbed.probe import Capabilities
-from rca.lab.testbed.process import Placement, ProcessTable, Spawned
+from rca.lab.testbed.process import ProcessPlacement, ProcessTable, Spawned
 from rca.lab.testbed.ranks import host, loader, models, neighbour
 from rca.lab.testbed.ranks.calibration import prepare, prepare_stand_in
 from rca.lab.testbed.ranks.host import Accelerator, Average
 from rca.lab.testbed.ranks.shared import TOKEN, Pipe, Pipes, RankMemory, job_pace, shared_floats
 from rca.lab.testbed.ranks.stand_in import serve_copies, serve_kernels
-from rca.lab.testbed.scenario import JobShape, Scenario
+from rca.lab.testbed.scenario import CaptureScenario, TestbedJob
 
 _PORT = 29_471
 _NEIGHBOURS_READY_SECONDS = 60.0
@@ -43,7 +43,7 @@ class RankProcesses:
     """
 
     rank: int
-    node: Node
+    node: TestbedNode
     shared: RankMemory
     pipes: Pipes
     read: Callable[..., None]
@@ -70,9 +70,9 @@ class Bed:
         Controls of the foreign processes on each rank's GPU (`rca.lab.testbed.ranks.neighbour`).
     """
 
-    scenario: Scenario
+    scenario: CaptureScenario
     permitted: Capabilities
-    nodes: list[Node]
+    nodes: list[TestbedNode]
     groups: ControlGroups
     process_table: ProcessTable
     links: list[Pipe]
@@ -84,22 +84,25 @@ class Bed:
     neighbours: dict[int, list[FloatArray]]
 
     @property
-    def job(self) -> JobShape:
+    def job(self) -> TestbedJob:
         return self.scenario.job
 
-    def foreign_placement(self, node: int, nice: int = 0) -> Placement:
+    def foreign_placement(self, node: int, nice: int = 0) -> ProcessPlacement:
         """Where foreign load on a node runs."""
-        return Placement(core=self.nodes[node].core, groups=self.groups.others(node), nice=nice)
+        return ProcessPlacement(core=self.nodes[node].core, groups=self.groups.others(node), nice=nice)
 
-    def placement_near(self, rank: int) -> Placement:
+    def placement_near(self, rank: int) -> ProcessPlacement:
         """Where foreign load on one rank runs: in its groups, on its core."""
         node = self.job.node_of(rank)
-        return Placement(core=self.nodes[node].core, groups=self.groups.joined_by(node, rank))
+        return ProcessPlacement(core=self.nodes[node].core, groups=self.groups.joined_by(node, rank))
 
 
 @contextlib.contextmanager
 def assembled(
-    scenario: Scenario, permitted: Capabilities, gpus: Sequence[Gpu] = (), average: Average | None = None
+    scenario: CaptureScenario,
+    permitted: Capabilities,
+    gpus: Sequence[Gpu] = (),
+    average: Average | None = None,
 ) -> Iterator[Bed]:
     """Set everything up, start the ranks, and take everything down again, also after an error.
 
@@ -129,7 +132,7 @@ def assembled(
         process_table = ProcessTable(log)
         stack.callback(process_table.end_all)
         holders = [
-            process_table.spawn("holder", _hold, Placement(namespace=node.namespace)) for node in nodes
+            process_table.spawn("holder", _hold, ProcessPlacement(namespace=node.namespace)) for node in nodes
         ]
         bed = Bed(
             scenario, permitted, nodes, groups, process_table,
@@ -151,7 +154,7 @@ def _start_neighbours(bed: Bed) -> None:
     """Start the foreign processes on the ranks' GPUs; they set themselves up while the ranks do."""
     for rank, gpu in bed.gpus.items():
         # Not in the rank's own group: they must take nothing from the rank but its GPU.
-        place = Placement(groups=bed.groups.others(bed.job.node_of(rank)))
+        place = ProcessPlacement(groups=bed.groups.others(bed.job.node_of(rank)))
         bed.neighbours[rank] = [shared_floats(len(neighbour.Control)) for _ in range(neighbour.NEIGHBOURS)]
         for control in bed.neighbours[rank]:
             work = partial(neighbour.serve, gpu.torch_device, control)
@@ -185,7 +188,7 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
         shared = RankMemory(job.steps, n_parameters, pace)
         pipes = Pipes(bed.links[node.index])
         mine = bed.groups.joined_by(node.index, rank)
-        hardware = Placement(core=node.core, real_time=permitted.real_time)
+        hardware = ProcessPlacement(core=node.core, real_time=permitted.real_time)
         rendezvous = f"tcp://{bed.nodes[0].address}:{_PORT}"
         plan = host.HostPlan(rank, job, rendezvous, node.interface, folder, **averaged)
         read = partial(
@@ -193,7 +196,7 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
             direct=permitted.direct_reads, n_ranks=job.world_size,
         )  # fmt: skip
         spawn = partial(bed.process_table.spawn, rank=rank)
-        processes = {"loader": spawn("loader", read, Placement(core=node.core, groups=mine))}
+        processes = {"loader": spawn("loader", read, ProcessPlacement(core=node.core, groups=mine))}
         if rank in bed.gpus:
             where = bed.gpus[rank].torch_device
             foreign = bed.neighbours[rank]
@@ -207,7 +210,7 @@ def _start_ranks(bed: Bed, folder: Path, average: Average | None) -> None:
             }
             ready = partial(prepare_stand_in, built, shared, pipes, job)
         train = partial(host.train, plan, shared, pipes, ready)
-        processes["host"] = spawn("host", train, Placement(node.core, node.namespace, mine))
+        processes["host"] = spawn("host", train, ProcessPlacement(node.core, node.namespace, mine))
         bed.ranks.append(RankProcesses(rank, node, shared, pipes, read, processes))
 
 

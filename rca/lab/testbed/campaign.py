@@ -20,7 +20,7 @@ from rca.files import replace_file
 from rca.lab.testbed.gpus import Gpu, require_gpus
 from rca.lab.testbed.matrix import Planned, ScenarioMatrix, expand
 from rca.lab.testbed.process import detach
-from rca.lab.testbed.scenario import Scenario
+from rca.lab.testbed.scenario import CaptureScenario
 from rca.sources import labels
 from rca.sources.labels import MANIFEST_FILE, read_collection, read_label
 
@@ -33,7 +33,7 @@ _INTERRUPTED = 130
 class Runner(Protocol):
     """Makes one capture: writes a labelled window's folder at `path`, or raises `RcaError`."""
 
-    def __call__(self, scenario: Scenario, path: Path) -> None:
+    def __call__(self, scenario: CaptureScenario, path: Path) -> None:
         """Capture `scenario` to `path`."""
 
 
@@ -128,7 +128,7 @@ def write_manifest(matrix: ScenarioMatrix, folder: Path, planned: list[Planned])
 
 
 def forked(
-    scenario: Scenario, path: Path, *, max_foreign_cpu: float = 1.0, gpus: Sequence[Gpu] | None = None
+    scenario: CaptureScenario, path: Path, *, max_foreign_cpu: float = 1.0, gpus: Sequence[Gpu] | None = None
 ) -> None:
     """Capture in a forked process: a crash costs one capture, and PyTorch is imported only once.
 

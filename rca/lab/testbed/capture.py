@@ -23,10 +23,10 @@ from rca.lab.testbed.process import Exit, send
 from rca.lab.testbed.ranks.host import Average
 from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.sampler import SAMPLE_PERIOD_SECONDS, CpuAccount, Sampler
-from rca.lab.testbed.scenario import Fault, Scenario
+from rca.lab.testbed.scenario import CaptureScenario, TestbedFault
 from rca.lab.testbed.sweep import exclusive, sweep
 from rca.lab.testbed.window import window_of
-from rca.sources.labels import Label, write_labelled
+from rca.sources.labels import WindowLabel, write_labelled
 from rca.window.window import Window
 
 _POLL_SECONDS = 0.003
@@ -56,11 +56,11 @@ class Captured:
     """A finished capture."""
 
     window: Window
-    label: Label
+    label: WindowLabel
 
 
 def capture(
-    scenario: Scenario,
+    scenario: CaptureScenario,
     *,
     on_progress: OnProgress = lambda phase, done, total: None,
     at_step: AtStep = lambda bed, step: None,
@@ -103,7 +103,7 @@ def capture(
 
 
 def capture_to(
-    scenario: Scenario,
+    scenario: CaptureScenario,
     path: Path,
     *,
     on_progress: OnProgress = lambda phase, done, total: None,
@@ -135,7 +135,7 @@ def capture_to(
     return captured
 
 
-def refuse_impossible(scenario: Scenario, permitted: Capabilities) -> None:
+def refuse_impossible(scenario: CaptureScenario, permitted: Capabilities) -> None:
     """Refuse faults that this machine does not permit."""
     for fault in scenario.faults:
         lacking = permitted.lacking(fault.kind)
@@ -202,7 +202,7 @@ def _run(bed: Bed, on_progress: OnProgress, at_step: AtStep) -> CaptureRecord:
 
 @dataclass
 class _Planned:
-    fault: Fault
+    fault: TestbedFault
     injector: Injector
     acted: Acted | None = None
     over: bool = False
@@ -213,10 +213,10 @@ class FaultSchedule:
 
     Parameters
     ----------
-    injectors : list of (Fault, Injector)
+    injectors : list of (TestbedFault, Injector)
     """
 
-    def __init__(self, injectors: list[tuple[Fault, Injector]]) -> None:
+    def __init__(self, injectors: list[tuple[TestbedFault, Injector]]) -> None:
         self._plans = [_Planned(fault, injector) for fault, injector in injectors]
 
     def advance(self, slowest: int, fastest: int) -> None:

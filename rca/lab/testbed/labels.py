@@ -14,8 +14,8 @@ from rca.lab.testbed.ranks.shared import DevicePace
 from rca.lab.testbed.record import Acted, CaptureRecord
 from rca.lab.testbed.sampling.gpu_watch import GpuObservation
 from rca.lab.testbed.sampling.nvml import reasons_in_words
-from rca.lab.testbed.scenario import WARM_UP_STEPS, Fault, JobShape, Scenario
-from rca.sources.labels import Label
+from rca.lab.testbed.scenario import WARM_UP_STEPS, CaptureScenario, TestbedFault, TestbedJob
+from rca.sources.labels import WindowLabel
 from rca.window.causes import pattern_of
 
 VISIBLE_MEASURED_SLOWDOWN = 0.08
@@ -66,7 +66,7 @@ class Impact:
         }
 
 
-def label_of(scenario: Scenario, record: CaptureRecord) -> Label:
+def label_of(scenario: CaptureScenario, record: CaptureRecord) -> WindowLabel:
     """Label a capture.
 
     A fault without a visible slowdown is listed under ``injected`` only, and does not make the window faulty.
@@ -77,7 +77,7 @@ def label_of(scenario: Scenario, record: CaptureRecord) -> Label:
     slow = [pair for pair in visible if not pair[0].fault.spec.stops_the_job]
     stopped = len(slow) < len(visible)
     main, impact = max(slow, key=lambda pair: _cost(pair[1])) if slow and not stopped else (None, None)
-    return Label.model_validate(
+    return WindowLabel.model_validate(
         {
             "failure_mode": "fail_stop" if stopped else "fail_slow" if slow else "healthy",
             "straggler_type": None if main is None else main.fault.spec.straggler_type,
@@ -162,7 +162,7 @@ def _injected_fault(acted: Acted, impact: Impact | None) -> dict[str, Any]:
     }
 
 
-def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]:
+def _cause(acted: Acted, impact: Impact | None, job: TestbedJob) -> dict[str, Any]:
     fault = acted.fault
     affected_ranks = fault.affected_ranks(job)
     # The job's own causes, and those of a shared fabric, belong to no node.
@@ -179,7 +179,7 @@ def _cause(acted: Acted, impact: Impact | None, job: JobShape) -> dict[str, Any]
     }
 
 
-def notes_of(scenario: Scenario, record: CaptureRecord) -> str:
+def notes_of(scenario: CaptureScenario, record: CaptureRecord) -> str:
     """Sentences about what was real in the capture."""
     job = scenario.job
     place = "network namespaces with a pinned core" if record.permitted.namespaces else "one loopback"
@@ -202,7 +202,7 @@ def notes_of(scenario: Scenario, record: CaptureRecord) -> str:
     return " ".join(parts)
 
 
-def _stand_in_sentences(job: JobShape) -> list[str]:
+def _stand_in_sentences(job: TestbedJob) -> list[str]:
     if len(job.gpu_ranks) == job.world_size:
         return []
     devices = "the other ranks' devices" if job.gpu_ranks else "devices"
@@ -234,7 +234,7 @@ def _gpu_in_words(seen: GpuObservation) -> str:
     return held
 
 
-def _fault_in_words(fault: Fault) -> str:
+def _fault_in_words(fault: TestbedFault) -> str:
     if fault.spec.stops_the_job:
         return f"{fault.kind}: {fault.spec.real}"
     return f"{fault.kind}, severity {fault.severity} ({fault.level:g} {fault.spec.unit}): {fault.spec.real}"

@@ -16,7 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from rca.errors import InvalidInput
 from rca.lab.testbed.catalogue import FAULTS, InjectableFault, Scope
-from rca.lab.testbed.scenario import Benign, Fault, JobShape, Model, Scenario, Severity, parsed, read_yaml
+from rca.lab.testbed.scenario import (
+    Benign,
+    CaptureScenario,
+    Model,
+    Severity,
+    TestbedFault,
+    TestbedJob,
+    parsed,
+    read_yaml,
+)
 from rca.sources.labels import Part, hashed_part
 
 When = Literal["middle", "to_end", "whole"]
@@ -125,7 +134,7 @@ class Planned(BaseModel):
 
     model_config = _Checked
 
-    scenario: Scenario
+    scenario: CaptureScenario
     group: str
     part: Part
 
@@ -174,12 +183,12 @@ def _expanded(matrix: ScenarioMatrix, group: ScenarioGroup) -> list[Planned]:
 
 def _scenario(
     matrix: ScenarioMatrix, group: ScenarioGroup, name: str, model: Model, world_size: int, severity: Severity
-) -> Scenario:
+) -> CaptureScenario:
     digest = hashlib.sha256(f"{matrix.seed}/{name}".encode()).digest()
     seed = int.from_bytes(digest[:4], "big")
     draw = np.random.default_rng(seed)
     try:
-        job = JobShape(
+        job = TestbedJob(
             model=model,
             world_size=world_size,
             # The host process of a GPU gets a core of its own.
@@ -191,7 +200,7 @@ def _scenario(
             if group.gpus
             else (),
         )
-        return Scenario(
+        return CaptureScenario(
             name=name,
             seed=seed,
             job=job,
@@ -204,7 +213,9 @@ def _scenario(
         raise InvalidInput(f"matrix {matrix.name}: {name}: {first['msg']}") from None
 
 
-def _drawn_fault(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.random.Generator) -> Fault:
+def _drawn_fault(
+    plan: FaultPlan, job: TestbedJob, severity: Severity, draw: np.random.Generator
+) -> TestbedFault:
     scope = plan.scope or plan.spec.scopes[0]
     possible = _possible_ranks(plan, job)
     third, fifth = job.steps // 3, job.steps // 5
@@ -212,7 +223,7 @@ def _drawn_fault(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.ra
     last = None
     if plan.when == "middle" and not plan.spec.stops_the_job:
         last = min(job.steps - 4, first + int(draw.integers(2 * fifth, 3 * fifth)))
-    return Fault(
+    return TestbedFault(
         kind=plan.kind,
         scope=scope,
         ranks=(possible[int(draw.integers(len(possible)))],) if scope == "rank" else (),
@@ -223,7 +234,7 @@ def _drawn_fault(plan: FaultPlan, job: JobShape, severity: Severity, draw: np.ra
     )
 
 
-def _possible_ranks(plan: FaultPlan, job: JobShape) -> list[int]:
+def _possible_ranks(plan: FaultPlan, job: TestbedJob) -> list[int]:
     """Ranks with a device on which the fault can act."""
     device = plan.spec.device
     return [

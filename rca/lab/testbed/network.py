@@ -86,7 +86,7 @@ def succeeds(name: str, *arguments: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Node:
+class TestbedNode:
     """A machine of the job, as its processes see it.
 
     Attributes
@@ -103,7 +103,7 @@ class Node:
 
 
 @contextlib.contextmanager
-def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> Iterator[list[Node]]:
+def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> Iterator[list[TestbedNode]]:
     """Set up the nodes and take them down again.
 
     Parameters
@@ -115,10 +115,10 @@ def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> It
         the affected node.
     """
     if not namespaces:
-        yield [Node(index, index % n_cores, None, "lo", "127.0.0.1") for index in range(n_nodes)]
+        yield [TestbedNode(index, index % n_cores, None, "lo", "127.0.0.1") for index in range(n_nodes)]
         return
     nodes = [
-        Node(index, index % n_cores, NAMESPACES / namespace_name(index), INTERFACE, address(index))
+        TestbedNode(index, index % n_cores, NAMESPACES / namespace_name(index), INTERFACE, address(index))
         for index in range(n_nodes)
     ]
     try:
@@ -135,12 +135,12 @@ def network(n_nodes: int, n_cores: int, *, namespaces: bool, shaped: bool) -> It
         succeeds("ip", "link", "delete", BRIDGE)
 
 
-def set_rate(node: Node, mbit: float) -> None:
+def set_rate(node: TestbedNode, mbit: float) -> None:
     """Set the rate of the node's cable in its sending direction."""
     run_in_node(node, "tc", *_bucket("change", mbit))
 
 
-def run_in_node(node: Node, tool: str, *arguments: str) -> str:
+def run_in_node(node: TestbedNode, tool: str, *arguments: str) -> str:
     """Run `ip` or `tc` in the node's namespace."""
     return run_tool(tool, "-n", namespace_name(node.index), *arguments)
 
@@ -152,7 +152,7 @@ def remove_node(index: int) -> None:
     succeeds("ip", "link", "delete", outer_interface(index))
 
 
-def _attach(node: Node) -> None:
+def _attach(node: TestbedNode) -> None:
     name, outer = namespace_name(node.index), outer_interface(node.index)
     run_tool("ip", "netns", "add", name)
     ends = ("link", "add", outer, "mtu", MTU, "type", "veth", "peer", "name", INTERFACE)
@@ -163,7 +163,7 @@ def _attach(node: Node) -> None:
     run_in_node(node, "ip", "link", "set", "lo", "up")
 
 
-def _shape(node: Node) -> None:
+def _shape(node: TestbedNode) -> None:
     run_in_node(node, "tc", "qdisc", "add", "dev", INTERFACE, "root", "handle", "1:", "htb", "default", "10")
     run_in_node(node, "tc", *_bucket("add", HEALTHY_MBIT))
 
@@ -175,7 +175,7 @@ def _bucket(verb: str, mbit: float) -> tuple[str, ...]:
     return (*place, "htb", "rate", rate, "ceil", rate, "burst", burst, "cburst", burst)
 
 
-def redirect(node: Node) -> None:
+def redirect(node: TestbedNode) -> None:
     """Redirect the node's outgoing frames to the TAP device, which must exist."""
     tap = relay_interface(node.index)
     run_in_node(node, "ip", "link", "set", tap, "mtu", MTU, "up")
@@ -183,12 +183,12 @@ def redirect(node: Node) -> None:
         run_in_node(node, "tc", *command)
 
 
-def restore(node: Node) -> None:
+def restore(node: TestbedNode) -> None:
     """Send frames directly to the cable again."""
     run_in_node(node, "tc", "qdisc", "delete", "dev", INTERFACE, "clsact")
 
 
-def open_tap(node: Node) -> int:
+def open_tap(node: TestbedNode) -> int:
     """Create the node's TAP device, from inside its namespace; it lives as long as the descriptor."""
     handle = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     name = relay_interface(node.index).encode()

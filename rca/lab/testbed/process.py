@@ -20,7 +20,7 @@ _FIFO_PRIORITY = 10
 
 
 @dataclass(frozen=True)
-class Placement:
+class ProcessPlacement:
     """Where a process runs.
 
     Attributes
@@ -91,14 +91,19 @@ class ProcessTable:
         self._log = log
 
     def spawn(
-        self, role: str, target: Callable[[], None], placement: Placement | None = None, *, rank: int = -1
+        self,
+        role: str,
+        target: Callable[[], None],
+        placement: ProcessPlacement | None = None,
+        *,
+        rank: int = -1,
     ) -> Spawned:
         """Fork a process that runs `target` and ends."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            self._run(role, target, placement or Placement())
+            self._run(role, target, placement or ProcessPlacement())
         process = Spawned(pid, role, rank)
         self.alive[pid] = process
         return process
@@ -126,7 +131,7 @@ class ProcessTable:
         """Kill the remaining processes."""
         self.end(*self.alive.values())
 
-    def _run(self, role: str, target: Callable[[], None], placement: Placement) -> NoReturn:
+    def _run(self, role: str, target: Callable[[], None], placement: ProcessPlacement) -> NoReturn:
         code = 1
         try:
             detach()
@@ -150,7 +155,7 @@ class ProcessTable:
         sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
-def apply_placement(placement: Placement) -> None:
+def apply_placement(placement: ProcessPlacement) -> None:
     """Move the calling process to its groups, namespace and core."""
     for group in placement.groups:
         (group / "cgroup.procs").write_text(str(os.getpid()))

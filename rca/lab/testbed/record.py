@@ -12,7 +12,7 @@ from rca.lab.testbed.process import Exit
 from rca.lab.testbed.ranks.shared import Row
 from rca.lab.testbed.sampling.gpu_watch import GpuObservation
 from rca.lab.testbed.sampling.series import Sample
-from rca.lab.testbed.scenario import Fault
+from rca.lab.testbed.scenario import TestbedFault
 from rca.robust import nan_median
 
 
@@ -28,7 +28,7 @@ class Acted:
         The last affected step; None if the fault lasted to the end.
     """
 
-    fault: Fault
+    fault: TestbedFault
     first_step: int
     last_step: int | None
 

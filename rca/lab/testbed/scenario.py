@@ -25,7 +25,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 _Checked = ConfigDict(extra="forbid", frozen=True)
 
 
-class JobShape(BaseModel):
+class TestbedJob(BaseModel):
     """The training job.
 
     Attributes
@@ -47,7 +47,7 @@ class JobShape(BaseModel):
     gpu_ranks: tuple[Annotated[int, Field(ge=0)], ...] = ()
 
     @model_validator(mode="after")
-    def _gpus_fit(self) -> JobShape:
+    def _gpus_fit(self) -> TestbedJob:
         if any(rank >= self.world_size for rank in self.gpu_ranks):
             raise ValueError(f"gpu_ranks: a rank outside 0..{self.world_size - 1}")
         if len(set(self.gpu_ranks)) < len(self.gpu_ranks):
@@ -57,7 +57,7 @@ class JobShape(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _divisible(self) -> JobShape:
+    def _divisible(self) -> TestbedJob:
         if self.world_size % self.nodes:
             raise ValueError(f"{self.nodes} nodes do not divide {self.world_size} ranks")
         if self.world_size % self.pipeline:
@@ -102,7 +102,7 @@ class JobShape(BaseModel):
         return list(range(stage * self.data, (stage + 1) * self.data))
 
 
-class Fault(BaseModel):
+class TestbedFault(BaseModel):
     """One fault, from `first_step` to `last_step`, both inclusive; without `last_step` to the end."""
 
     model_config = _Checked
@@ -116,7 +116,7 @@ class Fault(BaseModel):
     severity: Severity = 2
 
     @model_validator(mode="after")
-    def _sensible(self) -> Fault:
+    def _sensible(self) -> TestbedFault:
         if self.kind not in FAULTS:
             raise ValueError(f"unknown fault {self.kind!r}; one of: {', '.join(FAULTS)}")
         if self.scope not in self.spec.scopes:
@@ -139,7 +139,7 @@ class Fault(BaseModel):
     def level(self) -> float:
         return self.spec.level(self.severity)
 
-    def affected_ranks(self, job: JobShape) -> list[int]:
+    def affected_ranks(self, job: TestbedJob) -> list[int]:
         """Affected ranks."""
         if self.scope == "rank":
             return sorted(self.ranks)
@@ -150,7 +150,7 @@ class Fault(BaseModel):
         return list(range(job.world_size))
 
 
-class Scenario(BaseModel):
+class CaptureScenario(BaseModel):
     """One capture: a job, faults, harmless noise.
 
     Attributes
@@ -163,13 +163,13 @@ class Scenario(BaseModel):
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9.-]*$")]
     seed: int = 0
-    job: JobShape = JobShape()
-    faults: tuple[Fault, ...] = ()
+    job: TestbedJob = TestbedJob()
+    faults: tuple[TestbedFault, ...] = ()
     benign: tuple[Benign, ...] = ()
     report_exits: bool = True
 
     @model_validator(mode="after")
-    def _fits_the_job(self) -> Scenario:
+    def _fits_the_job(self) -> CaptureScenario:
         for fault in self.faults:
             if any(rank >= self.job.world_size for rank in fault.ranks):
                 raise ValueError(f"{fault.kind}: a rank outside 0..{self.job.world_size - 1}")
@@ -187,7 +187,7 @@ class Scenario(BaseModel):
             raise ValueError("a job stops only once")
         return self
 
-    def _refuse_wrong_device(self, fault: Fault) -> None:
+    def _refuse_wrong_device(self, fault: TestbedFault) -> None:
         affected_ranks, real = set(fault.affected_ranks(self.job)), set(self.job.gpu_ranks)
         if fault.spec.device == "gpu" and not affected_ranks <= real:
             raise ValueError(f"{fault.kind} needs a real GPU: aim it at one of job.gpu_ranks")
@@ -197,7 +197,7 @@ class Scenario(BaseModel):
             )
 
 
-def read_scenario(path: Path) -> Scenario:
+def read_scenario(path: Path) -> CaptureScenario:
     """Read a scenario from YAML.
 
     Raises
@@ -207,7 +207,7 @@ def read_scenario(path: Path) -> Scenario:
     InvalidInput
         If it is not YAML or not a scenario; the message names the first wrong field.
     """
-    return parsed(Scenario, read_yaml(path), str(path))
+    return parsed(CaptureScenario, read_yaml(path), str(path))
 
 
 def read_yaml(path: Path) -> Any:

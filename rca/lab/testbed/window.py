@@ -11,7 +11,7 @@ from rca.lab.testbed.process import Exit
 from rca.lab.testbed.ranks.shared import Row
 from rca.lab.testbed.record import CaptureRecord
 from rca.lab.testbed.sampling.series import Sample
-from rca.lab.testbed.scenario import JobShape, Scenario
+from rca.lab.testbed.scenario import CaptureScenario, TestbedJob
 from rca.window.window import Window
 
 SKEW_SECONDS = 0.5
@@ -30,7 +30,7 @@ _COPIED = {
 }
 
 
-def window_of(scenario: Scenario, record: CaptureRecord) -> Window:
+def window_of(scenario: CaptureScenario, record: CaptureRecord) -> Window:
     """Build and validate the window of a capture."""
     job = scenario.job
     skew = clock_offsets(scenario)
@@ -57,7 +57,7 @@ def window_of(scenario: Scenario, record: CaptureRecord) -> Window:
     )
 
 
-def _place(job: JobShape, rank: int) -> dict[str, object]:
+def _place(job: TestbedJob, rank: int) -> dict[str, object]:
     """Place of a rank; in a job with real GPUs, other ranks have no GPU."""
     place: dict[str, object] = {"rank": rank, "node": node_name(job.node_of(rank))}
     if not job.gpu_ranks or rank in job.gpu_ranks:
@@ -65,7 +65,7 @@ def _place(job: JobShape, rank: int) -> dict[str, object]:
     return place
 
 
-def clock_offsets(scenario: Scenario) -> FloatArray:
+def clock_offsets(scenario: CaptureScenario) -> FloatArray:
     """Error of each node's clock, shape (n_nodes,), seconds; zero without ``clock_skew`` in the scenario."""
     if "clock_skew" not in scenario.benign:
         return np.zeros(scenario.job.nodes)
@@ -73,7 +73,7 @@ def clock_offsets(scenario: Scenario) -> FloatArray:
     return draw.uniform(-SKEW_SECONDS, SKEW_SECONDS, scenario.job.nodes)
 
 
-def split_communication(rows: list[FloatArray], job: JobShape) -> tuple[FloatArray, FloatArray]:
+def split_communication(rows: list[FloatArray], job: TestbedJob) -> tuple[FloatArray, FloatArray]:
     """Waiting and transfer per rank and step, both shape (n_ranks, n_steps), seconds.
 
     Waiting ends when the last member of the rank's group arrives. If a member never arrives, or the
@@ -92,7 +92,7 @@ def split_communication(rows: list[FloatArray], job: JobShape) -> tuple[FloatArr
     return np.where(ended, wait, np.nan), np.where(ended, transfer, np.nan)
 
 
-def _steps(job: JobShape, record: CaptureRecord, skew: FloatArray) -> pa.Table:
+def _steps(job: TestbedJob, record: CaptureRecord, skew: FloatArray) -> pa.Table:
     wait, transfer = split_communication(record.rows, job)
     columns: dict[str, list[FloatArray]] = {}
     for rank, rows in enumerate(record.rows):
@@ -113,7 +113,7 @@ def _steps(job: JobShape, record: CaptureRecord, skew: FloatArray) -> pa.Table:
     return pa.table(measured)
 
 
-def _metrics(samples: list[Sample], job: JobShape, offset: float, skew: FloatArray) -> pa.Table:
+def _metrics(samples: list[Sample], job: TestbedJob, offset: float, skew: FloatArray) -> pa.Table:
     by_name = {node_name(node): float(skew[node]) for node in range(job.nodes)}
     return pa.table(
         {
@@ -127,7 +127,7 @@ def _metrics(samples: list[Sample], job: JobShape, offset: float, skew: FloatArr
     )
 
 
-def _events(exits: list[Exit], job: JobShape, offset: float, skew: FloatArray) -> pa.Table | None:
+def _events(exits: list[Exit], job: TestbedJob, offset: float, skew: FloatArray) -> pa.Table | None:
     """Ended processes as an elastic launcher reports them: time, node, rank and exit code."""
     hosts = [each for each in exits if each.process.role == "host"]
     if not hosts:

@@ -12,7 +12,7 @@ import numpy as np
 from rca.diagnosis import Bundle, diagnose
 from rca.diagnosis.bundle import baseline
 from rca.lab.evaluation.judged_rows import JudgedRow
-from rca.lab.evaluation.run import Plan, evaluate_entries
+from rca.lab.evaluation.run import EvaluationPlan, evaluate_entries
 from rca.lab.evaluation.simulated import evaluate_simulated
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.training.digests import joint_digest, window_digest
@@ -125,7 +125,7 @@ def _on_collection(
     rows = [
         evaluate_entries(
             entries,
-            Plan(bundle=bundle),
+            EvaluationPlan(bundle=bundle),
             workers=workers,
             progress=lambda done, total: progress("both versions on real windows", done, total),
         ).product_rows

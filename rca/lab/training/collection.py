@@ -17,7 +17,7 @@ from rca.lab.simulation.corpus import sampled
 from rca.lab.simulation.scenario import CorpusVersion
 from rca.sources.labels import (
     MANIFEST_FILE,
-    Label,
+    WindowLabel,
     read_collection,
     read_label,
     write_labelled,
@@ -64,15 +64,15 @@ class CollectionPlan:
         """Whether a window exists; its folder appears whole or not at all."""
         return (self.folder / self.name(number)).exists()
 
-    def simulated(self, number: int) -> tuple[Window, Label]:
+    def simulated(self, number: int) -> tuple[Window, WindowLabel]:
         """Simulate a window; it depends on seed, cause and number only."""
         # The same child as of SeedSequence(seed).spawn, without spawning all before it.
         child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
         rng = np.random.default_rng(child)
         labelled = simulate(sampled(rng, self.version, cause=self.cause, mechanism=self.mechanism))
-        return labelled.window, Label.model_validate(labelled.label)
+        return labelled.window, WindowLabel.model_validate(labelled.label)
 
-    def entry(self, number: int, label: Label | None = None) -> dict[str, Any]:
+    def entry(self, number: int, label: WindowLabel | None = None) -> dict[str, Any]:
         """The window's line in the manifest."""
         name = self.name(number)
         known = read_label(self.folder / name) if label is None else label

@@ -11,7 +11,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features import FeatureSet, extract
 from rca.lab.training.split import part_of
-from rca.sources.labels import Label, Part, unfelt
+from rca.sources.labels import Part, WindowLabel, unfelt
 from rca.window.causes import CAUSES
 from rca.window.window import Window
 
@@ -110,12 +110,12 @@ class Corpus:
         return sha.hexdigest()
 
 
-def example(window: Window, label: Label, group: str, seed: int) -> Example:
+def example(window: Window, label: WindowLabel, group: str, seed: int) -> Example:
     """Features and targets of one labelled window; which healthy ranks are kept follows from `seed`."""
     return example_from_features(extract(window), label, group, seed)
 
 
-def example_from_features(features: FeatureSet, label: Label, group: str, seed: int) -> Example:
+def example_from_features(features: FeatureSet, label: WindowLabel, group: str, seed: int) -> Example:
     """As `example`, for features already computed."""
     blamed: dict[int, str] = {}
     for cause in label.causes:

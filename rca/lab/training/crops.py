@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rca.arrays import IntArray
-from rca.sources.labels import Label, LabelledCause
+from rca.sources.labels import LabelledCause, WindowLabel
 from rca.window.causes import pattern_of
 from rca.window.job import Job, Parallelism
 from rca.window.times.step_clock import StepClock
@@ -22,12 +22,12 @@ ENOUGH_STEPS_PERIODIC = 14
 PERIODIC = frozenset({"checkpoint_stall", "runtime_gc"})
 
 
-def crop(window: Window, label: Label, first: int, end: int) -> tuple[Window, Label] | None:
+def crop(window: Window, label: WindowLabel, first: int, end: int) -> tuple[Window, WindowLabel] | None:
     """Keep the steps from `first` up to, not including, `end`.
 
     Parameters
     ----------
-    label : Label
+    label : WindowLabel
         Its causes must say in which steps they act.
     first, end : int
         Step numbers.
@@ -76,7 +76,7 @@ def _cropped(cause: LabelledCause, clock: StepClock, first: int, end: int) -> La
     return cause.model_copy(update=changes)
 
 
-def _relabelled(label: Label, causes: list[LabelledCause], end: int) -> Label:
+def _relabelled(label: WindowLabel, causes: list[LabelledCause], end: int) -> WindowLabel:
     if not causes:
         healthy = {"failure_mode": "healthy", "straggler_type": None, "pattern": None, "causes": ()}
         return label.model_copy(update=healthy | {"injected": [], "impact": None})
@@ -90,7 +90,7 @@ def _relabelled(label: Label, causes: list[LabelledCause], end: int) -> Label:
     return label.model_copy(update=changes)
 
 
-def without_ranks(window: Window, label: Label, dropped: IntArray) -> tuple[Window, Label]:
+def without_ranks(window: Window, label: WindowLabel, dropped: IntArray) -> tuple[Window, WindowLabel]:
     """The job without some of its ranks, the others renumbered: as if it had been started smaller.
 
     Only of data-parallel jobs, whose ranks do not depend on which others there are; none of the dropped

@@ -18,7 +18,7 @@ from rca.lab.training.corpus import Example, example
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.simulated import kept_examples
 from rca.lab.training.split import scenario_group
-from rca.sources.labels import Label
+from rca.sources.labels import WindowLabel
 from rca.workers import Workers
 
 #: One additional healthy window for so many windows of the corpus.
@@ -65,5 +65,5 @@ def healthy_seeds(n: int, seed: int) -> list[int]:
 def _simulated(seed: int) -> Example:
     scenario = sampled(np.random.default_rng(seed), TRAINED_VERSION, cause="healthy")
     labelled = simulate_with_steps(scenario)
-    label = Label.model_validate(labelled.label)
+    label = WindowLabel.model_validate(labelled.label)
     return example(labelled.window, label, group=scenario_group(seed), seed=seed)

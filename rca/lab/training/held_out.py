@@ -8,7 +8,7 @@ from typing import Any
 
 from rca.errors import InvalidInput
 from rca.lab.evaluation.judged_rows import JudgedRow
-from rca.lab.evaluation.run import Plan, evaluate_entries
+from rca.lab.evaluation.run import EvaluationPlan, evaluate_entries
 from rca.lab.evaluation.signal_sets import SIGNAL_SETS
 from rca.lab.evaluation.simulated import evaluate_simulated
 from rca.lab.evaluation.summary import rounded, summarise
@@ -67,7 +67,7 @@ def held_out_rows(
         if held:
             evaluation = evaluate_entries(
                 held,
-                Plan(signals=SIGNALS, bundle=bundle),
+                EvaluationPlan(signals=SIGNALS, bundle=bundle),
                 workers=workers,
                 progress=lambda done, total: progress("diagnosing held-out real windows", done, total),
             )

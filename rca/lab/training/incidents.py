@@ -17,7 +17,7 @@ from rca.lab.training.digests import files_digest
 from rca.lab.training.feature_cache import FeatureCache, cache_key
 from rca.lab.training.split import part_of
 from rca.lab.training.telemetry_dropout import blinded
-from rca.sources.labels import Collection, CollectionEntry, Label, Part, read_collection, unfelt
+from rca.sources.labels import Collection, CollectionEntry, Part, WindowLabel, read_collection, unfelt
 from rca.window.causes import CAUSES, SPECS, UNKNOWN
 from rca.window.window import Window
 from rca.workers import Workers
@@ -86,7 +86,7 @@ def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Recorde
     return [each for each in found if each.part in LEARNED]
 
 
-def _refuse_unknown_causes(entry: CollectionEntry, label: Label) -> None:
+def _refuse_unknown_causes(entry: CollectionEntry, label: WindowLabel) -> None:
     for blamed in label.causes:
         if blamed.cause not in SPECS:
             raise InvalidInput(
@@ -95,7 +95,7 @@ def _refuse_unknown_causes(entry: CollectionEntry, label: Label) -> None:
             )
 
 
-def felt(incident: RecordedIncident) -> tuple[Window, Label] | None:
+def felt(incident: RecordedIncident) -> tuple[Window, WindowLabel] | None:
     """The window and its label; None if a fault was injected that had no effect.
 
     Such a window has no clear label, so it is neither learned from nor tested.
@@ -177,7 +177,7 @@ def _cache_key(incident: RecordedIncident, seed: int, variants: int) -> str:
 
 
 def _examples(
-    read: tuple[RecordedIncident, tuple[Window, Label] | None], *, seed: int, variants: int
+    read: tuple[RecordedIncident, tuple[Window, WindowLabel] | None], *, seed: int, variants: int
 ) -> list[Example]:
     incident, known = read
     if known is None:
@@ -192,7 +192,7 @@ def _examples(
     return [replace(each, part=incident.part, real=True) for each in found]
 
 
-def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
+def varied(window: Window, label: WindowLabel, rng: np.random.Generator) -> tuple[Window, WindowLabel]:
     """One variant: shorter, of a smaller job, with less telemetry, or a combination."""
     if rng.random() < 0.5:
         window, label = _shorter(window, label, rng) or (window, label)
@@ -201,7 +201,9 @@ def varied(window: Window, label: Label, rng: np.random.Generator) -> tuple[Wind
     return (blinded(window, rng) if rng.random() < 0.85 else window), label
 
 
-def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label] | None:
+def _shorter(
+    window: Window, label: WindowLabel, rng: np.random.Generator
+) -> tuple[Window, WindowLabel] | None:
     steps = np.unique(window.steps.column("step").to_numpy())
     if steps.size <= MIN_CROP or any(cause.first_step is None for cause in label.causes):
         return None
@@ -214,7 +216,7 @@ def _shorter(window: Window, label: Label, rng: np.random.Generator) -> tuple[Wi
     return None
 
 
-def _smaller(window: Window, label: Label, rng: np.random.Generator) -> tuple[Window, Label]:
+def _smaller(window: Window, label: WindowLabel, rng: np.random.Generator) -> tuple[Window, WindowLabel]:
     """Without some healthy nodes, if all ranks do the same work and all faults have ranks."""
     sizes, topology = window.job.parallelism, window.job.topology
     if sizes is None or sizes.data != window.job.world_size or len(topology.node_names) < 3:

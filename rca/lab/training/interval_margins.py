@@ -16,7 +16,7 @@ from rca.diagnosis.pricing import Pricing
 from rca.lab.evaluation.scores import true_seconds
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.training.corpus import Corpus
-from rca.sources.labels import Label, LabelledCause, accepted
+from rca.sources.labels import LabelledCause, WindowLabel, accepted
 from rca.workers import Workers
 
 #: Largest number of scenarios; enough for the margins of every group, about a minute.
@@ -88,7 +88,7 @@ def _costs(bundle: Bundle, seed: int) -> list[HeldOutCost]:
     return matched(label, pricing)
 
 
-def matched(label: Label, pricing: Pricing) -> list[HeldOutCost]:
+def matched(label: WindowLabel, pricing: Pricing) -> list[HeldOutCost]:
     """Interval and true cost of every labelled cause that is named on exactly its ranks."""
     found = []
     for true in label.causes:

@@ -42,7 +42,7 @@ RECORDING = "recording the run in MLflow"
 
 
 @dataclass(frozen=True)
-class TrainingResult:
+class TrainedBundle:
     """What a run produced.
 
     Attributes
@@ -100,7 +100,7 @@ def train(
     settings: Settings | None = None,
     continue_from: Path | None = None,
     progress: Progress = lambda phase, done, total: None,
-) -> TrainingResult:
+) -> TrainedBundle:
     """Train, write the bundle, test it on held-out windows, log the run and register the bundle.
 
     Parameters
@@ -146,7 +146,7 @@ def train(
         progress(RECORDING, 0, 0)
         run_id, number = record(tracking_uri, output, trained.card, trained.parameters, registered=registered)
     scores = {source: totals(rows) for source, rows in trained.card.rows.items()}
-    return TrainingResult(
+    return TrainedBundle(
         bundle=output,
         sha256=trained.card.sha256,
         corpus_digest=trained.card.facts["corpus_sha256"],

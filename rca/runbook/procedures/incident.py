@@ -23,7 +23,7 @@ MAX_PLACES, MAX_NODES = 3, 32
 
 
 @dataclass(frozen=True)
-class Place:
+class BlamedNode:
     """A node with blamed ranks.
 
     Attributes
@@ -49,14 +49,14 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Incident:
+class DiagnosedCause:
     """What one diagnosis says about a cause.
 
     Attributes
     ----------
     blamed : bool
         Whether the diagnosis names the cause. If not, the places are those of its stragglers.
-    places : tuple of Place
+    places : tuple of BlamedNode
         The first `MAX_PLACES`.
     values : dict
         Placeholders with the same value at all places.
@@ -68,14 +68,14 @@ class Incident:
 
     diagnosis_id: str
     blamed: bool
-    places: tuple[Place, ...]
+    places: tuple[BlamedNode, ...]
     more_places: int
     values: dict[str, str]
     withheld: bool
     actions: tuple[Action, ...]
 
     @classmethod
-    def of(cls, diagnosis: Diagnosis, cause: str, job: Job | None = None) -> Incident:
+    def of(cls, diagnosis: Diagnosis, cause: str, job: Job | None = None) -> DiagnosedCause:
         """What a diagnosis says about a cause.
 
         Parameters
@@ -113,7 +113,7 @@ class Incident:
 
 def _places(
     groups: Sequence[Cause | Straggler], ranks: Sequence[int], nodes: Sequence[str], job: Job | None
-) -> Iterable[Place]:
+) -> Iterable[BlamedNode]:
     held: dict[int, RankPlace | RankInAnswer] = {
         place.rank: place for each in groups for place in each.places
     }
@@ -121,7 +121,7 @@ def _places(
     held |= {} if job is None else {place.rank: place for place in job.ranks or ()}
     if not nodes:
         if ranks:
-            yield Place(None, tuple(ranks), {"rank": str(ranks[0])})
+            yield BlamedNode(None, tuple(ranks), {"rank": str(ranks[0])})
         return
     ports = {
         group.shared.within: group.shared.name
@@ -141,7 +141,7 @@ def _places(
         if "node" in safe:
             # Double quotes of a shell keep a backslash before a dot.
             safe["node_pattern"] = node.replace(".", r"\.")
-        yield Place(node, tuple(there), safe)
+        yield BlamedNode(node, tuple(there), safe)
 
 
 def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:

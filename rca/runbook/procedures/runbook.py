@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rca.diagnosis.result import Action
+from rca.frozen import Frozen
 from rca.runbook.numbers import count, seconds
 from rca.runbook.phrases import clean
-from rca.runbook.procedures.incident import Incident
+from rca.runbook.procedures.incident import DiagnosedCause
 from rca.runbook.procedures.library import Library
 from rca.runbook.procedures.sources import (
     PLACEHOLDER,
@@ -30,11 +31,7 @@ from rca.window.causes import SPECS, CauseOwner
 _OF_PLACE = frozenset({"node", "node_pattern", "rank", "gpu", "pci_address", "port"})
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class Step(_Frozen):
+class Step(Frozen):
     """A step to do.
 
     `commands` has one command for each place, or none where a person acts. `changes` marks what has to be
@@ -49,7 +46,7 @@ class Step(_Frozen):
     otherwise: str
 
 
-class UndoneStep(_Frozen):
+class UndoneStep(Frozen):
     """How to undo step `number`; None for what concerns no single step."""
 
     number: int | None
@@ -57,7 +54,7 @@ class UndoneStep(_Frozen):
     commands: list[str]
 
 
-class Open(_Frozen):
+class Open(Frozen):
     """A placeholder without a known value: what stands for it in commands, and how to find it."""
 
     written: str
@@ -65,7 +62,7 @@ class Open(_Frozen):
     find: str
 
 
-class Runbook(_Frozen):
+class Runbook(Frozen):
     """What to do about a cause.
 
     Attributes
@@ -105,7 +102,7 @@ class Runbook(_Frozen):
 
 
 def runbook(
-    library: Library, cause: str, *, platform: Platform | None = None, incident: Incident | None = None
+    library: Library, cause: str, *, platform: Platform | None = None, incident: DiagnosedCause | None = None
 ) -> Runbook:
     """The runbook of a cause.
 
@@ -115,7 +112,7 @@ def runbook(
         Of the catalogue, or ``unknown``.
     platform : {"kubernetes", "slurm", "host"}, optional
         By default the site's own, else ``host``.
-    incident : Incident, optional
+    incident : DiagnosedCause, optional
         Fills placeholders.
 
     Raises
@@ -164,13 +161,13 @@ def runbook(
     )
 
 
-def _places(incident: Incident) -> Iterator[str]:
+def _places(incident: DiagnosedCause) -> Iterator[str]:
     yield from (place.title for place in incident.places)
     if incident.withheld:
         yield "nodes that are left out because of their names"
 
 
-def _notes(cause: str, incident: Incident | None) -> Iterator[str]:
+def _notes(cause: str, incident: DiagnosedCause | None) -> Iterator[str]:
     if incident is None:
         return
     if not incident.blamed:
@@ -187,7 +184,7 @@ class _Writer:
 
     library: Library
     platform: Platform
-    incident: Incident | None
+    incident: DiagnosedCause | None
     used: dict[str, None] = field(default_factory=dict)
     shown_by: dict[str, int] = field(default_factory=dict)
 

@@ -6,22 +6,22 @@ training job need torch and are imported by their own names.
 
 from rca.runtime.antdt.accumulation import Accumulation, Hardware, accumulated
 from rca.runtime.antdt.batch_sizes import balanced, equal, step_seconds
-from rca.runtime.antdt.controller import Action, Dedicated, NonDedicated
+from rca.runtime.antdt.controller import ControlAction, Dedicated, NonDedicated
 from rca.runtime.antdt.decision import Decision, gradient_weights, loss_scale
-from rca.runtime.antdt.monitor import Monitor, Reading, Straggler
+from rca.runtime.antdt.monitor import Monitor, MonitorReading, StragglerKind
 from rca.runtime.antdt.thresholds import SOURCES, Thresholds
 
 __all__ = [
     "SOURCES",
     "Accumulation",
-    "Action",
+    "ControlAction",
     "Decision",
     "Dedicated",
     "Hardware",
     "Monitor",
+    "MonitorReading",
     "NonDedicated",
-    "Reading",
-    "Straggler",
+    "StragglerKind",
     "Thresholds",
     "accumulated",
     "balanced",

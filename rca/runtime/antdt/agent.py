@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rca.errors import InvalidInput
 from rca.runtime.antdt.agreement import Agreement, KeyValueStore, Times
-from rca.runtime.antdt.controller import ADJUST_BATCH_SIZES, Action
+from rca.runtime.antdt.controller import ADJUST_BATCH_SIZES, ControlAction
 from rca.runtime.antdt.decision import Decision, loss_scale
-from rca.runtime.antdt.monitor import Monitor, Reading
+from rca.runtime.antdt.monitor import Monitor, MonitorReading
 
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Controller(Protocol):
     """`NonDedicated` or `Dedicated`."""
 
-    def act(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
+    def act(self, reading: MonitorReading, next_step: int) -> tuple[ControlAction, ...]:
         """Decide at a moment."""
 
 
@@ -77,7 +77,7 @@ class Agent:
         monitor: Monitor | None = None,
         every: int = 5,
         prefix: str = "antdt",
-        on_action: Callable[[Action], None] | None = None,
+        on_action: Callable[[ControlAction], None] | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 <= rank < first.n_workers:

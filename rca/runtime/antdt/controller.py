@@ -20,7 +20,7 @@ from rca.errors import InvalidInput
 from rca.runtime.antdt.accumulation import Hardware, accumulated
 from rca.runtime.antdt.batch_sizes import balanced, step_seconds
 from rca.runtime.antdt.decision import Decision
-from rca.runtime.antdt.monitor import Reading, Straggler
+from rca.runtime.antdt.monitor import MonitorReading, StragglerKind
 
 ADJUST_BATCH_SIZES = "ADJUST_BS"
 KILL_RESTART = "KILL_RESTART"
@@ -29,7 +29,7 @@ _MIN_SHARE = 0.05
 
 
 @dataclass(frozen=True)
-class Action:
+class ControlAction:
     """An action of the controller.
 
     Attributes
@@ -106,7 +106,7 @@ class NonDedicated:
         #: Seconds that each worker has been at speed without a break.
         self._calm = np.zeros(self.decision.n_workers)
 
-    def act(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
+    def act(self, reading: MonitorReading, next_step: int) -> tuple[ControlAction, ...]:
         """Decide at a moment.
 
         Parameters
@@ -133,12 +133,12 @@ class NonDedicated:
         self.lost[worker] = self._calm[worker] = 0.0
         self._ordered.discard(worker)
 
-    def _restarts(self, reading: Reading, passed: float) -> tuple[Action, ...]:
-        persistent = set(reading.of(Straggler.persistent))
+    def _restarts(self, reading: MonitorReading, passed: float) -> tuple[ControlAction, ...]:
+        persistent = set(reading.of(StragglerKind.persistent))
         fixed = np.full(reading.speed.size, self.fixed)
         now = step_seconds(np.array(self.decision.samples), reading.speed, fixed)
         for worker, kind in enumerate(reading.stragglers):
-            if kind is Straggler.none:
+            if kind is StragglerKind.none:
                 self._calm[worker] += passed
                 if self._calm[worker] >= self.calm_seconds:
                     # The fault is over: what it cost is spent.
@@ -146,7 +146,7 @@ class NonDedicated:
                 continue
             self._calm[worker] = 0.0
             share = max(1 - self._without(reading, worker) / now, 0.0)
-            sign = -1 if kind is Straggler.deterministic else 1
+            sign = -1 if kind is StragglerKind.deterministic else 1
             self.lost[worker] = max(self.lost[worker] + sign * passed * share, 0.0)
         waiting = sorted(persistent - self._ordered)
         due = [worker for worker in waiting if self.lost[worker] >= self.restart_seconds]
@@ -155,7 +155,7 @@ class NonDedicated:
         worst = max(due, key=lambda worker: float(self.lost[worker]))
         self._ordered.add(worst)
         return (
-            Action(
+            ControlAction(
                 KILL_RESTART,
                 f"worker {worst} has cost {self.lost[worst]:.1f} s so far, a restart costs "
                 f"{self.restart_seconds:.1f} s",
@@ -165,7 +165,7 @@ class NonDedicated:
             ),
         )
 
-    def _without(self, reading: Reading, worker: int) -> float:
+    def _without(self, reading: MonitorReading, worker: int) -> float:
         """Seconds of a step if the worker were as fast as its peers."""
         speed = reading.speed.copy()
         speed[worker] *= max(float(reading.ratio_short[worker]), 1.0)
@@ -176,7 +176,7 @@ class NonDedicated:
         fixed = np.full(speed.size, self.fixed)
         return balanced(speed, self.decision.total, fixed=fixed, least=self.least, most=self.most)
 
-    def _adjusted(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
+    def _adjusted(self, reading: MonitorReading, next_step: int) -> tuple[ControlAction, ...]:
         fixed = np.full(reading.speed.size, self.fixed)
         sizes = self._sizes(reading.speed)
         before = step_seconds(np.array(self.decision.samples), reading.speed, fixed)
@@ -187,10 +187,10 @@ class NonDedicated:
             self.decision.version + 1, next_step, tuple(sizes.tolist()), (1,) * self.decision.n_workers
         )
         self.decision = decision
-        slow = [worker for worker, kind in enumerate(reading.stragglers) if kind is not Straggler.none]
+        slow = [worker for worker, kind in enumerate(reading.stragglers) if kind is not StragglerKind.none]
         who = f"slow workers: {', '.join(map(str, slow))}" if slow else "workers differ in speed"
         reason = f"{who}; a step takes {after:.3f} s instead of {before:.3f} s"
-        return (Action(ADJUST_BATCH_SIZES, reason, decision=decision, before=before, after=after),)
+        return (ControlAction(ADJUST_BATCH_SIZES, reason, decision=decision, before=before, after=after),)
 
 
 @dataclass
@@ -212,7 +212,7 @@ class Dedicated:
     least_gain: float = 0.05
     _searched: FloatArray | None = field(init=False, default=None)
 
-    def act(self, reading: Reading, next_step: int) -> tuple[Action, ...]:
+    def act(self, reading: MonitorReading, next_step: int) -> tuple[ControlAction, ...]:
         """Decide at a moment; parameters and result are those of `NonDedicated.act`."""
         if not reading.is_complete:
             return ()
@@ -239,5 +239,7 @@ class Dedicated:
         self.decision = Decision(self.decision.version + 1, next_step, sizes, steps)
         reason = f"a step takes {best.seconds:.3f} s instead of {before:.3f} s"
         return (
-            Action(ADJUST_BATCH_SIZES, reason, decision=self.decision, before=before, after=best.seconds),
+            ControlAction(
+                ADJUST_BATCH_SIZES, reason, decision=self.decision, before=before, after=best.seconds
+            ),
         )

@@ -20,7 +20,7 @@ from rca.robust import nan_median, peer_reference
 from rca.runtime.antdt.thresholds import Thresholds
 
 
-class Straggler(Enum):
+class StragglerKind(Enum):
     """Class of a worker."""
 
     none = "none"
@@ -30,7 +30,7 @@ class Straggler(Enum):
 
 
 @dataclass(frozen=True)
-class Reading:
+class MonitorReading:
     """What the monitor has seen by one moment.
 
     Attributes
@@ -47,14 +47,14 @@ class Reading:
     speed: FloatArray
     ratio_short: FloatArray
     ratio_long: FloatArray
-    stragglers: tuple[Straggler, ...]
+    stragglers: tuple[StragglerKind, ...]
 
     @property
     def is_complete(self) -> bool:
         """Whether the speed of every worker is known."""
         return bool(np.isfinite(self.speed).all())
 
-    def of(self, kind: Straggler) -> tuple[int, ...]:
+    def of(self, kind: StragglerKind) -> tuple[int, ...]:
         """Workers of one class."""
         return tuple(worker for worker, each in enumerate(self.stragglers) if each is kind)
 
@@ -131,7 +131,7 @@ class Monitor:
         if self._first is not None:
             self._first[worker] = np.nan
 
-    def reading(self, at: float) -> Reading:
+    def reading(self, at: float) -> MonitorReading:
         """Compare the workers at a moment.
 
         Parameters
@@ -141,7 +141,7 @@ class Monitor:
 
         Returns
         -------
-        Reading
+        MonitorReading
         """
         rules = self.thresholds
         for batches in self._batches:
@@ -156,11 +156,11 @@ class Monitor:
             self._first = np.where(np.isfinite(unseen), unseen, ratio_long)
         classes = self._classes(short, ratio_short, ratio_long, is_full=is_full)
         with np.errstate(divide="ignore"):
-            return Reading(at, 1 / short, ratio_short, ratio_long, classes)
+            return MonitorReading(at, 1 / short, ratio_short, ratio_long, classes)
 
     def _classes(
         self, short: FloatArray, ratio_short: FloatArray, ratio_long: FloatArray, *, is_full: bool
-    ) -> tuple[Straggler, ...]:
+    ) -> tuple[StragglerKind, ...]:
         rules = self.thresholds
         slow, slow_long = ratio_short >= rules.slow_ratio, ratio_long >= rules.slow_ratio
         first = np.full(self.n_workers, np.nan) if self._first is None else self._first
@@ -173,11 +173,11 @@ class Monitor:
             if slow[worker] and not always[worker]:
                 # Without a full long window, both windows have the same batches.
                 lasting = bool(slow_long[worker]) and is_full
-                found.append(Straggler.persistent if lasting else Straggler.transient)
+                found.append(StragglerKind.persistent if lasting else StragglerKind.transient)
             elif always[worker] or by_kind[worker]:
-                found.append(Straggler.deterministic)
+                found.append(StragglerKind.deterministic)
             else:
-                found.append(Straggler.none)
+                found.append(StragglerKind.none)
         return tuple(found)
 
     def _slow_kinds(self, seconds: FloatArray) -> BoolArray:

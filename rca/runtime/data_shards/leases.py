@@ -154,7 +154,7 @@ class EpochProgress:
 
 
 @dataclass(frozen=True)
-class Progress:
+class LeaseProgress:
     """Progress of all epochs.
 
     Attributes
@@ -202,7 +202,7 @@ class Checkpoint:
             if not 0 <= done < plan.size(position):
                 raise InvalidInput(f"open shard {position:,} has {done:,} trained samples")
 
-    def progress(self, plan: ShardPlan, held: Sequence[int] = ()) -> Progress:
+    def progress(self, plan: ShardPlan, held: Sequence[int] = ()) -> LeaseProgress:
         """Count shards and samples.
 
         Parameters
@@ -234,7 +234,7 @@ class Checkpoint:
             )
         begun_now = plan.n_handed_out(current, n_current) if n_current else 0
         left = sum(plan.size(position) - done for position, done in self.open)
-        return Progress(
+        return LeaseProgress(
             tuple(epochs),
             n_open=len(waiting),
             # Epochs before the current one have no shard to hand out: they are done unless one is open.
@@ -260,7 +260,7 @@ class ShardService(Protocol):
     def release(self, worker: str) -> int:
         """Take all shards of a worker back, because it has died or ended; gives their number."""
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         """Count shards and samples."""
 
     def checkpoint(self) -> Checkpoint:

@@ -18,9 +18,9 @@ from rca.runtime.data_shards.leases import (
     Checkpoint,
     EpochProgress,
     Lease,
+    LeaseProgress,
     LeaseState,
     Offer,
-    Progress,
     ShardReceipt,
     ShardReport,
 )
@@ -126,11 +126,11 @@ class ShardClient:
         """Take all shards of a worker back; gives their number."""
         return int(self._call("POST", f"{self._place}/releases", {"worker": worker})["returned"])
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         """Count shards and samples."""
         found = self._call("GET", self._place)
         epochs = tuple(EpochProgress(**each) for each in found["epochs"])
-        return Progress(
+        return LeaseProgress(
             epochs, found["n_open"], found["n_done"], found["samples"], finished=found["finished"]
         )
 

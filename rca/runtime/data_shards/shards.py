@@ -22,9 +22,9 @@ from rca.errors import InvalidInput
 from rca.runtime.data_shards.leases import (
     Checkpoint,
     Lease,
+    LeaseProgress,
     LeaseState,
     Offer,
-    Progress,
     ShardReceipt,
     ShardReport,
 )
@@ -150,7 +150,7 @@ class Shards:
                 self._end(replace(lease, state=LeaseState.released))
             return len(mine)
 
-    def progress(self) -> Progress:
+    def progress(self) -> LeaseProgress:
         """Count shards and samples."""
         with self._lock:
             self._now()

@@ -13,7 +13,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.prediction import STRAGGLER_SHARE
-from rca.runtime.star.price import Progress
+from rca.runtime.star.price import UpdateProgress
 
 #: Updates after which a rule looks again.
 EVERY = 8
@@ -70,7 +70,7 @@ class StragglersLeave:
         is_slow = np.where(known, usual, -np.inf) > fastest + behind
         slow = tuple(np.flatnonzero(is_slow).tolist())
         if self.batch is not None and self.noise is not None and slow:
-            progress = Progress(usual[known], self.batch, self.noise)
+            progress = UpdateProgress(usual[known], self.batch, self.noise)
             places = np.flatnonzero(is_slow[known]).tolist()
             ring = np.flatnonzero(~is_slow[known]).tolist()
             if progress.of_groups([ring, *([each] for each in places)]) >= progress.of_groups(

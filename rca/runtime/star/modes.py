@@ -25,7 +25,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
-from rca.runtime.star.price import Mode, Progress, check_seconds
+from rca.runtime.star.price import Mode, UpdateProgress, check_seconds
 
 #: `best_groups` tries divisions of more than `MAX_TRIED` workers into up to so many groups.
 MAX_GROUPS, MAX_TRIED = 32, 10
@@ -35,12 +35,12 @@ GROUP_DISTANCE = 0.05
 _EQUAL = 1e-9
 
 
-def synchronous(progress: Progress) -> Mode:
+def synchronous(progress: UpdateProgress) -> Mode:
     """All workers in one update."""
     return progress.priced("synchronous", (progress.fastest_first,))
 
 
-def x_order(progress: Progress, order: int) -> Mode:
+def x_order(progress: UpdateProgress, order: int) -> Mode:
     """An update from the first `order` reports.
 
     Raises
@@ -52,7 +52,7 @@ def x_order(progress: Progress, order: int) -> Mode:
     return progress.of_order(order)
 
 
-def heuristic_order(progress: Progress) -> int:
+def heuristic_order(progress: UpdateProgress) -> int:
     """STAR's heuristic: the smallest order after which one more report costs more than it brings.
 
     It is the first local minimum of ``(1 + noise / (x batch))`` times the x-th time. It counts no staleness.
@@ -63,13 +63,13 @@ def heuristic_order(progress: Progress) -> int:
     return int(rises[0]) + 1 if rises.size else progress.n_workers
 
 
-def best_order(progress: Progress) -> int:
+def best_order(progress: UpdateProgress) -> int:
     """The order with the least seconds per unit of progress; the largest of equal ones."""
     costs = progress.of_orders()
     return progress.n_workers - int(np.argmin(costs[::-1]))
 
 
-def static_groups(progress: Progress, size: int) -> Mode:
+def static_groups(progress: UpdateProgress, size: int) -> Mode:
     """Groups of `size` workers in the order of their times; the last group may be smaller.
 
     Raises
@@ -83,7 +83,7 @@ def static_groups(progress: Progress, size: int) -> Mode:
     return progress.priced("static groups", groups)
 
 
-def dynamic_groups(progress: Progress, distance: float = GROUP_DISTANCE) -> Mode:
+def dynamic_groups(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> Mode:
     """Groups of workers with like times.
 
     Parameters
@@ -123,7 +123,7 @@ def clustered(seconds: FloatArray, distance: float = GROUP_DISTANCE) -> tuple[tu
     return tuple(tuple(group) for group in groups.values())
 
 
-def best_groups(progress: Progress) -> Mode:
+def best_groups(progress: UpdateProgress) -> Mode:
     """The division into groups with the least seconds per unit of progress that was found.
 
     Groups are runs of the sorted times. With at most `MAX_TRIED` workers all divisions into runs are tried.
@@ -171,7 +171,7 @@ def _best_runs(rate: FloatArray, n_runs: int) -> list[int]:
     return bounds[::-1]
 
 
-def every_mode(progress: Progress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
+def every_mode(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
     """All modes with their price, in the order in which equal ones are preferred."""
     order = heuristic_order(progress)
     return (
@@ -184,7 +184,7 @@ def every_mode(progress: Progress, distance: float = GROUP_DISTANCE) -> tuple[Mo
     )
 
 
-def choose(progress: Progress, distance: float = GROUP_DISTANCE) -> Mode:
+def choose(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> Mode:
     """The mode with the least seconds per unit of progress.
 
     Examples
@@ -198,6 +198,6 @@ def choose(progress: Progress, distance: float = GROUP_DISTANCE) -> Mode:
     return next(mode for mode in modes if mode.seconds <= least * (1 + _EQUAL))
 
 
-def _check_size(progress: Progress, size: int) -> None:
+def _check_size(progress: UpdateProgress, size: int) -> None:
     if not 1 <= size <= progress.n_workers:
         raise InvalidInput(f"{progress.n_workers} workers cannot give updates of {size} reports")

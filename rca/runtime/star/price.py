@@ -128,7 +128,7 @@ class Mode:
 
 
 @dataclass(frozen=True)
-class Progress:
+class UpdateProgress:
     """Times of workers, and what a report is worth.
 
     Parameters

@@ -26,7 +26,7 @@ from rca.runtime.star.modes import (
     x_order,
 )
 from rca.runtime.star.prediction import usual_seconds
-from rca.runtime.star.price import Kind, Mode, Progress
+from rca.runtime.star.price import Kind, Mode, UpdateProgress
 
 #: Jobs with more workers were not learned from.
 MAX_WORKERS = 12
@@ -49,7 +49,7 @@ FEATURES = (
 )
 
 
-def candidates(progress: Progress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
+def candidates(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
     """The modes to choose from, synchronous training first."""
     n = progress.n_workers
     orders = {1, max(n // 2, 1), max(n - 1, 1), heuristic_order(progress), best_order(progress)} - {n}
@@ -67,7 +67,7 @@ def candidates(progress: Progress, distance: float = GROUP_DISTANCE) -> tuple[Mo
 
 
 def features(
-    steps: FloatArray, progress: Progress, modes: Sequence[Mode], server_seconds: float
+    steps: FloatArray, progress: UpdateProgress, modes: Sequence[Mode], server_seconds: float
 ) -> FloatArray:
     """What the choice depends on, shape (n_modes, n_features).
 
@@ -75,7 +75,7 @@ def features(
     ----------
     steps : ndarray of shape (n_workers, n_steps), seconds
         Recent own times.
-    progress : Progress
+    progress : UpdateProgress
         With the usual times of these steps.
     server_seconds : float
         Time of the server for one message.
@@ -155,7 +155,7 @@ class Selector:
         steps : ndarray of shape (n_workers, n_steps), seconds
             Recent own times of the workers; NaN where none was measured.
         batch, noise, learning_rate
-            As for `Progress`.
+            As for `UpdateProgress`.
         server_seconds : float
             Time of a parameter server for one message.
         distance : float
@@ -173,7 +173,7 @@ class Selector:
                 f"the learned choice is for up to {MAX_WORKERS} workers, not {len(steps)}",
                 hint="use rca.runtime.star.modes.choose",
             )
-        progress = Progress(usual_seconds(steps), batch, noise, learning_rate=learning_rate)
+        progress = UpdateProgress(usual_seconds(steps), batch, noise, learning_rate=learning_rate)
         modes = [mode for mode in candidates(progress, distance) if mode.kind in kinds]
         times = self.times(features(steps, progress, modes, server_seconds))
         return modes[int(np.argmin(times))]

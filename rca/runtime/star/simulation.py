@@ -20,7 +20,7 @@ from rca.runtime.star.price import check_seconds
 
 
 @dataclass(frozen=True)
-class Job:
+class SimulatedJob:
     """What a simulated job is made of.
 
     Parameters
@@ -103,7 +103,7 @@ class Updates:
     staleness: FloatArray
     interim: FloatArray
 
-    def seconds_per_progress(self, job: Job) -> float:
+    def seconds_per_progress(self, job: SimulatedJob) -> float:
         """Seconds in which the run makes the progress of one update without noise; infinite if never."""
         gain = self.weight.sum()
         noise = job.noise / (job.batch * self.reports)
@@ -116,7 +116,7 @@ class Updates:
 class _Clock:
     """Times of steps, the same for the same seed, worker and number of step."""
 
-    def __init__(self, job: Job, seed: int) -> None:
+    def __init__(self, job: SimulatedJob, seed: int) -> None:
         self._job = job
         self._draws = [np.random.default_rng([seed, worker]) for worker in range(job.n_workers)]
         self._sigma = float(np.sqrt(np.log1p(job.variation**2)))
@@ -132,7 +132,7 @@ class _Clock:
 
 
 class _SimulatedStep:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         self._full = job.n_workers
         self._rows: list[tuple[float, int, float, float, float]] = []
         self._moved = [0.0]
@@ -154,7 +154,7 @@ class _SimulatedStep:
         return Updates(*np.array(self._rows, dtype=np.float64).T)
 
 
-def with_server(job: Job, grouping: Grouping, seconds: float, *, seed: int = 0) -> Updates:
+def with_server(job: SimulatedJob, grouping: Grouping, seconds: float, *, seed: int = 0) -> Updates:
     """Simulate a parameter server for some time, and at least until one update.
 
     Parameters
@@ -185,7 +185,7 @@ def with_server(job: Job, grouping: Grouping, seconds: float, *, seed: int = 0) 
     return record.updates()
 
 
-def with_ring(job: Job, children: Sequence[int], seconds: float, *, seed: int = 0) -> Updates:
+def with_ring(job: SimulatedJob, children: Sequence[int], seconds: float, *, seed: int = 0) -> Updates:
     """Simulate an all-reduce that does not wait for children, for some time; without them it is synchronous.
 
     Parameters

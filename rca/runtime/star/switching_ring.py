@@ -51,7 +51,7 @@ _Bucket = tuple[list[tuple[Tensor, Tensor]], Tensor, torch.futures.Future[Tensor
 
 
 @dataclass(frozen=True)
-class Change:
+class RingChange:
     """A new ring.
 
     Attributes
@@ -89,7 +89,7 @@ class SwitchingRing(RingWithChildren):
 
     Attributes
     ----------
-    changes : list of Change
+    changes : list of RingChange
         As this rank has seen them; a child sees those after its return.
 
     Raises
@@ -114,7 +114,7 @@ class SwitchingRing(RingWithChildren):
         self._parents: dict[int, int] = {}
         self._wanted: set[int] = set()
         super().__init__(list(model.parameters()), [], most_staleness=most_staleness)
-        self.changes: list[Change] = []
+        self.changes: list[RingChange] = []
         self._times: list[deque[float]] = [deque(maxlen=LOOK_BACK) for _ in range(self._world)]
         self._buckets: list[_Bucket] = []
         self._seen: list[int] = []
@@ -280,7 +280,7 @@ class SwitchingRing(RingWithChildren):
             values.copy_(buffers[name])
 
     def _note(self) -> None:
-        self.changes.append(Change(self.ledger.updates, tuple(self.ring), tuple(self.children)))
+        self.changes.append(RingChange(self.ledger.updates, tuple(self.ring), tuple(self.children)))
 
     def _group_all(self) -> None:
         # DDP communicates in a group of its own, so that it waits for no other rank.

@@ -11,7 +11,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidInput
-from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, Workers
+from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, WorkerSlowdowns
 from rca.whatif.decompose import TOP_SHARE, share_of_loss
 from rca.whatif.patterns import DOMINANT_SHARE, MIN_SLOWDOWN, named_ranks
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -266,8 +266,8 @@ def _uninformative(
     )
 
 
-def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -> Workers:
-    return Workers(
+def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -> WorkerSlowdowns:
+    return WorkerSlowdowns(
         np.arange(topology.n_ranks), topology.data_rank, topology.stage, seconds, np.asarray(approximate)
     )
 

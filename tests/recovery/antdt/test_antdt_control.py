@@ -18,22 +18,22 @@ from rca.runtime.antdt import (
     Dedicated,
     Hardware,
     Monitor,
+    MonitorReading,
     NonDedicated,
-    Reading,
-    Straggler,
+    StragglerKind,
     Thresholds,
     accumulated,
 )
 from rca.runtime.antdt import controller as control
 
 RULES = Thresholds(short_seconds=10, long_seconds=60)
-NONE, TRANSIENT = Straggler.none, Straggler.transient
-PERSISTENT, DETERMINISTIC = Straggler.persistent, Straggler.deterministic
+NONE, TRANSIENT = StragglerKind.none, StragglerKind.transient
+PERSISTENT, DETERMINISTIC = StragglerKind.persistent, StragglerKind.deterministic
 
 
 def run(
     monitor: Monitor, begin: int, end: int, slow: dict[int, float] | None = None, seed: int = 0
-) -> Reading:
+) -> MonitorReading:
     """Batches of 10 samples each second, with noise of 3 %; slow workers need a multiple of the time."""
     rng = np.random.default_rng([seed, begin])
     for at in range(begin, end):
@@ -153,10 +153,10 @@ def test_a_persistent_straggler_is_restarted_when_it_has_cost_a_restart() -> Non
     assert controller.lost[2] == 0
 
 
-def seen(kind: Straggler, at: float, slow: float = 4.0) -> Reading:
+def seen(kind: StragglerKind, at: float, slow: float = 4.0) -> MonitorReading:
     """Worker 0 of four is slow, unless it is at speed."""
     ratio = np.array([1.0 if kind is NONE else slow, 1, 1, 1])
-    return Reading(at, 20 / ratio, ratio, ratio, (kind, NONE, NONE, NONE))
+    return MonitorReading(at, 20 / ratio, ratio, ratio, (kind, NONE, NONE, NONE))
 
 
 def test_a_reading_as_transient_does_not_clear_what_was_lost() -> None:
@@ -193,7 +193,7 @@ def test_a_short_time_at_speed_does_not_end_a_fault_and_a_long_one_does() -> Non
     restart_seconds=st.floats(1.0, 60.0),
 )
 def test_a_lasting_fault_is_never_let_cost_more_than_a_restart(
-    kinds: list[Straggler], slow: float, restart_seconds: float
+    kinds: list[StragglerKind], slow: float, restart_seconds: float
 ) -> None:
     """So the rule costs at most twice what foresight does: the time lost, or one restart if that is less."""
     controller = NonDedicated(Decision.of([25] * 4), restart_seconds, least_gain=0.99, calm_seconds=40.0)
@@ -256,8 +256,8 @@ def test_micro_batches_are_searched_anew_only_for_new_speeds(monkeypatch: pytest
     monkeypatch.setattr(control, "accumulated", counted)
     controller = Dedicated(Decision.of([12] * 4, [2] * 4), [Hardware(1, 32)] * 4)
 
-    def read(*speed: float) -> Reading:
-        return Reading(0.0, np.array(speed), np.ones(4), np.ones(4), (NONE,) * 4)
+    def read(*speed: float) -> MonitorReading:
+        return MonitorReading(0.0, np.array(speed), np.ones(4), np.ones(4), (NONE,) * 4)
 
     assert controller.act(read(20, 20, 10, 10), 1)
     for speed in (10.1, 10.2, 9.9):

@@ -24,10 +24,10 @@ from rca.runtime.star.modes import (
     synchronous,
     x_order,
 )
-from rca.runtime.star.price import Progress, grouped_step_seconds
+from rca.runtime.star.price import UpdateProgress, grouped_step_seconds
 
 progresses = st.builds(
-    lambda seconds, *others: Progress(np.array(seconds), *others),
+    lambda seconds, *others: UpdateProgress(np.array(seconds), *others),
     st.lists(st.floats(0.01, 2.0), min_size=1, max_size=6),
     st.integers(1, 256),
     st.floats(0, 5000),
@@ -35,7 +35,7 @@ progresses = st.builds(
 )
 
 
-def cost(progress: Progress, order: int) -> float:
+def cost(progress: UpdateProgress, order: int) -> float:
     return (1 + progress.noise / (order * progress.batch)) * sorted(progress.seconds)[order - 1]
 
 
@@ -51,7 +51,7 @@ def partitions(workers: list[int]) -> Iterator[list[list[int]]]:
             yield [*groups[:position], [first, *group], *groups[position + 1 :]]
 
 
-def seconds_of(progress: Progress, groups: list[list[int]]) -> float:
+def seconds_of(progress: UpdateProgress, groups: list[list[int]]) -> float:
     """Progress of all updates of a long time, added one by one."""
     noise, n = progress.noise / progress.batch, progress.n_workers
     waiting = progress.update_seconds * (len(groups) - 1)
@@ -75,7 +75,7 @@ def runs(workers: list[int]) -> Iterator[list[list[int]]]:
 
 @settings(max_examples=40)
 @given(progresses)
-def test_no_division_into_runs_is_faster(progress: Progress) -> None:
+def test_no_division_into_runs_is_faster(progress: UpdateProgress) -> None:
     found = best_groups(progress)
     assert sorted(worker for group in found.groups for worker in group) == list(range(progress.n_workers))
     least = min(seconds_of(progress, groups) for groups in runs(list(progress.fastest_first)))
@@ -84,20 +84,20 @@ def test_no_division_into_runs_is_faster(progress: Progress) -> None:
 
 @settings(max_examples=40)
 @given(progresses)
-def test_a_division_that_mixes_times_is_hardly_faster(progress: Progress) -> None:
+def test_a_division_that_mixes_times_is_hardly_faster(progress: UpdateProgress) -> None:
     least = min(seconds_of(progress, groups) for groups in partitions(list(range(progress.n_workers))))
     assert best_groups(progress).seconds <= 1.1 * least
 
 
 def test_many_workers_are_divided_without_trying_all() -> None:
     times = np.concatenate((np.full(30, 0.1), np.full(10, 0.3)))
-    found = best_groups(Progress(times, 16, 2000.0, update_seconds=0.002))
+    found = best_groups(UpdateProgress(times, 16, 2000.0, update_seconds=0.002))
     assert found.groups == (tuple(range(30)), tuple(range(30, 40)))
 
 
 @settings(max_examples=60)
 @given(progresses)
-def test_no_mode_makes_more_progress_of_a_sample_than_synchronous_training(progress: Progress) -> None:
+def test_no_mode_makes_more_progress_of_a_sample_than_synchronous_training(progress: UpdateProgress) -> None:
     full = synchronous(progress)
     for mode in every_mode(progress):
         if mode.kind == "x-order":
@@ -110,7 +110,7 @@ def test_no_mode_makes_more_progress_of_a_sample_than_synchronous_training(progr
 
 @settings(max_examples=40)
 @given(progresses, st.floats(0.01, 3.0))
-def test_a_given_learning_rate_is_no_better_than_the_best(progress: Progress, rate: float) -> None:
+def test_a_given_learning_rate_is_no_better_than_the_best(progress: UpdateProgress, rate: float) -> None:
     given_rate = replace(progress, learning_rate=rate)
     best_rate = replace(progress, learning_rate=synchronous(progress).learning_rate)
     assert synchronous(best_rate).seconds == pytest.approx(synchronous(progress).seconds)
@@ -124,30 +124,30 @@ def test_a_given_learning_rate_is_no_better_than_the_best(progress: Progress, ra
 
 def test_a_small_learning_rate_makes_samples_count_alike() -> None:
     """Then staleness and noise cost nothing: only the samples per second count."""
-    progress = Progress(np.array([0.1, 0.1, 0.1, 0.4]), 16, 100.0, learning_rate=1e-4)
+    progress = UpdateProgress(np.array([0.1, 0.1, 0.1, 0.4]), 16, 100.0, learning_rate=1e-4)
     gained = synchronous(progress).seconds / static_groups(progress, 3).seconds
     assert gained == pytest.approx((3 / 0.1 + 1 / 0.4) / (4 / 0.4), rel=1e-3)
 
 
 def test_a_learning_rate_beyond_the_stable_ones_makes_no_progress() -> None:
-    progress = Progress(np.array([0.1, 0.1]), 16, 0.0, learning_rate=1.5)
+    progress = UpdateProgress(np.array([0.1, 0.1]), 16, 0.0, learning_rate=1.5)
     assert np.isfinite(synchronous(progress).seconds)
     assert np.isinf(static_groups(progress, 1).seconds)
 
 
 def test_workers_of_like_speed_wait_for_each_other_at_no_cost() -> None:
-    progress = Progress(np.full(4, 0.1), 16, 100.0)
+    progress = UpdateProgress(np.full(4, 0.1), 16, 100.0)
     assert choose(progress).kind == "synchronous"
     assert static_groups(progress, 1).seconds > 1.2 * synchronous(progress).seconds
 
 
 def test_an_update_of_few_reports_waits_for_no_more_than_the_fastest() -> None:
     seconds = np.array([0.1, 0.1, 0.1, 0.4])
-    intervals = Progress(seconds, 16, 100.0).intervals()
+    intervals = UpdateProgress(seconds, 16, 100.0).intervals()
     assert intervals[0] == pytest.approx(1 / (1 / seconds).sum())
     assert intervals[2:] == pytest.approx([0.1, 0.4])
     assert (np.diff(intervals) > 0).all()
-    assert x_order(Progress(seconds, 16, 100.0), 1).staleness == pytest.approx(3.0)
+    assert x_order(UpdateProgress(seconds, 16, 100.0), 1).staleness == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 64.0, 640.0, None])
@@ -156,7 +156,7 @@ def test_groups_are_priced_over_many_steps_at_once(noise: float | None) -> None:
     found = grouped_step_seconds(np.array([0.75, 0.25]), seconds, noise, 64.0)
     for step in range(2):
         fast, slow = seconds[:, step]
-        progress = Progress(np.array([fast, fast, fast, slow]), 16, noise or 0.0)
+        progress = UpdateProgress(np.array([fast, fast, fast, slow]), 16, noise or 0.0)
         full = float(progress.iterations(4))
         expected = progress.of_groups([[0, 1, 2], [3]]) / full
         if noise is None:
@@ -166,7 +166,7 @@ def test_groups_are_priced_over_many_steps_at_once(noise: float | None) -> None:
 
 @settings(max_examples=60)
 @given(progresses)
-def test_the_heuristic_is_the_smallest_order_before_the_cost_rises(progress: Progress) -> None:
+def test_the_heuristic_is_the_smallest_order_before_the_cost_rises(progress: UpdateProgress) -> None:
     orders = range(1, progress.n_workers + 1)
     rises = [order for order in orders[:-1] if cost(progress, order) < cost(progress, order + 1)]
     assert heuristic_order(progress) == (min(rises) if rises else progress.n_workers)
@@ -174,7 +174,7 @@ def test_the_heuristic_is_the_smallest_order_before_the_cost_rises(progress: Pro
 
 @settings(max_examples=60)
 @given(progresses)
-def test_no_order_is_faster(progress: Progress) -> None:
+def test_no_order_is_faster(progress: UpdateProgress) -> None:
     least = min(x_order(progress, order).seconds for order in range(1, progress.n_workers + 1))
     assert x_order(progress, best_order(progress)).seconds == pytest.approx(least, rel=1e-12)
     assert progress.of_orders().min() == pytest.approx(least, rel=1e-12)
@@ -182,7 +182,7 @@ def test_no_order_is_faster(progress: Progress) -> None:
 
 @settings(max_examples=30)
 @given(progresses)
-def test_the_chosen_mode_is_the_fastest(progress: Progress) -> None:
+def test_the_chosen_mode_is_the_fastest(progress: UpdateProgress) -> None:
     chosen = choose(progress)
     assert chosen.seconds == pytest.approx(min(mode.seconds for mode in every_mode(progress)), rel=1e-8)
     assert chosen.seconds <= synchronous(progress).seconds
@@ -203,7 +203,7 @@ def test_clusters_are_narrow_and_cannot_merge(milliseconds: list[int], distance:
 
 
 def test_synchronous_is_the_order_of_all_workers() -> None:
-    progress = Progress(np.array([0.3, 0.1, 0.2]), 16, 500.0)
+    progress = UpdateProgress(np.array([0.3, 0.1, 0.2]), 16, 500.0)
     assert synchronous(progress).seconds == pytest.approx(0.3 * (1 + 500 / 48))
     assert x_order(progress, 3).seconds == synchronous(progress).seconds
     assert synchronous(progress).groups == ((1, 2, 0),)
@@ -211,33 +211,33 @@ def test_synchronous_is_the_order_of_all_workers() -> None:
 
 def test_a_straggler_forms_a_group_of_its_own() -> None:
     times = np.array([0.10, 0.40, 0.10, 0.11])
-    found = choose(Progress(times, 32, 320.0))
+    found = choose(UpdateProgress(times, 32, 320.0))
     assert found.groups == ((0, 2, 3), (1,))
-    assert found.seconds < 0.5 * synchronous(Progress(times, 32, 320.0)).seconds
+    assert found.seconds < 0.5 * synchronous(UpdateProgress(times, 32, 320.0)).seconds
 
 
 def test_static_groups_follow_the_order_of_the_times() -> None:
-    progress = Progress(np.array([0.5, 0.1, 0.2, 0.6, 0.15]), 16, 500.0)
+    progress = UpdateProgress(np.array([0.5, 0.1, 0.2, 0.6, 0.15]), 16, 500.0)
     mode = static_groups(progress, 2)
     assert mode.groups == ((1, 4), (2, 0), (3,))
     assert mode.seconds == pytest.approx(seconds_of(progress, [[1, 4], [2, 0], [3]]))
 
 
 def test_dynamic_groups_split_at_fifty_milliseconds() -> None:
-    progress = Progress(np.array([0.10, 0.14, 0.32, 0.20]), 16, 500.0)
+    progress = UpdateProgress(np.array([0.10, 0.14, 0.32, 0.20]), 16, 500.0)
     assert dynamic_groups(progress).groups == ((0, 1), (3,), (2,))
     assert dynamic_groups(progress, 0.11).groups == ((0, 1, 3), (2,))
 
 
 def test_a_straggler_leaves_the_group_unless_noise_makes_its_samples_precious() -> None:
     seconds = np.array([0.10, 0.10, 0.10, 0.14])
-    assert heuristic_order(Progress(seconds, 32, 10.0)) < 4
+    assert heuristic_order(UpdateProgress(seconds, 32, 10.0)) < 4
     seconds[3] = 0.12
-    assert heuristic_order(Progress(seconds, 32, 1e6)) == 4
+    assert heuristic_order(UpdateProgress(seconds, 32, 1e6)) == 4
 
 
 def test_the_first_local_minimum_need_not_be_the_best() -> None:
-    progress = Progress(np.array([0.10, 0.21, 0.21, 0.21]), 1, 0.5)
+    progress = UpdateProgress(np.array([0.10, 0.21, 0.21, 0.21]), 1, 0.5)
     assert heuristic_order(progress) == 1
     assert best_order(progress) == 4
 
@@ -255,11 +255,11 @@ def test_the_first_local_minimum_need_not_be_the_best() -> None:
 )
 def test_bad_input_is_refused(seconds: list[float], batch: float, noise: float, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        Progress(np.array(seconds), batch, noise)
+        UpdateProgress(np.array(seconds), batch, noise)
 
 
 def test_an_impossible_order_or_distance_is_refused() -> None:
-    progress = Progress(np.array([0.1, 0.2]), 1, 1.0)
+    progress = UpdateProgress(np.array([0.1, 0.2]), 1, 1.0)
     for size in (0, 3):
         with pytest.raises(InvalidInput, match="2 workers"):
             x_order(progress, size)

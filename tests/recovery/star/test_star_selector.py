@@ -7,7 +7,7 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.runtime.star.modes import synchronous
-from rca.runtime.star.price import Progress
+from rca.runtime.star.price import UpdateProgress
 from rca.runtime.star.selector import FEATURES, Selector, candidates, features
 
 
@@ -34,7 +34,7 @@ def test_workers_of_like_speed_stay_together_where_samples_are_plenty(selector: 
 
 
 def test_the_expected_time_of_synchronous_training_is_that_of_itself(selector: Selector) -> None:
-    progress = Progress(np.array([0.1] * 7 + [0.4]), 32, 500.0)
+    progress = UpdateProgress(np.array([0.1] * 7 + [0.4]), 32, 500.0)
     modes = candidates(progress)
     times = selector.times(features(steps(1), progress, modes, 0.0))
     assert times[0] == pytest.approx(1.0, abs=0.2)
@@ -42,7 +42,7 @@ def test_the_expected_time_of_synchronous_training_is_that_of_itself(selector: S
 
 
 def test_candidates_are_different_and_begin_with_synchronous_training() -> None:
-    progress = Progress(np.array([0.1, 0.1, 0.1, 0.4]), 32, 500.0)
+    progress = UpdateProgress(np.array([0.1, 0.1, 0.1, 0.4]), 32, 500.0)
     modes = candidates(progress)
     assert modes[0] == synchronous(progress)
     assert len({(mode.kind == "x-order", mode.groups) for mode in modes}) == len(modes)

@@ -10,8 +10,8 @@ import pytest
 from rca.errors import InvalidInput
 from rca.runtime.star.grouping import DynamicGroups, Groups, XOrder, of_mode
 from rca.runtime.star.modes import dynamic_groups, static_groups, synchronous, x_order
-from rca.runtime.star.price import Progress
-from rca.runtime.star.simulation import Job, with_ring, with_server
+from rca.runtime.star.price import UpdateProgress
+from rca.runtime.star.simulation import SimulatedJob, with_ring, with_server
 
 TIMES = np.array([0.1, 0.1, 0.1, 0.4])
 
@@ -23,8 +23,8 @@ class Never:
         return ()
 
 
-def job(**changes: float) -> Job:
-    return Job(TIMES, 16, **({"noise": 64.0, "variation": 0.0} | changes))
+def job(**changes: float) -> SimulatedJob:
+    return SimulatedJob(TIMES, 16, **({"noise": 64.0, "variation": 0.0} | changes))
 
 
 def test_synchronous_training_waits_for_the_slowest() -> None:
@@ -33,7 +33,7 @@ def test_synchronous_training_waits_for_the_slowest() -> None:
         assert (updates.reports == 4).all()
         assert not updates.staleness.any()
         assert updates.seconds_per_progress(job()) == pytest.approx(
-            synchronous(Progress(TIMES, 16, 64.0)).seconds
+            synchronous(UpdateProgress(TIMES, 16, 64.0)).seconds
         )
 
 
@@ -42,7 +42,7 @@ def test_groups_update_at_their_own_pace() -> None:
     assert (updates.reports == 3).sum() == pytest.approx(40, abs=1)
     assert (updates.reports == 1).sum() == 10
     assert updates.staleness[updates.reports == 1].mean() == pytest.approx(4.0, abs=0.5)
-    priced = Progress(TIMES, 16, 64.0).of_groups([[0, 1, 2], [3]])
+    priced = UpdateProgress(TIMES, 16, 64.0).of_groups([[0, 1, 2], [3]])
     assert updates.seconds_per_progress(job()) == pytest.approx(priced, rel=0.05)
 
 
@@ -50,7 +50,7 @@ def test_groups_update_at_their_own_pace() -> None:
 def test_the_price_of_an_order_is_near_the_simulation(order: int) -> None:
     updates = with_server(job(variation=0.1), XOrder(order), 40.0)
     assert updates.staleness.mean() == pytest.approx(4 / order - 1, abs=0.05)
-    priced = x_order(Progress(TIMES, 16, 64.0), order).seconds
+    priced = x_order(UpdateProgress(TIMES, 16, 64.0), order).seconds
     assert updates.seconds_per_progress(job()) == pytest.approx(priced, rel=0.15)
 
 
@@ -71,7 +71,7 @@ def test_a_ring_takes_what_its_child_has_ready() -> None:
 
 
 def test_pauses_make_synchronous_training_slower_than_a_few_reports() -> None:
-    paused = Job(np.full(4, 0.1), 16, 640.0, pause_chance=0.1, pause_seconds=1.0)
+    paused = SimulatedJob(np.full(4, 0.1), 16, 640.0, pause_chance=0.1, pause_seconds=1.0)
     full = with_server(paused, XOrder(4), 60.0).seconds_per_progress(paused)
     few = with_server(paused, XOrder(1), 60.0).seconds_per_progress(paused)
     assert few < 0.8 * full
@@ -93,10 +93,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_steps_are_drawn_from_measured_ones() -> None:
     measured = np.array([[0.1, 0.3], [0.1, 0.1]])
-    rare = Job(np.full(2, 0.1), 16, 64.0, steps=measured)
+    rare = SimulatedJob(np.full(2, 0.1), 16, 64.0, steps=measured)
     assert set(np.diff(with_ring(rare, [], 9.0).at).round(6)) == {0.1, 0.3}
     with pytest.raises(InvalidInput, match="2 workers have steps of 1"):
-        Job(np.full(2, 0.1), 16, 64.0, steps=measured[:1])
+        SimulatedJob(np.full(2, 0.1), 16, 64.0, steps=measured[:1])
 
 
 def test_groups_are_complete_when_all_living_members_wait() -> None:
@@ -119,7 +119,7 @@ def test_dynamic_groups_follow_the_times() -> None:
 
 
 def test_a_mode_has_a_grouping() -> None:
-    progress = Progress(TIMES, 16, 64.0)
+    progress = UpdateProgress(TIMES, 16, 64.0)
     assert of_mode(synchronous(progress)) == XOrder(4)
     assert of_mode(x_order(progress, 2)) == XOrder(2)
     assert of_mode(static_groups(progress, 2)) == Groups(((0, 1), (2, 3)))
@@ -130,7 +130,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(InvalidInput, match="server seconds is -1"):
         job(server_seconds=-1.0)
     with pytest.raises(InvalidInput, match="no worker"):
-        Job(np.array([]), 16, 1.0)
+        SimulatedJob(np.array([]), 16, 1.0)
     with pytest.raises(InvalidInput, match="children"):
         with_ring(job(), range(4), 1.0)
     with pytest.raises(InvalidInput, match="no update"):

@@ -14,7 +14,7 @@ from rca.lab.simulation.gpu_clock import apply_clock_limits
 from rca.lab.simulation.healthy_job import GcPauses
 from rca.lab.simulation.resource_costs import batch_seconds, late_batch_seconds
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 from rca.window.causes import UNKNOWN
 
 __all__ = ["FAULTS", "FIRST_CAUSES", "FaultKind", "apply_faults"]
@@ -115,7 +115,7 @@ FIRST_CAUSES = (
 )  # fmt: skip
 
 
-def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> Resources:
+def apply_faults(scenario: SimulationScenario, indices: tuple[int, ...] | None = None) -> Resources:
     """Resources of a scenario with some (by default all) of its faults.
 
     Each fault draws from its own stream, so leaving one out changes nothing about the others.
@@ -131,7 +131,7 @@ def apply_faults(scenario: Scenario, indices: tuple[int, ...] | None = None) -> 
     return resources
 
 
-def apply_background_events(resources: Resources, scenario: Scenario) -> None:
+def apply_background_events(resources: Resources, scenario: SimulationScenario) -> None:
     """Apply the benign events of a scenario to its resources, in place."""
     benign = scenario.benign
     if benign.slow_batches:
@@ -147,7 +147,7 @@ def apply_background_events(resources: Resources, scenario: Scenario) -> None:
         resources.foreign_cpu[burst.node, steps] += NEIGHBOUR_CORES * burst.level
 
 
-def _pause_for_gc(resources: Resources, scenario: Scenario, collections: GcPauses) -> None:
+def _pause_for_gc(resources: Resources, scenario: SimulationScenario, collections: GcPauses) -> None:
     """Add the garbage collector's planned pauses of every rank."""
     n_ranks, n_steps = resources.gc.shape
     rng = np.random.default_rng([scenario.seed, 11])

@@ -11,13 +11,15 @@ from rca.arrays import BoolArray, FloatArray
 from rca.lab.simulation.faults.kind import envelope, event_seconds, jitter, ranks_of, variant_of
 from rca.lab.simulation.gpu_clock import WORST_CLOCK_STRETCH, cooling_for, power_at
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 #: Share of the device's memory in use where the allocator has to empty its cache.
 NEARLY_FULL = (0.955, 0.998)
 
 
-def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def throttling(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Too little cooling, too little power, or a brake: the controller settles at a lower clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     testbed = scenario.dialect == "cpu_testbed"
@@ -35,7 +37,9 @@ def throttling(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
         resources.power_limit[ranks] = np.minimum(resources.power_limit[ranks], power_at(held))
 
 
-def contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def contention(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Another process on the GPU: time-sliced and jittery, at the normal clock."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     taken = np.clip(0.72 * fault.strength * fault.force * active, 0, 0.8) * jitter(
@@ -46,7 +50,9 @@ def contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     resources.compute_stretch[ranks] /= 1 - taken
 
 
-def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def memory_errors(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Corrected errors arrive in bursts; each recovery stops the kernels for a while."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
@@ -57,7 +63,7 @@ def memory_errors(resources: Resources, fault: Fault, scenario: Scenario, rng: n
 
 
 def allocator_retries(
-    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
 ) -> None:
     """Empty the allocator's cache at random steps of random ranks, because device memory is nearly full.
 
@@ -82,7 +88,7 @@ def _steps_since(hit: BoolArray) -> FloatArray:
     return np.asarray(step - last, dtype=np.float64)
 
 
-def pcie(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def pcie(resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator) -> None:
     """Narrow the link between a GPU and its switch, which copies and sometimes the NIC's traffic use."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     worst = (8.5 if scenario.dialect == "cpu_testbed" else 48.0) * fault.strength

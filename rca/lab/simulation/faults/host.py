@@ -8,7 +8,7 @@ from rca.lab.simulation.faults.input_pipeline import extra_of_all_batches
 from rca.lab.simulation.faults.kind import envelope, event_seconds, jitter, nodes_of, ranks_of, variant_of
 from rca.lab.simulation.resources import Resources
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 # Share of foreign load on a single rank that runs in that rank's control group.
 IN_GROUP_SHARE = 0.6
@@ -20,7 +20,9 @@ OWN_PROCESSES = ("own_loaders", "own_threads")
 MIN_COMPILATIONS = 4
 
 
-def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def cpu_contention(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Other processes on the cores, or a CPU quota: the host process waits in the run queue."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
@@ -47,7 +49,9 @@ def cpu_contention(resources: Resources, fault: Fault, scenario: Scenario, rng: 
         resources.run_queue += spill * (resources.run_queue < 0.5)
 
 
-def _own_processes(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def _own_processes(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """The job's own loaders or threads fill all cores that it may use, and wait for one another."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     shape = (ranks.size, scenario.n_steps)
@@ -67,7 +71,9 @@ def _own_processes(resources: Resources, fault: Fault, scenario: Scenario, rng: 
     np.minimum(resources.run_queue, 0.94, out=resources.run_queue)
 
 
-def recompilation(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def recompilation(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Compile the model again at rare steps with new shapes: on all ranks, or on the one that met them."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     acting = np.flatnonzero(active > 0)
@@ -80,7 +86,9 @@ def recompilation(resources: Resources, fault: Fault, scenario: Scenario, rng: n
     resources.compile_stall[np.ix_(ranks, steps)] += seconds
 
 
-def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def memory_pressure(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Reclaim on a node (bursts of stalls, a busy run queue), or one rank with too tight a limit."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
     if variant_of(fault, "reclaim") == "limit":
@@ -97,7 +105,9 @@ def memory_pressure(resources: Resources, fault: Fault, scenario: Scenario, rng:
     resources.host_stall[ranks] += active * bursts * lost * jitter(rng, (ranks.size, scenario.n_steps), 0.6)
 
 
-def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def _limit(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """A memory limit of one rank: its pages are read back from disk again and again.
 
     The node itself has enough memory.
@@ -116,7 +126,7 @@ def _limit(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
 
 
 def garbage_collection(
-    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
 ) -> None:
     """Garbage collector pauses.
 

@@ -13,10 +13,12 @@ from rca.lab.simulation.resource_costs import (
     read_seconds,
 )
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 
-def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def loader(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Let some ranks' loaders take longer over a batch: a slow dataset, or heavy decoding."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     step = scenario.workload.step_seconds
@@ -32,7 +34,9 @@ def loader(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     resources.batch_extra[ranks] += extra_of_all_batches(scenario, felt)
 
 
-def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def storage(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Slow down the disk or file server under some nodes, or hold one rank's reads back."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     mean = 2.0 * fault.strength * scenario.workload.step_seconds * fault.force**3
@@ -56,7 +60,7 @@ def storage(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rand
 
 
 def _extra_of_rare_batches(
-    fault: Fault, felt: FloatArray, scenario: Scenario, rng: np.random.Generator
+    fault: Fault, felt: FloatArray, scenario: SimulationScenario, rng: np.random.Generator
 ) -> FloatArray:
     """Extra seconds of single late batches, shape (n_ranks, n_steps).
 
@@ -69,12 +73,14 @@ def _extra_of_rare_batches(
     return np.where(late, lone_batch_seconds(scenario, each) - batch_seconds(scenario), 0.0)
 
 
-def extra_of_all_batches(scenario: Scenario, felt: FloatArray) -> FloatArray:
+def extra_of_all_batches(scenario: SimulationScenario, felt: FloatArray) -> FloatArray:
     """Extra seconds per batch at which every step waits `felt` seconds, shape (n_ranks, n_steps)."""
     return np.where(felt > 0, late_batch_seconds(scenario, felt) - batch_seconds(scenario), 0.0)
 
 
-def checkpoint(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def checkpoint(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Checkpoints that take several steps' time, on a fixed period."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     length = int(active.sum())

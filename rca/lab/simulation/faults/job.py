@@ -7,7 +7,7 @@ import numpy as np
 from rca.lab.simulation.compute_work import spread_for
 from rca.lab.simulation.faults.kind import envelope, event_seconds, jitter, nodes_of, ranks_of, variant_of
 from rca.lab.simulation.resources import COLLECTIVE, Resources, Stop
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 #: Variant -> straggler type. The catalogue's `unknown` has none of its own.
 UNEXPLAINED_TYPES = {
@@ -23,7 +23,9 @@ UNEXPLAINED_TYPES = {
 _WORST_FACTORS = {"compute": 1.2, "jitter": 0.8, "older": 0.5, "host": 2.0, "copies": 30.0, "transfer": 6.0}
 
 
-def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def stage_imbalance(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Give one pipeline stage more layers' worth of work (mostly the last: the logits)."""
     active = envelope(fault, scenario, rng)
     per_stage = scenario.world_size // scenario.parallelism.pipeline
@@ -32,7 +34,7 @@ def stage_imbalance(resources: Resources, fault: Fault, scenario: Scenario, rng:
 
 
 def sequence_lengths(
-    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
 ) -> None:
     """Spread the input's lengths: replicas draw unequal sums of squared lengths at every step."""
     active = envelope(fault, scenario, rng)
@@ -42,7 +44,9 @@ def sequence_lengths(
     resources.length_spread[0] = np.maximum(resources.length_spread[0], spread)
 
 
-def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def unexplained(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """A debug build, a bad kernel or older machines: durations grow by a factor, no other signal changes."""
     ranks, variant = ranks_of(fault), variant_of(fault, "compute")
     shape = (ranks.size, scenario.n_steps)
@@ -63,7 +67,9 @@ def unexplained(resources: Resources, fault: Fault, scenario: Scenario, rng: np.
         resources.compute_stretch[ranks] *= factor
 
 
-def _block(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def _block(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Some ranks log, upload or wait for a service every few steps, outside of all phases."""
     ranks, active = ranks_of(fault), envelope(fault, scenario, rng)
     every = fault.every or 1
@@ -73,7 +79,9 @@ def _block(resources: Resources, fault: Fault, scenario: Scenario, rng: np.rando
     resources.untimed_stall[ranks] += active * due * each * jitter(rng, (ranks.size, scenario.n_steps), 0.1)
 
 
-def crash(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
+def crash(
+    resources: Resources, fault: Fault, _scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """End a process, most often in the longest phase."""
     phase = int(rng.choice(5, p=[0.08, 0.07, 0.3, 0.45, 0.1]))
     variant = variant_of(fault, "killed")
@@ -82,7 +90,7 @@ def crash(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.rando
     resources.add_stop(Stop("crash", fault.ranks, fault.first_step, phase, variant, fault.silence))
 
 
-def hang(resources: Resources, fault: Fault, _scenario: Scenario, rng: np.random.Generator) -> None:
+def hang(resources: Resources, fault: Fault, _scenario: SimulationScenario, rng: np.random.Generator) -> None:
     """Stop a process that then never joins the collective, or let a collective never end."""
     variant = variant_of(fault, "stopped")
     phase = COLLECTIVE if variant == "collective" else int(rng.choice(4, p=[0.3, 0.1, 0.3, 0.3]))

@@ -10,11 +10,11 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.lab.simulation.resources import Resources
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 Reach = Literal["rank", "node", "fabric", "stage", "job"]
 Range = tuple[float, float]
-Inject = Callable[[Resources, Fault, Scenario, np.random.Generator], None]
+Inject = Callable[[Resources, Fault, SimulationScenario, np.random.Generator], None]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FaultKind:
     strengths: Mapping[str, Range] = field(default_factory=dict)
 
 
-def envelope(fault: Fault, scenario: Scenario, rng: np.random.Generator) -> FloatArray:
+def envelope(fault: Fault, scenario: SimulationScenario, rng: np.random.Generator) -> FloatArray:
     """Presence of the fault at each step, from 0 to 1, shape (n_steps,)."""
     present = np.zeros(scenario.n_steps)
     last = scenario.n_steps - 1 if fault.last_step is None else min(fault.last_step, scenario.n_steps - 1)
@@ -69,7 +69,7 @@ def variant_of(fault: Fault, default: str) -> str:
     return fault.variant or default
 
 
-def event_seconds(fault: Fault, scenario: Scenario, usual_steps: float) -> float:
+def event_seconds(fault: Fault, scenario: SimulationScenario, usual_steps: float) -> float:
     """Length of one of a fault's events; by default so many usual steps at full force."""
     if fault.seconds is not None:
         return fault.seconds

@@ -7,13 +7,13 @@ import numpy as np
 from rca.lab.simulation.faults.kind import envelope, event_seconds, jitter, nodes_of, ranks_of, variant_of
 from rca.lab.simulation.resources import Resources
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 #: Share of ports with less bandwidth that have trained to a lower rate; the others are limited elsewhere.
 TRAINED_LOWER_SHARE = 0.6
 
 
-def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def nic(resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator) -> None:
     """Make one port slow, late or lossy; a ring collective slows down for all its members."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     shape = (nodes.size, scenario.n_steps)
@@ -45,7 +45,7 @@ def nic(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.G
         resources.port_rate[nodes] = np.minimum(resources.port_rate[nodes], 0.5**halvings)
 
 
-def _flap(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def _flap(resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator) -> None:
     """A port goes down now and then, and comes up again within seconds; transfers wait for it."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     acting = np.flatnonzero(active > 0)
@@ -60,7 +60,7 @@ def _flap(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random
 
 
 def misconfiguration(
-    resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
 ) -> None:
     """Let collectives share an adapter, use a far one, or TCP sockets; no counter of errors moves."""
     ranks, nodes, active = ranks_of(fault), nodes_of(fault), envelope(fault, scenario, rng)
@@ -83,7 +83,9 @@ def misconfiguration(
     resources.ring_stretch[ranks] += (1 - fault.own_share) * longer
 
 
-def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def congestion(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Congest the shared fabric: many ports mark, pause and queue, and none of them is faulty."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     tide = jitter(rng, (1, scenario.n_steps), 0.25)
@@ -99,7 +101,9 @@ def congestion(resources: Resources, fault: Fault, scenario: Scenario, rng: np.r
     resources.nic_queue[nodes] += log_uniform(rng, 0.1, 1.2) * active * fault.severity * own
 
 
-def nvlink(resources: Resources, fault: Fault, scenario: Scenario, rng: np.random.Generator) -> None:
+def nvlink(
+    resources: Resources, fault: Fault, scenario: SimulationScenario, rng: np.random.Generator
+) -> None:
     """Links inside one node retrain and replay; collectives inside it take longer."""
     nodes, active = nodes_of(fault), envelope(fault, scenario, rng)
     slowdown = 14 * fault.strength * fault.force**2 * jitter(rng, (nodes.size, scenario.n_steps), 0.15)

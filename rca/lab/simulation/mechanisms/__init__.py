@@ -14,7 +14,7 @@ from rca.lab.simulation.mechanisms import harmless, slow, stops
 from rca.lab.simulation.mechanisms.parts import ON_GPUS, Mechanism, changed
 from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.sampling import ATTEMPTS, DIALECTS, NEAR_MISS_SHARE, healthy_base, sample_scenario
-from rca.lab.simulation.scenario import Dialect, Scenario
+from rca.lab.simulation.scenario import Dialect, SimulationScenario
 
 __all__ = ["FIRST_SHARE", "MECHANISMS", "Mechanism", "sample_second"]
 
@@ -69,7 +69,7 @@ def sample_second(
     cause: str | None = None,
     dialect: Dialect | None = None,
     mechanism: str | None = None,
-) -> Scenario:
+) -> SimulationScenario:
     """Draw a scenario of version 2.
 
     Parameters
@@ -108,7 +108,9 @@ def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
     return names[int(rng.choice(weights.size, p=weights / weights.sum()))]
 
 
-def _drawn(rng: np.random.Generator, name: str, mechanism: Mechanism, dialect: Dialect | None) -> Scenario:
+def _drawn(
+    rng: np.random.Generator, name: str, mechanism: Mechanism, dialect: Dialect | None
+) -> SimulationScenario:
     if dialect not in mechanism.dialects:
         known, weights = zip(*(each for each in DIALECTS if each[0] in mechanism.dialects), strict=True)
         dialect = known[int(rng.choice(len(known), p=np.array(weights) / sum(weights)))]
@@ -125,7 +127,7 @@ def _drawn(rng: np.random.Generator, name: str, mechanism: Mechanism, dialect: D
     return scenario
 
 
-def _varied(rng: np.random.Generator, scenario: Scenario) -> Scenario:
+def _varied(rng: np.random.Generator, scenario: SimulationScenario) -> SimulationScenario:
     """The job with telemetry and machines that version 1 does not draw."""
     telemetry = scenario.telemetry
     bare, phases, ends, watched = rng.random(4)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Dialect, Fault, Scenario
+from rca.lab.simulation.scenario import Dialect, Fault, SimulationScenario
 
-Draw = Callable[[np.random.Generator, Scenario], Scenario]
+Draw = Callable[[np.random.Generator, SimulationScenario], SimulationScenario]
 ON_GPUS: tuple[Dialect, ...] = ("gpu_cluster", "mixed")
 ANYWHERE: tuple[Dialect, ...] = ("gpu_cluster", "mixed", "cpu_testbed")
 #: Range of the share of a step that a mechanism costs, before it is simulated.
@@ -43,7 +43,7 @@ class Mechanism:
     dialects: tuple[Dialect, ...] = ANYWHERE
 
 
-def changed(scenario: Scenario, **parts: Any) -> Scenario:
+def changed(scenario: SimulationScenario, **parts: Any) -> SimulationScenario:
     """Return the scenario with other faults, and with other fields of its parts.
 
     Parameters
@@ -56,33 +56,33 @@ def changed(scenario: Scenario, **parts: Any) -> Scenario:
     for name, held in parts.items():
         part = getattr(scenario, name)
         update[name] = part.model_copy(update=held) if isinstance(held, dict) else held
-    return Scenario.model_validate(scenario.model_copy(update=update).model_dump())
+    return SimulationScenario.model_validate(scenario.model_copy(update=update).model_dump())
 
 
-def with_timers(scenario: Scenario, **accounting: Any) -> Scenario:
+def with_timers(scenario: SimulationScenario, **accounting: Any) -> SimulationScenario:
     """Return the scenario with other fields of its trainer's timers."""
     timers = scenario.telemetry.phase_accounting.model_copy(update=accounting)
     return changed(scenario, telemetry={"phase_accounting": timers})
 
 
-def without_phases(scenario: Scenario, *columns: str) -> Scenario:
+def without_phases(scenario: SimulationScenario, *columns: str) -> SimulationScenario:
     """Return the scenario without timers of these phases."""
     missing = dict.fromkeys((*scenario.telemetry.missing_phases, *columns))
     return changed(scenario, telemetry={"missing_phases": tuple(missing)})
 
 
-def with_exporters(scenario: Scenario, *names: str) -> Scenario:
+def with_exporters(scenario: SimulationScenario, *names: str) -> SimulationScenario:
     """Return the scenario with these exporters as well."""
     held = dict.fromkeys((*scenario.telemetry.exporters, *names))
     return changed(scenario, telemetry={"exporters": tuple(held)})
 
 
-def everywhere(scenario: Scenario) -> dict[str, tuple[int, ...]]:
+def everywhere(scenario: SimulationScenario) -> dict[str, tuple[int, ...]]:
     """All ranks and nodes, as fields of a fault."""
     return {"ranks": tuple(range(scenario.world_size)), "nodes": tuple(range(scenario.n_nodes))}
 
 
-def on_nodes(scenario: Scenario, nodes: list[int]) -> dict[str, tuple[int, ...]]:
+def on_nodes(scenario: SimulationScenario, nodes: list[int]) -> dict[str, tuple[int, ...]]:
     """All ranks of some nodes, as fields of a fault."""
     found = sorted(nodes)
     return {
@@ -91,7 +91,7 @@ def on_nodes(scenario: Scenario, nodes: list[int]) -> dict[str, tuple[int, ...]]
     }
 
 
-def on_ranks(scenario: Scenario, ranks: list[int]) -> dict[str, tuple[int, ...]]:
+def on_ranks(scenario: SimulationScenario, ranks: list[int]) -> dict[str, tuple[int, ...]]:
     """Some ranks and their nodes, as fields of a fault."""
     found = sorted(ranks)
     return {
@@ -100,18 +100,18 @@ def on_ranks(scenario: Scenario, ranks: list[int]) -> dict[str, tuple[int, ...]]
     }
 
 
-def some_nodes(rng: np.random.Generator, scenario: Scenario, most: int) -> list[int]:
+def some_nodes(rng: np.random.Generator, scenario: SimulationScenario, most: int) -> list[int]:
     """Draw one to `most` nodes, and never all of several."""
     count = int(rng.integers(1, max(2, min(most, scenario.n_nodes - 1) + 1)))
     return [int(node) for node in rng.choice(scenario.n_nodes, min(count, scenario.n_nodes), replace=False)]
 
 
-def whole(scenario: Scenario) -> dict[str, int]:
+def whole(scenario: SimulationScenario) -> dict[str, int]:
     """From the first step to the last, as fields of a fault."""
     return {"first_step": 0, "last_step": scenario.n_steps - 1}
 
 
-def span(rng: np.random.Generator, scenario: Scenario, chronic: float) -> dict[str, int]:
+def span(rng: np.random.Generator, scenario: SimulationScenario, chronic: float) -> dict[str, int]:
     """Draw when a fault acts: always, with this probability, or from some step on."""
     if rng.random() < chronic:
         return whole(scenario)
@@ -119,16 +119,16 @@ def span(rng: np.random.Generator, scenario: Scenario, chronic: float) -> dict[s
     return {"first_step": first, "last_step": scenario.n_steps - 1}
 
 
-def period(rng: np.random.Generator, scenario: Scenario, low: float, events: float) -> int:
+def period(rng: np.random.Generator, scenario: SimulationScenario, low: float, events: float) -> int:
     """Draw the steps between two events, such that the window has at least so many of them."""
     return max(1, int(log_uniform(rng, low, max(low + 1, scenario.n_steps / events))))
 
 
-def event_of_cost(rng: np.random.Generator, scenario: Scenario, every: float) -> float:
+def event_of_cost(rng: np.random.Generator, scenario: SimulationScenario, every: float) -> float:
     """Draw the seconds of an event that costs a share of `COSTS` per step if it occurs so rarely."""
     return log_uniform(rng, *COSTS) * max(every, 1.0) * scenario.expected_step_seconds
 
 
-def fault(scenario: Scenario, cause: str, **fields: Any) -> Fault:
+def fault(scenario: SimulationScenario, cause: str, **fields: Any) -> Fault:
     """A fault of a cause, by default at full severity and from the first step to the last."""
     return Fault(cause=cause, **{"severity": 1.0, **whole(scenario), **fields})

@@ -23,7 +23,7 @@ from rca.lab.simulation.mechanisms.parts import (
 )
 from rca.lab.simulation.sampling import sample_fault
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Scenario
+from rca.lab.simulation.scenario import SimulationScenario
 
 #: Exporters that show a cause on all machines alike, because a sound machine shows nothing.
 ABSOLUTE_EVIDENCE: dict[str, tuple[str, ...]] = {
@@ -41,13 +41,13 @@ CHRONIC_CAUSES = tuple(
 EXPOSED_COMMUNICATION = (0.12, 0.5)
 
 
-def chronic(rng: np.random.Generator, base: Scenario) -> Scenario:
+def chronic(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let a fault of some ranks or nodes act from the first step to the last."""
     drawn = sample_fault(rng, base, str(rng.choice(CHRONIC_CAUSES)))
     return changed(base, faults=(drawn.model_copy(update=whole(base)),))
 
 
-def chronic_job(rng: np.random.Generator, base: Scenario) -> Scenario:
+def chronic_job(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let a fault act on all machines from the first step to the last; only absolute values show it."""
     names = [name for name in ABSOLUTE_EVIDENCE if name != "nic_degradation" or base.n_nodes > 1]
     if base.dialect == "cpu_testbed":
@@ -62,7 +62,7 @@ def chronic_job(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_exporters(changed(base, faults=(found,)), *shown)
 
 
-def untimed_saves(rng: np.random.Generator, base: Scenario) -> Scenario:
+def untimed_saves(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Write checkpoints of seconds to minutes every few steps, mostly where no timer of a phase runs."""
     every = period(rng, base, 3, 2.5)
     alone = rng.random() < 0.25
@@ -76,7 +76,7 @@ def untimed_saves(rng: np.random.Generator, base: Scenario) -> Scenario:
     return without_phases(drawn, "checkpoint_seconds") if place < 0.8 else drawn
 
 
-def pauses_in_turns(rng: np.random.Generator, base: Scenario) -> Scenario:
+def pauses_in_turns(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let the ranks collect garbage one after the other, mostly between steps and outside of every timer."""
     at_once = log_uniform(rng, 0.1, 3.0)
     every = int(np.clip(base.world_size / at_once, 2, max(2, base.n_steps // 2)))
@@ -90,17 +90,19 @@ def pauses_in_turns(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_timers(drawn, step_ends="before pauses") if rng.random() < 0.6 else drawn
 
 
-def blocking(rng: np.random.Generator, base: Scenario) -> Scenario:
+def blocking(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let one rank, mostly the first, log and block outside of all phases."""
     return _blocking(rng, base, *COSTS)
 
 
-def small_blocking(rng: np.random.Generator, base: Scenario) -> Scenario:
+def small_blocking(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """The same at a cost that no one notices."""
     return _blocking(rng, base, 0.004, 0.03)
 
 
-def _blocking(rng: np.random.Generator, base: Scenario, low: float, high: float) -> Scenario:
+def _blocking(
+    rng: np.random.Generator, base: SimulationScenario, low: float, high: float
+) -> SimulationScenario:
     every = 1 if rng.random() < 0.4 else period(rng, base, 2, 4)
     seconds = log_uniform(rng, low, high) * every * base.expected_step_seconds
     rank = 0 if rng.random() < 0.8 else int(rng.integers(base.world_size))
@@ -109,7 +111,7 @@ def _blocking(rng: np.random.Generator, base: Scenario, low: float, high: float)
     return with_timers(drawn, step_ends="before pauses") if rng.random() < 0.5 else drawn
 
 
-def allocator_retries(rng: np.random.Generator, base: Scenario) -> Scenario:
+def allocator_retries(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Flush the allocator's cache at random steps of random ranks; the input of all ranks is alike."""
     where = everywhere(base)
     if rng.random() < 0.3 and base.n_nodes > 1:
@@ -130,7 +132,7 @@ def allocator_retries(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_exporters(drawn, "dcgm") if rng.random() < 0.8 else drawn
 
 
-def misconfiguration(rng: np.random.Generator, base: Scenario) -> Scenario:
+def misconfiguration(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Share an adapter between local ranks, take a far one, or fall back to TCP sockets."""
     kinds = ("shared_adapter", "sockets", "routing")
     variant = str(rng.choice(kinds, p=[0.5, 0.3, 0.2]))
@@ -160,7 +162,7 @@ def misconfiguration(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_exporters(drawn, "infiniband", "network") if rng.random() < 0.6 else drawn
 
 
-def _sharing(rng: np.random.Generator, base: Scenario, nodes: list[int]) -> list[int]:
+def _sharing(rng: np.random.Generator, base: SimulationScenario, nodes: list[int]) -> list[int]:
     """Draw neighbouring local ranks that share an adapter, the same ones on each node."""
     several = 2 if rng.random() < 0.8 else min(4, base.ranks_per_node)
     first = int(rng.integers(0, max(1, base.ranks_per_node // several))) * several
@@ -170,7 +172,7 @@ def _sharing(rng: np.random.Generator, base: Scenario, nodes: list[int]) -> list
     return found
 
 
-def recompilation(rng: np.random.Generator, base: Scenario) -> Scenario:
+def recompilation(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Compile the model again all through the window, at rare steps of all ranks or of one."""
     every = period(rng, base, 4, 4)
     found = fault(
@@ -184,7 +186,7 @@ def recompilation(rng: np.random.Generator, base: Scenario) -> Scenario:
     return changed(base, faults=(found,))
 
 
-def own_processes(rng: np.random.Generator, base: Scenario) -> Scenario:
+def own_processes(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let the job's own loaders and threads fill the cores of a node, or of all nodes."""
     alone = rng.random() < 0.5
     where = on_nodes(base, some_nodes(rng, base, 2)) if alone else everywhere(base)

@@ -15,7 +15,7 @@ from rca.lab.simulation.mechanisms.parts import (
 from rca.lab.simulation.mechanisms.slow import CHRONIC_CAUSES
 from rca.lab.simulation.sampling import sample_fault
 from rca.lab.simulation.sampling_job import log_uniform
-from rca.lab.simulation.scenario import Fault, Scenario
+from rca.lab.simulation.scenario import Fault, SimulationScenario
 
 #: Steps of silence after a hang, log-uniform.
 SILENCE = (20.0, 1000.0)
@@ -23,13 +23,13 @@ SILENCE = (20.0, 1000.0)
 MAX_SILENCE = 3600.0
 
 
-def gang(rng: np.random.Generator, base: Scenario) -> Scenario:
+def gang(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """End one rank first; all others notice it up to a minute later, and exit with the same code."""
     crashed = _stop(rng, base, "process_crash", "gang", [int(rng.integers(base.world_size))])
     return changed(base, faults=(crashed,), telemetry={"events": True})
 
 
-def flapping_port(rng: np.random.Generator, base: Scenario) -> Scenario:
+def flapping_port(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let a node's port go down now and then, until the job ends of it."""
     node = int(rng.integers(base.n_nodes))
     stop = _stop_step(rng, base, earliest=4)
@@ -51,7 +51,7 @@ def flapping_port(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_exporters(drawn, "infiniband") if rng.random() < 0.8 else drawn
 
 
-def hang_after_slowness(rng: np.random.Generator, base: Scenario) -> Scenario:
+def hang_after_slowness(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let a chronically slow job hang, with up to a thousand steps of silence."""
     lengths = rng.random() < 0.35
     cause = "sequence_length_imbalance" if lengths else str(rng.choice(CHRONIC_CAUSES))
@@ -60,7 +60,7 @@ def hang_after_slowness(rng: np.random.Generator, base: Scenario) -> Scenario:
     return changed(base, faults=(hung, slow))
 
 
-def hang_before_first_step(rng: np.random.Generator, base: Scenario) -> Scenario:
+def hang_before_first_step(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Stop before any step ends: there are rows of begun steps, and what the watchdogs say."""
     hung = _hang(rng, base, 0, _apart(rng, base))
     return changed(
@@ -75,13 +75,13 @@ def hang_before_first_step(rng: np.random.Generator, base: Scenario) -> Scenario
     )
 
 
-def silent_hang(rng: np.random.Generator, base: Scenario) -> Scenario:
+def silent_hang(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """Let one to three ranks hang; the watchdogs of all others report it, theirs do not."""
     hung = _hang(rng, base, _stop_step(rng, base, earliest=2), _apart(rng, base))
     return changed(base, faults=(hung,), telemetry={"events": True, "watchdogs": "all"})
 
 
-def vanished_rank(rng: np.random.Generator, base: Scenario) -> Scenario:
+def vanished_rank(rng: np.random.Generator, base: SimulationScenario) -> SimulationScenario:
     """End a rank without any event: only its idle and empty device shows it, while the others spin."""
     rank = int(rng.integers(base.world_size))
     gone = _stop(rng, base, "process_crash", "vanished", [rank])
@@ -102,12 +102,14 @@ def vanished_rank(rng: np.random.Generator, base: Scenario) -> Scenario:
     return with_exporters(drawn, "dcgm")
 
 
-def _stop(rng: np.random.Generator, base: Scenario, cause: str, variant: str, ranks: list[int]) -> Fault:
+def _stop(
+    rng: np.random.Generator, base: SimulationScenario, cause: str, variant: str, ranks: list[int]
+) -> Fault:
     first = _stop_step(rng, base, earliest=2)
     return fault(base, cause, variant=variant, **on_ranks(base, ranks), first_step=first, last_step=None)
 
 
-def _hang(rng: np.random.Generator, base: Scenario, step: int, ranks: list[int]) -> Fault:
+def _hang(rng: np.random.Generator, base: SimulationScenario, step: int, ranks: list[int]) -> Fault:
     variant = str(rng.choice(["stopped", "deadlock", "deadlock"]))
     return fault(
         base,
@@ -120,17 +122,17 @@ def _hang(rng: np.random.Generator, base: Scenario, step: int, ranks: list[int])
     )
 
 
-def _silence(rng: np.random.Generator, base: Scenario) -> float:
+def _silence(rng: np.random.Generator, base: SimulationScenario) -> float:
     return min(log_uniform(rng, *SILENCE), MAX_SILENCE / base.expected_step_seconds)
 
 
-def _stop_step(rng: np.random.Generator, base: Scenario, earliest: int) -> int:
+def _stop_step(rng: np.random.Generator, base: SimulationScenario, earliest: int) -> int:
     return int(
         np.clip(base.n_steps * rng.uniform(0.15, 0.98), min(earliest, base.n_steps - 1), base.n_steps - 1)
     )
 
 
-def _apart(rng: np.random.Generator, base: Scenario) -> list[int]:
+def _apart(rng: np.random.Generator, base: SimulationScenario) -> list[int]:
     """Draw one to three ranks, mostly on different nodes, and fewer than half of all."""
     count = min(int(rng.choice([1, 2, 3], p=[0.5, 0.35, 0.15])), max(1, (base.world_size - 1) // 2))
     return [int(rank) for rank in rng.choice(base.world_size, count, replace=False)]

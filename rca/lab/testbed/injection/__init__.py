@@ -9,7 +9,7 @@ from rca.lab.testbed.injection.host import CpuHogs, CpuQuota, MemoryLimit, ReadL
 from rca.lab.testbed.injection.injector import Injector
 from rca.lab.testbed.injection.job import KNOB_FAULTS, KnobFault, ProcessSignal
 from rca.lab.testbed.injection.network import LinkDelay, LinkLoss, LinkRate
-from rca.lab.testbed.scenario import Fault
+from rca.lab.testbed.scenario import TestbedFault
 
 __all__ = ["Hiccup", "Injector", "NeighbourLoad", "SlowWarmUp", "injector"]
 
@@ -33,6 +33,6 @@ _KINDS: dict[str, type[Injector]] = {
 }
 
 
-def injector(bed: Bed, fault: Fault) -> Injector:
+def injector(bed: Bed, fault: TestbedFault) -> Injector:
     """The injector of a fault on this bed."""
     return _KINDS[fault.kind](bed, fault)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from rca.lab.testbed.bed import Bed
-from rca.lab.testbed.process import Placement
+from rca.lab.testbed.process import ProcessPlacement
 from rca.lab.testbed.ranks.shared import Knob
 
 _BURST_SECONDS = (0.15, 0.45)
@@ -45,7 +45,7 @@ class NeighbourLoad:
     def __init__(self, bed: Bed, draw: np.random.Generator) -> None:
         del draw
         for core in range(bed.permitted.cores):
-            bed.process_table.spawn("neighbour", _work_and_rest, Placement(core=core, nice=10))
+            bed.process_table.spawn("neighbour", _work_and_rest, ProcessPlacement(core=core, nice=10))
 
     def at_step(self, step: int) -> None:
         """Nothing changes with the steps."""

@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from rca.lab.testbed.injection.injector import Injector
-from rca.lab.testbed.process import Placement, Spawned, send
+from rca.lab.testbed.process import ProcessPlacement, Spawned, send
 from rca.lab.testbed.ranks.neighbour import GpuWork, set_gpu_load
 from rca.lab.testbed.ranks.shared import TOKEN
 from rca.lab.testbed.ranks.stand_in import copy_without_end
@@ -37,7 +37,7 @@ class DutyCycle(Injector):
     _pacers: tuple[Spawned, ...] = ()
 
     def start(self) -> None:
-        placement = Placement(real_time=self.bed.permitted.real_time)
+        placement = ProcessPlacement(real_time=self.bed.permitted.real_time)
         self._pacers = tuple(
             self.bed.process_table.spawn(
                 "pacer", partial(stop_and_go, self._device(rank).pid, self.fault.level), placement
@@ -64,7 +64,7 @@ class ForeignCopiers(Injector):
             self.bed.process_table.spawn(
                 "crowd",
                 partial(copy_without_end, self.bed.links[node], self.bed.job.scale),
-                Placement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
+                ProcessPlacement(core=self.bed.nodes[node].core, real_time=self.bed.permitted.real_time),
             )
             for node in self.affected_nodes
             for _ in range(int(self.fault.level))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rca.lab.testbed.injection.injector import Injector
-from rca.lab.testbed.process import Placement, Spawned
+from rca.lab.testbed.process import ProcessPlacement, Spawned
 from rca.lab.testbed.ranks.host import TABLE_BYTES
 
 # CPU weight of a hog relative to a rank's. At 0.5, twelve hogs made an 8-rank step only 28 % longer.
@@ -40,7 +40,7 @@ class CpuHogs(Injector):
     def stop(self) -> None:
         self.bed.process_table.end(*self._hogs)
 
-    def _hog(self, placement: Placement) -> Spawned:
+    def _hog(self, placement: ProcessPlacement) -> Spawned:
         return self.bed.process_table.spawn("hog", burn, placement)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from rca.lab.testbed.bed import Bed
-from rca.lab.testbed.scenario import Fault
+from rca.lab.testbed.scenario import TestbedFault
 
 
 class Injector(ABC):
     """A fault that can be started and stopped."""
 
-    def __init__(self, bed: Bed, fault: Fault) -> None:
+    def __init__(self, bed: Bed, fault: TestbedFault) -> None:
         self.bed = bed
         self.fault = fault
         self.affected_ranks = fault.affected_ranks(bed.job)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from rca.lab.testbed.injection.injector import Injector
 from rca.lab.testbed.process import send
 from rca.lab.testbed.ranks.shared import NEUTRAL, Knob
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 
 CHECKPOINT_EVERY_STEPS = 6
-Setting = Callable[[float, JobShape], dict[Knob, float]]
+Setting = Callable[[float, TestbedJob], dict[Knob, float]]
 
 KNOB_FAULTS: dict[str, Setting] = {
     "slow_dataset": lambda level, job: {Knob.LOADER_DELAY_SECONDS: level * job.nominal_step_seconds},

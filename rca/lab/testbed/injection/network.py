@@ -6,8 +6,8 @@ import os
 from functools import partial
 
 from rca.lab.testbed.injection.injector import Injector
-from rca.lab.testbed.network import HEALTHY_MBIT, Node, open_tap, redirect, relay, restore, set_rate
-from rca.lab.testbed.process import Placement, Spawned, in_namespace
+from rca.lab.testbed.network import HEALTHY_MBIT, TestbedNode, open_tap, redirect, relay, restore, set_rate
+from rca.lab.testbed.process import ProcessPlacement, Spawned, in_namespace
 
 
 class LinkRate(Injector):
@@ -29,7 +29,7 @@ class _Relayed(Injector):
 
     delay_seconds = 0.0
     loss_ratio = 0.0
-    _relays: tuple[tuple[Node, int, Spawned], ...] = ()
+    _relays: tuple[tuple[TestbedNode, int, Spawned], ...] = ()
 
     def start(self) -> None:
         self._relays = tuple(self._relay(self.bed.nodes[node]) for node in self.affected_nodes)
@@ -40,11 +40,11 @@ class _Relayed(Injector):
             self.bed.process_table.end(process)
             os.close(handle)
 
-    def _relay(self, node: Node) -> tuple[Node, int, Spawned]:
+    def _relay(self, node: TestbedNode) -> tuple[TestbedNode, int, Spawned]:
         with in_namespace(node.namespace):
             handle = open_tap(node)
         work = partial(relay, handle, self.delay_seconds, self.loss_ratio, self.bed.scenario.seed)
-        placement = Placement(namespace=node.namespace, real_time=self.bed.permitted.real_time)
+        placement = ProcessPlacement(namespace=node.namespace, real_time=self.bed.permitted.real_time)
         process = self.bed.process_table.spawn("relay", work, placement)
         redirect(node)
         return node, handle, process

@@ -24,7 +24,7 @@ from rca.lab.testbed.ranks.neighbour import Control
 from rca.lab.testbed.ranks.shared import DevicePace, Pipes, RankMemory, Row
 from rca.lab.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS, StandIn
 from rca.lab.testbed.ranks.torch_device import TorchDevice, selected
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 
 # Long enough for a shared link to slow the step visibly.
 COPY_SECONDS = 8.0e-3
@@ -170,7 +170,7 @@ def prepare(
     network: Network,
     shared: RankMemory,
     where: str,
-    job: JobShape,
+    job: TestbedJob,
     rank: int,
     neighbours: Sequence[FloatArray] = (),
 ) -> TorchDevice:
@@ -192,7 +192,7 @@ def prepare(
     return ready
 
 
-def prepare_stand_in(network: Network, shared: RankMemory, pipes: Pipes, job: JobShape) -> StandIn:
+def prepare_stand_in(network: Network, shared: RankMemory, pipes: Pipes, job: TestbedJob) -> StandIn:
     """Set up a rank without a GPU, at the pace of the job's GPU ranks if it has some."""
     ready = StandIn(shared, pipes, len(network.blocks))
     if job.gpu_ranks:
@@ -200,7 +200,7 @@ def prepare_stand_in(network: Network, shared: RankMemory, pipes: Pipes, job: Jo
     return ready
 
 
-def _typical_length(job: JobShape) -> float:
+def _typical_length(job: TestbedJob) -> float:
     return TYPICAL_TOKENS if job.model == "transformer" else 0
 
 

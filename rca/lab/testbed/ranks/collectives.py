@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 
 ACTIVATION_FLOATS = 16 * 1024
 TIMEOUT = timedelta(seconds=60)
@@ -19,7 +19,7 @@ class Collectives:
     content, so that sockets need no device memory.
     """
 
-    def __init__(self, rank: int, job: JobShape, rendezvous: str) -> None:
+    def __init__(self, rank: int, job: TestbedJob, rendezvous: str) -> None:
         import torch
         import torch.distributed as dist
 
@@ -75,7 +75,7 @@ class Collectives:
         return time.monotonic() - began
 
 
-def _stage_group(dist: Any, rank: int, job: JobShape) -> Any:
+def _stage_group(dist: Any, rank: int, job: TestbedJob) -> Any:
     """The group of the rank's stage; every rank has to take part in creating every group."""
     if job.pipeline == 1:
         return None

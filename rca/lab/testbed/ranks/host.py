@@ -21,7 +21,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.lab.testbed.ranks.collectives import Collectives
 from rca.lab.testbed.ranks.shared import BATCH_READY, SLOTS, Gauge, Knob, Pipes, RankMemory, Row
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 
 COLLECT_EVERY_STEPS = 2
 TABLE_BYTES = 16 * 1024 * 1024
@@ -179,7 +179,7 @@ class HostPlan:
     """
 
     rank: int
-    job: JobShape
+    job: TestbedJob
     rendezvous: str
     interface: str
     folder: Path

@@ -13,7 +13,7 @@ from itertools import cycle
 from typing import Any
 
 from rca.arrays import FloatArray
-from rca.lab.testbed.ranks.torch_device import Marks, marks_on, selected
+from rca.lab.testbed.ranks.torch_device import EventMarks, marks_on, selected
 
 #: Number of foreign processes on each GPU.
 NEIGHBOURS = 3
@@ -66,7 +66,7 @@ class GpuOperations:
         there = torch.empty(2, traffic_bytes, dtype=torch.uint8, device=device)
         host = torch.ones(copied_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
         arrived = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
-        self._marks: Marks = marks_on(device, _IN_FLIGHT)
+        self._marks: EventMarks = marks_on(device, _IN_FLIGHT)
         self._operations: dict[GpuWork, _Operation] = {
             GpuWork.GEMMS: lambda: torch.mm(factors[0], factors[1], out=product),
             GpuWork.MEMORY_TRAFFIC: lambda: there[1].copy_(there[0]),

@@ -18,7 +18,7 @@ from rca.lab.testbed.ranks.shared import BATCH_BYTES, Knob, RankMemory, Row
 _MEMORY_SHARE = 0.5
 
 
-class Marks(Protocol):
+class EventMarks(Protocol):
     """Numbered points in time, reached in the order in which they were set."""
 
     def mark(self, number: int) -> None:
@@ -71,7 +71,7 @@ class CudaMarks:
         return float(self._events[first].elapsed_time(self._events[last])) * 1e-3
 
 
-def marks_on(device: Any, count: int) -> Marks:
+def marks_on(device: Any, count: int) -> EventMarks:
     """Marks for a ``torch.device``."""
     return CudaMarks(count) if device.type == "cuda" else HostMarks(count)
 

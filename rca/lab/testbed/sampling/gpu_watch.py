@@ -21,7 +21,7 @@ from rca.lab.testbed.names import node_name
 from rca.lab.testbed.process import ProcessTable, Spawned
 from rca.lab.testbed.sampling.nvml import NAMES, GpuProbe
 from rca.lab.testbed.sampling.series import Series
-from rca.lab.testbed.scenario import JobShape
+from rca.lab.testbed.scenario import TestbedJob
 
 OTHER_PROCESS = "other process"
 _REASONS_NAME = "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
@@ -127,7 +127,7 @@ class GpuWatch:
     """
 
     def __init__(
-        self, job: JobShape, gpus: Mapping[int, Gpu], process_table: ProcessTable, period: float
+        self, job: TestbedJob, gpus: Mapping[int, Gpu], process_table: ProcessTable, period: float
     ) -> None:
         self.seen = [GpuObservation(rank, gpu) for rank, gpu in gpus.items()]
         self._job = job

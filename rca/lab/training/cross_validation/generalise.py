@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from rca.diagnosis.bundle import baseline
 from rca.errors import SourceError
 from rca.lab.evaluation.judged_rows import JudgedRow
-from rca.lab.evaluation.run import Plan, evaluate_entries
+from rca.lab.evaluation.run import EvaluationPlan, evaluate_entries
 from rca.lab.evaluation.simulated import evaluate_simulated
 from rca.lab.training.bundle import write_bundle
 from rca.lab.training.classifier_fit import learn
@@ -172,6 +172,6 @@ def _scored(
             found, *_ = evaluate_simulated(seeds, [bundle], signals=SIGNALS, workers=workers)
             rows += found
         if entries:
-            plan = Plan(signals=SIGNALS, bundle=bundle)
+            plan = EvaluationPlan(signals=SIGNALS, bundle=bundle)
             rows += evaluate_entries(entries, plan, workers=workers).rows
     return FoldAnswers(fold.split, fold.held_out, int(fold.learned.sum()), tuple(rows))

@@ -21,7 +21,7 @@ from rca.lab.training.held_out import named
 from rca.lab.training.incidents import learned_incidents, varied_incidents
 from rca.lab.training.simulated import scenario_seeds, simulated_examples
 from rca.lab.training.split import scenario_group
-from rca.sources.labels import CollectionEntry, Label
+from rca.sources.labels import CollectionEntry, WindowLabel
 from rca.workers import Workers
 
 Progress = Callable[[str, int, int], None]
@@ -176,6 +176,6 @@ def _captured(collection: str, entry: CollectionEntry) -> Origin:
     )
 
 
-def _cells(label: Label) -> frozenset[Cell]:
+def _cells(label: WindowLabel) -> frozenset[Cell]:
     severities = [(each.cause, np.nan if each.severity is None else each.severity) for each in label.causes]
     return frozenset((cause, severity_band(severity)) for cause, severity in severities)
