@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,17 @@ def test_kernels_equal_the_numpy_reference(job: Any) -> None:
         np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
     for name in ("by_type", "by_stage", "by_data_rank"):
         np.testing.assert_array_equal(getattr(found[0], name).seconds, getattr(found[1], name).seconds)
+
+
+def test_large_traces_are_replayed_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(pp=3, dp=2)
+    expected = decompose(replay_of(execute(job, 5).table, job.meta, engine="numpy"))
+    monkeypatch.setattr("rca.whatif.graph.replay.COMPILED_FROM", 0)
+    monkeypatch.setattr("rca.whatif.graph.replay.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "rca.whatif.graph.kernels", raising=False)
+    monkeypatch.setattr("rca.whatif.graph.replay._compiled", None)
+    found = decompose(replay_of(execute(job, 5).table, job.meta))
+    np.testing.assert_array_equal(found.no_delay, expected.no_delay)
 
 
 def test_long_traces_are_replayed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.errors import MissingExtra
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise MissingExtra("a simulation needs numba", hint="pip install 'straggler-rca[compiled]'") from error
 
 # mypy: disable-error-code="untyped-decorator"
 

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from rca.arrays import BoolArray, FloatArray, Seconds32
+from rca.errors import MissingExtra
+
+try:
+    from numba import njit
+except ImportError as error:
+    raise MissingExtra("compiled replays need numba", hint="pip install 'straggler-rca[compiled]'") from error
 
 LANES_PER_BLOCK = 256
 """The ends of one block fit into the first-level cache."""

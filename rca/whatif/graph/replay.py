@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from typing import Literal
 
@@ -229,7 +230,7 @@ def replay_batch(
     Parameters
     ----------
     engine : {"auto", "numpy", "numba"}
-        "auto" uses the kernels if they are loaded or the batch is large.
+        "auto" uses the kernels if they are loaded, or numba is installed and the batch is large.
     threads : int
         Threads for large batches. The kernel releases the interpreter lock.
     progress : callable, optional
@@ -243,7 +244,8 @@ def replay_batch(
         return np.empty((0, batch.n_steps))
     if engine == "auto":
         loaded = "rca.whatif.graph.kernels" in sys.modules
-        engine = "numba" if loaded or batch.evaluations >= COMPILED_FROM else "numpy"
+        wanted = loaded or (batch.evaluations >= COMPILED_FROM and find_spec("numba") is not None)
+        engine = "numba" if wanted else "numpy"
     if engine == "numpy":
         return _interpreted(program, batch)
     return _compiled(program, batch, threads if batch.evaluations >= PARALLEL_FROM else 1, progress)
