@@ -30,7 +30,7 @@ TIMEOUT = timedelta(seconds=60)
 UPDATES = 20
 #: The rule of the case in which ranks end.
 MORTAL: dict[int, tuple[int, ...]] = {4: (CHILD,), 8: ()}
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "synchronisation-modes.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "slow-workers.md"
 
 Result = dict[str, Any]
 
@@ -173,7 +173,7 @@ def section(rank: int, port: int, title: str) -> dict[str, Any]:
 
 
 def guide(rank: int, ports: list[int]) -> Result:
-    ring = section(rank, ports[0], "## 2.")
+    ring = section(rank, ports[0], "### The ring")
     server = section(rank, ports[1], "## 3.")
     return {
         "updates": ring["state"].ledger.updates,
