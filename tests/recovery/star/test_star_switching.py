@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import runpy
 import socket
 from collections.abc import Collection
 from datetime import timedelta
@@ -30,7 +31,7 @@ TIMEOUT = timedelta(seconds=60)
 UPDATES = 20
 #: The rule of the case in which ranks end.
 MORTAL: dict[int, tuple[int, ...]] = {4: (CHILD,), 8: ()}
-GUIDE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "slow-workers.md"
+EXAMPLES = Path(__file__).resolve().parents[3] / "docs" / "examples" / "star"
 
 Result = dict[str, Any]
 
@@ -162,19 +163,15 @@ def refused(state: SwitchingRing) -> str:
     return ""
 
 
-def section(rank: int, port: int, title: str) -> dict[str, Any]:
-    """Run a script of the guide as a rank of its own job."""
-    text = GUIDE.read_text(encoding="utf-8")
-    code = text[text.index(title) :].split("```python\n")[1].split("```")[0]
+def example(rank: int, port: int, name: str) -> dict[str, Any]:
+    """Run an example of the documentation as a rank of its own job."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(code, str(GUIDE), "exec"), names)  # noqa: S102
-    return names
+    return runpy.run_path(str(EXAMPLES / name))
 
 
-def guide(rank: int, ports: list[int]) -> Result:
-    ring = section(rank, ports[0], "### The ring")
-    server = section(rank, ports[1], "## 3.")
+def examples(rank: int, ports: list[int]) -> Result:
+    ring = example(rank, ports[0], "ring.py")
+    server = example(rank, ports[1], "parameter_server.py")
     return {
         "updates": ring["state"].ledger.updates,
         "loss": float((ring["model"].weight.detach() - 1).square().mean()),
@@ -183,10 +180,10 @@ def guide(rank: int, ports: list[int]) -> Result:
     }
 
 
-def run(rank: int, ports: Any, results: Any, of_guide: list[int]) -> None:
+def run(rank: int, ports: Any, results: Any, of_examples: list[int]) -> None:
     torch.set_num_threads(1)
     try:
-        results.put((rank, "guide", guide(rank, of_guide)))
+        results.put((rank, "examples", examples(rank, of_examples)))
         # The first rank holds the store: no process is forked while the store's thread runs.
         port = 0 if rank == 0 else ports.get(timeout=TIMEOUT.seconds)
         store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, timeout=TIMEOUT, wait_for_workers=False)
@@ -218,10 +215,10 @@ def found() -> dict[str, list[Result]]:
     context = multiprocessing.get_context("fork")
     ports, results = context.Queue(), context.SimpleQueue()
     free = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    of_guide = [each.getsockname()[1] for each in free]
+    of_examples = [each.getsockname()[1] for each in free]
     for each in free:
         each.close()
-    ranks = [context.Process(target=run, args=(rank, ports, results, of_guide)) for rank in range(WORLD)]
+    ranks = [context.Process(target=run, args=(rank, ports, results, of_examples)) for rank in range(WORLD)]
     for each in ranks:
         each.start()
     cases: dict[str, dict[int, Result]] = {}
@@ -237,8 +234,8 @@ def found() -> dict[str, list[Result]]:
     return {case: [of_rank[rank] for rank in sorted(of_rank)] for case, of_rank in cases.items()}
 
 
-def test_the_scripts_of_the_guide_train(found: dict[str, list[Result]]) -> None:
-    results = found["guide"]
+def test_the_examples_train(found: dict[str, list[Result]]) -> None:
+    results = found["examples"]
     assert max(each["updates"] for each in results) == 100
     assert all(each["loss"] < 0.5 for each in results)
     assert results[0]["applied"] == 100
