@@ -190,7 +190,7 @@ def choose(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> Mode:
     Examples
     --------
     >>> seconds = np.array([0.10, 0.10, 0.11, 0.40])
-    >>> choose(Progress(seconds, batch=32, noise=320)).groups
+    >>> choose(UpdateProgress(seconds, batch=32, noise=320)).groups
     ((0, 1, 2), (3,))
     """
     modes = every_mode(progress, distance)
