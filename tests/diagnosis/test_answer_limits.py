@@ -138,7 +138,7 @@ def test_ranks_and_nodes_of_an_answer_share_one_limit(
 def test_of_many_components_the_first_are_kept(
     everywhere: rca.Diagnosis, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    monkeypatch.setattr(answer_limits, f"MOST_{field.upper()}", 3)
+    monkeypatch.setattr(answer_limits, f"MAX_{field.upper()}", 3)
     many = everywhere.model_copy(update={field: [getattr(everywhere, field)[0]] * 10})
     found = within_limits(many)
     assert (len(getattr(found, field)), found.left_out[field]) == (3, 7)
