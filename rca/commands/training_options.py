@@ -13,7 +13,6 @@ class Format(StrEnum):
     """Output format of a result."""
 
     table = "table"
-    markdown = "markdown"
     json = "json"
 
 

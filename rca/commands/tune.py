@@ -34,7 +34,7 @@ class HeadName(StrEnum):
 
 
 def command(
-    windows: Annotated[int | None, typer.Option(min=200, help="Simulated windows. [default: 3000]")] = None,
+    windows: Annotated[int, typer.Option(min=200, help="Simulated windows.")] = 3000,
     seed: Seed = None,
     collection: Annotated[
         list[Path] | None,
@@ -43,13 +43,7 @@ def command(
     head: Annotated[
         list[HeadName] | None, typer.Option(help="Tune only this head; repeat for several.")
     ] = None,
-    trials: Annotated[int, typer.Option(min=2, help="Settings tried per search.")] = 20,
-    folds: Annotated[
-        int, typer.Option(min=2, help="Outer folds that judge, and inner folds of each that choose.")
-    ] = 3,
-    variants: Annotated[
-        int | None, typer.Option(min=1, help="Variants of each real window. [default: 8]")
-    ] = None,
+    trials: Annotated[int, typer.Option(min=2, help="Settings tried per head.")] = 20,
     format_: Result = Format.table,
     processes: Processes = None,
     scheduler: Scheduler = None,
@@ -59,38 +53,35 @@ def command(
     ] = None,
     cache: Cache = None,
 ) -> None:
-    """Tune LightGBM's settings of each head by nested cross-validation.
+    """Tune LightGBM's settings of each head by grouped cross-validation.
 
-    Inner folds choose settings by log loss, outer folds measure the gain. A head keeps its present settings
-    unless tuning wins. An interrupted run continues where it stopped. Needs the extra [train].
+    Folds of two thirds of the groups choose settings by log loss, and the last third measures the gain. A
+    head keeps its present settings unless tuning wins. An interrupted run continues where it stopped. Needs
+    the extra [train].
     """
-    from rca.lab.training.cross_validation.tune import DEFAULT_VARIANTS, DEFAULT_WINDOWS, tune
     from rca.lab.training.feature_cache import FeatureCache, default_folder
     from rca.lab.training.run import DEFAULT_SEED
     from rca.lab.training.settings import write_settings
+    from rca.lab.training.tune import table, tune
 
     place = cache or default_folder()
     with progress() as report, workers_of(processes, scheduler) as workers:
         found = tune(
-            windows or DEFAULT_WINDOWS,
+            windows,
             DEFAULT_SEED if seed is None else seed,
             collection or (),
             results=place / "folds",
             heads=[each.value for each in head or ()],
             trials=trials,
-            n_folds=folds,
-            variants=variants or DEFAULT_VARIANTS,
             workers=workers,
             cache=FeatureCache(place),
             progress=report,
         )
     if output is not None:
-        write_settings(output, found.settings)
-    if format_ is Format.markdown:
-        write(found.table().to_markdown())
-    elif format_ is Format.json:
+        write_settings(output, {each.name: each.chosen for each in found if each.chosen is not None})
+    if format_ is Format.json:
         import json
 
-        write(json.dumps(found.as_dict(), indent=2))
+        write(json.dumps({"heads": [each.as_dict() for each in found]}, indent=2))
     else:
-        write(rendered(table_of(found.table())))
+        write(rendered(table_of(table(found))))

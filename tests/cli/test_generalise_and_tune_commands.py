@@ -11,11 +11,13 @@ import pytest
 from rca.classify.classifier import HEADS
 from rca.commands.tune import HeadName
 from rca.lab.evaluation.intervals import Estimate
-from rca.lab.training.cross_validation import generalise as generalise_module
-from rca.lab.training.cross_validation import tune as tune_module
-from rca.lab.training.cross_validation.generalise import Generalisation
-from rca.lab.training.cross_validation.tuning_result import TunedHead, Tuning
+from rca.lab.evaluation.run import Evaluation, Plan, evaluate_collection
+from rca.lab.training import generalise as generalise_module
+from rca.lab.training import tune as tune_module
 from rca.lab.training.settings import read_settings
+from rca.lab.training.tune import TunedHead
+
+WINDOWS = Path(__file__).resolve().parents[2] / "data" / "windows"
 
 
 @pytest.fixture
@@ -23,15 +25,16 @@ def passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]
     """Arguments of the last call."""
     held: dict[str, Any] = {}
 
-    def generalise(n_windows: int, seed: int, collections: Any, **options: Any) -> Generalisation:
+    def generalise(n_windows: int, seed: int, collections: Any, **options: Any) -> Evaluation:
         held.update(options, n_windows=n_windows, collections=list(collections))
-        return Generalisation("rca generalise", "c" * 64, ())
+        return Evaluation(Plan(), "a fold", evaluate_collection(WINDOWS).cases[:2])
 
-    def tune(n_windows: int, seed: int, collections: Any, **options: Any) -> Tuning:
+    def tune(n_windows: int, seed: int, collections: Any, **options: Any) -> list[TunedHead]:
         held.update(options, n_windows=n_windows, collections=list(collections))
-        won = TunedHead("scope", 90, 0.4, Estimate(0.1, 0.05, 0.2, 90), {"num_leaves": 7})
-        lost = TunedHead("mode", 90, 0.4, Estimate(0.0, -0.1, 0.1, 90), None)
-        return Tuning("rca tune", "c" * 64, (won, lost))
+        return [
+            TunedHead("scope", 0.4, Estimate(0.1, 0.05, 0.2, 90), {"num_leaves": 7}),
+            TunedHead("mode", 0.4, Estimate(0.0, -0.1, 0.1, 90), {"num_leaves": 9}),
+        ]
 
     monkeypatch.setattr(generalise_module, "generalise", generalise)
     monkeypatch.setattr(tune_module, "tune", tune)
@@ -40,19 +43,20 @@ def passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]
     return held
 
 
+@pytest.mark.system
 def test_generalise_writes_its_report(rca_command: Any, passed_on: dict[str, Any], tmp_path: Path) -> None:
     mine, out = tmp_path / "mine", tmp_path / "out"
-    ran = rca_command("generalise", "--collection", mine, "--per-cell", "3", "--output", out)
+    ran = rca_command("generalise", "--collection", mine, "--by", "model", "--output", out)
     assert ran.code == 0
-    assert (passed_on["n_windows"], passed_on["per_cell"], passed_on["settings"]) == (3000, 3, None)
+    assert (passed_on["n_windows"], passed_on["by"], passed_on["settings"]) == (3000, "model", None)
     assert passed_on["collections"] == [mine]
     assert passed_on["results"] == tmp_path / "straggler-rca" / "examples" / "folds"
-    assert {"report.md", "scores.json"} <= {path.name for path in out.iterdir()}
+    assert {"report.md", "scores.json", "judged.parquet"} <= {path.name for path in out.iterdir()}
 
 
 def test_generalise_writes_json(rca_command: Any, passed_on: dict[str, Any]) -> None:
-    document = json.loads(rca_command("generalise", "--windows", "600", "--format", "json").out)
-    assert document["command"] == "rca generalise"
+    ran = rca_command("generalise", "--collection", "mine", "--windows", "600", "--format", "json")
+    assert json.loads(ran.out)["n_windows"] == 2
     assert passed_on["n_windows"] == 600
 
 
@@ -62,7 +66,7 @@ def test_tune_writes_the_settings_of_the_heads_that_won(
     file = tmp_path / "tuned.json"
     ran = rca_command("tune", "--head", "scope", "--head", "mode", "--trials", "5", "--output", file)
     assert ran.code == 0
-    assert (passed_on["heads"], passed_on["trials"], passed_on["n_folds"]) == (["scope", "mode"], 5, 3)
+    assert (passed_on["heads"], passed_on["trials"]) == (["scope", "mode"], 5)
     assert read_settings(file) == {"scope": {"num_leaves": 7}}
     assert "tuned" in ran.out
 
@@ -72,7 +76,7 @@ def test_generalise_fits_with_tuned_settings(
 ) -> None:
     file = tmp_path / "tuned.json"
     rca_command("tune", "--output", file)
-    rca_command("generalise", "--settings", file)
+    rca_command("generalise", "--collection", "mine", "--settings", file)
     assert passed_on["settings"] == {"scope": {"num_leaves": 7}}
 
 
@@ -81,7 +85,7 @@ def test_invalid_settings_are_refused_before_any_work(
 ) -> None:
     file = tmp_path / "tuned.json"
     file.write_text('{"format": 1, "heads": {"mode": {"num_threads": 2}}}')
-    for command in (("generalise",), ("train", "--output", tmp_path / "bundle")):
+    for command in (("generalise", "--collection", "mine"), ("train", "--output", tmp_path / "bundle")):
         ran = rca_command(*command, "--settings", file)
         assert ran.code == 2
         assert "cannot be set" in ran.err

@@ -14,9 +14,9 @@ from rca.classify.classifier import HEADS
 from rca.errors import InvalidInput, SourceError
 from rca.lab.training import distributed_heads as module
 from rca.lab.training import heads
-from rca.lab.training.cross_validation.tune import held_out_losses
 from rca.lab.training.distributed_heads import is_distributed, sample_of
 from rca.lab.training.heads import Target, fit_head
+from rca.lab.training.tune import held_out_losses
 from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")

@@ -6,7 +6,6 @@ import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import orjson
@@ -15,7 +14,6 @@ import pytest
 from rca.errors import InvalidInput, SourceError
 from rca.lab.training import examples
 from rca.lab.training.corpus import Example, stack
-from rca.lab.training.cross_validation import pool
 from rca.lab.training.heads import targets
 from rca.lab.training.incidents import incident_examples, incidents, learned_incidents, varied
 from rca.lab.training.telemetry_dropout import blinded
@@ -190,17 +188,17 @@ def odd(collection: Path, request: pytest.FixtureRequest) -> Path:
     return relabelled(collection, causes=request.param)
 
 
-@pytest.mark.parametrize("module", [examples, pool])
 def test_labels_are_looked_at_before_anything_is_simulated(
-    odd: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+    odd: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def simulated(*_: object, **__: object) -> None:
         raise AssertionError("simulated before the labels were looked at")
 
-    monkeypatch.setattr(module, "simulated_examples", simulated)
-    gather = examples.gathered if module is examples else pool.build_pool
+    monkeypatch.setattr(examples, "simulated_examples", simulated)
     with pytest.raises(InvalidInput, match=r"'slow-dataset': .*'gremlins' is no cause of the catalogue"):
-        gather(8, 1, [odd], variants=2, workers=HERE, cache=None, progress=lambda phase, done, total: None)
+        examples.gathered(
+            8, 1, [odd], variants=2, workers=HERE, cache=None, progress=lambda phase, done, total: None
+        )
 
 
 def test_what_is_in_no_catalogue_can_be_learned_as_such(collection: Path) -> None:
@@ -257,7 +255,8 @@ def test_a_collection_without_windows_is_refused(tmp_path: Path, every_part: boo
 
 
 def test_where_folds_decide_every_part_is_learned_from(collection: Path) -> None:
-    assert [each.part for each in learned_incidents(collection, every_part=True)] == ["train"] * 3
+    found = learned_incidents(collection, every_part=True)
+    assert [each.part for each in found] == ["train", "calibration", "train"]
 
 
 def test_labels_that_only_judge_may_blame_anything(odd: Path) -> None:

@@ -10,20 +10,22 @@ import pytest
 
 from rca.classify.classifier import HEADS
 from rca.lab.training import heads
-from rca.lab.training.cross_validation import tune as module
-from rca.lab.training.cross_validation import tuning_result
-from rca.lab.training.cross_validation.tune import (
-    PRESENT,
-    Losses,
-    group_folds,
-    loss_change,
-    tune,
-    tuned,
-)
-from rca.lab.training.cross_validation.tuning_result import TunedHead, Tuning, Values
+from rca.lab.training import tune as module
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.heads import Target
 from rca.lab.training.settings import TUNABLE
+from rca.lab.training.tune import (
+    N_FOLDS,
+    PRESENT,
+    GroupLosses,
+    TunedHead,
+    Values,
+    group_folds,
+    loss_change,
+    table,
+    tune,
+    tuned,
+)
 from rca.workers import HERE, Workers
 
 pytest.importorskip("optuna")
@@ -46,10 +48,8 @@ def _target(n_groups: int, *, informative: bool) -> Target:
     return Target(rows, labels, ("some", "job"), np.full(group.size, "train"), np.ones(group.size), group)
 
 
-def _tuned(
-    target: Target, folder: Path, workers: Workers = HERE, *, trials: int = 6, n_folds: int = 2
-) -> TunedHead:
-    (found,) = tuned({"scope": target}, folder, "c" * 64, 1, trials, n_folds, workers=workers)
+def _tuned(target: Target, folder: Path, workers: Workers = HERE, *, trials: int = 6) -> TunedHead:
+    (found,) = tuned({"scope": target}, folder, "c" * 64, 1, trials, workers=workers)
     return found
 
 
@@ -58,12 +58,12 @@ class _Scored:
 
     tried: ClassVar[list[Values]] = []
 
-    def __init__(self, *_: Any) -> None:
-        pass
+    def __init__(self, wanted: Any, folds: Any, seed: int) -> None:
+        self.folds, self.seed = folds, seed
 
-    def losses(self, task: tuple[int, Values]) -> Losses:
-        self.tried.append(task[1])
-        return Losses(np.full(50, _bowl(task[1])), np.ones(50))
+    def losses(self, task: tuple[str, int, Values]) -> GroupLosses:
+        self.tried.append(task[2])
+        return GroupLosses(np.full(50, _bowl(task[2])), np.ones(50))
 
 
 def _bowl(values: Values) -> float:
@@ -76,12 +76,11 @@ def test_a_search_begins_with_the_present_settings_and_ends_no_worse(
     monkeypatch.setattr(module, "_Fits", _Scored)
     monkeypatch.setattr(_Scored, "tried", tried := [])
     found = _tuned(_target(50, informative=False), tmp_path, trials=12)
-    # Two searches within the folds, both settings on both folds, and the search over all windows.
-    assert len(tried) == 2 * 12 + 2 * 2 + 12
-    last = tried[-12:]
-    assert last[0] == PRESENT
-    assert found.chosen is not None
-    assert _bowl(found.chosen) == min(map(_bowl, last)) < _bowl(PRESENT)
+    # Every trial on every fold, and at last the present and the best settings on the groups set aside.
+    assert len(tried) == N_FOLDS * 12 + 2
+    assert tried[0] == tried[-2] == PRESENT
+    assert found.chosen == tried[-1]
+    assert _bowl(tried[-1]) == min(map(_bowl, tried)) < _bowl(PRESENT)
     for values in tried:
         assert values.keys() == TUNABLE.keys()
         for name, bounds in TUNABLE.items():
@@ -92,7 +91,7 @@ def test_a_search_begins_with_the_present_settings_and_ends_no_worse(
 def test_an_interrupted_run_has_the_same_result_and_repeats_no_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(self: _Scored, task: tuple[int, Values]) -> Losses:
+    def interrupted(self: _Scored, task: tuple[str, int, Values]) -> GroupLosses:
         if len(tried) == 15:
             raise KeyboardInterrupt
         return usual(self, task)
@@ -108,10 +107,11 @@ def test_an_interrupted_run_has_the_same_result_and_repeats_no_trial(
         _tuned(target, tmp_path / "parts", trials=12)
     monkeypatch.setattr(_Scored, "losses", usual)
     assert _tuned(target, tmp_path / "parts", trials=12) == expected
-    # The two trials of the round that was interrupted are fitted again at most.
-    assert len(whole) <= len(tried) <= len(whole) + 2
+    # The trial that was interrupted is fitted again.
+    assert len(whole) <= len(tried) <= len(whole) + N_FOLDS
 
 
+@pytest.mark.system
 @pytest.mark.long
 def test_workers_have_no_influence_on_the_settings(
     tmp_path: Path, two_workers: Workers, monkeypatch: pytest.MonkeyPatch
@@ -134,19 +134,18 @@ def test_tuning_wins_where_the_present_settings_cannot_learn(tmp_path: Path) -> 
 
 def test_no_settings_are_chosen_without_a_gain(tmp_path: Path) -> None:
     found = _tuned(_target(40, informative=False), tmp_path)
-    assert found.groups == 40
+    assert found.gain.n == 14
     assert abs(found.gain.value) < 0.05
     assert found.chosen is None
-    assert Tuning("", "", (found,)).settings == {}
-    assert "present settings kept" in Tuning("", "", (found,)).table().rows[0][-1]
+    assert "present settings kept" in table([found]).rows[0][-1]
 
 
 def test_a_gain_that_is_too_small_is_not_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_result, "MIN_GAIN", 0.99)
+    monkeypatch.setattr(module, "MIN_GAIN", 0.99)
     found = _tuned(_target(50, informative=True), tmp_path)
     assert found.gain.low > 0.1
     assert found.chosen is None
-    assert "less than 99% of the loss" in Tuning("", "", (found,)).table().rows[0][-1]
+    assert "less than 99% of the loss" in table([found]).rows[0][-1]
 
 
 def test_folds_test_every_group_once_and_learn_from_the_others() -> None:
@@ -175,16 +174,16 @@ def test_inner_folds_stay_within_the_outer_one() -> None:
 
 def test_a_change_of_the_loss_is_paired_by_group() -> None:
     """A rise that is the same in every group has no spread, however different the groups are."""
-    base = Losses(np.array([0.1, 5.0, 2.0]), np.ones(3))
-    found = loss_change(base, Losses(base.summed + 0.25, np.ones(3)))
+    base = GroupLosses(np.array([0.1, 5.0, 2.0]), np.ones(3))
+    found = loss_change(base, GroupLosses(base.summed + 0.25, np.ones(3)))
     assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
     assert found.n == 3
 
 
 def test_a_head_with_too_few_rows_is_not_tuned(tmp_path: Path) -> None:
-    found = _tuned(_target(8, informative=True), tmp_path, n_folds=4)
+    found = _tuned(_target(5, informative=True), tmp_path)
     assert found.chosen is None
-    assert "not tuned: fewer" in Tuning("", "", (found,)).table().rows[0][-1]
+    assert "not tuned: fewer" in table([found]).rows[0][-1]
 
 
 @pytest.mark.long
@@ -201,11 +200,9 @@ def test_a_run_tunes_the_given_heads(
         results=tmp_path,
         heads=["scope"],
         trials=2,
-        n_folds=2,
         cache=shared_features,
         progress=lambda phase, done, total: phases.append(phase),
     )
-    assert [head.name for head in found.heads] == ["scope"]
-    assert found.as_dict()["heads"][0]["gain"]["n"] == found.heads[0].groups > 50
-    assert found.command.endswith("--trials 2 --folds 2 --head scope")
-    assert "searching within each fold" in phases
+    assert [head.name for head in found] == ["scope"]
+    assert found[0].as_dict()["gain"]["n"] == found[0].gain.n > 15
+    assert "searching settings" in phases

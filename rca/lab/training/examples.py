@@ -19,6 +19,7 @@ def gathered(
     seed: int,
     collections: Sequence[Path],
     *,
+    every_part: bool = False,
     variants: int = VARIANTS,
     workers: Workers,
     cache: FeatureCache | None,
@@ -28,6 +29,8 @@ def gathered(
 
     Parameters
     ----------
+    every_part : bool
+        See `rca.lab.training.incidents.learned_incidents`.
     variants : int
         Of each real window, see `rca.lab.training.incidents.varied`.
     workers, cache
@@ -42,7 +45,9 @@ def gathered(
     InvalidInput
         Likewise, if something is wrong with one, or two collections have the same name.
     """
-    captures = {name: learned_incidents(folder) for name, folder in named(collections).items()}
+    captures = {
+        name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
+    }
     examples = []
     for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
         examples.append(each)

@@ -64,7 +64,7 @@ def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Recorde
     Parameters
     ----------
     every_part : bool
-        Learn from all of them: folds decide what is held out, not the manifest.
+        Learn from the part ``test``, too, as from ``train``: folds decide what is held out.
 
     Raises
     ------
@@ -78,7 +78,7 @@ def learned_incidents(folder: Path, *, every_part: bool = False) -> list[Recorde
     if not found:
         raise InvalidInput(f"{folder}: the manifest lists no windows")
     if every_part:
-        found = [replace(each, part="train") for each in found]
+        found = [replace(each, part="train") if each.part == "test" else each for each in found]
     for each in found:
         label = each.entry.read_label()
         if each.part in LEARNED and not unfelt(label):
