@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
@@ -25,12 +26,10 @@ from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.lab.simulation.corpus import simulated_window
 from rca.sweep.answers import CHUNK, diagnosed
-from rca.sweep.archive import ArchivedWindow
-from rca.window.window import Window
+from rca.sweep.archive import Found, archived
 from rca.workers import HERE, Workers
 
 _SEED, _MANY = 910_000_000, 1000
-_Task = tuple[ArchivedWindow, Window | None]
 
 
 def main(arguments: list[str]) -> int:
@@ -40,17 +39,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--tasks", type=int, default=400, help="tasks that do nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
     given = parser.parse_args(arguments)
-    windows = [simulated_window(_SEED + number, with_steps=True)[0] for number in range(given.windows)]
-    found: dict[str, Any] = {"machine": machine(), "windows": given.windows, "here": _swept(HERE, windows)}
-    for count in (1, 2):
-        with _cluster(count) as workers:
-            # The first windows of a worker wait for imports and compilation.
-            _swept(workers, windows[: 4 * count * CHUNK])
-            found[f"{count} workers"] = _swept(workers, windows)
-            if count == 1:
-                found["by URL"] = _idle(workers, [(_named(number), None) for number in range(given.tasks)])
-                sent = [windows[number % len(windows)] for number in range(given.tasks)]
-                found["by content"] = _idle(workers, [(_named(n), each) for n, each in enumerate(sent)])
+    found: dict[str, Any] = {"machine": machine(), "windows": given.windows}
+    with TemporaryDirectory() as folder:
+        for number in range(given.windows):
+            window, _ = simulated_window(_SEED + number, with_steps=True)
+            window.to_directory(Path(folder, f"{number:09d}"))
+        windows = archived([f"file://{folder}"])
+        found["here"] = _swept(HERE, windows)
+        for count in (1, 2):
+            with _cluster(count) as workers:
+                # The first windows of a worker wait for imports and compilation.
+                _swept(workers, windows[: 4 * count * CHUNK])
+                found[f"{count} workers"] = _swept(workers, windows)
+                if count == 1:
+                    found["by URL"] = _seconds(workers, _nothing, [_named(n) for n in range(given.tasks)])
     render(found, Console(width=None if sys.stdout.isatty() else 120))
     if given.json:
         given.json.write_text(json.dumps(found, indent=2) + "\n")
@@ -64,28 +66,22 @@ def _cluster(n_workers: int) -> Iterator[Workers]:
         yield workers
 
 
-def _named(number: int) -> ArchivedWindow:
-    return ArchivedWindow(f"s3://bucket/windows/{number:09d}", "0" * 32, 0)
+def _named(number: int) -> Found:
+    return Found(f"s3://bucket/windows/{number:09d}", "0" * 32, 0)
 
 
-def _swept(workers: Workers, windows: list[Window]) -> float:
+def _swept(workers: Workers, windows: list[Found]) -> float:
     """Seconds per window of a sweep."""
-    tasks = [(_named(number), window) for number, window in enumerate(windows)]
-    return _seconds(workers, partial(diagnosed, bundle=baseline()), tasks)
+    return _seconds(workers, partial(diagnosed, bundle=baseline()), windows)
 
 
-def _idle(workers: Workers, tasks: list[_Task]) -> float:
-    """Seconds per window of tasks that do nothing."""
-    return _seconds(workers, _nothing, tasks)
+def _nothing(found: Found) -> str:
+    return found.url
 
 
-def _nothing(task: _Task) -> str:
-    return task[0].url
-
-
-def _seconds(workers: Workers, work: Any, tasks: list[_Task]) -> float:
+def _seconds(workers: Workers, work: Any, windows: list[Found]) -> float:
     begin = time.perf_counter()
-    n = sum(1 for _ in workers.map(work, tasks, chunk=CHUNK))
+    n = sum(1 for _ in workers.map(work, windows, chunk=CHUNK))
     return (time.perf_counter() - begin) / n
 
 
@@ -97,16 +93,12 @@ def render(found: dict[str, Any], console: Console) -> None:
         each = found[name]
         table.add_row(name, f"{each * 1e3:.0f}", f"{1 / each:.1f}", f"{here / each:.2f}")
     console.print(table)
-    table = Table(
-        "workers read", "client and scheduler, ms per window", "busy workers at most", f"with {_MANY}"
+    table = Table("client and scheduler, ms per window", "busy workers at most", f"with {_MANY}")
+    # A worker adds `here` per window, the client and the scheduler take `serial` for each.
+    serial = found["by URL"]
+    table.add_row(
+        f"{serial * 1e3:.2f}", f"{here / serial:,.0f}", f"{min(_MANY / here, 1 / serial):,.0f} windows/s"
     )
-    for name in ("by URL", "by content"):
-        serial = found[name]
-        # A worker adds `here` per window, the client and the scheduler take `serial` for each.
-        most = here / serial
-        table.add_row(
-            name, f"{serial * 1e3:.2f}", f"{most:,.0f}", f"{min(_MANY / here, 1 / serial):,.0f} windows/s"
-        )
     console.print(table)
 
 

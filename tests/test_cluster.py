@@ -22,8 +22,7 @@ from rca.lab.training.collection import simulate_collection
 from rca.lab.training.corpus import stack
 from rca.lab.training.simulated import simulated_examples
 from rca.sweep import Answers, archived, sweep
-from rca.sweep.losses import Losses
-from rca.sweep.what_if import sweep_what_if
+from rca.sweep.what_if import JobLosses, sweep_what_if
 from rca.workers import HERE, Workers
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
@@ -129,7 +128,7 @@ def test_a_sweep_has_the_answers_of_one_process(
 ) -> None:
     """A worker joins during the sweep, and another one is killed."""
     monkeypatch.setattr("rca.sweep.answers.CHUNK", 1)
-    found = archived([str(alone)])
+    found = archived([f"file://{alone}"])
     sweep(found, Answers(str(tmp_path / "here")), bundle=baseline())
     with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
         cluster.start_worker()
@@ -162,15 +161,17 @@ def test_an_evaluation_has_the_same_scores(cluster: Cluster) -> None:
 
 
 def test_a_sweep_of_traces_has_the_results_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
-    """A worker is killed during the sweep, and the traces have to be sent."""
+    """A worker is killed during the sweep."""
     traces = tmp_path / "traces"
     traces.mkdir()
     for seed in range(12):
         write(traces / f"{seed}.parquet", dp=4, pp=2, microbatches=4, steps=3, seed=seed)
-    sweep_what_if([str(traces)], Losses(str(tmp_path / "here")))
+    sweep_what_if([f"file://{traces}"], JobLosses(str(tmp_path / "here")))
     cluster.start_worker()
     with Workers(1, cluster.address) as workers, cluster.losing_a_worker():
-        sweep_what_if([str(traces)], Losses(str(tmp_path / "there")), workers=workers)
-    here, there = (Losses(str(tmp_path / name)).read().drop_columns("swept_at") for name in ("here", "there"))
+        sweep_what_if([f"file://{traces}"], JobLosses(str(tmp_path / "there")), workers=workers)
+    here, there = (
+        JobLosses(str(tmp_path / name)).read().drop_columns("swept_at") for name in ("here", "there")
+    )
     assert there.sort_by("url").equals(here.sort_by("url"))
     assert here.column("outcome").to_pylist() == ["analysed"] * 12

@@ -12,15 +12,15 @@ from typer.core import TyperGroup
 from rca.commands import prometheus_options
 from rca.commands.progress import progress
 from rca.commands.prometheus_options import PrometheusOptions
-from rca.commands.sweep_output import report_text, say_done, what_if_text
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput
-from rca.terminal import write
+from rca.terminal import rendered, write
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from rca.sweep import Found
+    from rca.sweep import Found, Swept
+    from rca.sweep.report import SweepReport
 
 
 class Format(StrEnum):
@@ -32,6 +32,8 @@ class Format(StrEnum):
 
 
 USUAL_SPAN = "30m"
+#: Rows of a table on a terminal, and refused files.
+SHOWN = 10
 _BY_SUFFIX = {".html": Format.html, ".htm": Format.html, ".json": Format.json}
 
 
@@ -84,9 +86,7 @@ def run_command(
     ] = None,
     output: Annotated[
         str,
-        typer.Option(
-            "--output", "-o", metavar="ANSWERS", help="Folder or URL of the answers: Parquet, by month."
-        ),
+        typer.Option("--output", "-o", metavar="ANSWERS", help="Folder or URL of the answers: Parquet."),
     ] = "sweep",
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Model bundle to use. [default: the shipped one]")
@@ -123,7 +123,8 @@ def run_command(
 
     Windows are those under URLs, or with --prometheus and --jobs the spans of jobs. You can stop the command
     at any time and repeat it: windows with an answer of the same bundle are left out. Bad windows are listed,
-    kept with their error, and tried again when they change. Exit code 0 whatever the verdicts; 2 if a place
+    kept with their error, and tried again when they change. The workers of a scheduler read URLs themselves;
+    name a folder that all machines mount as file:///FOLDER. Exit code 0 whatever the verdicts; 2 if a place
     cannot be read.
     """
     asked = PrometheusOptions(
@@ -152,7 +153,7 @@ def run_command(
             progress=lambda finished, total: report("diagnosing", finished, total),
             retry=retry,
         )
-    say_done(done, output, "windows", "answer")
+    _say_done(done, output, "windows", "answer")
 
 
 @app.command("what-if")
@@ -179,22 +180,19 @@ def what_if_command(
 
     You can stop the command at any time and repeat it: traces with a result of the same version of
     straggler-rca are left out. Traces that cannot be replayed are listed, kept with their error, and tried
-    again when they change. Workers of a scheduler read URLs themselves; name a folder that all machines mount
-    as file:///FOLDER. They get traces of up to 64 MiB from other folders. Exit code 0 whatever the results; 2
-    if a place cannot be read.
+    again when they change. Exit code 0 whatever the results; 2 if a place cannot be read.
     """
-    from rca.sweep.losses import Losses
-    from rca.sweep.what_if import sweep_what_if
+    from rca.sweep.what_if import JobLosses, sweep_what_if
 
     with progress() as report, workers_of(processes, scheduler) as workers:
         done = sweep_what_if(
             urls,
-            Losses(output),
+            JobLosses(output),
             workers=workers,
             progress=lambda finished, total: report("replaying", finished, total),
             retry=retry,
         )
-    say_done(done, output, "files", "result")
+    _say_done(done, output, "files", "result")
 
 
 def _found(
@@ -253,31 +251,69 @@ def report_command(
     with the same cause and place are one incident, unless an hour or more lies between. Of `rca sweep
     what-if`: jobs by share of time lost, patterns, types of operations, and refused traces.
     """
-    import json
-    from datetime import datetime
-
     from rca.sweep import Answers as DataSet
-    from rca.sweep.losses import Losses
-    from rca.sweep.report import Report, report
+    from rca.sweep.incident_report import incident_report
+    from rca.sweep.what_if import JobLosses
     from rca.sweep.what_if_report import what_if_report
 
-    losses = Losses(answers)
-    found = what_if_report(losses) if losses.is_kept() else report(DataSet(answers))
-    if isinstance(found, Report) and not found.windows:
+    losses = JobLosses(answers)
+    found = what_if_report(losses) if losses.is_kept() else incident_report(DataSet(answers))
+    if found.facts.get("windows") == 0:
         raise InvalidInput(f"{answers}: holds no answers", hint="rca sweep URL... writes some")
     chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
     if chosen is Format.json:
-        write(json.dumps(found.as_dict(), indent=2, default=datetime.isoformat), output)
-    elif chosen is Format.html:
-        write(found.to_html(), output)
+        write(found.to_json(), output)
     else:
-        write(report_text(found) if isinstance(found, Report) else what_if_text(found), output)
+        write(found.to_html() if chosen is Format.html else _text(found), output)
+
+
+def _text(found: SweepReport) -> str:
+    from rich.table import Table
+    from rich.text import Text
+
+    parts = [*found.headline]
+    for each in found.shown:
+        shown = f", the first {SHOWN} of {len(each.rows):,}" if len(each.rows) > SHOWN else ""
+        table = Table(title=f"{each.title}{shown}")
+        for name, text in each.columns.items():
+            table.add_column(name, justify="right" if "," in text else "left", overflow="fold")
+        for row in each.cells(SHOWN):
+            table.add_row(*map(Text, row))
+        parts.append(rendered(table))
+    return "".join(parts) + "\n".join(
+        _refused(found.refused.itertuples(index=False), "--format json has all")
+    )
+
+
+def _refused(refused: Iterable[tuple[str, str]], rest: str) -> list[str]:
+    lines = [f"refused: {url}: {reason}" for url, reason in refused]
+    return lines if len(lines) <= SHOWN else [*lines[:SHOWN], f"and {len(lines) - SHOWN:,} more; {rest}"]
+
+
+def _say_done(done: Swept, output: str, found: str, kept: str) -> None:
+    """Print the counts of a sweep, and on stderr what was refused.
+
+    Parameters
+    ----------
+    output : str
+        Folder of the data set.
+    found, kept : str
+        What was swept, and what the data set has of it, such as "windows" and "answer".
+    """
+    for line in _refused(done.refused, f"rca sweep report {output}"):
+        typer.echo(line, err=True)
+    counts = ", ".join(f"{n:,} {name.replace('_', '-')}" for name, n in sorted(done.outcomes.items()))
+    article = "an" if kept[0] in "aeiou" else "a"
+    write(
+        f"{done.found:,} {found}, {done.kept:,} with {article} {kept} before: {counts or 'nothing to do'}\n"
+        f"{kept}s in {output}; next: rca sweep report {output}"
+    )
 
 
 @app.command("export")
 def export_command(
     answers: Answers,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New, empty, or of an earlier export.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New or empty.")],
     truth: Annotated[
         Path,
         typer.Option(
@@ -286,18 +322,12 @@ def export_command(
             "(node[1-4]) and ranks (8-15). The cause healthy says that the job ran as it should.",
         ),
     ],
-    hold_out: Annotated[
-        bool,
-        typer.Option(
-            "--hold-out",
-            help="Let a hash of the job choose the part. By default all windows are for training.",
-        ),
-    ] = False,
 ) -> None:
     """Write the windows of an archive with their true labels, for `rca train` and `rca evaluate`.
 
     A window is faulty if a cause acts in a fifth of its time or more, or stops the job in it. It is healthy
-    if a finding says so for all of its time. Others are left out.
+    if a finding says so for all of its time. Others are left out. A hash of the job chooses the part of the
+    data.
     """
     from rca.sweep import Answers as DataSet
     from rca.sweep import read_findings, write_collection
@@ -307,7 +337,6 @@ def export_command(
             DataSet(answers),
             read_findings(truth),
             folder,
-            hold_out=hold_out,
             progress=lambda done, total: report("writing windows", done, total),
         )
     for reason, number in sorted(left_out.items()):

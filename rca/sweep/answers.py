@@ -1,10 +1,4 @@
-"""The sweep of windows: each that has no answer yet is diagnosed on workers.
-
-The answers are a data set, partitioned by month.
-
-Layout: ``month=2026-11/part-<digest>.parquet``. The month of a window that could not be diagnosed is
-``unknown``.
-"""
+"""The sweep of windows: each that has no answer yet is diagnosed on workers. The answers are a data set."""
 
 from __future__ import annotations
 
@@ -15,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from rca.diagnosis import Bundle, diagnose
-from rca.diagnosis.result import Cause, Diagnosis, Slowdown
+from rca.diagnosis.result import Cause, Slowdown
 from rca.sweep.archive import Found
 from rca.sweep.data_set import TIME, DataSet, Row
-from rca.sweep.filling import Progress, Swept, Task, content_of, fill
+from rca.sweep.filling import Progress, Swept, fill
 from rca.workers import HERE, Workers
 
 _TEXT, _NUMBER = pa.string(), pa.float64()
@@ -50,12 +44,11 @@ CHUNK = 4
 
 
 class Answers(DataSet):
-    """A data set of answers, by the month in which the window begins."""
+    """A data set of answers."""
 
     schema = SCHEMA
     maker = "model_sha256"
     outcome = "verdict"
-    month = "window_start"
     holds = "answers"
 
 
@@ -73,8 +66,8 @@ def sweep(
     Parameters
     ----------
     windows : sequence of Found
-        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read URLs
-        themselves; a cluster gets the content of files.
+        Of `rca.sweep.archive.archived`, or of `rca.sweep.prometheus_jobs.job_windows`. Workers read them
+        themselves.
     progress : callable
         ``(done, total)`` windows.
     retry : bool
@@ -90,25 +83,21 @@ def sweep(
         answers,
         partial(diagnosed, bundle=bundle),
         bundle.model.sha256,
-        workers=lambda todo: workers.for_few(len(todo)),
+        workers=workers,
         chunk=CHUNK,
         progress=progress,
         retry=retry,
     )
 
 
-def diagnosed(task: Task, *, bundle: Bundle) -> Row:
+def diagnosed(found: Found, *, bundle: Bundle) -> Row:
     """The row of a window."""
-    return row_of(task[0], bundle.model.sha256, diagnose(content_of(task), bundle=bundle))
-
-
-def row_of(found: Found, model_sha256: str, diagnosis: Diagnosis) -> Row:
-    """The row of an answer."""
+    diagnosis = diagnose(found.read(), bundle=bundle)
     first = next(iter(diagnosis.causes), None)
     place = first or next(iter(diagnosis.stragglers), None)
     row = Answers.row(
         found,
-        model_sha256,
+        bundle.model.sha256,
         job_id=diagnosis.job_id,
         window_id=diagnosis.window_id,
         verdict=diagnosis.verdict,

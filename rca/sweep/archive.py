@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,8 +27,8 @@ _VERSIONS = ("etag", "ETag", "md5Hash", "mtime", "LastModified", "updated", "cre
 
 
 @dataclass(frozen=True)
-class Found(ABC):
-    """A window or a trace that was found and not yet read.
+class Found:
+    """A window that was found and not yet read.
 
     Attributes
     ----------
@@ -39,24 +38,19 @@ class Found(ABC):
         Digest of the sizes and versions of its files. Another version of a URL replaces the earlier one.
     n_bytes : int
         As stored.
+    unlisted : str
+        Why the folder at the URL cannot be listed; "" otherwise.
     """
 
     url: str
     version: str
     n_bytes: int
+    unlisted: str = field(default="", kw_only=True)
 
     @property
     def is_local(self) -> bool:
-        """Whether it is in a folder of this machine; of a ``file://`` URL other machines read it, too."""
+        """Whether it is in a folder of this machine; a ``file://`` URL is read by other machines, too."""
         return _is_path(self.url)
-
-    @abstractmethod
-    def read(self) -> Any:
-        """Its content, for workers that cannot read its files."""
-
-
-class ArchivedWindow(Found):
-    """A window of an archive."""
 
     def read(self) -> Window:
         """The window, validated.
@@ -64,12 +58,14 @@ class ArchivedWindow(Found):
         Raises
         ------
         SourceError
-            If the window cannot be read any more.
+            If the window or its folder cannot be read.
         InvalidWindow
             If the content is not a window, or breaks the format.
         TooLarge
             If the window is larger than `MAX_BYTES`.
         """
+        if self.unlisted:
+            raise SourceError(f"{self.url}: cannot be listed: {self.unlisted}")
         if self.n_bytes > MAX_BYTES:
             raise TooLarge(f"{self.url}: {self.n_bytes:,} bytes are more than the limit of {MAX_BYTES:,}")
         with on_this_machine(self.url) as (place,):
@@ -115,17 +111,6 @@ def _copy(files: Any, path: str, place: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Unlisted(Found):
-    """A folder of an archive that cannot be listed, in place of what it holds."""
-
-    reason: str = ""
-
-    def read(self) -> Any:
-        """Raise the error."""
-        raise SourceError(f"{self.url}: cannot be listed: {self.reason}")
-
-
-@dataclass(frozen=True)
 class Folder:
     """Files of one folder of an archive.
 
@@ -133,8 +118,8 @@ class Folder:
     ----------
     names : mapping of str to dict
         What the storage says about each file.
-    given : (str, str)
-        The URL that was given, and its path in `files`.
+    given : str
+        The URL that was given.
     is_whole : bool
         False if a single file of the folder was named: it may hold others.
     """
@@ -142,21 +127,17 @@ class Folder:
     files: Any
     path: str
     names: Mapping[str, dict[str, Any]]
-    given: tuple[str, str]
+    given: str
     is_whole: bool = True
 
     def url(self, name: str = "") -> str:
         """URL of a file, or of the folder; a path if the folder was named by a path."""
         path = "/".join(part for part in (self.path, name) if part)
-        url, root = self.given
-        if _is_path(url):
+        if _is_path(self.given):
             return path
-        # Without what fsspec leaves out of a path: a host, or the file that holds the files.
-        head, chain, rest = url.partition("::")
-        inner = path.removeprefix(root).strip("/")
-        base = head if head.endswith("://") else head.rstrip("/")
-        between = "" if not inner or base.endswith("/") else "/"
-        return f"{base}{between}{inner}{chain}{rest}"
+        # What follows is the file that holds the files.
+        _, chain, rest = self.given.partition("::")
+        return f"{self.files.unstrip_protocol(path)}{chain}{rest}"
 
     def beside(self, names: Iterable[str]) -> str | None:
         """The first of the names that the folder has."""
@@ -177,16 +158,16 @@ class Folder:
 Find = Callable[[Folder], Iterator[Found]]
 
 
-def windows_of(folder: Folder) -> Iterator[ArchivedWindow]:
+def windows_of(folder: Folder) -> Iterator[Found]:
     """The windows of a folder: itself if it has ``window.json``, else files with one of `WINDOW_SUFFIXES`."""
     if JOB_FILE in folder.names:
         # What an exporter or a person has put beside it does not change the window.
         own = sorted(OWN_FILES.intersection(folder.names))
-        yield ArchivedWindow(folder.url(), *folder.facts(own))
+        yield Found(folder.url(), *folder.facts(own))
         return
     for name in folder.names:
         if name.endswith(WINDOW_SUFFIXES) and name != MANIFEST_FILE and not name.startswith("."):
-            yield ArchivedWindow(folder.url(name), *folder.facts([name]))
+            yield Found(folder.url(name), *folder.facts([name]))
 
 
 def archived(urls: Iterable[str], find: Find = windows_of) -> list[Found]:
@@ -233,9 +214,9 @@ def _found(url: str, find: Find) -> Iterator[Found]:
         folder, _, name = path.rpartition("/")
         folders.setdefault(folder, {})[name] = facts
     for folder, names in folders.items():
-        yield from find(Folder(files, folder, names, (url, root), is_whole=list(listed) != [root]))
+        yield from find(Folder(files, folder, names, url, is_whole=list(listed) != [root]))
     for error in failed:
-        yield Unlisted(str(error.filename), "", 0, error.strerror or str(error))
+        yield Found(str(error.filename), "", 0, unlisted=error.strerror or str(error))
 
 
 def _listed_here(root: str, failed: list[OSError]) -> dict[str, dict[str, Any]]:

@@ -21,10 +21,9 @@ from rca.errors import InvalidInput, MissingExtra, RcaError, SourceError
 from rca.files import replace_file
 from rca.sweep.archive import Found, file_system, protocols, using
 
-_PART = re.compile(r"part-[0-9a-f]{24}\.parquet")
+PART = re.compile(r"part-[0-9a-f]{24}\.parquet")
 TIME = pa.timestamp("us", tz="UTC")
 REFUSED = "refused"
-UNKNOWN_MONTH = "unknown"
 #: Errors that may be over when a sweep is repeated.
 PASSING = (SourceError.code, MissingExtra.code)
 Row = dict[str, Any]
@@ -50,9 +49,7 @@ class DataSet:
     maker : str
         Column that says what made a row, such as the digest of a model. Another maker makes a new row.
     outcome : str
-        Column that says in one word what came out, for counts.
-    month : str or None
-        Column of the time whose month is the folder of a row, ``month=2026-11``; without it no folder.
+        Column that says in one word what came out, for counts; null beside an error.
     holds : str
         What the rows are, for messages.
     """
@@ -60,7 +57,6 @@ class DataSet:
     schema: ClassVar[pa.Schema]
     maker: ClassVar[str]
     outcome: ClassVar[str]
-    month: ClassVar[str | None] = None
     holds: ClassVar[str]
 
     def __init__(self, url: str) -> None:
@@ -83,36 +79,25 @@ class DataSet:
         return cls.row(found, made_by, error=error.code, error_message=printable(message))
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Keep rows, one part per folder.
+        """Keep rows as one part.
 
         Raises
         ------
         SourceError
             If the folder or bucket cannot be written.
         """
-        folders: dict[str, list[Row]] = {}
-        for row in rows:
-            folders.setdefault(self._folder_of(row), []).append(row)
-        for folder, held in folders.items():
-            names = sorted(f"{row['url']}\0{row['version']}\0{row[self.maker]}" for row in held)
-            digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
-            sink = pa.BufferOutputStream()
-            pq.write_table(pa.Table.from_pylist(held, self.schema), sink, compression="zstd")
-            with using(self.url, "written"):
-                self._files.makedirs(folder, exist_ok=True)
-                path, content = f"{folder}/part-{digest}.parquet", sink.getvalue().to_pybytes()
-                if self._is_local:
-                    replace_file(Path(path), content)
-                else:
-                    # Buckets show an object once it is whole.
-                    self._files.pipe_file(path, content)
-
-    def _folder_of(self, row: Row) -> str:
-        if self.month is None:
-            return str(self._root)
-        time: datetime | None = row[self.month]
-        month = UNKNOWN_MONTH if time is None else format(time, "%Y-%m")
-        return f"{self._root}/month={month}"
+        names = sorted(f"{row['url']}\0{row['version']}\0{row[self.maker]}" for row in rows)
+        digest = hashlib.sha256("\n".join(names).encode()).hexdigest()[:24]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(list(rows), self.schema), sink, compression="zstd")
+        path, content = f"{self._root}/part-{digest}.parquet", sink.getvalue().to_pybytes()
+        self.prepare()
+        with using(self.url, "written"):
+            if self._is_local:
+                replace_file(Path(path), content)
+            else:
+                # Buckets show an object once it is whole.
+                self._files.pipe_file(path, content)
 
     def prepare(self) -> None:
         """Make the folder, so that one that cannot be written is noticed before the work.
@@ -140,11 +125,6 @@ class DataSet:
             for row in held
             if row["error"] is None or (refused and row["error"] not in PASSING)
         }
-
-    def has_part(self, found: Found) -> bool:
-        """Whether a file of an archive is a part of this data set, which is in a folder of the archive."""
-        place = self._root if self._is_local else str(self._files.unstrip_protocol(self._root))
-        return found.url.removeprefix("file://").startswith(f"{place.removeprefix('file://')}/")
 
     def is_kept(self) -> bool:
         """Whether the folder has rows of this kind.
@@ -191,7 +171,7 @@ class DataSet:
     def _parts(self) -> list[str]:
         """Paths of the parts. Other files in the folder are not ours."""
         return sorted(
-            path for path in self._files.find(self._root) if _PART.fullmatch(path.rpartition("/")[2])
+            path for path in self._files.find(self._root) if PART.fullmatch(path.rpartition("/")[2])
         )
 
     def _opened(self, path: str) -> pq.ParquetFile:

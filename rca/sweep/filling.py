@@ -6,9 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from rca.errors import RcaError, TooLarge
+from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Found
 from rca.sweep.data_set import REFUSED, DataSet, Row, printable
 from rca.workers import Workers
@@ -17,8 +16,6 @@ from rca.workers import Workers
 PART_ROWS, PART_SECONDS = 512, 20.0
 
 Progress = Callable[[int, int], None]
-#: What was found; and its content, or why it cannot be read, if it was read on this machine.
-Task = tuple[Found, Any]
 
 
 @dataclass
@@ -51,10 +48,11 @@ class Swept:
 def fill(
     every: Sequence[Found],
     data: DataSet,
-    make: Callable[[Task], Row],
+    make: Callable[[Found], Row],
     maker: str,
     *,
-    workers: Callable[[Sequence[Found]], Workers],
+    workers: Workers,
+    n_windows: Callable[[Sequence[Found]], int] = len,
     chunk: int,
     progress: Progress,
     retry: bool = False,
@@ -70,24 +68,35 @@ def fill(
         The row of what was found. It travels to workers as a pickle.
     maker : str
         What the column `DataSet.maker` of its rows has.
-    workers : callable
-        The workers for what has no row yet.
+    n_windows : callable
+        How many windows take as long as what has no row yet: for few no workers start.
     chunk : int
         Rows of one task.
     progress : callable
         ``(done, total)`` windows or traces.
     retry : bool
         Try everything again that has an error.
+
+    Raises
+    ------
+    InvalidInput
+        If only this machine reads an archive, and the workers are on others.
     """
     data.prepare()
     known = data.known(refused=not retry)
     todo = [each for each in every if (printable(each.url), each.version, maker) not in known]
+    local = next((each.url for each in todo if each.is_local), None)
+    if local is not None and not workers.share_files:
+        raise InvalidInput(
+            f"{local}: the workers of a scheduler cannot read it",
+            hint="name the archive by a URL that they read: s3://..., gs://..., or file:///FOLDER if the "
+            "folder is mounted at the same place on all machines",
+        )
     done = Swept(len(every), len(every) - len(todo))
     progress(done.kept, done.found)
-    chosen = workers(todo)
-    tasks = ((each, None) if chosen.share_files else _read(each) for each in todo)
     guarded = _Guarded(make, maker, type(data))
-    for part in _parts(chosen.map(guarded.row, tasks, chunk=chunk, lost=guarded.lost)):
+    rows = workers.for_few(n_windows(todo)).map(guarded.row, todo, chunk=chunk, lost=guarded.lost)
+    for part in _parts(rows):
         data.write(part)
         done.count(part, data.outcome)
         progress(done.kept + done.outcomes.total(), done.found)
@@ -98,33 +107,22 @@ def fill(
 class _Guarded:
     """One bad window or trace does not end a sweep, whatever it does."""
 
-    make: Callable[[Task], Row]
+    make: Callable[[Found], Row]
     maker: str
     kind: type[DataSet]
 
-    def row(self, task: Task) -> Row:
+    def row(self, found: Found) -> Row:
         try:
-            return self.make(task)
+            return self.make(found)
+        except RcaError as error:
+            return self.kind.error_row(found, self.maker, error)
         except Exception as error:
-            return self.kind.error_row(task[0], self.maker, _known(error))
+            text = f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}"
+            return self.kind.error_row(found, self.maker, RcaError(text))
 
-    def lost(self, task: Task) -> Row:
+    def lost(self, found: Found) -> Row:
         ended = TooLarge("several workers in a row ended with it; mostly they lack memory")
-        return self.kind.error_row(task[0], self.maker, ended)
-
-
-def content_of(task: Task) -> Any:
-    """What was read on the other machine, else what is read here.
-
-    Raises
-    ------
-    RcaError
-        If it could not be read there, or cannot be read here.
-    """
-    found, content = task
-    if isinstance(content, RcaError):
-        raise content
-    return found.read() if content is None else content
+        return self.kind.error_row(found, self.maker, ended)
 
 
 def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
@@ -137,23 +135,6 @@ def _parts(rows: Iterator[Row]) -> Iterator[Sequence[Row]]:
             if len(held) >= PART_ROWS or time.monotonic() - began > PART_SECONDS:
                 part, held, began = held, [], time.monotonic()
                 yield part
-    except BaseException:
+    finally:
         if held:
             yield held
-        raise
-    if held:
-        yield held
-
-
-def _read(found: Found) -> Task:
-    """The content of what is on this machine alone."""
-    try:
-        return found, found.read() if found.is_local else None
-    except Exception as error:
-        return found, _known(error)
-
-
-def _known(error: Exception) -> RcaError:
-    if isinstance(error, RcaError):
-        return error
-    return RcaError(f"a defect of straggler-rca, please report it: {type(error).__name__}: {error}")

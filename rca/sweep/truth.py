@@ -19,7 +19,6 @@ from rca.sources.labels import (
     LabelledCause,
     WindowLabel,
     located,
-    read_collection,
     write_labelled,
     write_manifest,
 )
@@ -207,7 +206,6 @@ def write_collection(
     findings: Sequence[Finding],
     folder: Path,
     *,
-    hold_out: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, Counter[str]]:
     """Write the windows of jobs with findings, and their labels.
@@ -218,9 +216,7 @@ def write_collection(
     Parameters
     ----------
     folder : Path
-        New, empty, or of an earlier call.
-    hold_out : bool
-        Whether a hash of the job chooses the part of a window. By default all are learned from.
+        New or empty.
     progress : callable
         ``(done, total)`` windows.
 
@@ -236,8 +232,8 @@ def write_collection(
     SourceError
         If the answers cannot be read, or the folder cannot be written.
     InvalidInput
-        If no window is of a job with findings or gets a label, a finding does not fit its job, or the folder
-        holds something else.
+        If no window of the answers gets a label, a finding does not fit its job, or the folder holds
+        something.
     """
     by_job: dict[str, list[Finding]] = {}
     for each in findings:
@@ -249,9 +245,10 @@ def write_collection(
             f"{answers.url}: holds no window of the jobs {', '.join(sorted(by_job)[:3])}",
             hint="`rca sweep report ANSWERS --format json` lists the jobs",
         )
-    _refuse_other(folder)
     with using(str(folder), "written"):
         folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise InvalidInput(f"{folder}: holds something", hint="name a new folder")
     entries: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
     for done, row in enumerate(sorted(about, key=lambda row: row["url"]), start=1):
@@ -259,7 +256,7 @@ def write_collection(
         if isinstance(outcome, str):
             left_out[outcome] += 1
         else:
-            entries.append(outcome if hold_out else {**outcome, "split": "train"})
+            entries.append(outcome)
         progress(done, len(about))
     if not entries:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
@@ -267,20 +264,8 @@ def write_collection(
             f"none of {len(about):,} windows gets a label: {reasons}",
             hint="compare the times of the findings with window_start and window_end in the answers",
         )
-    write_manifest(folder, entries, {"source": SOURCE, "left_out": dict(left_out)})
+    write_manifest(folder, entries, {"source": SOURCE})
     return len(entries), left_out
-
-
-def _refuse_other(folder: Path) -> None:
-    """Refuse a folder that holds something else than an earlier export."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        is_ours = read_collection(folder).properties.get("source") == SOURCE
-    except RcaError:
-        is_ours = False
-    if not is_ours:
-        raise InvalidInput(f"{folder}: holds something else than an export", hint="name a new folder")
 
 
 def _written(row: Row, findings: Sequence[Finding], folder: Path) -> dict[str, Any] | str:

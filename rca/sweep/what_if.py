@@ -1,21 +1,26 @@
-"""What-if analysis of an archive: every trace that has no result yet is replayed on workers."""
+"""What-if analysis of an archive: every trace that has no result yet is replayed on workers.
+
+The results are a data set: what each job lost, and to what.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Found, archived
-from rca.sweep.data_set import Row
-from rca.sweep.filling import Progress, Swept, Task, content_of, fill
-from rca.sweep.losses import Losses, row_of, row_without_operations
-from rca.sweep.traces import ArchivedTrace, operations_of, refuse_to_send
+from rca.sweep.data_set import TIME, DataSet, Row
+from rca.sweep.filling import Progress, Swept, fill
+from rca.sweep.traces import ArchivedTrace, operations_of
 from rca.whatif.analysis import analysed, replay_of, what_if
 from rca.whatif.long_trace.long_trace import STREAMED_FROM, stream_replay
-from rca.whatif.result import WhatIf
+from rca.whatif.result import WhatIf, finite
 from rca.whatif.trace.reader import count_rows
 from rca.workers import HERE, Workers
 
@@ -25,12 +30,42 @@ SMALL_TRACES, TRACE_BYTES = 8, 2 << 20
 CHUNK = 2
 #: What makes a row: another version replays anew.
 ANALYSIS = version("straggler-rca")
+ANALYSED, LEFT_OUT = "analysed", "left_out"
 _JSON = (".json", ".json.gz", ".json.zst")
+_TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
+_PARTS = pa.list_(pa.struct([("name", _TEXT), ("seconds_per_step", _NUMBER)]))
+
+
+class JobLosses(DataSet):
+    """A data set of what-if results. Costs are in seconds per step and in GPU-hours.
+
+    - ``outcome``: "analysed"; "left_out" if the file holds no operations; null beside an error.
+    - ``waste``: share of the replayed time that is lost, 1 - 1 / slowdown.
+    - ``gpu_hours``: of all replayed steps and GPUs; ``gpu_hours_lost`` of them are lost.
+    - ``types``: what each type of operations costs alone, the costliest first. The parts do not add up.
+    - ``patterns``: what the steps would save without each pattern, the costliest first. Patterns overlap.
+    - ``worst_rank``, ``worst_stage``: with the slowdown if everything else were ideal.
+    - ``document``: the whole answer without its steps, as JSON.
+    """
+
+    schema = pa.schema(
+        [
+            ("url", _TEXT), ("version", _TEXT), ("analysis", _TEXT), ("swept_at", TIME), ("outcome", _TEXT),
+            ("job_id", _TEXT), ("steps", _WHOLE), ("world_size", _WHOLE), ("slowdown", _NUMBER),
+            ("waste", _NUMBER), ("seconds_per_step", _NUMBER), ("gpu_hours", _NUMBER),
+            ("gpu_hours_lost", _NUMBER), ("types", _PARTS), ("patterns", _PARTS), ("worst_rank", _WHOLE),
+            ("worst_rank_slowdown", _NUMBER), ("worst_stage", _WHOLE), ("worst_stage_slowdown", _NUMBER),
+            ("warnings", pa.list_(_TEXT)), ("error", _TEXT), ("error_message", _TEXT), ("document", _TEXT),
+        ]
+    )  # fmt: skip
+    maker = "analysis"
+    outcome = "outcome"
+    holds = "what-if results"
 
 
 def sweep_what_if(
     urls: Iterable[str],
-    losses: Losses,
+    losses: JobLosses,
     *,
     workers: Workers = HERE,
     progress: Progress = lambda done, total: None,
@@ -42,7 +77,7 @@ def sweep_what_if(
     ----------
     urls : iterable of str
         Folders, files and URLs. Parquet files with a column ``optype`` are traces, see `rca.sweep.traces`;
-        windows are analysed if they have operations. Workers read URLs themselves, ``file://`` included.
+        windows are analysed if they have operations. Workers read them themselves.
     workers : Workers
         Without influence on the results. Each replays one trace at a time; of a trace with more than
         `STREAMED_FROM` rows it keeps 4 bytes per operation.
@@ -55,66 +90,94 @@ def sweep_what_if(
     -------
     Swept
         Outcomes are ``analysed``, ``refused``, and ``left_out`` for files without operations.
-
-    Raises
-    ------
-    InvalidInput
-        If a trace is on this machine alone, and too large for a cluster to get as bytes.
     """
-    every = [each for each in archived(urls, operations_of) if not losses.has_part(each)]
     return fill(
-        every,
+        archived(urls, operations_of),
         losses,
         _replayed,
         ANALYSIS,
-        workers=partial(_chosen, workers),
+        workers=workers,
+        n_windows=_n_windows,
         chunk=CHUNK,
         progress=progress,
         retry=retry,
     )
 
 
-def _chosen(workers: Workers, todo: Sequence[Found]) -> Workers:
-    if not workers.share_files:
-        refuse_to_send(todo)
+def _n_windows(todo: Sequence[Found]) -> int:
     n_bytes = sum(each.n_bytes for each in todo)
-    return workers.for_few(len(todo) // SMALL_TRACES + n_bytes // TRACE_BYTES if len(todo) > 1 else 0)
+    return len(todo) // SMALL_TRACES + n_bytes // TRACE_BYTES if len(todo) > 1 else 0
 
 
-def _replayed(task: Task) -> Row:
-    found = task[0]
-    return _of_trace(found, task) if isinstance(found, ArchivedTrace) else _of_window(task)
+def _replayed(found: Found) -> Row:
+    return _of_trace(found) if isinstance(found, ArchivedTrace) else _of_window(found)
 
 
-def _of_trace(found: ArchivedTrace, task: Task) -> Row:
-    sent = None if task[1] is None else content_of(task)
-    if "optype" not in found.columns(sent):
-        return row_without_operations(found, ANALYSIS, "it has no column optype")
-    with found.files(sent) as (path, meta):
+def _of_trace(found: ArchivedTrace) -> Row:
+    with found.files() as (path, meta):
         try:
-            return row_of(found, ANALYSIS, found.name, _analysed(path, meta))
+            n_rows = count_rows(path)
+            if "optype" not in pq.read_schema(path).names:
+                return _left_out(found, "it has no column optype")
+            return _row(found, found.name, _analysed(path, meta, n_rows))
         except RcaError as error:
             # Without the folder, which may be that of a copy.
             message = error.message.replace(f"{path.parent}/", "").removeprefix(f"{path.name}: ")
             raise error.restated(message) from error
 
 
-def _of_window(task: Task) -> Row:
-    found, _ = task
+def _analysed(path: Path, meta: Path | None, n_rows: int) -> WhatIf:
+    if n_rows > STREAMED_FROM:
+        return analysed(stream_replay(path, meta, threads=1))
+    return analysed(replay_of(path, meta))
+
+
+def _of_window(found: Found) -> Row:
     try:
-        window = content_of(task)
+        window = found.read()
     except InvalidInput as error:
         # Other programs write JSON, too. Directories and Arrow files are windows.
         if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
-            reason = str(error).removeprefix(f"{found.url}: ")
-            return row_without_operations(found, ANALYSIS, f"it is no window: {reason}")
+            return _left_out(found, f"it is no window: {str(error).removeprefix(f'{found.url}: ')}")
         raise
     if not window.ops.num_rows:
-        return row_without_operations(found, ANALYSIS, "the window has no operations")
-    return row_of(found, ANALYSIS, window.job.job_id, what_if(window))
+        return _left_out(found, "the window has no operations")
+    return _row(found, window.job.job_id, what_if(window))
 
 
-def _analysed(path: Path, meta: Path | None) -> WhatIf:
-    if count_rows(path) > STREAMED_FROM:
-        return analysed(stream_replay(path, meta, threads=1))
-    return analysed(replay_of(path, meta))
+def _left_out(found: Found, reason: str) -> Row:
+    return JobLosses.row(found, ANALYSIS, outcome=LEFT_OUT, error_message=reason)
+
+
+def _row(found: Found, job_id: str, result: WhatIf) -> Row:
+    """The row of a result; `job_id` is used if the metadata names no job."""
+    exact, ideal = result.workers.slowdown(result.ideal), float(result.ideal.mean())
+    worst = int(np.argmax(np.nan_to_num(exact, nan=-np.inf)))
+    stage, stage_slowdown = next(iter(result.by_stage.slowdown(result.ideal).items()))
+    job = result.job.get("trial_name")
+    types = result.by_type.slowdown(result.ideal).items()
+    row = JobLosses.row(
+        found,
+        ANALYSIS,
+        outcome=ANALYSED,
+        job_id=job_id if job is None else str(job) or job_id,
+        steps=int(result.steps.size),
+        world_size=result.world_size,
+        slowdown=result.slowdown,
+        waste=result.waste,
+        seconds_per_step=result.seconds_lost_per_step,
+        gpu_hours=float(result.no_delay.mean()) * result.steps.size * result.world_size / 3600.0,
+        gpu_hours_lost=result.gpu_hours_lost,
+        types=[{"name": str(name), "seconds_per_step": (alone - 1) * ideal} for name, alone in types],
+        patterns=[
+            {"name": each.pattern, "seconds_per_step": each.seconds_per_step} for each in result.findings
+        ],
+        worst_rank=int(result.workers.rank[worst]),
+        worst_rank_slowdown=float(exact[worst]),
+        worst_stage=int(stage),
+        worst_stage_slowdown=stage_slowdown,
+        warnings=list(result.warnings),
+        document=result.to_json(per_step=False),
+    )
+    known: Row = finite(row)
+    return known

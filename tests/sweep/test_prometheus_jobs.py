@@ -13,8 +13,8 @@ from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
 from rca.sources.prometheus.window import read_prometheus
 from rca.sweep import Answers, job_windows, read_jobs, sweep
+from rca.sweep.incident_report import incident_report
 from rca.sweep.prometheus_jobs import SETTLED_SECONDS, JobSpan
-from rca.sweep.report import report
 from tests.telemetry.prometheus_servers import END, INTERVAL, MISSING, dcgm_samples, node_samples, prometheus
 
 pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
@@ -147,12 +147,11 @@ def test_jobs_of_a_real_prometheus_are_swept(tmp_path: Path, rca_command: Any) -
         assert ran.out.startswith("4 windows, 0 with an answer before: 2 refused, 2 undecided")
         again = rca_command(*asked, "--processes", "1")
     assert "4 windows, 4 with an answer before: nothing to do" in again.out
-    found = report(Answers(str(folder)))
-    assert found.jobs == 1
-    assert [(each.name, each.windows, each.main) for each in found.suspects] == [
-        ("node-1", 2, "gpu_throttling")
-    ]
-    assert all("never-ran" in each.reason for each in found.refused)
+    found = incident_report(Answers(str(folder)))
+    assert found.facts["jobs"] == 1
+    suspects = found.tables["suspects"].rows[["name", "windows", "main"]]
+    assert suspects.to_numpy().tolist() == [["node-1", 2, "gpu_throttling"]]
+    assert all("never-ran" in reason for reason in found.refused.reason)
 
 
 def test_a_server_that_is_down_is_asked_again(tmp_path: Path) -> None:

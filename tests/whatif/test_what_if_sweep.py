@@ -20,9 +20,8 @@ from rca.errors import InvalidInput, SourceError
 from rca.sweep import Answers, Swept, archived
 from rca.sweep import what_if as module
 from rca.sweep.data_set import Row
-from rca.sweep.losses import Losses
 from rca.sweep.traces import ArchivedTrace, operations_of
-from rca.sweep.what_if import sweep_what_if
+from rca.sweep.what_if import JobLosses, sweep_what_if
 from rca.sweep.what_if_report import what_if_report
 from rca.whatif.analysis import what_if
 from rca.window import Window
@@ -69,12 +68,12 @@ def archive(tmp_path: Path) -> Path:
 
 
 def swept(archive: Path | str, folder: Path | str, **options: Any) -> Swept:
-    return sweep_what_if([str(archive)], Losses(str(folder)), **options)
+    return sweep_what_if([str(archive)], JobLosses(str(folder)), **options)
 
 
 def rows(folder: Path | str) -> dict[str, Row]:
     """Rows by URL, without the time at which they were made."""
-    found = Losses(str(folder)).read().to_pylist()
+    found = JobLosses(str(folder)).read().to_pylist()
     return {row["url"].rsplit("/", 1)[-1]: row | {"swept_at": None} for row in found}
 
 
@@ -104,19 +103,16 @@ def test_each_trace_gets_the_result_of_what_if(archive: Path, tmp_path: Path) ->
     alone = what_if(archive / "trace-AR.parquet", archive / "meta-AR.yaml")
     row = found["trace-AR.parquet"]
     assert row["document"] == alone.to_json(per_step=False)
-    assert (row["job_id"], row["run_id"], row["world_size"], row["steps"]) == ("AR", "3", 16, 4)
+    assert (row["job_id"], row["world_size"], row["steps"]) == ("AR", 16, 4)
     assert row["slowdown"] == alone.slowdown > 1.1
     assert row["gpu_hours_lost"] == pytest.approx(row["gpu_hours"] * row["waste"])
     assert row["worst_rank"] == alone.m_w.ranks[0]
-    assert row["types"][0] == {
-        "name": row["worst_type"],
-        "slowdown": max(alone.by_type.slowdown(alone.ideal).values()),
-        "seconds_per_step": pytest.approx((row["types"][0]["slowdown"] - 1) * alone.ideal.mean()),
-    }
+    worst = max(alone.by_type.slowdown(alone.ideal).values())
+    assert row["types"][0]["seconds_per_step"] == pytest.approx((worst - 1) * alone.ideal.mean())
     assert [found[name]["job_id"] for name in ("last.parquet", "trace.parquet")] == ["last", "run-7"]
     assert found["trace.parquet"]["world_size"] == 8
     assert {name: row["outcome"] for name, row in found.items() if row["outcome"] != "analysed"} == {
-        "bad.parquet": "refused",
+        "bad.parquet": None,
         "other.parquet": "left_out",
         "result-AR.json": "left_out",
     }
@@ -251,30 +247,10 @@ def test_results_do_not_depend_on_the_workers(
     assert len(rows(tmp_path / "one")) == 6
     monkeypatch.setattr(workers_module, "FEWEST", 0)
     swept(archive, tmp_path / "two", workers=two_workers)
-    # Workers of a cluster get the content of files.
     monkeypatch.setattr(Workers, "share_files", False)
-    swept(archive, tmp_path / "sent", workers=two_workers)
     swept(f"file://{archive}", tmp_path / "shared", workers=two_workers)
-    assert rows(tmp_path / "two") == rows(tmp_path / "sent") == rows(tmp_path / "one")
+    assert rows(tmp_path / "two") == rows(tmp_path / "one")
     assert without_places(rows(tmp_path / "shared")) == without_places(rows(tmp_path / "one"))
-
-
-def test_traces_that_are_too_large_to_send_are_refused_first(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rca.sweep.traces.MAX_SENT_BYTES", 100)
-    monkeypatch.setattr(Workers, "share_files", False)
-    with pytest.raises(
-        InvalidInput, match="too many to send to the workers of a cluster, and 4 more"
-    ) as raised:
-        swept(archive, tmp_path / "results")
-    assert "file:///FOLDER" in str(raised.value.hint)
-    swept(f"file://{archive}", tmp_path / "results")
-    assert len(rows(tmp_path / "results")) == 6
-    monkeypatch.undo()
-    swept(archive, tmp_path / "results")
-    monkeypatch.setattr(Workers, "share_files", False)
-    assert swept(archive, tmp_path / "results").kept == 6
 
 
 def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> None:
@@ -284,29 +260,42 @@ def test_a_folder_of_other_rows_is_refused(archive: Path, tmp_path: Path) -> Non
     (part,) = (tmp_path / "results").glob("part-*.parquet")
     part.write_bytes(b"no Parquet")
     with pytest.raises(SourceError, match="is damaged"):
-        Losses(str(tmp_path / "results")).known()
+        JobLosses(str(tmp_path / "results")).known()
 
 
 def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path: Path) -> None:
     shutil.copy(archive / "trace-AR.parquet", archive / "trace-again.parquet")
     shutil.copy(archive / "meta-AR.yaml", archive / "meta-again.yaml")
     swept(archive, tmp_path / "results")
-    found = what_if_report(Losses(str(tmp_path / "results")))
-    shares = [job.waste for job in found.jobs]
+    found = what_if_report(JobLosses(str(tmp_path / "results")))
+    held = found.tables["jobs"].rows.to_dict("records")
+    shares = [job["waste"] for job in held]
     assert shares == sorted(shares, reverse=True)
-    jobs = {job.job_id: job for job in found.jobs}
+    jobs = {job["job_id"]: job for job in held}
     assert set(jobs) == {"AR", "last", "run-7"}
     alone = what_if(archive / "trace-AR.parquet", archive / "meta-AR.yaml")
-    assert len(jobs["AR"].urls) == 2
-    assert jobs["AR"].gpu_hours_lost == pytest.approx(2 * alone.gpu_hours_lost)
-    assert jobs["AR"].slowdown == pytest.approx(alone.slowdown)
-    assert jobs["AR"].seconds_per_step == pytest.approx(alone.seconds_lost_per_step)
-    assert (jobs["AR"].pattern, jobs["last"].pattern) == ("few slow workers", "slow last stage")
-    assert {part.name: part.main for part in found.patterns}["few slow workers"] == "AR"
-    assert found.waste == pytest.approx(found.gpu_hours_lost / found.gpu_hours)
-    assert found.traces == 4
-    assert [each.reason for each in found.refused] == ["operation trace lacks column(s) duration"]
-    assert len(found.left_out) == 2
+    assert len(jobs["AR"]["urls"]) == 2
+    assert jobs["AR"]["gpu_hours_lost"] == pytest.approx(2 * alone.gpu_hours_lost)
+    assert jobs["AR"]["slowdown"] == pytest.approx(alone.slowdown)
+    assert jobs["AR"]["seconds_per_step"] == pytest.approx(alone.seconds_lost_per_step)
+    assert (jobs["AR"]["pattern"], jobs["last"]["pattern"]) == ("few slow workers", "slow last stage")
+    patterns = {row["name"]: row["main"] for row in found.tables["patterns"].rows.to_dict("records")}
+    assert patterns["few slow workers"] == "AR"
+    facts = found.facts
+    assert facts["waste"] == pytest.approx(facts["gpu_hours_lost"] / facts["gpu_hours"])
+    assert facts["traces"] == 4
+    assert found.refused.reason.tolist() == ["operation trace lacks column(s) duration"]
+    assert len(facts["left_out"]) == 2
+
+
+def test_a_report_without_results_lists_what_was_refused(tmp_path: Path) -> None:
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "archive" / "bad.parquet").write_bytes(b"")
+    swept(tmp_path / "archive", tmp_path / "results")
+    found = what_if_report(JobLosses(str(tmp_path / "results")))
+    assert found.headline[0] == "0.00 of 0.00 GPU-hours lost to stragglers (0.0%)"
+    assert "bad.parquet" in found.to_html()
+    assert json.loads(found.to_json())["jobs"] == []
 
 
 def test_the_command_sweeps_and_reports(
@@ -329,7 +318,7 @@ def test_the_command_sweeps_and_reports(
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;AR&lt;/b&gt;" in page
     assert "<b>" not in page
-    assert "<h2>Patterns</h2>" in page
+    assert "<h2>by pattern (patterns overlap)</h2>" in page
 
 
 def command(*arguments: str) -> int:
