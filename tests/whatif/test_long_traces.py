@@ -13,14 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic_jobs import Key, execute, make_job, rows_of, run, table_of
+from synthetic_jobs import Key, execute, make_job, table_of
 
 from rca.errors import InvalidTrace
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.graph import clock_correction, replay
-from rca.whatif.graph.derived_times import pooled_ideal_durations
 from rca.whatif.long_trace import blocks as long_trace_blocks
-from rca.whatif.long_trace import long_trace
 from rca.whatif.long_trace.long_trace import stream_replay
 from rca.whatif.result import WhatIf
 
@@ -244,29 +242,6 @@ def test_a_sample_of_the_steps_gives_graph_and_clock_offsets(
     both(write(tmp_path / "t.parquet", TRACES["skewed clock"]()), JOB.meta)
 
 
-@pytest.mark.parametrize("name", ["as written", "a first step of another shape", "a step that lacks rows"])
-def test_traces_in_many_parts_give_the_same_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    path = write(tmp_path / "t.parquet", TRACES[name]())
-    whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(long_trace, "MAX_FOR_MICROBATCHES", 0)
-    replay = stream_replay(path, JOB.meta)
-    assert len(replay.parts) >= 4
-    assert_equal(what_if(replay), whole)
-
-
-@pytest.mark.long
-def test_times_kept_on_disk_give_the_same_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "t.parquet", ROWS)
-    whole = what_if(path, JOB.meta)
-    monkeypatch.setattr(long_trace, "MAX_FOR_MICROBATCHES", 0)
-    monkeypatch.setattr(long_trace, "MAX_IN_MEMORY", 0)
-    replay = stream_replay(path, JOB.meta)
-    assert not any(isinstance(part.times.kept, np.ndarray) for part in replay.parts)
-    assert_equal(what_if(replay), whole)
-
-
 def refusals() -> dict[str, Callable[[Rows], Rows]]:
     return {
         "stage gap": lambda rows: [row | {"stage": 2 * row["stage"]} for row in rows],
@@ -318,22 +293,6 @@ def test_progress_ends_at_the_end(tmp_path: Path) -> None:
     stream_replay(write(tmp_path / "t.parquet", ROWS), JOB.meta, progress=shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1.0)
-
-
-def test_medians_by_counting_are_exact() -> None:
-    replay = what_if_replay()
-    (part,) = replay.parts
-    found = pooled_ideal_durations(lambda: iter([(part.shape, part.times)]))
-    np.testing.assert_array_equal(found, replay.ideal)
-
-
-def what_if_replay() -> Any:
-    times = execute(JOB, 3).times
-    rows: Rows = []
-    for step, held in enumerate(times):
-        # Transfers of both signs: clocks a little apart make some negative.
-        rows += rows_of(JOB, step, *run(JOB, held), skew={(0, 1): 0.0012, (2, 0): -0.0011})
-    return replay_of(table_of(rows), JOB.meta)
 
 
 def test_results_do_not_depend_on_the_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,8 +119,44 @@ class TraceReplay:
         """
         shapes, notes = shapes_of(trace)
         refuse_large_graph(trace.n_ops, sum(shape.n_ops for shape in shapes), max_memory_bytes)
-        kept = fitted(shapes, trace.data_ranks, trace.meta, schedule, notes)
-        clock = one_clock(kept, notes, correct=correct_clocks)
+        return cls.from_shapes(
+            shapes,
+            trace.meta,
+            ranks=ranks_of(trace),
+            data_ranks=trace.data_ranks,
+            n_steps=distinct(trace.step)[0].size,
+            notes=([*map(str, trace.notes)], notes),
+            schedule=schedule,
+            engine=engine,
+            correct_clocks=correct_clocks,
+        )
+
+    @classmethod
+    def from_shapes(
+        cls,
+        shapes: Sequence[StepShape],
+        meta: TraceMeta,
+        *,
+        ranks: IntArray,
+        data_ranks: IntArray,
+        n_steps: int,
+        notes: tuple[list[str], list[str]],
+        schedule: Schedule,
+        engine: Engine,
+        correct_clocks: bool,
+    ) -> TraceReplay:
+        """Prepare arranged steps: correct the clocks, derive own and ideal times.
+
+        Parameters
+        ----------
+        n_steps : int
+            Of the trace.
+        notes : (list of str, list of str)
+            On the rows, and on the steps.
+        """
+        of_rows, of_steps = notes
+        kept = fitted(shapes, data_ranks, meta, schedule, of_steps)
+        clock = one_clock(kept, of_steps, correct=correct_clocks)
         times = [derive(shape, graph) for shape, graph, _ in kept]
         kept_shapes = [shape for shape, _, _ in kept]
         ideal = ideal_durations(kept_shapes, times)
@@ -140,12 +176,12 @@ class TraceReplay:
             steps=steps,
             measured=measured,
             ideal=ideal,
-            ranks=ranks_of(trace),
-            data_ranks=trace.data_ranks,
+            ranks=ranks,
+            data_ranks=data_ranks,
             clock=clock,
-            meta=trace.meta,
-            notes=(*map(str, trace.notes), *notes),
-            left_out=distinct(trace.step)[0].size - steps.size,
+            meta=meta,
+            notes=(*of_rows, *of_steps),
+            left_out=n_steps - steps.size,
             engine=engine,
         )
 

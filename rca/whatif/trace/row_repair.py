@@ -14,7 +14,7 @@ from rca.arrays import IntArray
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import COMPUTE, N_TYPES
 from rca.whatif.trace.model_chunks import with_model_chunks
-from rca.whatif.trace.operation_numbers import Counting, cells_of, changes, restarted
+from rca.whatif.trace.operation_numbers import Counting, cells_of, changes
 from rca.whatif.trace.trace import Note, OpTrace, TraceMeta, distinct
 
 MAX_OPERATIONS = 100_000
@@ -127,10 +127,6 @@ class TraceFacts:
         rows, counting = self.rows, self.counting
         renumbered = counting.from_first, counting.by_start, counting.suspects.tobytes()
         return rows.n_stages, rows.numbered, rows.shift, rows.n_chunks, renumbered
-
-    def repaired(self, trace: OpTrace) -> OpTrace:
-        """Repair checked rows, which may be a part of the trace that these facts describe."""
-        return repaired_rows(restarted(trace, self.counting), self.rows)
 
 
 def repaired(trace: OpTrace) -> OpTrace:

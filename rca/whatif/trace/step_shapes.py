@@ -6,11 +6,12 @@ set of arrays [operation, data rank, step]. A missing row is NaN; it does not ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rca.arrays import BoolArray, IntArray, Seconds32
+from rca.arrays import IntArray, Seconds32
 from rca.errors import InvalidTrace
 from rca.whatif.optypes import (
     BACKWARD,
@@ -81,16 +82,32 @@ def shapes_of(trace: OpTrace) -> tuple[list[StepShape], list[str]]:
     """
     steps, held = StepSizes.of(trace, trace.n_stages)
     step = np.searchsorted(steps, trace.step)
-    notes: list[str] = pauses_note(held, trace.n_data * trace.n_stages)
-    groups = filled_enough(held, steps, trace.n_data, group_steps(held.sizes), notes)
+    return shapes_of_steps(
+        steps, held, trace.n_data, lambda size, members: arranged(trace, steps, step, size, members)
+    )
+
+
+def shapes_of_steps(
+    steps: IntArray, held: StepSizes, n_data: int, arrange: Callable[[IntArray, IntArray], StepShape]
+) -> tuple[list[StepShape], list[str]]:
+    """As `shapes_of`, from the sizes of the steps.
+
+    Parameters
+    ----------
+    arrange : callable
+        Gives the steps at some positions, with operations of shape (n_stages, N_TYPES).
+    """
+    notes: list[str] = pauses_note(held, n_data * held.sizes.shape[1])
     shapes = []
-    for size, members in groups:
-        shape = _without_empty_steps(_arrange(trace, steps, step, size, members), notes)
-        if shape is not None:
-            shapes.append(shape)
+    for size, members in filled_enough(held, steps, n_data, group_steps(held.sizes), notes):
+        shape = arrange(size, members)
+        _fill_occasional_pauses(shape)
+        kept = _without_empty_steps(shape, notes)
+        if kept is not None:
+            shapes.append(kept)
     if not shapes:
         raise InvalidTrace(
-            "every step lacks more than half of its rows", hint=largest_number(held, steps, trace.n_data)
+            "every step lacks more than half of its rows", hint=largest_number(held, steps, n_data)
         )
     return shapes, notes
 
@@ -166,38 +183,43 @@ def _complete_transfers(size: IntArray, n_compute: int) -> None:
                 size[stage, optype] = n_compute
 
 
-def _arrange(trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, members: IntArray) -> StepShape:
+def empty_shape(steps: IntArray, size: IntArray, n_data: int) -> StepShape:
+    """A shape with operations of shape (n_stages, N_TYPES), and without rows."""
     flat = size.ravel()
-    base = np.append(0, np.cumsum(flat))
-    n_ops = int(base[-1])
     cell = np.repeat(np.arange(flat.size), flat)
+    return StepShape(
+        steps,
+        cell % N_TYPES,
+        cell // N_TYPES,
+        np.arange(cell.size) - (np.cumsum(flat) - flat)[cell],
+        *(np.full(cell.size, -1) for _ in range(3)),
+        *(np.full((cell.size, n_data, steps.size), np.nan, np.float32) for _ in range(2)),
+    )
+
+
+def arranged(trace: OpTrace, steps: IntArray, step: IntArray, size: IntArray, members: IntArray) -> StepShape:
+    """Rows of some steps as a shape.
+
+    Parameters
+    ----------
+    steps, step : ndarray of int
+        The steps of the trace, and the position of each row among them.
+    size : ndarray of shape (n_stages, N_TYPES), int
+        Operations of the shape.
+    members : ndarray of int
+        Positions of the steps.
+    """
+    shape = empty_shape(steps[members], size, trace.n_data)
+    base = np.cumsum(size) - size.ravel()
     column = np.full(steps.size, -1)
     column[members] = np.arange(members.size)
     rows = np.flatnonzero(column[step] >= 0) if members.size < steps.size else slice(None)
     op = base[trace.stage[rows] * N_TYPES + trace.optype[rows]] + trace.sequence[rows]
     place = (op * trace.n_data + trace.data_rank[rows]) * members.size + column[step[rows]]
-    dense = []
-    for values in (trace.start, trace.duration):
-        array = np.full(n_ops * trace.n_data * members.size, np.nan, np.float32)
-        array[place] = values[rows]
-        dense.append(array.reshape(n_ops, trace.n_data, members.size))
-    chunks = []
-    for numbers in (trace.chunk, trace.global_chunk, trace.microbatch):
-        held = np.full(n_ops, -1)
-        held[op] = numbers[rows]
-        chunks.append(held)
-    shape = StepShape(
-        steps=steps[members],
-        optype=cell % N_TYPES,
-        stage=cell // N_TYPES,
-        sequence=np.arange(n_ops) - base[cell],
-        chunk=chunks[0],
-        global_chunk=chunks[1],
-        microbatch=chunks[2],
-        start=dense[0],
-        duration=dense[1],
-    )
-    _fill_occasional_pauses(shape)
+    shape.start.reshape(-1)[place] = trace.start[rows]
+    shape.duration.reshape(-1)[place] = trace.duration[rows]
+    for name in ("chunk", "global_chunk", "microbatch"):
+        getattr(shape, name)[op] = getattr(trace, name)[rows]
     return shape
 
 
@@ -209,10 +231,15 @@ def _fill_occasional_pauses(shape: StepShape) -> None:
 
 
 def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None:
-    holes = np.isnan(shape.duration)
-    if not holes.any():
+    """The steps with enough rows for a replay; adds notes on missing rows and dropped steps."""
+    holes = np.isnan(shape.duration).sum(axis=(0, 1))
+    kept = holes <= MAX_HOLE * shape.n_ops * shape.n_data
+    notes += dropped_note(shape.steps[~kept])
+    if holes[kept].any():
+        affected = int((holes[kept] > 0).sum())
+        notes.append(f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by typical times")
+    if kept.all():
         return shape
-    kept = kept_steps(shape.steps, holes.sum(axis=(0, 1)), shape.n_ops * shape.n_data, notes)
     if not kept.any():
         return None
     return replace(
@@ -221,21 +248,3 @@ def _without_empty_steps(shape: StepShape, notes: list[str]) -> StepShape | None
         start=np.ascontiguousarray(shape.start[:, :, kept]),
         duration=np.ascontiguousarray(shape.duration[:, :, kept]),
     )
-
-
-def kept_steps(steps: IntArray, holes: IntArray, n_rows: int, notes: list[str]) -> BoolArray:
-    """Steps with enough rows for a replay; adds notes on missing rows and dropped steps.
-
-    Parameters
-    ----------
-    steps, holes : ndarray of shape (n_steps,), int
-        Step numbers, and the number of their missing rows.
-    n_rows : int
-        Rows of a complete step.
-    """
-    kept: BoolArray = holes <= MAX_HOLE * n_rows
-    notes += dropped_note(steps[~kept])
-    if holes[kept].any():
-        affected = int((holes[kept] > 0).sum())
-        notes.append(f"{int(holes[kept].sum())} missing rows in {affected} step(s) replaced by typical times")
-    return kept

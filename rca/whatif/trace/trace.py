@@ -111,10 +111,10 @@ class Note:
         """What it says without its numbers. Notes of one kind can be added."""
         return tuple(piece if isinstance(piece, str) else "" for piece in self.pieces)
 
-    def plus(self, other: Note, times: int = 1) -> Note:
-        """The note on both parts, or on several parts that equal the other one."""
+    def plus(self, other: Note) -> Note:
+        """The note on both parts."""
         added = (
-            mine if isinstance(mine, str) or isinstance(theirs, str) else mine + theirs * times
+            mine if isinstance(mine, str) or isinstance(theirs, str) else mine + theirs
             for mine, theirs in zip(self.pieces, other.pieces, strict=True)
         )
         known = [note.first for note in (self, other) if note.first is not None]
