@@ -43,7 +43,7 @@ class JudgedRow:
     Attributes
     ----------
     window, source : str
-        Id in the collection, and the source in the label.
+        Id in the collection, and the source in the label; in `rca generalise` what was held out.
     cause : str
         First cause of the label; "healthy" without one.
     severity : float
@@ -129,17 +129,7 @@ def _slowdown_band(row: JudgedRow) -> str:
 def _severity(row: JudgedRow) -> str:
     if row.cause == HEALTHY:
         return HEALTHY
-    return severity_band(row.severity)
-
-
-def severity_band(severity: float) -> str:
-    """Name of the band of a fault's severity, 0 to 1; "not known" for NaN."""
-    return NOT_KNOWN if math.isnan(severity) else _band(severity, SEVERITIES, closed=False)
-
-
-def size_band(world_size: int) -> str:
-    """Name of the band of a job's number of ranks."""
-    return _band(world_size, WORLD_SIZES, closed=True)
+    return NOT_KNOWN if math.isnan(row.severity) else _band(row.severity, SEVERITIES, closed=False)
 
 
 def _band(value: float, bands: Sequence[tuple[float, str]], *, closed: bool) -> str:
@@ -150,7 +140,7 @@ GROUPINGS: dict[str, Callable[[JudgedRow], str]] = {
     "cause": lambda row: row.cause,
     "severity": _severity,
     "slowdown": _slowdown_band,
-    "world_size": lambda row: size_band(row.world_size),
+    "world_size": lambda row: _band(row.world_size, WORLD_SIZES, closed=True),
     "telemetry": lambda row: row.telemetry,
     "source": lambda row: row.source,
     "signals": lambda row: row.signals,

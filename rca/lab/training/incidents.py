@@ -140,22 +140,7 @@ def incident_examples(
     cache: FeatureCache | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Example]:
-    """`variants` examples of every incident with an effect, in order."""
-    batches = varied_incidents(found, seed, workers=workers, variants=variants, cache=cache)
-    for done, batch in enumerate(batches, start=1):
-        yield from batch
-        progress(done, len(found))
-
-
-def varied_incidents(
-    found: Sequence[RecordedIncident],
-    seed: int,
-    *,
-    workers: Workers,
-    variants: int = VARIANTS,
-    cache: FeatureCache | None = None,
-) -> Iterator[list[Example]]:
-    """Examples of every incident of any part: the window itself, then its other variants.
+    """Examples of every incident, in order: the window itself, then its other `variants`.
 
     An incident without effect has no examples.
     """
@@ -164,11 +149,12 @@ def varied_incidents(
     # Read here, because workers have no files of this machine.
     missing = ((each, felt(each)) for each, known in zip(found, held, strict=True) if known is None)
     fresh = workers.map(partial(_examples, seed=seed, variants=variants), missing)
-    for key, known in zip(keys, held, strict=True):
+    for done, (key, known) in enumerate(zip(keys, held, strict=True), start=1):
         examples = next(fresh) if known is None else known
         if known is None and cache is not None and key is not None:
             cache.write(key, examples)
-        yield examples
+        yield from examples
+        progress(done, len(found))
 
 
 def _cache_key(incident: RecordedIncident, seed: int, variants: int) -> str:
