@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rca.commands.progress import progress
-from rca.commands.training_options import Cache, Format, Result, Seed, Settings
+from rca.commands.training_options import Cache, Result, ResultFormat, Seed, Settings
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.terminal import rendered, table_of, write
 
@@ -37,7 +37,7 @@ def command(
     ] = 3000,
     seed: Seed = None,
     settings: Settings = None,
-    format_: Result = Format.table,
+    format_: Result = ResultFormat.table,
     processes: Processes = None,
     scheduler: Scheduler = None,
     output: Annotated[
@@ -75,7 +75,7 @@ def command(
         )
     if output is not None:
         write_report(found, output, f"captures held out by {by}")
-    if format_ is Format.json:
+    if format_ is ResultFormat.json:
         import json
 
         write(json.dumps(document(found, ["source"]), indent=2))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rca.sweep.report import SweepReport
 
 
-class Format(StrEnum):
+class ReportFormat(StrEnum):
     """Output format of the report."""
 
     table = "table"
@@ -34,7 +34,7 @@ class Format(StrEnum):
 USUAL_SPAN = "30m"
 #: Rows of a table on a terminal, and refused files.
 SHOWN = 10
-_BY_SUFFIX = {".html": Format.html, ".htm": Format.html, ".json": Format.json}
+_BY_SUFFIX = {".html": ReportFormat.html, ".htm": ReportFormat.html, ".json": ReportFormat.json}
 
 
 class _RunByDefault(TyperGroup):
@@ -238,7 +238,7 @@ def _found(
 def report_command(
     answers: Answers = "sweep",
     format_: Annotated[
-        Format | None,
+        ReportFormat | None,
         typer.Option("--format", "-f", help="Default: table, or by the suffix of --output: .html, .json."),
     ] = None,
     output: Annotated[
@@ -260,18 +260,18 @@ def report_command(
     found = what_if_report(losses) if losses.is_kept() else incident_report(DataSet(answers))
     if found.facts.get("windows") == 0:
         raise InvalidInput(f"{answers}: holds no answers", hint="rca sweep URL... writes some")
-    chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), Format.table)
-    if chosen is Format.json:
+    chosen = format_ or _BY_SUFFIX.get("" if output is None else output.suffix.lower(), ReportFormat.table)
+    if chosen is ReportFormat.json:
         write(found.to_json(), output)
     else:
-        write(found.to_html() if chosen is Format.html else _text(found), output)
+        write(found.to_html() if chosen is ReportFormat.html else _text(found), output)
 
 
 def _text(found: SweepReport) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    parts = [*found.headline]
+    lines = [*found.headline]
     for each in found.shown:
         shown = f", the first {SHOWN} of {len(each.rows):,}" if len(each.rows) > SHOWN else ""
         table = Table(title=f"{each.title}{shown}")
@@ -279,10 +279,9 @@ def _text(found: SweepReport) -> str:
             table.add_column(name, justify="right" if "," in text else "left", overflow="fold")
         for row in each.cells(SHOWN):
             table.add_row(*map(Text, row))
-        parts.append(rendered(table))
-    return "".join(parts) + "\n".join(
-        _refused(found.refused.itertuples(index=False), "--format json has all")
-    )
+        lines.append(rendered(table))
+    refused = found.refused.itertuples(index=False)
+    return "\n".join([*lines, *_refused(refused, "--format json has all")])
 
 
 def _refused(refused: Iterable[tuple[str, str]], rest: str) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 
-class Format(StrEnum):
+class ResultFormat(StrEnum):
     """Output format of a result."""
 
     table = "table"
@@ -36,4 +36,4 @@ Cache = Annotated[
         "[default: ~/.cache/straggler-rca/examples]",
     ),
 ]
-Result = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
+Result = Annotated[ResultFormat, typer.Option("--format", "-f", help="Output format.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rca.commands.progress import progress
-from rca.commands.training_options import Cache, Format, Result, Seed
+from rca.commands.training_options import Cache, Result, ResultFormat, Seed
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.terminal import rendered, table_of, write
 
@@ -44,7 +44,7 @@ def command(
         list[HeadName] | None, typer.Option(help="Tune only this head; repeat for several.")
     ] = None,
     trials: Annotated[int, typer.Option(min=2, help="Settings tried per head.")] = 20,
-    format_: Result = Format.table,
+    format_: Result = ResultFormat.table,
     processes: Processes = None,
     scheduler: Scheduler = None,
     output: Annotated[
@@ -79,7 +79,7 @@ def command(
         )
     if output is not None:
         write_settings(output, {each.name: each.chosen for each in found if each.chosen is not None})
-    if format_ is Format.json:
+    if format_ is ResultFormat.json:
         import json
 
         write(json.dumps({"heads": [each.as_dict() for each in found]}, indent=2))

@@ -133,22 +133,18 @@ def job_windows(
     namespace = chosen["namespace"]
     place = {"namespace": namespace} if namespace else {}
     found = {}
-    for job in _once(jobs):
+    # Lines of the same name and start are one job, up to the latest end that is known.
+    ends: dict[tuple[str, float], list[float]] = {}
+    for job in jobs:
+        ends.setdefault((job.job, job.start), []).extend([] if job.end is None else [job.end])
+    for (name, begin), known_ends in ends.items():
+        job = JobSpan(name, begin, max(known_ends, default=None))
         for start, end in _spans(job, every, now - SETTLED_SECONDS):
             query = urllib.parse.urlencode({"job": job.job, **place, "start": text_of(start)})
             url = f"{address}/?{query}"
             version = hashlib.sha256(repr((end, selection)).encode()).hexdigest()[:32]
             found[url] = JobWindow(url, version, 0, job.job, start, end, reading)
     return [found[url] for url in sorted(found)]
-
-
-def _once(jobs: Iterable[JobSpan]) -> list[JobSpan]:
-    """Jobs of the same name and start as one, up to the latest end that is known."""
-    ends: dict[tuple[str, float], list[float]] = {}
-    for job in jobs:
-        held = ends.setdefault((job.job, job.start), [])
-        held += [] if job.end is None else [job.end]
-    return [JobSpan(name, start, max(held, default=None)) for (name, start), held in ends.items()]
 
 
 def _spans(job: JobSpan, every: float, until: float) -> Sequence[tuple[float, float]]:

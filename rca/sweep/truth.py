@@ -73,12 +73,6 @@ class Finding:
         """Whether the cause stopped the job."""
         return self.cause in STOP_CAUSES
 
-    def share(self, start: float, end: float) -> float:
-        """Share of a time in which it holds; of a stop 1 or 0."""
-        if self.stops:
-            return float(start <= self.start <= end)
-        return max(0.0, min(end, self.end) - max(start, self.start)) / max(end - start, 1e-9)
-
 
 def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
     """Read a table with the columns job, cause, start and end, and if known nodes and ranks.
@@ -140,7 +134,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     InvalidInput
         If a finding names a rank or node that the job does not have.
     """
-    faults = [each for each in findings if each.cause != HEALTHY and each.share(start, end) > 0.0]
+    faults = [each for each in findings if each.cause != HEALTHY and _share([each], start, end) > 0.0]
     if not faults:
         healthy = [each for each in findings if each.cause == HEALTHY]
         covered = _share(healthy, start, end) > 1.0 - 1e-9
@@ -161,9 +155,9 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
 
 
 def _share(findings: Sequence[Finding], start: float, end: float) -> float:
-    """Share of a time in which one of several findings holds."""
+    """Share of a time in which one of several findings about one cause holds; of a stop 1 or 0."""
     if any(each.stops for each in findings):
-        return max(each.share(start, end) for each in findings)
+        return float(any(start <= each.start <= end for each in findings))
     covered, until = 0.0, start
     for each in sorted(findings, key=lambda each: each.start):
         covered += max(0.0, min(end, each.end) - max(until, each.start))

@@ -65,12 +65,17 @@ def what_if_report(losses: JobLosses) -> SweepReport:
     if len(left_out):
         headline.append(f"{len(left_out):,} files without operations are left out")
     tables = {"jobs": ReportTable("by job; in brackets: slowdown by this alone", jobs, _JOB)}
-    for name, title, hours in (
-        ("patterns", "by pattern (patterns overlap)", "GPU-hours saved"),
-        ("types", "by type of operations (types do not add up)", "GPU-hours alone"),
+    for name, title, hours, firsts in (
+        ("patterns", "by pattern (patterns overlap)", "GPU-hours saved", jobs.pattern),
+        ("types", "by type of operations (types do not add up)", "GPU-hours alone", jobs.worst_type),
     ):
-        columns = {"name": "{name}", hours: "{gpu_hours:,.3f}", "jobs": "{jobs:,}", "most in job": "{main}"}
-        tables[name] = ReportTable(title, _totals(rows, name), columns)
+        columns = {
+            "name": "{name}",
+            hours: "{gpu_hours:,.3f}",
+            "jobs where it is first": "{jobs:,}",
+            "job where it costs most": "{main}",
+        }
+        tables[name] = ReportTable(title, _totals(rows, name, firsts), columns)
     return SweepReport(
         facts={
             "traces": len(rows),
@@ -117,8 +122,14 @@ def _first_names(parts: pd.Series[Any], without: str) -> pd.Series[Any]:
     return parts.map(lambda held: held[0]["name"] if len(held) else without).replace(PATTERNS)
 
 
-def _totals(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """What each pattern or type costs in all traces, in how many jobs it occurs, and where it costs most."""
+def _totals(rows: pd.DataFrame, column: str, firsts: pd.Series[Any]) -> pd.DataFrame:
+    """What each pattern or type costs in all traces, and in which job it costs most.
+
+    Parameters
+    ----------
+    firsts : Series of str
+        The costliest one of each job.
+    """
     parts = rows[["job_id", "steps", "world_size", column]].explode(column).dropna(subset=[column])
     seconds = parts[column].map(lambda part: part["seconds_per_step"]).astype(float).fillna(0.0)
     parts["name"] = parts[column].map(lambda part: part["name"]).replace(PATTERNS)
@@ -126,6 +137,7 @@ def _totals(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     hours = parts.groupby(["name", "job_id"])["gpu_hours"].sum().reset_index()
     hours = hours.sort_values("gpu_hours", ascending=False)
     totals: pd.DataFrame = hours.groupby("name", as_index=False).agg(
-        gpu_hours=("gpu_hours", "sum"), jobs=("job_id", "size"), main=("job_id", "first")
+        gpu_hours=("gpu_hours", "sum"), main=("job_id", "first")
     )
+    totals["jobs"] = totals.name.map(firsts.value_counts()).fillna(0).astype(int)
     return totals.sort_values(["gpu_hours", "name"], ascending=[False, True])

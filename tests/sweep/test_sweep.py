@@ -313,7 +313,10 @@ def test_the_command_sweeps_and_reports(
     )
     assert f"refused: {archive / 'bad.json'}: job: is missing" in said.err
     assert command("sweep", "report") == 0
-    assert "4 windows of 3 jobs" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "4 windows of 3 jobs: 1 fail-slow, 1 fail-stop, 1 healthy, 1 refused"
+    assert lines[2].strip() == "by cause"
+    assert lines[-1].startswith(f"refused: {archive / 'bad.json'}: job: is missing")
     assert command("sweep", "report", "--format", "json") == 0
     assert {each["name"] for each in json.loads(capsys.readouterr().out)["causes"]} == {
         "cpu_contention",
