@@ -321,12 +321,18 @@ def export_command(
             "(node[1-4]) and ranks (8-15). The cause healthy says that the job ran as it should.",
         ),
     ],
+    hold_out: Annotated[
+        bool,
+        typer.Option(
+            "--hold-out",
+            help="Let a hash of the job choose the part. By default all windows are for training.",
+        ),
+    ] = False,
 ) -> None:
     """Write the windows of an archive with their true labels, for `rca train` and `rca evaluate`.
 
     A window is faulty if a cause acts in a fifth of its time or more, or stops the job in it. It is healthy
-    if a finding says so for all of its time. Others are left out. A hash of the job chooses the part of the
-    data.
+    if a finding says so for all of its time. Others are left out.
     """
     from rca.sweep import Answers as DataSet
     from rca.sweep import read_findings, write_collection
@@ -336,6 +342,7 @@ def export_command(
             DataSet(answers),
             read_findings(truth),
             folder,
+            hold_out=hold_out,
             progress=lambda done, total: report("writing windows", done, total),
         )
     for reason, number in sorted(left_out.items()):

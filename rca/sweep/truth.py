@@ -200,6 +200,7 @@ def write_collection(
     findings: Sequence[Finding],
     folder: Path,
     *,
+    hold_out: bool = False,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[int, Counter[str]]:
     """Write the windows of jobs with findings, and their labels.
@@ -211,6 +212,8 @@ def write_collection(
     ----------
     folder : Path
         New or empty.
+    hold_out : bool
+        Whether a hash of the job chooses the part of a window. By default all are learned from.
     progress : callable
         ``(done, total)`` windows.
 
@@ -250,7 +253,7 @@ def write_collection(
         if isinstance(outcome, str):
             left_out[outcome] += 1
         else:
-            entries.append(outcome)
+            entries.append(outcome if hold_out else {**outcome, "split": "train"})
         progress(done, len(about))
     if not entries:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
