@@ -11,7 +11,7 @@ import numpy as np
 
 from rca.diagnosis.bundle import baseline
 from rca.errors import InvalidInput, SourceError
-from rca.lab.evaluation.run import Case, Evaluation, Plan, evaluate_entries
+from rca.lab.evaluation.run import Case, Evaluation, EvaluationPlan, evaluate_entries
 from rca.lab.training.bundle import write_bundle
 from rca.lab.training.classifier_fit import learn
 from rca.lab.training.corpus import Corpus, stack
@@ -117,7 +117,7 @@ def generalise(
         for place, case in zip(held, kept(fold, entries, workers, seed, settings, facts), strict=True):
             cases.append(replace(case, rows=tuple(replace(row, source=values[place]) for row in case.rows)))
     progress("fitting and testing, fold by fold", n_folds, n_folds)
-    return Evaluation(Plan(), f"fitted without each {by}", cases)
+    return Evaluation(EvaluationPlan(), f"fitted without each {by}", cases)
 
 
 def _kept_in(folder: Path) -> Callable[..., list[Case]]:
@@ -147,4 +147,4 @@ def _answered(
         bundle = Path(folder) / "bundle"
         # No score is about costs, so the bundle keeps the shipped causal mechanisms.
         write_bundle(bundle, learned, baseline().mechanisms, {}, name="fold", version="1")
-        return evaluate_entries(entries, Plan(bundle=bundle), workers=workers).cases
+        return evaluate_entries(entries, EvaluationPlan(bundle=bundle), workers=workers).cases
