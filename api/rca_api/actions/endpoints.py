@@ -11,10 +11,10 @@ from rca_api.actions import repository
 from rca_api.actions.schemas import NewAction, TakenAction, TakenActionPage, read_action
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents.tables import IncidentRow
-from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.pagination import LINK_HEADER, Paging
+from rca_api.shell.requests.problems import COMMON, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
+from rca_api.shell.security.access import Reader, requires
 from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
@@ -24,8 +24,6 @@ router = APIRouter(prefix="/v1/incidents", tags=["incidents"], route_class=Small
 IncidentId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 #: People who judge diagnoses, and programs that act on them.
 Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
-Reader = Annotated[Principal, Security(requires(Scope.read))]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 
 
 @router.post(
@@ -34,7 +32,7 @@ _COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited",
     summary="Record an action taken on an incident",
     responses={
         200: {"description": "The action was recorded before.", "model": TakenAction},
-        **problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+        **problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
     },
 )
 def record_action(
@@ -60,27 +58,13 @@ def record_action(
 @router.get(
     "/{incident_id}/actions",
     summary="List the actions taken on an incident",
-    responses={200: {"headers": LINK_HEADER}, **problem_responses(*_COMMON, "not-found")},
+    responses={200: {"headers": LINK_HEADER}, **problem_responses(*COMMON, "not-found")},
 )
-def list_actions(
-    request: Request,
-    response: Response,
-    incident_id: IncidentId,
-    _: Reader,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
-) -> TakenActionPage:
+def list_actions(request: Request, incident_id: IncidentId, _: Reader, paging: Paging) -> TakenActionPage:
     """List the actions with their predicted and observed gain, newest first."""
     with State.of(request).database.reading() as session:
         if session.get(IncidentRow, incident_id) is None:
             raise repository.unknown(incident_id)
-        found = page(
-            session,
-            repository.taken(incident_id),
-            keys=(TakenActionRow.taken_at, TakenActionRow.id),
-            limit=limit,
-            cursor=cursor,
-            read=read_action,
-        )
-    link_next(request, response, found.next)
+        keys = (TakenActionRow.taken_at, TakenActionRow.id)
+        found = paging.read(session, repository.taken(incident_id), keys, read_action)
     return TakenActionPage(items=found.items, next=found.next)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response, Security, status
+from fastapi import APIRouter, Path, Request, Response, status
 from sqlalchemy import select
 
 from rca_api.data_shards import repository
@@ -25,24 +25,20 @@ from rca_api.data_shards.schemas import (
     WantedLease,
 )
 from rca_api.data_shards.tables import ShardSetRow
-from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
-from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.pagination import LINK_HEADER, Paging
+from rca_api.shell.requests.problems import COMMON, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Diagnoser, Reader
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/data-shards", tags=["data shards"], route_class=SmallBodies)
 
 Id = Annotated[SetName, Path(description="Name of the data set.")]
-Worker = Annotated[Principal, Security(requires(Scope.diagnose))]
-Reader = Annotated[Principal, Security(requires(Scope.read))]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
-_LISTED = problem_responses(*_COMMON)
-_ONE = problem_responses(*_COMMON, "not-found")
-_CREATED = problem_responses(*_COMMON, *BODY_PROBLEMS, "invalid-input", "conflict")
-_SENT = problem_responses(*_COMMON, *BODY_PROBLEMS, "invalid-input", "not-found")
+_LISTED = problem_responses(*COMMON)
+_ONE = problem_responses(*COMMON, "not-found")
+_CREATED = problem_responses(*COMMON, *BODY_PROBLEMS, "invalid-input", "conflict")
+_SENT = problem_responses(*COMMON, *BODY_PROBLEMS, "invalid-input", "not-found")
 
 
 @router.post(
@@ -51,7 +47,7 @@ _SENT = problem_responses(*_COMMON, *BODY_PROBLEMS, "invalid-input", "not-found"
     summary="Create a data set in shards",
     responses={200: {"description": "It exists and is cut in the same way.", "model": ShardSet}, **_CREATED},
 )
-def create_shard_set(request: Request, response: Response, _: Worker, given: NewShardSet) -> ShardSet:
+def create_shard_set(request: Request, response: Response, _: Diagnoser, given: NewShardSet) -> ShardSet:
     """Create a data set, or find the one that another worker has created."""
     with State.of(request).database.session() as session:
         if not repository.create(session, given.name, given.plan, now()):
@@ -65,14 +61,11 @@ def create_shard_set(request: Request, response: Response, _: Worker, given: New
     summary="List data sets in shards",
     responses={200: {"headers": LINK_HEADER}, **_LISTED},
 )
-def list_shard_sets(
-    request: Request, response: Response, _: Reader, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-) -> ShardSetPage:
+def list_shard_sets(request: Request, _: Reader, paging: Paging) -> ShardSetPage:
     """List data sets, the one with the newest request of a worker first."""
     keys = (ShardSetRow.updated_at, ShardSetRow.name)
     with State.of(request).database.reading() as session:
-        found = page(session, select(ShardSetRow), keys=keys, limit=limit, cursor=cursor, read=ShardSet.of)
-    link_next(request, response, found.next)
+        found = paging.read(session, select(ShardSetRow), keys, ShardSet.of)
     return ShardSetPage(items=found.items, next=found.next)
 
 
@@ -89,7 +82,7 @@ def get_shard_set(request: Request, _: Reader, name: Id) -> ShardProgress:
 
 
 @router.post("/{name}/leases", summary="Lease a shard", responses=_SENT)
-def lease_shard(request: Request, _: Worker, name: Id, given: WantedLease) -> ShardOffer:
+def lease_shard(request: Request, _: Diagnoser, name: Id, given: WantedLease) -> ShardOffer:
     """Lease the first shard that is to do. Shards of dead workers come first.
 
     The samples begin at `start`: those before it are trained. Report before the lease expires.
@@ -100,7 +93,7 @@ def lease_shard(request: Request, _: Worker, name: Id, given: WantedLease) -> Sh
 
 
 @router.post("/{name}/reports", summary="Report trained samples", responses=_SENT)
-def report_shards(request: Request, _: Worker, name: Id, given: Reports) -> Receipts:
+def report_shards(request: Request, _: Diagnoser, name: Id, given: Reports) -> Receipts:
     """Count trained samples and renew the leases; they are durable when this answers.
 
     A report may be repeated. One whose lease has ended is not accepted and changes nothing.
@@ -112,7 +105,7 @@ def report_shards(request: Request, _: Worker, name: Id, given: Reports) -> Rece
 
 
 @router.post("/{name}/releases", summary="Take the shards of a worker back", responses=_SENT)
-def release_worker(request: Request, _: Worker, name: Id, given: EndedWorker) -> Returned:
+def release_worker(request: Request, _: Diagnoser, name: Id, given: EndedWorker) -> Returned:
     """Say that a worker has died or ended, so that others get its shards before its leases expire."""
     with State.of(request).database.session() as session:
         return Returned(returned=StoredShards(session, name, now()).release(given.worker))
@@ -126,7 +119,7 @@ def get_checkpoint(request: Request, _: Reader, name: Id) -> ShardCheckpoint:
 
 
 @router.post("/{name}/restore", summary="Restore the state of a data set", responses=_SENT)
-def restore_checkpoint(request: Request, _: Worker, name: Id, given: ShardCheckpoint) -> ShardSet:
+def restore_checkpoint(request: Request, _: Diagnoser, name: Id, given: ShardCheckpoint) -> ShardSet:
     """Go back to a checkpoint, as the model does.
 
     Earlier leases are dropped: their reports are ignored, and their ids are not given again.
@@ -142,7 +135,7 @@ def restore_checkpoint(request: Request, _: Worker, name: Id, given: ShardCheckp
 
 
 @router.delete("/{name}", status_code=status.HTTP_204_NO_CONTENT, summary="Delete a data set", responses=_ONE)
-def delete_shard_set(request: Request, _: Worker, name: Id) -> Response:
+def delete_shard_set(request: Request, _: Diagnoser, name: Id) -> Response:
     """Delete the bookkeeping of a data set; the data itself is not touched."""
     with State.of(request).database.session() as session:
         repository.remove(session, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, Path, Query, Request, Response, status
 
 from rca.diagnosis.result import Diagnosis
 from rca.window.causes import FailureMode
@@ -18,12 +18,11 @@ from rca_api.diagnoses.schemas import (
 )
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.shell.requests.negotiation import PREFER_PARAMETER, choose
-from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.shell.requests.pagination import LINK_HEADER, Paging
 from rca_api.shell.requests.parameters import Flag, Moment, Name
 from rca_api.shell.requests.problems import problem_responses
 from rca_api.shell.requests.request_bodies import WINDOW_BODY
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Admin, Diagnoser, Reader, ReaderOfOne
 from rca_api.shell.state import State as Parts
 from rca_api.shell.store.base import now
 
@@ -75,10 +74,6 @@ _BATCH_BODY: dict[str, Any] = {
         },
     },
 }
-Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
-Reader = Annotated[Principal, Security(requires(Scope.read))]
-#: Callers that create or judge a diagnosis know its id, and ids cannot be guessed.
-ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
 DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 
@@ -137,8 +132,8 @@ async def create_diagnoses(request: Request, principal: Diagnoser) -> Response:
 )
 def list_diagnoses(
     request: Request,
-    response: Response,
     _: Reader,
+    paging: Paging,
     job: Annotated[Name | None, Query(description="Id of the job.")] = None,
     node: Annotated[Name | None, Query(description="Node of a cause.")] = None,
     cause: Annotated[
@@ -149,8 +144,6 @@ def list_diagnoses(
     state: State | None = None,
     since: Annotated[Moment | None, Query(description="Created at this time or later.")] = None,
     until: Annotated[Moment | None, Query(description="Created before this time.")] = None,
-    limit: Limit = DEFAULT_LIMIT,
-    cursor: Cursor = None,
 ) -> DiagnosisList:
     """Find diagnoses by job, node, cause, failure mode and time."""
     wanted = repository.matching(
@@ -165,8 +158,7 @@ def list_diagnoses(
     )
     keys = (DiagnosisRow.created_at, DiagnosisRow.id)
     with Parts.of(request).database.reading() as session:
-        found = page(session, wanted, keys=keys, limit=limit, cursor=cursor, read=DiagnosisSummary.of)
-    link_next(request, response, found.next)
+        found = paging.read(session, wanted, keys, DiagnosisSummary.of)
     return DiagnosisList(items=found.items, next=found.next)
 
 
@@ -200,9 +192,7 @@ def get_diagnosis(request: Request, _: ReaderOfOne, diagnosis_id: DiagnosisId) -
     summary="Delete a diagnosis",
     responses=problem_responses("invalid-parameters", "not-found", "conflict", "store-unavailable"),
 )
-def delete_diagnosis(
-    request: Request, _: Annotated[Principal, Security(requires(Scope.admin))], diagnosis_id: DiagnosisId
-) -> None:
+def delete_diagnosis(request: Request, _: Admin, diagnosis_id: DiagnosisId) -> None:
     """Delete a diagnosis with its feedback, and its window unless another diagnosis uses it.
 
     A diagnosis that is queued or running gets 409. An incident that counted the window is recounted, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, Path, Query, Request, status
 from sqlalchemy import Select, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -22,31 +22,31 @@ from rca_api.feedback.schemas import (
     read_side,
 )
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.shell.requests.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.shell.requests.pagination import AskedPage, Page, Paging
 from rca_api.shell.requests.parameters import Flag, Moment
-from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import FeedbackGiver
+from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1", tags=["feedback"], route_class=SmallBodies)
 
-Giver = Annotated[Principal, Security(requires(Scope.feedback))]
 DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
-_ONE = problem_responses(*_COMMON, "not-found")
-_JUDGED = problem_responses(*_COMMON, "not-found", "conflict")
+_ONE = problem_responses(*COMMON, "not-found")
+_JUDGED = problem_responses(*COMMON, "not-found", "conflict")
 
 
 @router.post(
     "/diagnoses/{diagnosis_id}/feedback",
     status_code=status.HTTP_201_CREATED,
     summary="Confirm or correct a diagnosis",
-    responses=problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+    responses=problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
 )
-def give_feedback(request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: Giver) -> Feedback:
+def give_feedback(
+    request: Request, diagnosis_id: DiagnosisId, given: NewFeedback, caller: FeedbackGiver
+) -> Feedback:
     """Confirm a diagnosis, or correct it with a label.
 
     All feedback is kept with its author. Of each author the newest counts. If authors disagree, all sides are
@@ -80,20 +80,14 @@ def _given(session: Session, diagnosis_id: str, given: NewFeedback, caller: Prin
 
 @router.get("/diagnoses/{diagnosis_id}/feedback", summary="List feedback on a diagnosis", responses=_JUDGED)
 def list_diagnosis_feedback(
-    request: Request,
-    response: Response,
-    diagnosis_id: DiagnosisId,
-    _: Giver,
-    limit: Limit = 50,
-    cursor: Cursor = None,
+    request: Request, diagnosis_id: DiagnosisId, _: FeedbackGiver, paging: Paging
 ) -> DiagnosisFeedback:
     """List all feedback on a diagnosis, withdrawn feedback included, and the sides of a conflict."""
     with State.of(request).database.reading() as session:
         _done(session.get(DiagnosisRow, diagnosis_id), diagnosis_id)
         statement = select(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id)
-        found = _page(session, statement, limit, cursor)
+        found = _page(session, statement, paging)
         sides = repository.sides(repository.current_feedback(session, diagnosis_id))
-    link_next(request, response, found.next)
     return DiagnosisFeedback(
         conflict=len(sides) > 1, sides=[read_side(side) for side in sides], items=found.items, next=found.next
     )
@@ -105,7 +99,7 @@ def list_diagnosis_feedback(
     responses=_ONE,
 )
 def withdraw_feedback(
-    request: Request, diagnosis_id: DiagnosisId, feedback_id: DiagnosisId, caller: Giver
+    request: Request, diagnosis_id: DiagnosisId, feedback_id: DiagnosisId, caller: FeedbackGiver
 ) -> Feedback:
     """Withdraw your own feedback. It stays in the lists and is no longer used in training."""
     with State.of(request).database.session() as session:
@@ -122,18 +116,16 @@ def withdraw_feedback(
         return read_feedback(row, conflict=bool(repository.disputed(session, [diagnosis_id])))
 
 
-@router.get("/feedback", summary="List all feedback", responses=problem_responses(*_COMMON))
+@router.get("/feedback", summary="List all feedback", responses=problem_responses(*COMMON))
 def list_feedback(
     request: Request,
-    response: Response,
-    _: Giver,
+    _: FeedbackGiver,
+    paging: Paging,
     verdict: Annotated[Verdict | None, Query()] = None,
     conflict: Annotated[
         Flag | None, Query(description="true: only on diagnoses with a conflict; false: only on the others.")
     ] = None,
     since: Annotated[Moment | None, Query(description="Only feedback from this time or later.")] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> FeedbackPage:
     """List feedback on all diagnoses, newest first."""
     statement = select(FeedbackRow)
@@ -145,16 +137,13 @@ def list_feedback(
         is_disputed = FeedbackRow.diagnosis_id.in_(repository.all_disputed())
         statement = statement.where(is_disputed if conflict else ~is_disputed)
     with State.of(request).database.reading() as session:
-        found = _page(session, statement, limit, cursor)
-    link_next(request, response, found.next)
+        found = _page(session, statement, paging)
     return FeedbackPage(items=found.items, next=found.next)
 
 
-def _page(session: Session, statement: Select[FeedbackRow], limit: int, cursor: str | None) -> Page[Feedback]:
+def _page(session: Session, statement: Select[FeedbackRow], paging: AskedPage) -> Page[Feedback]:
     keys = (FeedbackRow.created_at, FeedbackRow.id)
-    found: Page[FeedbackRow] = page(
-        session, statement, keys=keys, limit=limit, cursor=cursor, read=lambda row: row
-    )
+    found: Page[FeedbackRow] = paging.read(session, statement, keys, lambda row: row)
     disputed = repository.disputed(session, [row.diagnosis_id for row in found.items])
     items = [read_feedback(row, conflict=row.diagnosis_id in disputed) for row in found.items]
     return Page(items, found.next)

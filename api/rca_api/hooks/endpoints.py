@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
 
-from fastapi import APIRouter, Request, Security
+from fastapi import APIRouter, Request
 
 from rca_api.hooks.alertmanager import answered
 from rca_api.hooks.schemas import AlertAnswers, AlertGroup
 from rca_api.shell.requests.problems import ProblemError, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Diagnoser
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"], route_class=SmallBodies)
 
-Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
 _PROBLEMS = problem_responses(
     *BODY_PROBLEMS,
     "invalid-parameters",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy.orm import Session
 
 from rca_api.actions import repository as taken_actions
@@ -30,61 +30,54 @@ from rca_api.incidents.stages import stages
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.nodes.service import known_lemons
 from rca_api.shell.requests.negotiation import choose
-from rca_api.shell.requests.pagination import Cursor, Limit, Page, link_next, page
+from rca_api.shell.requests.pagination import AskedPage, Page, Paging, page
 from rca_api.shell.requests.parameters import Moment, Name
-from rca_api.shell.requests.problems import ProblemError, problem_responses
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
+from rca_api.shell.security.access import Reader
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1", tags=["incidents"])
 
-Reader = Annotated[Principal, Security(requires(Scope.read))]
 Status = Annotated[IncidentState | None, Query(description="List only open or only resolved incidents.")]
 Since = Annotated[
     Moment | None, Query(description="List only incidents that were open at this time or later.")
 ]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
 #: Most windows and most actions in one incident answer.
 _SHOWN = 200
 
 
-@router.get("/incidents", summary="List incidents", responses=problem_responses(*_COMMON))
+@router.get("/incidents", summary="List incidents", responses=problem_responses(*COMMON))
 def list_incidents(
     request: Request,
-    response: Response,
     _: Reader,
+    paging: Paging,
     state: Status = None,
     job: Annotated[Name | None, Query(description="Id of the job.")] = None,
     cause: Annotated[Name | None, Query(description="List incidents that have or had this cause.")] = None,
     node: Annotated[Name | None, Query(description="List incidents in which this node was blamed.")] = None,
     since: Since = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> IncidentPage:
     """List incidents of all jobs, newest first."""
     filters = {"state": state, "job_id": job, "cause": cause, "node": node, "since": since}
-    return _listed(request, response, filters, limit, cursor)
+    return _listed(request, filters, paging)
 
 
 @router.get(
     "/jobs/{job_id:name}/incidents",
     summary="List the incidents of a job",
-    responses=problem_responses(*_COMMON),
+    responses=problem_responses(*COMMON),
 )
 def list_job_incidents(
     request: Request,
-    response: Response,
     job_id: Annotated[Name, Path()],
     _: Reader,
+    paging: Paging,
     state: Status = None,
     since: Since = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> IncidentPage:
     """List the incidents of a job, newest first; empty for an unknown job."""
-    return _listed(request, response, {"state": state, "job_id": job_id, "since": since}, limit, cursor)
+    return _listed(request, {"state": state, "job_id": job_id, "since": since}, paging)
 
 
 @router.get(
@@ -97,7 +90,7 @@ def list_job_incidents(
             "model": IncidentDetail,
             "content": {_MARKDOWN: {"schema": {"type": "string"}}},
         },
-        **problem_responses(*_COMMON, "not-found", "not-acceptable"),
+        **problem_responses(*COMMON, "not-found", "not-acceptable"),
     },
 )
 def show_incident(
@@ -121,21 +114,11 @@ def show_incident(
     return Response(content, media_type=accept)
 
 
-def _listed(
-    request: Request, response: Response, filters: dict[str, Any], limit: int, cursor: str | None
-) -> IncidentPage:
+def _listed(request: Request, filters: dict[str, Any], paging: AskedPage) -> IncidentPage:
     keys = (IncidentRow.opened_at, IncidentRow.id)
     with State.of(request).database.reading() as session:
-        found: Page[IncidentRow] = page(
-            session,
-            repository.found(**filters),
-            keys=keys,
-            limit=limit,
-            cursor=cursor,
-            read=lambda row: row,
-        )
+        found: Page[IncidentRow] = paging.read(session, repository.found(**filters), keys, lambda row: row)
         nodes = repository.nodes_of(session, [row.id for row in found.items])
-    link_next(request, response, found.next)
     return IncidentPage(items=[read_incident(row, nodes[row.id]) for row in found.items], next=found.next)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, Path, Query, Request, Response, status
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import select
 
@@ -19,12 +19,12 @@ from rca_api.shell.requests import request_bodies
 from rca_api.shell.requests.admission import content_encoding
 from rca_api.shell.requests.decoding import JSON, MULTIPART, Sent
 from rca_api.shell.requests.negotiation import choose
-from rca_api.shell.requests.pagination import DEFAULT_LIMIT, LINK_HEADER, Cursor, Limit, link_next, page
+from rca_api.shell.requests.pagination import LINK_HEADER, Paging
 from rca_api.shell.requests.parameters import Flag, Moment, Name
 from rca_api.shell.requests.problems import ProblemError, problem_responses
 from rca_api.shell.requests.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Diagnoser, Reader
+from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 
@@ -33,8 +33,6 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 #: Header of a window with the names of the tables that it lacks.
 MISSING_HEADER = "X-Missing-Tables"
 JobId = Annotated[Name, Path(description="Id of the job, as in its telemetry.")]
-Sender = Annotated[Principal, Security(requires(Scope.diagnose))]
-Reader = Annotated[Principal, Security(requires(Scope.read))]
 
 
 @router.post(
@@ -56,7 +54,7 @@ Reader = Annotated[Principal, Security(requires(Scope.read))]
     ),
     openapi_extra=WINDOW_BODY,
 )
-async def send_telemetry(request: Request, principal: Sender, job_id: JobId) -> Receipt:
+async def send_telemetry(request: Request, principal: Diagnoser, job_id: JobId) -> Receipt:
     """Store rows of a running job; they are durable when this answers.
 
     The body is a window with the rows of any ranks and steps, or with metrics or events only. They may come
@@ -195,7 +193,7 @@ def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
         "not-found", "invalid-parameters", "too-large", "body-timeout", "store-unavailable"
     ),
 )
-def end_job(request: Request, _: Sender, job_id: JobId) -> StreamedJob:
+def end_job(request: Request, _: Diagnoser, job_id: JobId) -> StreamedJob:
     """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again.
 
     If its last events report a failure, such as an exit or the loss of a peer, it is diagnosed.
@@ -214,16 +212,11 @@ def end_job(request: Request, _: Sender, job_id: JobId) -> StreamedJob:
     summary="List jobs that send telemetry",
     responses={200: {"headers": LINK_HEADER}, **problem_responses("invalid-parameters", "store-unavailable")},
 )
-def list_jobs(
-    request: Request, response: Response, _: Reader, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
-) -> StreamedJobPage:
+def list_jobs(request: Request, _: Reader, paging: Paging) -> StreamedJobPage:
     """List jobs, the one with the newest telemetry first."""
     keys = (StreamedJobRow.updated_at, StreamedJobRow.job_id)
     with State.of(request).database.reading() as session:
-        found = page(
-            session, select(StreamedJobRow), keys=keys, limit=limit, cursor=cursor, read=StreamedJob.of
-        )
-    link_next(request, response, found.next)
+        found = paging.read(session, select(StreamedJobRow), keys, StreamedJob.of)
     return StreamedJobPage(items=found.items, next=found.next)
 
 

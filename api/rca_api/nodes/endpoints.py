@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, NamedTuple
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Path, Query, Request
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
@@ -17,28 +18,22 @@ from rca_api.nodes.fault_prior import THRESHOLD
 from rca_api.nodes.repository import NodeRecord
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
-from rca_api.shell.requests.pagination import Cursor, Limit, content_of, link_next, no_cursor, page, written
+from rca_api.shell.requests.pagination import Paging, content_of, no_cursor, written
 from rca_api.shell.requests.parameters import Flag, Name
-from rca_api.shell.requests.problems import ProblemError, problem_responses
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
+from rca_api.shell.security.access import Reader
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
-Reader = Annotated[Principal, Security(requires(Scope.read))]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 
-
-@router.get("", summary="Rank nodes", responses=problem_responses(*_COMMON))
+@router.get("", summary="Rank nodes", responses=problem_responses(*COMMON))
 def list_nodes(
     request: Request,
-    response: Response,
     _: Reader,
+    paging: Paging,
     lemons: Annotated[Flag, Query(description="List only lemons.")] = False,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> NodePage:
     """List the nodes of the jobs of the last 90 days, highest lemon probability first.
 
@@ -51,9 +46,9 @@ def list_nodes(
         found = repository.records(session, since=since)
         ranked = [Ranked(record, judged(record, prior)) for record in found]
         kept = [each for each in ranked if each.probability >= THRESHOLD or not lemons]
-        listed, following = ranked_page(kept, limit, cursor)
+        listed, following = ranked_page(kept, paging.limit, paging.cursor)
         spans = repository.spans(session, [each.record for each in listed], since=since)
-    link_next(request, response, following)
+    paging.link(following)
     items = [
         read_node(record, spans[record.node], probability)
         for record, probability in listed
@@ -65,33 +60,19 @@ def list_nodes(
 @router.get(
     "/{node:name}/history",
     summary="Show the blames of a node",
-    responses=problem_responses(*_COMMON, "not-found"),
+    responses=problem_responses(*COMMON, "not-found"),
 )
-def show_history(
-    request: Request,
-    response: Response,
-    node: Annotated[Name, Path()],
-    _: Reader,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-) -> NodeHistory:
+def show_history(request: Request, node: Annotated[Name, Path()], _: Reader, paging: Paging) -> NodeHistory:
     """Show all blames of a node with job and time, newest first, and its lemon probability."""
     state, since = State.of(request), now() - RECORD_AGE
     with state.database.reading() as session:
         found = repository.records(session, since=since, nodes=[node])
         span = repository.spans(session, found, since=since).get(node)
         spoken = {each.diagnosis_id for each in corrections(session, since)}
-        blames = page(
-            session,
-            repository.history(node),
-            keys=(BlameRow.id,),
-            limit=limit,
-            cursor=cursor,
-            read=lambda row: _read(session, row, spoken),
-        )
-    if not found and not blames.items and cursor is None:
+        keys, read = (BlameRow.id,), partial(_read, session, overruled=spoken)
+        blames = paging.read(session, repository.history(node), keys, read)
+    if not found and not blames.items and paging.cursor is None:
         raise ProblemError("not-found", f"no diagnosis has a verdict about {node!r}")
-    link_next(request, response, blames.next)
     summary = None
     if found and span is not None:
         summary = read_node(found[0], span, judged(found[0], state.settings.node_lemon_prior))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.diagnosis.planning import plan
@@ -15,17 +13,13 @@ from rca_api.actions.corrections import corrections, factors
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
 from rca_api.shell.requests.negotiation import choose
-from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.problems import COMMON, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import ReaderOfOne
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBodies)
 
-#: As for one diagnosis: callers that create or judge it know its id.
-Planner = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
 
 
@@ -68,9 +62,9 @@ class Corrections(BaseModel):
 
 
 @router.get(
-    "/corrections", summary="List corrections of predicted gains", responses=problem_responses(*_COMMON)
+    "/corrections", summary="List corrections of predicted gains", responses=problem_responses(*COMMON)
 )
-def list_corrections(request: Request, _: Planner) -> Corrections:
+def list_corrections(request: Request, _: ReaderOfOne) -> Corrections:
     """Compare the gain of the actions taken on incidents with what was predicted."""
     state = State.of(request)
     with state.database.reading() as session:
@@ -99,10 +93,10 @@ def list_corrections(request: Request, _: Planner) -> Corrections:
             "model": Plan,
             "content": {_MARKDOWN: {"schema": {"type": "string"}}},
         },
-        **problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found", "conflict", "not-acceptable"),
+        **problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict", "not-acceptable"),
     },
 )
-def create_plan(request: Request, wanted: PlanRequest, _: Planner) -> Response:
+def create_plan(request: Request, wanted: PlanRequest, _: ReaderOfOne) -> Response:
     """Judge every recovery action for a diagnosis.
 
     Each action has the seconds per step that it saves, its cost, when it pays off and its risk, or the reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response, Security
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from rca.diagnosis.result import Diagnosis
@@ -15,16 +15,12 @@ from rca.window.causes import SPECS, CauseOwner
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
 from rca_api.shell.requests.negotiation import choose
-from rca_api.shell.requests.problems import ProblemError, problem_responses
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
+from rca_api.shell.security.access import ReaderOfOne
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/runbooks", tags=["runbooks"])
 
-#: As for one diagnosis: callers that create or judge it know its id.
-Reader = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 _MARKDOWN = "text/markdown"
 
 
@@ -43,8 +39,8 @@ class RunbookList(BaseModel):
     runbooks: list[RunbookSummary]
 
 
-@router.get("", summary="List runbooks", responses=problem_responses(*_COMMON))
-def list_runbooks(request: Request, _: Reader) -> RunbookList:
+@router.get("", summary="List runbooks", responses=problem_responses(*COMMON))
+def list_runbooks(request: Request, _: ReaderOfOne) -> RunbookList:
     """List the causes; each has a runbook."""
     library = State.of(request).runbooks
     return RunbookList(
@@ -70,13 +66,13 @@ def list_runbooks(request: Request, _: Reader) -> RunbookList:
             "model": Runbook,
             "content": {_MARKDOWN: {"schema": {"type": "string"}}},
         },
-        **problem_responses(*_COMMON, "not-found", "conflict", "not-acceptable"),
+        **problem_responses(*COMMON, "not-found", "conflict", "not-acceptable"),
     },
 )
 def show_runbook(
     request: Request,
     cause: Annotated[str, Path(pattern="^[a-z][a-z_]{0,63}$", description="Catalogue id, or `unknown`.")],
-    _: Reader,
+    _: ReaderOfOne,
     diagnosis: Annotated[
         str | None,
         Query(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response, Security
+from fastapi import APIRouter, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from rca.deadline import Deadline
@@ -14,8 +14,7 @@ from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.shell.requests.decoding import JSON, MULTIPART
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.problems import problem_responses
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Reader
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
@@ -46,7 +45,7 @@ router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
 )
 async def get_window(
     request: Request,
-    _: Annotated[Principal, Security(requires(Scope.read))],
+    _: Reader,
     digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")],
 ) -> Response:
     """Get the window of a diagnosis by its `window_digest`. The service verifies the digest."""

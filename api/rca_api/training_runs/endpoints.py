@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response, Security
 
-from rca_api.shell.requests.pagination import Cursor, Limit, link_next
-from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.pagination import Paging
+from rca_api.shell.requests.problems import COMMON, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
 from rca_api.shell.security.access import requires
 from rca_api.shell.security.principal import Principal, Scope
@@ -17,7 +17,6 @@ from rca_api.training_runs.schemas import TrainingOrder, TrainingRun, TrainingRu
 
 router = APIRouter(prefix="/v1/training-runs", tags=["training runs"], route_class=SmallBodies)
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="Id of a run.")]
-_ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "invalid-parameters")
 
 
 @router.post(
@@ -29,7 +28,7 @@ _ANY = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "in
             "description": "Ordered. Follow the run at Location.",
             "headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}},
         },
-        **problem_responses(*_ANY, *BODY_PROBLEMS, "conflict"),
+        **problem_responses(*COMMON, *BODY_PROBLEMS, "conflict"),
     },
 )
 def create_training_run(
@@ -51,22 +50,18 @@ def create_training_run(
     "",
     summary="List training runs",
     dependencies=[Security(requires(Scope.read))],
-    responses=problem_responses(*_ANY),
+    responses=problem_responses(*COMMON),
 )
-def list_training_runs(
-    request: Request, response: Response, limit: Limit = 50, cursor: Cursor = None
-) -> TrainingRuns:
+def list_training_runs(request: Request, paging: Paging) -> TrainingRuns:
     """List training runs, newest first."""
-    found = service.runs(State.of(request), limit, cursor)
-    link_next(request, response, found.next)
-    return found
+    return service.runs(State.of(request), paging)
 
 
 @router.get(
     "/{run_id}",
     summary="Follow a training run",
     dependencies=[Security(requires(Scope.read))],
-    responses=problem_responses(*_ANY, "not-found"),
+    responses=problem_responses(*COMMON, "not-found"),
 )
 def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
     """Show the state, the phase and how far it is, and at the end the result or the problem."""
@@ -78,7 +73,7 @@ def get_training_run(request: Request, run_id: RunId) -> TrainingRun:
     status_code=202,
     summary="Cancel a training run",
     dependencies=[Security(requires(Scope.train))],
-    responses=problem_responses(*_ANY, *READ_PROBLEMS, "not-found", "conflict"),
+    responses=problem_responses(*COMMON, *READ_PROBLEMS, "not-found", "conflict"),
 )
 def cancel_training_run(request: Request, run_id: RunId) -> TrainingRun:
     """End a run within seconds. A run whose version is being registered may still succeed."""

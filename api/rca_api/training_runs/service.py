@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from sqlalchemy import select
 
-from rca_api.shell.requests.pagination import page
+from rca_api.shell.requests.pagination import AskedPage
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
@@ -48,17 +48,11 @@ def get(state: State, run_id: str) -> TrainingRun:
         return TrainingRun.of(row)
 
 
-def runs(state: State, limit: int, cursor: str | None) -> TrainingRuns:
+def runs(state: State, paging: AskedPage) -> TrainingRuns:
     """One page of runs, newest first."""
     with state.database.reading() as session:
-        found = page(
-            session,
-            select(TrainingRunRow),
-            keys=(TrainingRunRow.created_at, TrainingRunRow.id),
-            limit=limit,
-            cursor=cursor,
-            read=TrainingRun.of,
-        )
+        keys = (TrainingRunRow.created_at, TrainingRunRow.id)
+        found = paging.read(session, select(TrainingRunRow), keys, TrainingRun.of)
         return TrainingRuns(items=found.items, next=found.next)
 
 

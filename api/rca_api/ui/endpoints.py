@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request, Security
+from fastapi import APIRouter, FastAPI, Request
 from fastapi import Path as PathParameter
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -16,8 +16,7 @@ from rca.window.causes import SPECS
 from rca_api.actions.schemas import NAMES
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import ReaderOfOne
 from rca_api.shell.state import State
 from rca_api.ui import sign_in
 from rca_api.ui.summary import DiagnosisText, text_of
@@ -26,7 +25,6 @@ PATH = "/ui"
 _FILES = Path(__file__).parent / "static"
 
 router = APIRouter(prefix=PATH, include_in_schema=False)
-_Reader = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
 
 
 def install(app: FastAPI) -> None:
@@ -61,7 +59,7 @@ def show_access(request: Request) -> dict[str, bool]:
 
 @router.get("/diagnoses/{diagnosis_id:id}")
 def show_text(
-    request: Request, diagnosis_id: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")], _: _Reader
+    request: Request, diagnosis_id: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")], _: ReaderOfOne
 ) -> DiagnosisText:
     """Show a finished diagnosis in words, and the digest of its window."""
     with State.of(request).database.reading() as session:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, FastAPI, Header, Path, Query, Request, Response, Security, status
+from fastapi import APIRouter, FastAPI, Header, Path, Query, Request, Response, status
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca_api.incidents.schemas import IncidentNotification
-from rca_api.shell.requests.pagination import Cursor, Limit, link_next, page
-from rca_api.shell.requests.problems import ProblemError, problem_responses
+from rca_api.shell.requests.pagination import Paging
+from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Admin
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 from rca_api.webhooks import outbox
@@ -54,13 +53,11 @@ Signature = Annotated[
         "base64-decoded part of the secret after `whsec_`."
     ),
 ]
-Admin = Annotated[Principal, Security(requires(Scope.admin))]
 Id = Annotated[str, Path(max_length=32, pattern="^[0-9a-f]{32}$")]
-_COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
-_LISTED = problem_responses(*_COMMON)
-_ONE = problem_responses(*_COMMON, "not-found")
-_GIVEN = problem_responses(*_COMMON, *BODY_PROBLEMS)
-_CHANGED = problem_responses(*_COMMON, *BODY_PROBLEMS, "not-found")
+_LISTED = problem_responses(*COMMON)
+_ONE = problem_responses(*COMMON, "not-found")
+_GIVEN = problem_responses(*COMMON, *BODY_PROBLEMS)
+_CHANGED = problem_responses(*COMMON, *BODY_PROBLEMS, "not-found")
 
 
 @router.post(
@@ -96,20 +93,11 @@ def create_webhook(request: Request, response: Response, given: NewWebhook, call
 
 
 @router.get("", summary="List webhooks", responses=_LISTED)
-def list_webhooks(
-    request: Request, response: Response, _: Admin, limit: Limit = 50, cursor: Cursor = None
-) -> WebhookPage:
+def list_webhooks(request: Request, _: Admin, paging: Paging) -> WebhookPage:
     """List webhooks, newest first."""
     with State.of(request).database.reading() as session:
-        found = page(
-            session,
-            select(WebhookRow),
-            keys=(WebhookRow.created_at, WebhookRow.id),
-            limit=limit,
-            cursor=cursor,
-            read=read_webhook,
-        )
-    link_next(request, response, found.next)
+        keys = (WebhookRow.created_at, WebhookRow.id)
+        found = paging.read(session, select(WebhookRow), keys, read_webhook)
     return WebhookPage(items=found.items, next=found.next)
 
 
@@ -154,12 +142,10 @@ def delete_webhook(request: Request, webhook_id: Id, _: Admin) -> None:
 @router.get("/{webhook_id}/deliveries", summary="List deliveries of a webhook", responses=_ONE)
 def list_deliveries(
     request: Request,
-    response: Response,
     webhook_id: Id,
     _: Admin,
+    paging: Paging,
     state: Annotated[Literal["pending", "delivered", "dead"] | None, Query()] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
 ) -> DeliveryPage:
     """List deliveries, newest first. Deliveries that were given up have the state `dead`."""
     with State.of(request).database.reading() as session:
@@ -167,9 +153,7 @@ def list_deliveries(
         statement = select(DeliveryRow).where(DeliveryRow.webhook_id == webhook_id)
         if state is not None:
             statement = statement.where(DeliveryRow.state == state)
-        keys = (DeliveryRow.number,)
-        found = page(session, statement, keys=keys, limit=limit, cursor=cursor, read=read_delivery)
-    link_next(request, response, found.next)
+        found = paging.read(session, statement, (DeliveryRow.number,), read_delivery)
     return DeliveryPage(items=found.items, next=found.next)
 
 
@@ -177,7 +161,7 @@ def list_deliveries(
     "/{webhook_id}/deliveries/{delivery_id}/retry",
     status_code=status.HTTP_202_ACCEPTED,
     summary="Send a dead delivery again",
-    responses=problem_responses(*_COMMON, *READ_PROBLEMS, "not-found", "conflict"),
+    responses=problem_responses(*COMMON, *READ_PROBLEMS, "not-found", "conflict"),
 )
 def retry_delivery(request: Request, webhook_id: Id, delivery_id: Id, _: Admin) -> Delivery:
     """Queue a dead delivery again, before later deliveries of its incident."""

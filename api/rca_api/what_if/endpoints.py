@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response, Security
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
 from rca.deadline import Deadline
@@ -20,8 +20,8 @@ from rca_api.shell.requests.request_bodies import (
     limits_of,
     received,
 )
-from rca_api.shell.security.access import requires
-from rca_api.shell.security.principal import Principal, Scope
+from rca_api.shell.security.access import Diagnoser
+from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.what_if import work
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
@@ -102,7 +102,7 @@ _PROBLEMS = problem_responses(
 )
 async def create_what_if(
     request: Request,
-    caller: Annotated[Principal, Security(requires(Scope.diagnose))],
+    caller: Diagnoser,
     form: Annotated[Form, Query(description="Layout of the answer.")] = "full",
     per_step: Annotated[Flag, Query(description="Whether to list every step.")] = True,
     worker_steps: Annotated[

@@ -2,10 +2,10 @@
 
 ::
 
-    keys = (Row.created_at, Row.id)
-    found = page(session, select(Row), keys=keys, limit=limit, cursor=cursor, read=Item.of)
-    link_next(request, response, found.next)
-    return Items(items=found.items, next=found.next)
+    def list_items(request: Request, paging: Paging) -> Items:
+        with State.of(request).database.reading() as session:
+            found = paging.read(session, select(Row), (Row.created_at, Row.id), Item.of)
+        return Items(items=found.items, next=found.next)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, TypeVar
 
 import orjson
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from pydantic import Field
 from sqlalchemy import Select, literal, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
@@ -91,11 +91,36 @@ def page(
     return Page([read(row) for row in rows[:limit]], after)
 
 
-def link_next(request: Request, response: Response, cursor: str | None) -> None:
-    """Set the header with the address of the next page."""
-    if cursor is not None:
-        target = request.url.include_query_params(cursor=cursor)
-        response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'
+class AskedPage:
+    """The page that a caller asks for."""
+
+    def __init__(
+        self, request: Request, response: Response, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    ) -> None:
+        self.limit, self.cursor = limit, cursor
+        self._request, self._response = request, response
+
+    def read(
+        self,
+        session: Session,
+        statement: Select[Row],
+        keys: tuple[InstrumentedAttribute[Any], ...],
+        read: Callable[[Row], Item],
+    ) -> Page[Item]:
+        """Read it, see `page`, and set the header with the address of the next one."""
+        found = page(session, statement, keys=keys, limit=self.limit, cursor=self.cursor, read=read)
+        self.link(found.next)
+        return found
+
+    def link(self, cursor: str | None) -> None:
+        """Set the header with the address of the next page."""
+        if cursor is not None:
+            target = self._request.url.include_query_params(cursor=cursor)
+            self._response.headers["Link"] = f'<{target.path}?{target.query}>; rel="next"'
+
+
+#: Parameter of an operation that lists something.
+Paging = Annotated[AskedPage, Depends()]
 
 
 def written(values: Sequence[Any]) -> str:

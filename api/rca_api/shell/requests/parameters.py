@@ -118,7 +118,9 @@ def refuse_unknown(request: Request) -> None:
         return
     route = request.scope["route"]
     assert isinstance(route, APIRoute)  # noqa: S101  (only operations depend on this)
-    known = [field.alias for field in route.dependant.query_params]
+    # Those of the page that a list is asked for are parameters of a dependency.
+    parts = (route.dependant, *route.dependant.dependencies)
+    known = [field.alias for part in parts for field in part.query_params]
     given = Counter(name for name, _ in request.query_params.multi_items())
     expected = ", ".join(known) or "no parameters"
     for name, times in given.items():

@@ -228,6 +228,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
+#: Codes that most endpoints declare first.
+COMMON = ("invalid-parameters", "unauthenticated", "forbidden", "rate-limited", "store-unavailable")
 #: Codes of every endpoint that needs a credential.
 _ACCESS_CODES = ("unauthenticated", "forbidden", "rate-limited", "store-unavailable", "issuer-unavailable")
 

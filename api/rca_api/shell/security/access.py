@@ -59,6 +59,15 @@ def requires(*scopes: Scope) -> Requirement:
     return Requirement(scopes)
 
 
+#: The caller of an operation, with the scope that it needs.
+Reader = Annotated[Principal, Security(requires(Scope.read))]
+Diagnoser = Annotated[Principal, Security(requires(Scope.diagnose))]
+FeedbackGiver = Annotated[Principal, Security(requires(Scope.feedback))]
+Admin = Annotated[Principal, Security(requires(Scope.admin))]
+#: Callers that create or judge a diagnosis know its id, and ids cannot be guessed.
+ReaderOfOne = Annotated[Principal, Security(requires(Scope.read, Scope.diagnose, Scope.feedback))]
+
+
 def required(route: BaseRoute) -> tuple[Scope, ...]:
     """The scopes of which an operation needs one; empty for an operation that needs no key."""
     needs = route.dependant.dependencies if isinstance(route, APIRoute) else ()
