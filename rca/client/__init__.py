@@ -10,8 +10,7 @@
 What is sent, how an answer is read and when a request is repeated stands once, in `rca.client.service`.
 """
 
-from rca.client.asynchronous import AsyncClient
-from rca.client.blocking import Client
+from rca.client.clients import AsyncClient, Client
 from rca.client.refusals import ServiceError
 
 __all__ = ["AsyncClient", "Client", "ServiceError"]

@@ -1,6 +1,6 @@
 """What the clients share: the address, each request with the reading of its answer, and repetition.
 
-Nothing here waits. `Client` and `AsyncClient` do that, each in its own way.
+Nothing here waits: `Client` and `AsyncClient` do, each in its own way.
 """
 
 from __future__ import annotations
@@ -51,27 +51,38 @@ class Call(Generic[T]):
 
 
 class Service:
-    """Address and settings of a service; its methods describe calls.
+    """The address and the settings of a service; its methods describe calls.
 
     Parameters
     ----------
-    base_url, timeout_seconds, retries, api_key, headers
-        Those of `Client`.
+    base_url : str
+        For example ``http://127.0.0.1:8080``; a path prefix is kept.
+    timeout_seconds : float
+        For connecting and sending the request, and again for the whole answer.
+    retries : int
+        Further tries after 429, 502, 503, 504 or a failed connection, with growing, jittered waits
+        or the wait of ``Retry-After``. Every try of a POST has the same ``Idempotency-Key``, so the
+        service stores one diagnosis even if it answered a try whose connection failed.
+    api_key : str, optional
+        An API key or bearer token; ``RCA_API_KEY`` of the environment if not given.
+    headers : mapping of str to str, optional
+        Sent with every request, for example for a proxy that authenticates. An ``Authorization``
+        header takes the place of the key.
 
     Raises
     ------
     InvalidInput
-        If a setting cannot be used. The message has neither the key nor a password of the address.
+        If a parameter cannot be used. The message has neither the key nor a password of the address.
     """
 
     def __init__(
         self,
         base_url: str,
         *,
-        timeout_seconds: float,
-        retries: int,
-        api_key: str | None,
-        headers: Mapping[str, str] | None,
+        timeout_seconds: float = 60.0,
+        retries: int = 3,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         if not 0.0 < timeout_seconds < math.inf:
             raise InvalidInput(f"timeout_seconds is {timeout_seconds!r}, and must be more than 0")
@@ -79,37 +90,39 @@ class Service:
             raise InvalidInput(f"retries is {retries!r}, and must be 0 or more")
         parts = _checked_address(base_url)
         self._address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-        self._host = parts.netloc
+        self.host = parts.netloc
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self.timeout_seconds = timeout_seconds
         self.retries = retries
         given = _checked_headers(headers or {})
         #: The caller's own key for every POST, if the headers hold one.
         self._idempotency_key = given.pop("idempotency-key", None)
-        key = _checked_api_key(api_key or os.environ.get("RCA_API_KEY") or "")
+        key = (api_key or os.environ.get("RCA_API_KEY") or "").strip()
+        if not _is_visible(key):
+            raise InvalidInput(
+                "the API key has a character that is not visible ASCII", hint="check api_key or RCA_API_KEY"
+            )
         self._headers = ({"authorization": f"Bearer {key}"} if key else {}) | given
 
-    def diagnose(self, window: Window | str | PathLike[str], idempotency_key: str | None) -> Call[Diagnosis]:
-        """Describe the diagnosis of a window; a window at a path is read for it."""
+    def _diagnosis(
+        self, window: Window | str | PathLike[str], idempotency_key: str | None
+    ) -> Call[Diagnosis]:
         from rca.diagnosis.result import Diagnosis
 
-        return self._posted_window(window, "application/json", idempotency_key, Diagnosis.model_validate_json)
+        return self._posted(window, "application/json", idempotency_key, Diagnosis.model_validate_json)
 
-    def render(
+    def _rendered(
         self, window: Window | str | PathLike[str], media_type: str, idempotency_key: str | None
     ) -> Call[bytes]:
-        """Describe a diagnosis that the service writes in `media_type`."""
-        return self._posted_window(window, media_type, idempotency_key, _written)
+        return self._posted(window, media_type, idempotency_key, _text)
 
-    def get(self, path: str, media_type: str) -> Call[bytes]:
-        """Describe a GET of `path`."""
+    def _got(self, path: str, media_type: str) -> Call[bytes]:
         return Call("GET", _checked_path(path), bytes, _checked_headers({"Accept": media_type}))
 
-    def ready(self) -> Call[dict[str, Any]]:
-        """Describe the request for the model in use."""
+    def _readiness(self) -> Call[dict[str, Any]]:
         return Call("GET", "/readyz", _json_object, {})
 
-    def _posted_window(
+    def _posted(
         self,
         window: Window | str | PathLike[str],
         media_type: str,
@@ -125,8 +138,7 @@ class Service:
         headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": media_type, "Idempotency-Key": key}
         return Call("POST", "/v1/diagnoses", read, _checked_headers(headers), loaded.to_arrow())
 
-    def exchange(self, call: Call[Any]) -> Exchange[Answer]:
-        """Send a call."""
+    def _exchange(self, call: Call[Any]) -> Exchange[Answer]:
         return Exchange(
             call.method,
             self._address + call.path,
@@ -135,15 +147,6 @@ class Service:
             headers={**self._headers, **call.headers},
             body=call.body,
             tls=self._tls,
-        )
-
-    def unreachable(self, error: Exception) -> ServiceError:
-        """Say that an exchange failed."""
-        reason = (
-            "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        )
-        return ServiceError(
-            f"the service at {self._host} cannot be reached: {reason}", code="service-unreachable"
         )
 
 
@@ -164,7 +167,11 @@ class Tries:
             If it was the last try, or if no answer came in time.
         """
         if self._failed >= self._service.retries or isinstance(error, TimeoutError):
-            raise self._service.unreachable(error) from error
+            late = isinstance(error, TimeoutError)
+            reason = "no answer in time" if late else str(error) or type(error).__name__
+            raise ServiceError(
+                f"the service at {self._service.host} cannot be reached: {reason}", code="service-unreachable"
+            ) from error
         return self._next()
 
     def after(self, answer: Answer) -> float | None:
@@ -220,7 +227,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def _written(body: bytes) -> bytes:
+def _text(body: bytes) -> bytes:
     if not body:
         raise ValueError("empty")
     return body
@@ -254,16 +261,6 @@ def _checked_path(path: str) -> str:
             hint="begin with /, and write spaces and letters beyond ASCII as %20 and such",
         )
     return path
-
-
-def _checked_api_key(given: str) -> str:
-    """The key without the newline of its file."""
-    key = given.strip()
-    if not _is_visible(key):
-        raise InvalidInput(
-            "the API key has a character that is not visible ASCII", hint="check api_key or RCA_API_KEY"
-        )
-    return key
 
 
 def _checked_headers(given: Mapping[str, str]) -> dict[str, str]:

@@ -90,8 +90,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         held.append(seconds)
 
     # Only the clock of the clients: threads of other tests sleep as well.
-    monkeypatch.setattr("rca.client.blocking.sleep", held.append)
-    monkeypatch.setattr("rca.client.asynchronous.sleep", wait)
+    monkeypatch.setattr("rca.client.clients.sleep", held.append)
+    monkeypatch.setattr("rca.client.clients.asleep", wait)
     return held
 
 

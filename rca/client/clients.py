@@ -1,0 +1,131 @@
+"""The client that waits for each answer, and the one for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import sleep as asleep
+from os import PathLike
+from time import sleep
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rca.client.service import Call, Service, Tries, read
+
+if TYPE_CHECKING:
+    from rca.diagnosis.result import Diagnosis
+    from rca.window.window import Window
+
+T = TypeVar("T")
+
+
+class Client(Service):
+    """Posts windows to a service and raises its refusals as the library's own errors."""
+
+    def diagnose(
+        self, window: Window | str | PathLike[str], *, idempotency_key: str | None = None
+    ) -> Diagnosis:
+        """Diagnose a window, or the window at a path, on the service.
+
+        Parameters
+        ----------
+        window : Window, str or PathLike
+        idempotency_key : str, optional
+            1 to 200 visible ASCII characters, new for each window. A call that repeats an earlier one
+            with its key gets the stored answer, also from another process. Random if not given.
+
+        Raises
+        ------
+        InvalidWindow, InvalidInput, TooLarge
+            As `rca.diagnose` would, with the service's evidence.
+        ServiceError
+            The service cannot be reached or failed.
+        """
+        return self._send(self._diagnosis(window, idempotency_key))
+
+    def render(
+        self,
+        window: Window | str | PathLike[str],
+        media_type: str = "text/markdown",
+        *,
+        idempotency_key: str | None = None,
+    ) -> bytes:
+        """Diagnose as `diagnose` does and return the answer as the service writes it in `media_type`."""
+        return self._send(self._rendered(window, media_type, idempotency_key))
+
+    def get(self, path: str, media_type: str = "application/json") -> bytes:
+        """Return what the service answers to a GET of `path`, such as ``/v1/incidents?state=open``.
+
+        Raises
+        ------
+        ServiceError
+            The service cannot be reached, or has no such thing.
+        """
+        return self._send(self._got(path, media_type))
+
+    def ready(self) -> dict[str, Any]:
+        """Return the model in use; raises if the service cannot diagnose."""
+        return self._send(self._readiness())
+
+    def _send(self, call: Call[T]) -> T:
+        tries = Tries(self)
+        while True:
+            try:
+                answer = self._exchange(call).wait()
+            except OSError as error:
+                wait: float | None = tries.after_failure(error)
+            else:
+                wait = tries.after(answer)
+            if wait is None:
+                return read(call, answer)
+            sleep(wait)
+
+
+class AsyncClient(Service):
+    """As `Client`, for asyncio: the same parameters, methods, repetitions and errors.
+
+    Each request has its own connection and thread, so one client serves any number of tasks and event loops.
+    Windows at paths are read in a thread. A cancelled call closes its connection.
+
+    Examples
+    --------
+    ::
+
+        client = AsyncClient("http://127.0.0.1:8080")
+        found = await asyncio.gather(*(client.diagnose(path) for path in paths))
+    """
+
+    async def diagnose(
+        self, window: Window | str | PathLike[str], *, idempotency_key: str | None = None
+    ) -> Diagnosis:
+        """Diagnose a window, or the window at a path, on the service; see `Client.diagnose`."""
+        return await self._send(await asyncio.to_thread(self._diagnosis, window, idempotency_key))
+
+    async def render(
+        self,
+        window: Window | str | PathLike[str],
+        media_type: str = "text/markdown",
+        *,
+        idempotency_key: str | None = None,
+    ) -> bytes:
+        """Diagnose as `diagnose` does and return the answer as the service writes it in `media_type`."""
+        return await self._send(await asyncio.to_thread(self._rendered, window, media_type, idempotency_key))
+
+    async def get(self, path: str, media_type: str = "application/json") -> bytes:
+        """Return what the service answers to a GET of `path`; see `Client.get`."""
+        return await self._send(self._got(path, media_type))
+
+    async def ready(self) -> dict[str, Any]:
+        """Return the model in use; raises if the service cannot diagnose."""
+        return await self._send(self._readiness())
+
+    async def _send(self, call: Call[T]) -> T:
+        tries = Tries(self)
+        while True:
+            try:
+                answer = await self._exchange(call).waited()
+            except OSError as error:
+                wait: float | None = tries.after_failure(error)
+            else:
+                wait = tries.after(answer)
+            if wait is None:
+                return read(call, answer)
+            await asleep(wait)
