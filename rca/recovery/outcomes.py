@@ -27,7 +27,7 @@ MAX_FACTOR = 2.0
 
 
 @dataclass(frozen=True)
-class ObservedGain:
+class GainEstimate:
     """What an action gained.
 
     Attributes
@@ -63,7 +63,7 @@ class Correction:
     factor: float
 
 
-def observed_gain(before: Sequence[float], after: Sequence[float]) -> ObservedGain | None:
+def observed_gain(before: Sequence[float], after: Sequence[float]) -> GainEstimate | None:
     """The fall of the loss from the windows before an action to those after it.
 
     Parameters
@@ -73,7 +73,7 @@ def observed_gain(before: Sequence[float], after: Sequence[float]) -> ObservedGa
 
     Returns
     -------
-    ObservedGain or None
+    GainEstimate or None
         None with no window on one side, or fewer than three in sum.
 
     Raises
@@ -99,10 +99,10 @@ def observed_gain(before: Sequence[float], after: Sequence[float]) -> ObservedGa
     error = sqrt(squares / freedom * (1.0 / len(before) + 1.0 / len(after)))
     half = float(t.ppf((1.0 + LEVEL) / 2, freedom)) * error
     gain = means[0] - means[1]
-    return ObservedGain(gain, (gain - half, gain + half), *means)
+    return GainEstimate(gain, (gain - half, gain + half), *means)
 
 
-def judged(gain: ObservedGain, predicted: float | None) -> Outcome:
+def judged(gain: GainEstimate, predicted: float | None) -> Outcome:
     """Whether an action helped.
 
     Parameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rca.diagnosis.result import ModelVersion
-from rca_api.diagnoses.work import Blame, DiagnosisAnswer, Facts, StoredWindow
+from rca_api.diagnoses.work import BlamedNode, DiagnosisAnswer, MetricFacts, StoredWindow
 from rca_api.shell.store.base import new_id
 
 
@@ -24,7 +24,7 @@ def kept(name: str = "w", **changes: Any) -> StoredWindow:
     return StoredWindow(**values | changes)
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> MetricFacts:
     """What is watched of a diagnosis in which nothing is unusual."""
     values: dict[str, Any] = {
         "model": ModelVersion(name="baseline", version="1", sha256="0" * 64),
@@ -35,14 +35,14 @@ def facts(**changes: Any) -> Facts:
         "missing_signals": (),
         "usual": None,
     }
-    return Facts(**values | changes)
+    return MetricFacts(**values | changes)
 
 
 def answer(
     diagnosis_id: str | None = None,
     *,
     blames: tuple[tuple[str, str | None], ...] = (),
-    watched: Facts | None = None,
+    watched: MetricFacts | None = None,
 ) -> DiagnosisAnswer:
     """A diagnosis that puts causes on nodes."""
     return DiagnosisAnswer(
@@ -55,7 +55,7 @@ def answer(
         model_sha256="0" * 64,
         causes=tuple(cause for cause, _ in blames),
         blames=tuple(
-            Blame(place, cause, node, "infrastructure", 0.9, 0.1)
+            BlamedNode(place, cause, node, "infrastructure", 0.9, 0.1)
             for place, (cause, node) in enumerate(blames, 1)
         ),
         facts=watched or facts(),

@@ -10,7 +10,7 @@ from rca.diagnosis.result import ModelVersion
 from rca_api.shell.observability.tracing import Timed
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.child_process import Reply
-from rca_api.shell.processes.process import Report, Setup
+from rca_api.shell.processes.process import ProcessReport, Setup
 from rca_api.shell.processes.slot import Slot
 
 MODEL = ModelVersion(name="baseline", version="1", sha256="a" * 64)
@@ -24,8 +24,8 @@ class PlayedSlot(Slot):
         super().__init__()
         self.script = list(script)
 
-    async def start(self, setup: Any) -> Report:
-        self.report, self.tasks = Report(1, MODEL, None), 0
+    async def start(self, setup: Any) -> ProcessReport:
+        self.report, self.tasks = ProcessReport(1, MODEL, None), 0
         return self.report
 
     async def run(self, task: Any, arguments: Any, deadline: Deadline) -> Reply:

@@ -35,7 +35,7 @@ from rca_api.shell.state import State
 from rca_api.shell.store import base
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.tables import Base
-from rca_api.webhooks.delivery import Outcome, Sender
+from rca_api.webhooks.delivery import AttemptOutcome, Sender
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 #: Tables whose rows an operator adds one by one.
@@ -97,9 +97,9 @@ def serve(
     return start
 
 
-def outcome(url: str) -> Outcome:
+def outcome(url: str) -> AttemptOutcome:
     """The receiver `lost` never answers."""
-    return Outcome(None, "no answer") if "lost" in url else Outcome(200, None)
+    return AttemptOutcome(None, "no answer") if "lost" in url else AttemptOutcome(200, None)
 
 
 class Life:

@@ -23,7 +23,7 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.child_process import ChildEnded, Reply
 from rca_api.shell.processes.pool import ComputePool, Load
-from rca_api.shell.processes.process import Report, Setup
+from rca_api.shell.processes.process import ProcessReport, Setup
 from rca_api.shell.processes.slot import Slot
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Schema, StoreError
@@ -71,9 +71,9 @@ def dispatcher_of(journal: Any, pool: ComputePool, answered: Any = print, **sett
 class SlowlyWarm(Slot):
     """A process that takes longer to start than work may take."""
 
-    async def start(self, setup: Any) -> Report:
+    async def start(self, setup: Any) -> ProcessReport:
         await asyncio.sleep(0.5)
-        self.report = Report(1, None, None)
+        self.report = ProcessReport(1, None, None)
         return self.report
 
     async def run(self, task: Any, arguments: tuple[Any, ...], deadline: Deadline) -> Reply:

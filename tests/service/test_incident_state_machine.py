@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rca_api.incidents.repository import Loss, total
 from rca_api.incidents.state_machine import (
-    Event,
+    Transition,
     Hysteresis,
     NoIncident,
     Observation,
@@ -211,7 +211,7 @@ def test_alternation_faster_than_the_hysteresis_never_flaps(healthy: int, most: 
     assert sum(len(events) for _, _, events in told) <= 1
 
 
-def announced(letters: str, probability: float) -> list[Event]:
+def announced(letters: str, probability: float) -> list[Transition]:
     windows = [window(i, one, probability=probability) for i, one in enumerate(letters)]
     return [event for _, _, events in replay(NoIncident(), windows, Hysteresis()) for event in events]
 
@@ -239,7 +239,7 @@ class Incidents(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.state: State = NoIncident()
-        self.events: list[Event] = []
+        self.events: list[Transition] = []
         self.time = 0.0
         self.since_event: list[Observation] = []
 
@@ -267,7 +267,7 @@ class Incidents(RuleBasedStateMachine):
             # The window that ends a silence is the first of what comes then.
             self.since_event = [seen] if event.reason == "silence" else []
 
-    def check(self, event: Event) -> None:
+    def check(self, event: Transition) -> None:
         confident = [one for one in self.since_event if one.verdict != "unsure"]
         if event.kind == "resolved" and event.reason == "healthy":
             last = confident[-FIRM.healthy_windows :]

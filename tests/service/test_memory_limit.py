@@ -28,7 +28,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 from rca_api.shell.store.canonical import CanonicalPieces
 from rca_api.shell.store.window_store import WindowStore
-from rca_api.what_if.work import Wanted, answered, refuse_long_replays
+from rca_api.what_if.work import WhatIfOptions, answered, refuse_long_replays
 from tests.conftest import MakeWindow
 from tests.shifted_windows import shifted
 
@@ -176,7 +176,7 @@ def test_a_window_is_stored_without_a_copy_of_its_numbers(context: Context) -> N
 
 
 def replayed(window: Window, limit: int | None, *, worker_steps: bool = False) -> bytes:
-    wanted, limits = Wanted("full", True, worker_steps, {}), Limits(1 << 30, 1 << 30, 1 << 30)
+    wanted, limits = WhatIfOptions("full", True, worker_steps, {}), Limits(1 << 30, 1 << 30, 1 << 30)
     return answered(window.to_arrow(), arrow.CONTENT_TYPE, wanted, limits, limit)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 import rca
 from rca_api.diagnoses.history import NodeOdds
-from rca_api.diagnoses.history_cache import NodeHistoryCache
+from rca_api.diagnoses.history_cache import Polled, node_odds
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.nodes.fault_prior import fault_odds
@@ -35,7 +36,7 @@ def blame(database: Database, *jobs: str) -> None:
 
 def test_a_node_blamed_by_several_jobs_is_cached_with_these_jobs(database: Database) -> None:
     blame(database, "a", "b", "c")
-    memory = NodeHistoryCache(database, PRIOR, used=True)
+    memory = Polled(database, partial(node_odds, prior=PRIOR), NodeOdds(), "nodes")
     assert memory.current == NodeOdds()
     memory.refresh()
     assert set(memory.current.odds) == {"node-1"}
@@ -50,7 +51,7 @@ def test_what_was_known_stays_while_the_database_is_away(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blame(database, "a", "b", "c")
-    memory = NodeHistoryCache(database, PRIOR, used=True)
+    memory = Polled(database, partial(node_odds, prior=PRIOR), NodeOdds(), "nodes")
     memory.refresh()
     known = memory.current
 

@@ -26,7 +26,7 @@ from rca_api.nodes.fault_prior import (
     APART_SECONDS,
     ORDINARY,
     THRESHOLD,
-    Blame,
+    JobBlame,
     blaming_jobs,
     independent_blames,
     lemon_probability,
@@ -40,9 +40,9 @@ from rca_api.shell.store.database import Database
 PRIOR = 0.01
 
 
-def blame(day: float, probability: float = 0.9, job: str | None = None) -> Blame:
+def blame(day: float, probability: float = 0.9, job: str | None = None) -> JobBlame:
     start = 86400 * day
-    return Blame(job or f"job-{day}", start + 3600, start, probability)
+    return JobBlame(job or f"job-{day}", start + 3600, start, probability)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_jobs_that_blame_it_at_the_same_time_are_one_witness() -> None:
 
 
 def test_restarts_of_a_job_are_one_witness_until_hours_have_passed() -> None:
-    attempts = [Blame(f"attempt-{n}", 60.0 * n + 50, 60.0 * n, 1.0) for n in range(20)]
+    attempts = [JobBlame(f"attempt-{n}", 60.0 * n + 50, 60.0 * n, 1.0) for n in range(20)]
     assert independent_blames(attempts) == [1.0]
     later = APART_SECONDS + attempts[0].first_end
-    assert independent_blames([*attempts, Blame("other", later + 49, later - 1, 1.0)]) == [1.0]
-    assert independent_blames([*attempts, Blame("other", later + 50, later, 1.0)]) == [1.0, 1.0]
+    assert independent_blames([*attempts, JobBlame("other", later + 49, later - 1, 1.0)]) == [1.0]
+    assert independent_blames([*attempts, JobBlame("other", later + 50, later, 1.0)]) == [1.0, 1.0]
 
 
 def test_a_job_that_blames_at_both_ends_swallows_no_job_between() -> None:
@@ -116,7 +116,7 @@ windows = st.lists(
 
 
 @given(windows, st.integers(0, 200), windows.filter(bool).map(lambda found: found[0]))
-def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame) -> None:
+def test_more_evidence_never_acquits(found: list[JobBlame], clean: int, more: JobBlame) -> None:
     """Windows of seven jobs in a week, some distant, some at the same time."""
     jobs = {each.job for each in found} | {more.job}
     n = len(jobs) + clean
@@ -124,12 +124,12 @@ def test_more_evidence_never_acquits(found: list[Blame], clean: int, more: Blame
     assert lemon_probability([*found, more], n, PRIOR) >= before - 1e-12
     # Nor does an unknown job that blames it with the same probability.
     if more.probability >= 2 * ORDINARY:
-        newcomer = Blame("newcomer", more.first_end, more.last_start, more.probability)
+        newcomer = JobBlame("newcomer", more.first_end, more.last_start, more.probability)
         assert lemon_probability([*found, newcomer], n + 1, PRIOR) >= before - 1e-12
 
 
 @given(windows)
-def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[Blame]) -> None:
+def test_witnesses_are_the_most_that_are_pairwise_apart(found: list[JobBlame]) -> None:
     def apart(one: str, other: str) -> bool:
         return any(
             max(a.last_start - b.first_end, b.last_start - a.first_end) >= APART_SECONDS
@@ -216,7 +216,7 @@ def test_crashes_count_half(database: Database, told: tuple[OnDiagnosed, ...], c
     post(database, told, "a", 0, "process_crash")
     with database.reading() as session:
         (record,) = repository.records(session, since=clock() - timedelta(days=1), nodes=["node-1"])
-    assert record.blames == [Blame("a", START + 60, START, 0.45)]
+    assert record.blames == [JobBlame("a", START + 60, START, 0.45)]
 
 
 @pytest.mark.system

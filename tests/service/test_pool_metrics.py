@@ -14,7 +14,7 @@ from rca.errors import InvalidInput
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.child_process import ChildEnded, Reply
 from rca_api.shell.processes.pool import ComputePool, Load
-from rca_api.shell.processes.process import Report
+from rca_api.shell.processes.process import ProcessReport
 from rca_api.shell.processes.slot import Slot
 from rca_api.shell.requests.problems import ProblemError
 
@@ -85,7 +85,7 @@ def test_a_deadline_missed_at_work_costs_the_process() -> None:
 
 def test_a_deadline_missed_in_the_queue_costs_none() -> None:
     class NeverWarm(PlayedSlot):
-        async def start(self, setup: Any) -> Report:
+        async def start(self, setup: Any) -> ProcessReport:
             await asyncio.sleep(60)
             raise AssertionError
 
@@ -97,7 +97,7 @@ def test_a_deadline_missed_in_the_queue_costs_none() -> None:
 
 def test_work_has_all_its_time_however_long_it_waited() -> None:
     class LateWarm(PlayedSlot):
-        async def start(self, setup: Any) -> Report:
+        async def start(self, setup: Any) -> ProcessReport:
             await asyncio.sleep(0.5)
             return await super().start(setup)
 

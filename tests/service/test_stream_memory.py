@@ -18,7 +18,7 @@ from rca.window.memory import WindowCounts
 from rca.window.window import Window
 from rca_api.jobs import segments, watcher, work
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.jobs.work import Wanted
+from rca_api.jobs.work import WantedLook
 from rca_api.shell.app import create_app
 from rca_api.shell.processes.bundles import LoadedBundles
 from rca_api.shell.processes.process import Context
@@ -50,10 +50,10 @@ def stored(context: Context, n_steps: int, slow_from: int | None = None, every: 
 
 def test_a_window_has_as_many_of_the_newest_steps_as_memory_allows(context: Context) -> None:
     digests = stored(context, 200, slow_from=190)
-    whole = work.look(context, digests, Wanted(None, None, 64))
+    whole = work.look(context, digests, WantedLook(None, None, 64))
     assert whole.window is not None
     context.max_memory_bytes = 18 << 20
-    found = work.look(context, digests, Wanted(None, None, 64))
+    found = work.look(context, digests, WantedLook(None, None, 64))
     assert found.window is not None
     assert (found.change, found.last_step) == (whole.change, whole.last_step)
     window = context.windows.get(found.window.digest)
@@ -70,7 +70,7 @@ def test_a_look_reads_only_the_newest_segments(context: Context, monkeypatch: py
     monkeypatch.setattr(
         context.windows, "read", lambda digest, *rest: read.append(digest) or whole(digest, *rest)
     )
-    work.look(context, digests, Wanted(None, None, None))
+    work.look(context, digests, WantedLook(None, None, None))
     steps = segments.MAX_STEPS_LOOKED_AT + segments.MAX_STEPS_BEHIND
     assert set(read) == set(digests[steps // -20 :])
 
@@ -79,7 +79,7 @@ def test_too_few_steps_are_refused(context: Context) -> None:
     digests = stored(context, 100)
     context.max_memory_bytes = 17 << 20
     with pytest.raises(TooLarge, match="64 ranks need about"):
-        work.look(context, digests, Wanted(None, None, 64))
+        work.look(context, digests, WantedLook(None, None, 64))
 
 
 def test_a_merge_takes_as_many_segments_as_memory_allows(context: Context) -> None:
@@ -114,7 +114,9 @@ def test_a_job_that_is_too_large_says_so_and_is_not_looked_at_for_ever(
     assert portal is not None
     for content in fragments("large", step_rows(90, start=time.time() - 20.0), every=45):
         send(small_service, "large", content)
-    mine = watcher.Watcher(state.database, state.pool, state.journal, state.dispatcher, state.settings)
+    mine = watcher.Watcher(
+        state.database, state.pool, state.journal, state.dispatcher, state.settings, state.listening
+    )
     deadline = time.monotonic() + 60
     pending = True
     while pending:
@@ -130,5 +132,5 @@ def test_a_job_that_is_too_large_says_so_and_is_not_looked_at_for_ever(
 
 def test_a_change_of_an_earlier_attempt_delays_no_diagnosis() -> None:
     change = StepTimeChange(40, 1.0, 2.0)
-    assert work.is_due(change, 60, Wanted(changed_step=500, next_step=520, first_step=None))
-    assert not work.is_due(change, 60, Wanted(changed_step=40, next_step=70, first_step=None))
+    assert work.is_due(change, 60, WantedLook(changed_step=500, next_step=520, first_step=None))
+    assert not work.is_due(change, 60, WantedLook(changed_step=40, next_step=70, first_step=None))

@@ -41,7 +41,7 @@ WORKER = f"""
     from rca_api.shell.store.window_store import WindowStore
     from rca_api.training_runs.repository import Terms
     from rca_api.training_runs.supervisor import Pace
-    from rca_api.training_runs.worker import Worker
+    from rca_api.training_runs.worker import TrainingWorker
     settings = Settings()
     logs.configure("info")
     database, windows = Database(settings.database_url), WindowStore(settings.window_store_url)
@@ -50,7 +50,7 @@ WORKER = f"""
         with database.reading() as session:
             return export_collection(session, windows.get, folder).written
 
-    Worker(
+    TrainingWorker(
         settings, database, Event(), export_feedback=export,
         program=quick_training.train,
         terms=Terms(lease=timedelta(seconds=3), attempts=3), pace=Pace(heartbeat_seconds=0.3),

@@ -9,7 +9,7 @@ import pytest
 
 from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
-from rca_api.training_runs.repository import ActiveRun, Progress, Terms
+from rca_api.training_runs.repository import ActiveRun, RunProgress, Terms
 from rca_api.training_runs.tables import TrainingRunRow
 
 pytestmark = pytest.mark.smoke
@@ -85,7 +85,7 @@ def test_a_worker_that_lost_its_lease_changes_nothing(database: Database, run_id
     claim(database, "one")
     claim(database, "other", LATER)
     with database.session() as session:
-        told = repository.heartbeat(session, run_id, "one", LATER, TERMS, Progress("late"))
+        told = repository.heartbeat(session, run_id, "one", LATER, TERMS, RunProgress("late"))
         assert told == "lost"
         assert not repository.finish(session, run_id, "one", "failed", LATER)
         assert not repository.give_back(session, run_id, "one", counted=True)
@@ -105,7 +105,7 @@ def test_a_cancelled_run_is_ended_by_its_worker_or_when_its_lease_runs_out(
     claim(database, "one")
     with database.session() as session:
         repository.cancel(session, run_id, NOON)
-        told = repository.heartbeat(session, run_id, "one", NOON, TERMS, Progress("fitting"))
+        told = repository.heartbeat(session, run_id, "one", NOON, TERMS, RunProgress("fitting"))
     assert (told, row(database, run_id).state) == ("cancel", "running")
     with database.session() as session:
         found = repository.get(session, run_id, LATER)

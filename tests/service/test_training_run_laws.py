@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 
 from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
-from rca_api.training_runs.repository import FINAL, ActiveRun, Progress, Terms
+from rca_api.training_runs.repository import FINAL, ActiveRun, RunProgress, Terms
 from rca_api.training_runs.tables import TrainingRunRow
 
 TERMS = Terms(lease=timedelta(seconds=30), attempts=3)
@@ -153,7 +153,9 @@ class TrainingRuns(RuleBasedStateMachine):
 
     def _beat(self, worker: str, run: str) -> repository.Instruction:
         with self.database.session() as session:
-            return repository.heartbeat(session, run, worker, self.moment, TERMS, Progress("fitting", 1, 2))
+            return repository.heartbeat(
+                session, run, worker, self.moment, TERMS, RunProgress("fitting", 1, 2)
+            )
 
     def _finish(self, worker: str, run: str, state: str) -> bool:
         with self.database.session() as session:

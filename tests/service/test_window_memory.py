@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from rca.window.window import Window
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, without_overlaps
-from rca_api.diagnoses.history_cache import EarlierWindowCache
+from rca_api.diagnoses.history_cache import Polled, earlier_windows
 from rca_api.diagnoses.tables import WindowRow
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
@@ -73,7 +73,7 @@ def test_sliding_windows_leave_some_that_do_not_overlap() -> None:
 
 def test_the_cache_holds_the_last_read(database: Database) -> None:
     stored(database, {"number": 1})
-    memory = EarlierWindowCache(database, used=True)
+    memory = Polled(database, earlier_windows, EarlierWindows(), "windows")
     assert memory.current == EarlierWindows()
     memory.refresh()
     assert set(memory.current.of_job) == {"job"}

@@ -24,7 +24,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.supervisor import Pace
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.work import WAITING, retry_while_away, work
-from rca_api.training_runs.worker import Worker
+from rca_api.training_runs.worker import TrainingWorker
 
 pytestmark = pytest.mark.system
 
@@ -40,9 +40,9 @@ class Installation:
         self.database.upgrade()
         self.stopping = threading.Event()
 
-    def worker(self, program: Callable[..., Any], **options: Any) -> Worker:
+    def worker(self, program: Callable[..., Any], **options: Any) -> TrainingWorker:
         pace = Pace(heartbeat_seconds=0.05)
-        return Worker(
+        return TrainingWorker(
             self.settings,
             self.database,
             self.stopping,

@@ -66,7 +66,7 @@ class Streams:
             self.journal,
             Dispatching(),  # type: ignore[arg-type]
             Settings(processes=1),
-            listening,
+            listening or Listening(),
             clock=lambda: self.now,
         )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from rca.recovery.outcomes import MAX_WINDOWS, MIN_AFTER, ObservedGain, Outcome, judged, observed_gain
+from rca.recovery.outcomes import MAX_WINDOWS, MIN_AFTER, GainEstimate, Outcome, judged, observed_gain
 from rca_api.actions.tables import TakenActionRow
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import IncidentRow, ObservationRow
@@ -72,7 +72,7 @@ def _judge(
 
 def _outcome(
     before: list[Seen], after: list[Seen], predicted: float | None, *, superseded: bool
-) -> tuple[Outcome, ObservedGain | None]:
+) -> tuple[Outcome, GainEstimate | None]:
     if len(after) < MIN_AFTER:
         return "unclear" if superseded else "pending", None
     stops = sum(each.mode == "fail_stop" for each in after)

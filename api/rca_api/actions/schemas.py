@@ -19,7 +19,7 @@ from rca.recovery.outcomes import Outcome
 from rca.recovery.planner import ACTIONS
 from rca_api.actions.tables import TakenActionRow
 from rca_api.feedback.schemas import Note
-from rca_api.shell.requests.parameters import Moment, Name
+from rca_api.shell.requests.parameters import GivenBody, Moment, Name
 
 OTHER = "other"
 NAMES = (*(action.name for action in ACTIONS), OTHER)
@@ -37,12 +37,10 @@ def _known(name: str) -> str:
     return name
 
 
-class NewAction(BaseModel):
+class NewAction(GivenBody):
     """An action that was taken on an incident."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
             "examples": [
                 {

@@ -39,7 +39,7 @@ def command(
         from rca_api.shell.settings import environment, start_checks
         from rca_api.shell.store.database import Database, migrate
         from rca_api.shell.store.window_store import WindowStore
-        from rca_api.training_runs.worker import Worker
+        from rca_api.training_runs.worker import TrainingWorker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
     settings = environment.read()
@@ -62,7 +62,7 @@ def command(
         if alive_file is not None:
             alive_file.touch()
 
-    worker = Worker(settings, database, stopping, export_feedback=export_feedback, alive=touch)
+    worker = TrainingWorker(settings, database, stopping, export_feedback=export_feedback, alive=touch)
     try:
         if not once:
             worker.run()

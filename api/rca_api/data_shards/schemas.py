@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
@@ -26,7 +27,7 @@ from rca.runtime.data_shards.shard_plan import (
     ShardPlan,
 )
 from rca_api.data_shards.tables import ShardSetRow
-from rca_api.shell.requests.parameters import Name
+from rca_api.shell.requests.parameters import GivenBody, Name
 
 #: Most reports in one request, and most open shards of a checkpoint.
 MAX_REPORTS, MAX_OPEN = 1000, 20_000
@@ -36,11 +37,7 @@ LeaseId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{
 Count = Annotated[int, Field(ge=0, le=MAX_SAMPLES)]
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class NewShardSet(_Given):
+class NewShardSet(GivenBody):
     """A data set that is to be handed out in shards."""
 
     model_config = ConfigDict(
@@ -68,7 +65,7 @@ class NewShardSet(_Given):
         return ShardPlan(**self.model_dump(exclude={"name"}))
 
 
-class WantedLease(_Given):
+class WantedLease(GivenBody):
     """A worker that wants a shard."""
 
     worker: Name = Field(description="Name of the worker, such as its rank.")
@@ -79,7 +76,7 @@ class WantedLease(_Given):
     )
 
 
-class GivenReport(_Given):
+class GivenReport(GivenBody):
     """Progress in one shard."""
 
     lease_id: LeaseId
@@ -90,26 +87,26 @@ class GivenReport(_Given):
         return ShardReport(self.lease_id, self.done)
 
 
-class Reports(_Given):
+class Reports(GivenBody):
     """Progress in several shards. Each report also renews its lease."""
 
     reports: list[GivenReport] = Field(min_length=1, max_length=MAX_REPORTS)
 
 
-class EndedWorker(_Given):
+class EndedWorker(GivenBody):
     """A worker that has died or ended."""
 
     worker: Name
 
 
-class OpenShard(_Given):
+class OpenShard(GivenBody):
     """A shard that has begun and is not done."""
 
     position: Count
     done: Count = Field(description="Trained samples.")
 
 
-class ShardCheckpoint(_Given):
+class ShardCheckpoint(GivenBody):
     """State of a data set, to be kept beside a checkpoint of the model."""
 
     next_position: Count = Field(description="First shard that was never handed out.")
@@ -144,17 +141,7 @@ class ShardLease(BaseModel):
     @classmethod
     def of(cls, lease: Lease) -> ShardLease:
         """Read a value."""
-        return cls(
-            id=lease.id,
-            worker=lease.worker,
-            position=lease.shard.position,
-            epoch=lease.shard.epoch,
-            first=lease.shard.first,
-            size=lease.shard.size,
-            start=lease.start,
-            done=lease.done,
-            expires_at=lease.expires_at,
-        )
+        return cls.model_validate(asdict(lease.shard) | asdict(lease))
 
 
 class ShardOffer(BaseModel):
@@ -184,9 +171,7 @@ class ReportReceipt(BaseModel):
     @classmethod
     def of(cls, receipt: ShardReceipt) -> ReportReceipt:
         """Read a value."""
-        return cls(
-            lease_id=receipt.lease_id, accepted=receipt.accepted, done=receipt.done, state=receipt.state
-        )
+        return cls.model_validate(receipt, from_attributes=True)
 
 
 class Receipts(BaseModel):
@@ -227,7 +212,7 @@ class ShardSet(BaseModel):
     @classmethod
     def of(cls, row: ShardSetRow) -> ShardSet:
         """Read a row."""
-        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+        return cls.model_validate(row, from_attributes=True)
 
 
 class ShardSetPage(BaseModel):
@@ -255,16 +240,5 @@ class ShardProgress(ShardSet):
     @classmethod
     def read(cls, given: ShardSet, found: LeaseProgress, samples_of_workers: dict[str, int]) -> ShardProgress:
         """Join a data set and its progress."""
-        epochs = [
-            ShardEpoch(epoch=e.epoch, todo=e.todo, doing=e.doing, done=e.done, samples=e.samples)
-            for e in found.epochs
-        ]
-        return cls(
-            **given.model_dump(),
-            epochs=epochs,
-            n_open=found.n_open,
-            n_done=found.n_done,
-            samples=found.samples,
-            samples_of_workers=samples_of_workers,
-            finished=found.finished,
-        )
+        progress = asdict(found) | {"samples_of_workers": samples_of_workers}
+        return cls.model_validate(given.model_dump() | progress)

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from rca.errors import RcaError
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
-from rca_api.diagnoses.service import Posted, held, received, stored
+from rca_api.diagnoses.service import Posted, held, queued, received, stored
 from rca_api.diagnoses.work import StoredWindow
 from rca_api.shell.observability import tracing
 from rca_api.shell.requests.decoding import JSON
@@ -76,16 +76,7 @@ async def _answered(state: State, posted: Posted, window: StoredWindow, hold: Ho
     if isinstance(hold, str):
         return await run_in_threadpool(answers.replay, state, hold, JSON)
     if posted.preferences.respond_async:
-        most = state.settings.max_queued
-        diagnosis_id = await run_in_threadpool(
-            state.journal.enqueue,
-            window,
-            asked_by=posted.asked_by,
-            request_id=posted.request_id,
-            most=most,
-            hold=hold,
-        )
-        state.dispatcher.wake()
+        diagnosis_id = await queued(state, window, posted.asked_by, posted.request_id, hold)
         return await run_in_threadpool(answers.current, state, diagnosis_id, JSON)
     answer = await state.pool.run(
         work.diagnose_stored,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Generic, TypeVar
 
 import structlog
+from sqlalchemy.orm import Session
 
 from rca_api.actions.corrections import corrections, factors
 from rca_api.diagnoses.history import MAX_AGE_SECONDS, EarlierWindows, History, NodeOdds
@@ -29,23 +30,32 @@ _log = structlog.stdlib.get_logger("rca_api")
 Known = TypeVar("Known")
 
 
-class PolledCache(ABC, Generic[Known]):
+class Polled(Generic[Known]):
     """A value read from the database, at most a minute old.
 
     Parameters
     ----------
-    nothing : Known
-        Value of `current` before the first read.
+    read : callable
+        Reads the value.
+    current : Known
+        Its value before the first read.
     what : str
         Name of the value, for the log.
     used : bool
         Whether the value is used; it is not read otherwise.
     """
 
-    def __init__(self, nothing: Known, what: str, *, used: bool) -> None:
-        self.current = nothing
-        self._what = what
-        self._used = used
+    def __init__(
+        self,
+        database: Database,
+        read: Callable[[Session], Known],
+        current: Known,
+        what: str,
+        *,
+        used: bool = True,
+    ) -> None:
+        self.current = current
+        self._database, self._read, self._what, self._used = database, read, what, used
 
     async def follow(self) -> None:
         """Read again and again, until cancelled."""
@@ -57,81 +67,45 @@ class PolledCache(ABC, Generic[Known]):
     def refresh(self) -> None:
         """Read once; if the database is away, `current` keeps its value."""
         try:
-            self.current = self._read()
+            with self._database.reading() as session:
+                self.current = self._read(session)
         except StoreError as error:
             _log.warning("the database cannot be read", what=self._what, reason=error.message)
 
-    @abstractmethod
-    def _read(self) -> Known:
-        """Read the value."""
+
+def node_odds(session: Session, prior: float) -> NodeOdds:
+    """The fault odds of suspicious nodes (docs/decisions/0035); `prior` is the share of lemons."""
+    odds, jobs = {}, {}
+    for record in records(session, since=now() - RECORD_AGE):
+        factor = fault_odds(judged(record, prior), prior)
+        if factor >= _MIN_ODDS_FACTOR:
+            odds[record.node] = factor
+            jobs[record.node] = frozenset(blaming_jobs(record.blames))
+    return NodeOdds(odds, jobs)
 
 
-class NodeHistoryCache(PolledCache[NodeOdds]):
-    """The fault odds of suspicious nodes, for the setting `node_priors` (docs/decisions/0035).
-
-    Parameters
-    ----------
-    prior : float
-        Share of lemons among all nodes.
-    used : bool
-        Whether diagnoses may use it; `current` stays empty otherwise.
-    """
-
-    def __init__(self, database: Database, prior: float, *, used: bool) -> None:
-        super().__init__(NodeOdds(), "the history of nodes", used=used)
-        self._database = database
-        self._prior = prior
-
-    def _read(self) -> NodeOdds:
-        odds, jobs = {}, {}
-        with self._database.reading() as session:
-            for record in records(session, since=now() - RECORD_AGE):
-                factor = fault_odds(judged(record, self._prior), self._prior)
-                if factor >= _MIN_ODDS_FACTOR:
-                    odds[record.node] = factor
-                    jobs[record.node] = frozenset(blaming_jobs(record.blames))
-        return NodeOdds(odds, jobs)
+def earlier_windows(session: Session) -> EarlierWindows:
+    """The last healthy windows of jobs (docs/decisions/0017)."""
+    return EarlierWindows(healthy_windows(session, since=now() - timedelta(seconds=MAX_AGE_SECONDS)))
 
 
-class EarlierWindowCache(PolledCache[EarlierWindows]):
-    """The last healthy windows of jobs, for the setting `earlier_windows` (docs/decisions/0017).
-
-    Parameters
-    ----------
-    used : bool
-        Whether diagnoses may use them; `current` stays empty otherwise.
-    """
-
-    def __init__(self, database: Database, *, used: bool) -> None:
-        super().__init__(EarlierWindows(), "the healthy windows of jobs", used=used)
-        self._database = database
-
-    def _read(self) -> EarlierWindows:
-        with self._database.reading() as session:
-            since = now() - timedelta(seconds=MAX_AGE_SECONDS)
-            return EarlierWindows(healthy_windows(session, since=since))
-
-
-class CorrectionCache(PolledCache[Mapping[str, float]]):
+def gain_factors(session: Session) -> Mapping[str, float]:
     """Observed over predicted gain by action."""
-
-    def __init__(self, database: Database) -> None:
-        super().__init__({}, "the corrections of gains", used=True)
-        self._database = database
-
-    def _read(self) -> Mapping[str, float]:
-        with self._database.reading() as session:
-            return factors(corrections(session))
+    return factors(corrections(session))
 
 
 class HistoryCache:
     """All caches, the first two as far as their settings allow; all have to be followed."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
-        used = settings.node_priors == "on"
-        self.nodes = NodeHistoryCache(database, settings.node_lemon_prior, used=used)
-        self.windows = EarlierWindowCache(database, used=settings.earlier_windows == "on")
-        self.corrections = CorrectionCache(database)
+        odds = partial(node_odds, prior=settings.node_lemon_prior)
+        uses_nodes, uses_windows = settings.node_priors == "on", settings.earlier_windows == "on"
+        self.nodes = Polled(database, odds, NodeOdds(), "the history of nodes", used=uses_nodes)
+        self.windows = Polled(
+            database, earlier_windows, EarlierWindows(), "the healthy windows of jobs", used=uses_windows
+        )
+        nothing: Mapping[str, float] = {}
+        self.corrections = Polled(database, gain_factors, nothing, "the corrections of gains")
 
     @property
     def current(self) -> History:

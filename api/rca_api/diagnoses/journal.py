@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from rca_api.diagnoses import repository
 from rca_api.diagnoses.keys import Hold, bind
+from rca_api.diagnoses.repository import LEASES, QUEUED
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
 from rca_api.shell.observability import tracing
@@ -158,25 +159,29 @@ class Journal:
         """Extend the leases of diagnoses that `owner` works on."""
         with self._database.session() as session:
             length = timedelta(seconds=lease_seconds)
-            repository.renew(session, owner, diagnosis_ids, self._clock(), length)
+            LEASES.renew(session, owner, diagnosis_ids, self._clock(), length)
 
     def give_back(self, owner: str, diagnosis_ids: list[str]) -> None:
-        """Queue diagnoses again that `owner` does not finish."""
+        """Queue diagnoses again that `owner` does not finish; the attempt does not count."""
         with self._database.session() as session:
-            repository.give_back(session, owner, diagnosis_ids)
+            for row in LEASES.give_back(session, owner, diagnosis_ids):
+                row.state = QUEUED
 
     def postpone(self, owner: str, diagnosis_id: str, problem: ProblemError, pause_seconds: float) -> None:
         """Queue a diagnosis again after a failed attempt, which counts; it is claimed after a pause."""
         until = self._clock() + timedelta(seconds=pause_seconds)
         with self._database.session() as session:
-            repository.postpone(session, owner, diagnosis_id, _document(problem, diagnosis_id), until)
+            for row in LEASES.postpone(session, owner, [diagnosis_id], until):
+                row.state, row.problem = QUEUED, _document(problem, diagnosis_id)
 
     def complete(self, owner: str, answer: DiagnosisAnswer) -> bool:
         """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
         with self._metrics.stage("commit"), self._database.session() as session:
-            row = repository.complete(session, owner, self._as_stored(answer), self._clock())
+            row = LEASES.held_one(session, owner, answer.diagnosis_id)
             if row is None:
                 return False
+            repository.finish(row, self._as_stored(answer), self._clock())
+            session.flush()
             self._notify(session, row)
             waited = (self._clock() - row.created_at).total_seconds()
         # Negative if the clock was put back meanwhile.
@@ -187,7 +192,9 @@ class Journal:
     def fail(self, owner: str, diagnosis_id: str, problem: ProblemError) -> None:
         """Store the problem of a queued diagnosis that failed."""
         with self._database.session() as session:
-            repository.fail(session, owner, diagnosis_id, _document(problem, diagnosis_id), self._clock())
+            row = LEASES.held_one(session, owner, diagnosis_id)
+            if row is not None:
+                repository.give_up(row, _document(problem, diagnosis_id), self._clock())
 
     def _as_stored(self, answer: DiagnosisAnswer) -> DiagnosisAnswer:
         return answer if self._packed else replace(answer, document=PlainDocument(answer.document))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
@@ -58,7 +57,7 @@ def add_done(
     """Store a diagnosis that was answered in its request."""
     row = _row(session, window, asked_by=asked_by, request_id=request_id, at=at)
     row.id = answer.diagnosis_id
-    _finish(row, answer, at)
+    finish(row, answer, at)
     session.add(row)
     session.flush()
     return row
@@ -92,41 +91,6 @@ def claim(
     for row in found.rows:
         row.state = RUNNING
     return found
-
-
-def renew(
-    session: Session, owner: str, diagnosis_ids: Sequence[str], at: datetime, length: timedelta
-) -> None:
-    """Extend the leases of diagnoses that `owner` works on."""
-    LEASES.renew(session, owner, diagnosis_ids, at, length)
-
-
-def give_back(session: Session, owner: str, diagnosis_ids: Sequence[str]) -> None:
-    """Queue diagnoses again that `owner` does not finish; the attempt does not count."""
-    for row in LEASES.give_back(session, owner, diagnosis_ids):
-        row.state = QUEUED
-
-
-def complete(session: Session, owner: str, answer: DiagnosisAnswer, at: datetime) -> DiagnosisRow | None:
-    """Store the answer of a queued diagnosis; None if `owner` no longer has its lease."""
-    row = LEASES.held_one(session, owner, answer.diagnosis_id)
-    if row is not None:
-        _finish(row, answer, at)
-        session.flush()
-    return row
-
-
-def fail(session: Session, owner: str, diagnosis_id: str, problem: bytes, at: datetime) -> None:
-    """Give up a diagnosis, if `owner` has its lease."""
-    row = LEASES.held_one(session, owner, diagnosis_id)
-    if row is not None:
-        give_up(row, problem, at)
-
-
-def postpone(session: Session, owner: str, diagnosis_id: str, problem: bytes, until: datetime) -> None:
-    """Queue a diagnosis again whose attempt failed, if `owner` has its lease; it is free at `until`."""
-    for row in LEASES.postpone(session, owner, [diagnosis_id], until):
-        row.state, row.problem = QUEUED, problem
 
 
 def give_up(row: DiagnosisRow, problem: bytes, at: datetime) -> None:
@@ -231,7 +195,8 @@ def _row(
     )
 
 
-def _finish(row: DiagnosisRow, answer: DiagnosisAnswer, at: datetime) -> None:
+def finish(row: DiagnosisRow, answer: DiagnosisAnswer, at: datetime) -> None:
+    """Store an answer in its row."""
     row.state, row.finished_at, row.problem = DONE, at, None
     LEASES.end(row)
     row.failure_mode = answer.failure_mode

@@ -86,17 +86,21 @@ async def stored(
     state.shadow.answered(answer.diagnosis_id, answer.document, window.digest)
 
 
-async def _later(state: State, posted: Posted, hold: Hold | None) -> Response:
-    window = await state.pool.run(work.accept_window, posted.sent, deadline=posted.deadline)
+async def queued(
+    state: State, window: StoredWindow, asked_by: str | None, request_id: str, hold: Hold | None = None
+) -> str:
+    """Queue the diagnosis of a stored window; gives its id."""
+    most = state.settings.max_queued
     diagnosis_id = await run_in_threadpool(
-        state.journal.enqueue,
-        window,
-        asked_by=posted.asked_by,
-        request_id=posted.request_id,
-        most=state.settings.max_queued,
-        hold=hold,
+        state.journal.enqueue, window, asked_by=asked_by, request_id=request_id, most=most, hold=hold
     )
     state.dispatcher.wake()
+    return diagnosis_id
+
+
+async def _later(state: State, posted: Posted, hold: Hold | None) -> Response:
+    window = await state.pool.run(work.accept_window, posted.sent, deadline=posted.deadline)
+    diagnosis_id = await queued(state, window, posted.asked_by, posted.request_id, hold)
     if posted.preferences.wait_seconds:
         await state.dispatcher.wait_for(diagnosis_id, posted.deadline.left())
     response = await run_in_threadpool(answers.current, state, diagnosis_id, posted.accept)

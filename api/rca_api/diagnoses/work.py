@@ -50,7 +50,7 @@ class StoredWindow:
 
 
 @dataclass(frozen=True)
-class Blame:
+class BlamedNode:
     """A cause of a diagnosis on one of its nodes, or on none."""
 
     place: int
@@ -62,7 +62,7 @@ class Blame:
 
 
 @dataclass(frozen=True)
-class Facts:
+class MetricFacts:
     """Values of a diagnosis that metrics follow over time.
 
     Attributes
@@ -104,8 +104,8 @@ class DiagnosisAnswer:
     seconds_per_step: float | None
     model_sha256: str
     causes: tuple[str, ...]
-    blames: tuple[Blame, ...]
-    facts: Facts
+    blames: tuple[BlamedNode, ...]
+    facts: MetricFacts
 
 
 def diagnose(
@@ -358,7 +358,9 @@ def _answer(
         model_sha256=diagnosis.model.sha256,
         causes=tuple(cause.cause for cause in diagnosis.causes),
         blames=tuple(
-            Blame(place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step or 0.0)
+            BlamedNode(
+                place, cause.cause, node, cause.owner, cause.probability, cause.seconds_per_step or 0.0
+            )
             for place, cause in enumerate(diagnosis.causes, 1)
             for node in _nodes(cause, diagnosis)
         ),
@@ -366,9 +368,9 @@ def _answer(
     )
 
 
-def _facts(context: Context, diagnosis: Diagnosis) -> Facts:
+def _facts(context: Context, diagnosis: Diagnosis) -> MetricFacts:
     reason, quality = diagnosis.abstention_reason, diagnosis.quality
-    return Facts(
+    return MetricFacts(
         model=diagnosis.model,
         confidence=diagnosis.failure_mode_probability[diagnosis.failure_mode],
         abstention=None if reason is None else reason.code,

@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from rca.sources.labels import LabelledCause, WindowLabel
 from rca.window.causes import SLOW_CAUSES, SPECS, STOP_CAUSES, UNKNOWN, FailureMode, Pattern, StragglerType
 from rca_api.diagnoses.tables import DiagnosisRow
-from rca_api.shell.requests.parameters import Name
+from rca_api.shell.requests.parameters import GivenBody, Name
 from rca_api.shell.requests.problems import ProblemError
 
 _MAX_LIST_LENGTH = 100_000
 Step = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-class GivenCause(BaseModel):
+class GivenCause(GivenBody):
     """A true cause."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     cause: str = Field(description="Id from the cause catalogue.", json_schema_extra={"enum": list(SPECS)})
     ranks: list[Annotated[int, Field(ge=0, lt=2**31)]] = Field([], max_length=_MAX_LIST_LENGTH)
@@ -30,12 +28,10 @@ class GivenCause(BaseModel):
     severity: Annotated[float, Field(ge=0, le=1)] | None = None
 
 
-class GivenLabel(BaseModel):
+class GivenLabel(GivenBody):
     """The true label of a window, with the fields of ``label.json``."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
             "examples": [
                 {

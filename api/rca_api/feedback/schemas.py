@@ -13,7 +13,7 @@ from rca.window.names import one_line
 from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
-from rca_api.shell.requests.parameters import Line
+from rca_api.shell.requests.parameters import GivenBody, Line
 
 Verdict = Literal["confirmed", "corrected"]
 
@@ -31,12 +31,10 @@ Note = Annotated[
 ]
 
 
-class NewFeedback(BaseModel):
+class NewFeedback(GivenBody):
     """Feedback on a diagnosis."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
             "examples": [
                 {"verdict": "confirmed", "reported_by": "on-call", "note": "cable replaced, fast again"},

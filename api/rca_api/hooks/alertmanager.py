@@ -16,6 +16,7 @@ from rca.runbook.headline import headline
 from rca.runbook.phrases import plain
 from rca.window.memory import refuse_large
 from rca_api.diagnoses import repository
+from rca_api.diagnoses.service import queued
 from rca_api.diagnoses.stored import read_stored
 from rca_api.diagnoses.work import StoredWindow, store
 from rca_api.hooks.schemas import Alert, AlertAnswer, AlertGroup
@@ -133,13 +134,7 @@ async def _diagnosed(
     answer = AlertAnswer(fingerprints=job.fingerprints, state="failed", job_id=job.wanted.job)
     try:
         window = await state.pool.run(read_and_store, job.wanted, deadline, deadline=deadline)
-        diagnosis_id = await run_in_threadpool(
-            state.journal.enqueue,
-            window,
-            asked_by=asked_by,
-            request_id=request_id,
-            most=state.settings.max_queued,
-        )
+        diagnosis_id = await queued(state, window, asked_by, request_id)
     except (RcaError, ProblemError) as error:
         if isinstance(error, RcaError):
             detail, hint = error.message, error.hint
@@ -147,7 +142,6 @@ async def _diagnosed(
             detail, hint = error.detail, error.members.get("hint")
         _log.warning("the window of an alert cannot be read", job_id=job.wanted.job, reason=detail)
         return answer.model_copy(update={"detail": detail, "hint": hint})
-    state.dispatcher.wake()
     await state.dispatcher.wait_for(diagnosis_id, deadline.left())
     facts = await run_in_threadpool(_facts, state, diagnosis_id)
     return answer.model_copy(update={"diagnosis_id": diagnosis_id, **facts})

@@ -20,14 +20,14 @@ from rca_api.incidents.schemas import (
     read_event,
     read_incident,
 )
-from rca_api.incidents.state_machine import Event
+from rca_api.incidents.state_machine import Transition
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.webhooks import outbox
 from rca_api.webhooks.messages import body_for
 
-Announce = Callable[[Session, IncidentRow, Event, datetime], None]
+Announce = Callable[[Session, IncidentRow, Transition, datetime], None]
 
 
 class Announcer:
@@ -46,7 +46,7 @@ class Announcer:
         self._notify_suspected = notify_suspected
         self._public_url = public_url
 
-    def __call__(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
+    def __call__(self, session: Session, incident: IncidentRow, event: Transition, at: datetime) -> None:
         """Announce one event."""
         row = IncidentEventRow(
             incident_id=incident.id,
@@ -87,7 +87,7 @@ class Announcer:
         sqlalchemy_event.listen(session, "after_commit", lambda _: counter.inc(), once=True)
 
     def _body(
-        self, session: Session, form: str, incident: IncidentRow, event: Event, row: IncidentEventRow
+        self, session: Session, form: str, incident: IncidentRow, event: Transition, row: IncidentEventRow
     ) -> bytes:
         """The message about an event; read only if a webhook wants it."""
         nodes = repository.nodes_of(session, [incident.id])[incident.id]

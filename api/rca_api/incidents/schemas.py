@@ -12,7 +12,7 @@ from rca.runbook.phrases import plain
 from rca.runbook.summary import Summary
 from rca.window.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
-from rca_api.incidents.state_machine import Kind, Reason, Verdict
+from rca_api.incidents.state_machine import EventKind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 
 State = Literal["open", "resolved"]
@@ -101,7 +101,7 @@ class Incident(BaseModel):
 class IncidentEvent(BaseModel):
     """An event of an incident, as announced."""
 
-    kind: Kind
+    kind: EventKind
     at: datetime = Field(description="When the service announced it.")
     window_end: datetime = Field(
         description="End of the window that caused the event, on the clock of the job."

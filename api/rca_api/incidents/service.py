@@ -13,12 +13,12 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import observe, repository
 from rca_api.incidents.announce import Announce
 from rca_api.incidents.state_machine import (
-    Event,
     Hysteresis,
     NoIncident,
     OpenIncident,
     State,
     Subject,
+    Transition,
     ended_by_silence,
     replay,
 )
@@ -112,7 +112,9 @@ class IncidentTracker:
             return
         at = self._clock()
         subject = _open_state(incident, incident.ended).subject
-        self._apply(session, incident, Event("resolved", subject, incident.ended, None, reason="deleted"), at)
+        self._apply(
+            session, incident, Transition("resolved", subject, incident.ended, None, reason="deleted"), at
+        )
         # The same window may be posted again.
         _restart_order(session.get_one(FollowedJobRow, incident.job_id), at)
 
@@ -152,7 +154,7 @@ class IncidentTracker:
         if incident.open_job_id is None or not incident.suspected:
             return
         found, previous = _subject(seen), _subject(incident)
-        event = Event("confirmed", found, seen.window_end, seen.diagnosis_id, previous)
+        event = Transition("confirmed", found, seen.window_end, seen.diagnosis_id, previous)
         self._apply(session, incident, event, at)
 
     @staticmethod
@@ -184,7 +186,7 @@ class IncidentTracker:
         incident: IncidentRow | None,
         rows: list[ObservationRow],
         row: ObservationRow,
-        event: Event,
+        event: Transition,
         at: datetime,
     ) -> IncidentRow:
         """Write one event; gives its incident."""
@@ -208,7 +210,7 @@ class IncidentTracker:
         self._apply(session, incident, event, at)
         return incident
 
-    def _apply(self, session: Session, incident: IncidentRow, event: Event, at: datetime) -> None:
+    def _apply(self, session: Session, incident: IncidentRow, event: Transition, at: datetime) -> None:
         _name(incident, event.subject)
         if event.kind == "resolved":
             incident.open_job_id, incident.resolved_at, incident.resolution = None, at, event.reason
@@ -261,7 +263,9 @@ def _restart_order(job: FollowedJobRow, at: datetime) -> None:
     job.since = at
 
 
-def _opened(session: Session, job_id: str, row: ObservationRow, event: Event, at: datetime) -> IncidentRow:
+def _opened(
+    session: Session, job_id: str, row: ObservationRow, event: Transition, at: datetime
+) -> IncidentRow:
     incident = IncidentRow(
         id=new_id(),
         job_id=job_id,

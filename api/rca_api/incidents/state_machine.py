@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Verdict = Literal["healthy", "sick", "suspect", "unsure"]
-Kind = Literal[
+EventKind = Literal[
     "opened",
     "suspected",
     "confirmed",
@@ -169,7 +169,7 @@ State = OpenIncident | NoIncident
 
 
 @dataclass(frozen=True)
-class Event:
+class Transition:
     """An announced event.
 
     Attributes
@@ -184,7 +184,7 @@ class Event:
         Whether no window was certain of a cause yet.
     """
 
-    kind: Kind
+    kind: EventKind
     subject: Subject
     window_end: float
     diagnosis_id: str | None
@@ -196,13 +196,13 @@ class Event:
 
 def next_state(
     state: State, observation: Observation, settings: Hysteresis
-) -> tuple[State, tuple[Event, ...]]:
+) -> tuple[State, tuple[Transition, ...]]:
     """Process one window, which must be newer than those before.
 
     Returns
     -------
     state : OpenIncident or NoIncident
-    events : tuple of Event
+    events : tuple of Transition
         At most two: the resolution of a silent incident, and the opening of the next one.
     """
     if isinstance(state, NoIncident):
@@ -220,14 +220,14 @@ def next_state(
     return state, ()
 
 
-def ended_by_silence(incident: OpenIncident) -> Event:
+def ended_by_silence(incident: OpenIncident) -> Transition:
     """The event that resolves a silent incident."""
-    return Event("resolved", incident.subject, incident.last_end, None, reason="silence")
+    return Transition("resolved", incident.subject, incident.last_end, None, reason="silence")
 
 
 def replay(
     state: State, observations: Iterable[Observation], settings: Hysteresis
-) -> Iterator[tuple[Observation, State, tuple[Event, ...]]]:
+) -> Iterator[tuple[Observation, State, tuple[Transition, ...]]]:
     """Process several windows in their order; gives the state after each, and its events."""
     for each in sorted(observations, key=lambda found: found.order):
         state, events = next_state(state, each, settings)
@@ -236,7 +236,7 @@ def replay(
 
 def _without_incident(
     state: NoIncident, observation: Observation, settings: Hysteresis
-) -> tuple[State, tuple[Event, ...]]:
+) -> tuple[State, tuple[Transition, ...]]:
     if observation.verdict == "unsure":
         return state, ()
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
@@ -263,7 +263,7 @@ def _without_incident(
 
 def _after_suspect(
     state: NoIncident, observation: Observation, faulty: list[Observation], settings: Hysteresis
-) -> tuple[State, tuple[Event, ...]]:
+) -> tuple[State, tuple[Transition, ...]]:
     """Open an incident when enough windows are faulty or suspects; a single suspect never opens one.
 
     Suspects alone reopen the incident before, with the subject that it had.
@@ -278,14 +278,14 @@ def _after_suspect(
         again = OpenIncident(subject, end, reopened=reopened, changes=changes, suspected=suspected)
         # A suspect's own diagnosis does not name the cause of a confirmed incident.
         found = observation.diagnosis_id if suspected else None
-        event = Event("reopened", subject, end, found, subject, first=first, suspected=suspected)
+        event = Transition("reopened", subject, end, found, subject, first=first, suspected=suspected)
         return again, (event,)
     named_subject = (named or observation).subject
     if named_subject is None:
         return state, ()
-    kind: Kind = "suspected" if named is None else "opened"
+    kind: EventKind = "suspected" if named is None else "opened"
     found = (named or observation).diagnosis_id
-    event = Event(kind, named_subject, end, found, first=first, suspected=named is None)
+    event = Transition(kind, named_subject, end, found, first=first, suspected=named is None)
     return OpenIncident(named_subject, end, suspected=named is None), (event,)
 
 
@@ -295,7 +295,7 @@ def _is_relapse(before: OpenIncident, observation: Observation, settings: Hyster
 
 def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
-) -> tuple[State, tuple[Event, ...]]:
+) -> tuple[State, tuple[Transition, ...]]:
     streak = incident.healthy_streak + 1
     if streak < _doubled(settings.healthy_windows, incident.reopened, _MAX_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
@@ -304,7 +304,7 @@ def _after_healthy(
 
 def _after_faulty(
     incident: OpenIncident, observation: Observation, found: Subject, settings: Hysteresis
-) -> tuple[OpenIncident, tuple[Event, ...]]:
+) -> tuple[OpenIncident, tuple[Transition, ...]]:
     incident = replace(incident, healthy_streak=0)
     subject = incident.subject
     if incident.suspected:
@@ -317,7 +317,7 @@ def _after_faulty(
     streak = incident.candidate_streak + 1 if goes_on else 1
     needed = _doubled(settings.changed_windows, incident.changes, _MAX_CHANGED)
     if streak >= needed:
-        kind: Kind = "place_changed" if found.is_same_fault(subject) else "cause_changed"
+        kind: EventKind = "place_changed" if found.is_same_fault(subject) else "cause_changed"
         return _changed(incident, found), (_event(kind, found, observation, previous=subject),)
     others = (*incident.others, found)
     if not incident.uncertain and len(others) >= max(settings.uncertain_windows, needed):
@@ -338,12 +338,12 @@ def _doubled(windows: int, times: int, most: int) -> int:
 
 
 def _event(
-    kind: Kind,
+    kind: EventKind,
     subject: Subject,
     observation: Observation,
     *,
     previous: Subject | None = None,
     reason: Reason | None = None,
     first: tuple[float, float] | None = None,
-) -> Event:
-    return Event(kind, subject, observation.end, observation.diagnosis_id, previous, reason, first)
+) -> Transition:
+    return Transition(kind, subject, observation.end, observation.diagnosis_id, previous, reason, first)

@@ -33,16 +33,16 @@ class Sweeper:
         database: Database,
         tracker: IncidentTracker,
         silence_seconds: float,
+        listening: Listening,
         *,
         every_seconds: float = 60.0,
-        listening: Listening | None = None,
         clock: Callable[[], datetime] = now,
     ) -> None:
         self._database = database
         self._tracker = tracker
         self._silence = timedelta(seconds=silence_seconds)
         self._every_seconds = every_seconds
-        self._listening = listening or Listening()
+        self._listening = listening
         self._clock = clock
 
     async def run(self) -> None:

@@ -76,7 +76,7 @@ class IncidentEventRow(Base):
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     incident_id: Mapped[str] = mapped_column(ForeignKey("incidents.id", ondelete="CASCADE"), index=True)
-    #: One of `incidents.state_machine.Kind`.
+    #: One of `incidents.state_machine.EventKind`.
     kind: Mapped[str] = mapped_column(String(16))
     at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: End of the window that caused the event, Unix seconds.

@@ -30,7 +30,7 @@ from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.work import Fragment
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.store.upsert import insert_if_absent
-from rca_api.shell.store.waits import is_waiting
+from rca_api.shell.store.waits import is_recent
 
 #: Segments that are read at once.
 MAX_SEGMENTS = 5000
@@ -122,12 +122,12 @@ def due(
     the one with the newest rows, then the one that has waited longest for a look. So new jobs of a caller at
     most double the wait of its others: with `k` jobs ahead by wait, a job is among the next `2 k + 2` ones.
     """
-    resting = is_waiting(StreamedJobRow.looked_at, at - every, every)
+    resting = is_recent(StreamedJobRow.looked_at, at, every)
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     wanted: list[ColumnElement[bool]] = [StreamedJobRow.pending.is_(True)]
     if silence is not None:
         quiet = and_(
-            not_(is_waiting(StreamedJobRow.updated_at, at - silence, silence)),
+            not_(is_recent(StreamedJobRow.updated_at, at, silence)),
             StreamedJobRow.ended_at.is_(None),
             StreamedJobRow.silent.is_(False),
             StreamedJobRow.last_step.is_not(None),

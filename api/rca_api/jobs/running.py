@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.shell.requests.problems import ProblemError
-from rca_api.shell.store.waits import is_waiting
+from rca_api.shell.store.waits import is_recent
 
 #: A job that was not ended runs until so long after its last telemetry.
 RUNNING = timedelta(hours=1)
@@ -20,7 +20,7 @@ _MAX_WAIT_SECONDS = 60
 
 def is_running(job: StreamedJobRow, at: datetime) -> bool:
     """Whether a job has not ended, and its last telemetry is not older than `RUNNING`."""
-    return job.ended_at is None and is_waiting(job.updated_at, at - RUNNING, RUNNING)
+    return job.ended_at is None and is_recent(job.updated_at, at, RUNNING)
 
 
 def refuse_beyond(most: int, session: Session, job_id: str, caller: str | None, at: datetime) -> None:
@@ -40,7 +40,7 @@ def refuse_beyond(most: int, session: Session, job_id: str, caller: str | None, 
     job = session.get(row, job_id)
     if job is not None and (is_running(job, at) or (job.pending and job.begun_by == caller)):
         return
-    runs = and_(row.ended_at.is_(None), is_waiting(row.updated_at, since, RUNNING))
+    runs = and_(row.ended_at.is_(None), is_recent(row.updated_at, at, RUNNING))
     n_running, oldest = session.execute(
         select(func.count(), func.min(row.updated_at)).where(row.begun_by == caller, or_(row.pending, runs))
     ).one()

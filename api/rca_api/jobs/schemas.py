@@ -38,18 +38,9 @@ class StreamedJob(BaseModel):
     @classmethod
     def of(cls, row: StreamedJobRow) -> StreamedJob:
         """Read a row."""
-        return cls(
-            job_id=row.job_id,
-            world_size=row.world_size,
-            created_at=row.created_at,
-            updated_at=row.updated_at,
-            ended_at=row.ended_at,
-            last_step=row.last_step,
-            step_seconds=row.usual_seconds,
-            changed_step=row.changed_step,
-            remarks=(row.remarks or "").splitlines(),
-            diagnosis_id=row.diagnosis_id,
-        )
+        held = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
+        shown = {"step_seconds": row.usual_seconds, "remarks": (row.remarks or "").splitlines()}
+        return cls.model_validate(held | shown)
 
 
 class StreamedJobPage(BaseModel):

@@ -28,14 +28,14 @@ from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Journal
 from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.jobs.work import Fragment, Look, Wanted
+from rca_api.jobs.work import Fragment, Look, WantedLook
 from rca_api.shell.listening import Listening
 from rca_api.shell.processes.pool import ComputePool, NeverBegun
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import is_waiting
+from rca_api.shell.store.waits import is_recent
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0
@@ -70,7 +70,7 @@ class _Claimed:
     job_id: str
     begun_by: str | None
     updated_at: datetime
-    wanted: Wanted
+    wanted: WantedLook
 
 
 class Watcher:
@@ -91,7 +91,7 @@ class Watcher:
         journal: Journal,
         dispatcher: Dispatcher,
         settings: Settings,
-        listening: Listening | None = None,
+        listening: Listening,
         clock: Callable[[], datetime] = now,
     ) -> None:
         self._database = database
@@ -102,7 +102,7 @@ class Watcher:
         self._silence = timedelta(seconds=settings.job_silence_seconds)
         self._deadline_seconds = settings.deadline_seconds
         self._max_queued = settings.max_queued
-        self._listening = listening or Listening()
+        self._listening = listening
         self._clock = clock
         #: Failed looks in a row by job.
         self._failures: dict[str, int] = {}
@@ -200,7 +200,7 @@ class Watcher:
         at = self._clock()
         longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
         silence = timedelta(seconds=longest)
-        heard = is_waiting(job.updated_at, at - silence, silence) or self._listening.seconds() < longest
+        heard = is_recent(job.updated_at, at, silence) or self._listening.seconds() < longest
         is_silent = not (heard or job.silent) and job.ended_at is None
         if not (job.pending or is_silent):
             return None
@@ -210,7 +210,7 @@ class Watcher:
             if not repository.newest_segments(session, job.job_id):
                 session.get_one(StreamedJobRow, job.job_id).pending = False
                 return None
-        wanted = Wanted(
+        wanted = WantedLook(
             changed_step=job.changed_step,
             next_step=job.next_step,
             first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
@@ -261,7 +261,7 @@ class Watcher:
             repository.replace_segments(session, claimed.job_id, replaced, merged, self._clock())
 
 
-def followed(found: Look, wanted: Wanted, *, queued: bool) -> tuple[int | None, int | None]:
+def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | None, int | None]:
     """First step of the change that is followed now, and the step from which it is diagnosed again."""
     if found.change is None or found.last_step is None:
         return None, None

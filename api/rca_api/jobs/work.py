@@ -84,7 +84,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedLook:
     """Which window of a look is to be diagnosed.
 
     Attributes
@@ -148,7 +148,7 @@ def cut(
     return b"".join(bytes(piece) for piece in CanonicalPieces(window)), missing
 
 
-def look(context: Context, digests: Sequence[str], wanted: Wanted) -> Look:
+def look(context: Context, digests: Sequence[str], wanted: WantedLook) -> Look:
     """Look for a change of the step time, and cut the window that is to be diagnosed.
 
     Steps that some ranks have not sent yet are left out. The window has as many of the newest steps as a
@@ -185,7 +185,7 @@ def first_step(change: StepTimeChange | None, last_step: int) -> int:
     return last_step - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
 
 
-def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> bool:
+def is_due(change: StepTimeChange | None, last_step: int, wanted: WantedLook) -> bool:
     """Whether a diagnosis is due: the first one, at a new change, or again while a change lasts."""
     if wanted.first_step is not None and last_step >= wanted.first_step:
         return True
@@ -197,7 +197,7 @@ def is_due(change: StepTimeChange | None, last_step: int, wanted: Wanted) -> boo
     return last_step >= wanted.next_step
 
 
-def _over(context: Context, newest: NewestSteps, last: int, wanted: Wanted) -> StoredWindow | None:
+def _over(context: Context, newest: NewestSteps, last: int, wanted: WantedLook) -> StoredWindow | None:
     """The last steps of a job that is silent, up to now, or that was ended with a failure.
 
     Parameters
@@ -242,7 +242,7 @@ def _cut(context: Context, newest: NewestSteps, first: int, last: int, until: fl
     return replace(window, job=window.job.model_copy(update=changes))
 
 
-def _without_steps(context: Context, digests: Sequence[str], wanted: Wanted) -> StoredWindow | None:
+def _without_steps(context: Context, digests: Sequence[str], wanted: WantedLook) -> StoredWindow | None:
     """The window of a job without steps that is silent, up to now, or that was ended with a failure."""
     if wanted.silent_until is None and not wanted.ended:
         return None

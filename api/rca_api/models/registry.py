@@ -6,16 +6,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rca.errors import SourceError
 from rca_api.models import registry_process
-from rca_api.shell.processes.child_process import ChildEnded, ChildProcess
+from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Reply
 
 #: A child that is not ready by then is replaced. Importing MLflow from a cold disk takes minutes.
 _REGISTRY_START_SECONDS = 600.0
 #: A child that gets no call for so long is ended; the next call starts another.
 _IDLE_SECONDS = 300.0
+Result = TypeVar("Result")
 
 
 class RegistryAway(SourceError):
@@ -58,23 +59,19 @@ class RegistryClient:
 
     def versions(self) -> list[dict[str, Any]]:
         """Every version, the newest first."""
-        found: list[dict[str, Any]] = self._call(registry_process.versions)
-        return found
+        return self._call(registry_process.versions)
 
     def version(self, name: str) -> dict[str, Any] | None:
         """One version by number or alias."""
-        found: dict[str, Any] | None = self._call(registry_process.version, name)
-        return found
+        return self._call(registry_process.version, name)
 
     def card(self, name: str) -> str | None:
         """The model card of a version; None if there is no such version."""
-        found: str | None = self._call(registry_process.card, name)
-        return found
+        return self._call(registry_process.card, name)
 
     def aliases(self) -> dict[str, dict[str, Any]]:
         """Version and digest behind each alias."""
-        found: dict[str, dict[str, Any]] = self._call(registry_process.aliases)
-        return found
+        return self._call(registry_process.aliases)
 
     def fetch(self, number: int, output: Path) -> None:
         """Copy a version's bundle to a folder."""
@@ -82,18 +79,15 @@ class RegistryClient:
 
     def promote(self, name: str, by: str, force: str | None) -> dict[str, Any]:
         """Promote by the kept verdict."""
-        found: dict[str, Any] = self._call(registry_process.promote, name, by, force)
-        return found
+        return self._call(registry_process.promote, name, by, force)
 
     def rollback(self, reason: str, expected: int) -> dict[str, Any]:
         """Move the champion back, if it still is the expected one."""
-        found: dict[str, Any] = self._call(registry_process.rollback, reason, expected)
-        return found
+        return self._call(registry_process.rollback, reason, expected)
 
     def retry(self, name: str) -> dict[str, Any]:
         """Have every replica that follows the registry try a version again."""
-        found: dict[str, Any] = self._call(registry_process.retry, name)
-        return found
+        return self._call(registry_process.retry, name)
 
     def rest(self) -> None:
         """End a child that has been idle for long."""
@@ -109,14 +103,20 @@ class RegistryClient:
         if child is not None:
             child.end()
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, function: Callable[..., Result], *arguments: Any) -> Result:
         deadline = self._clock() + self._timeout
         if not self._turn.acquire(timeout=self._timeout):
             raise RegistryAway("the registry is busy with other calls")
         try:
             self._last_call = self._clock()
-            child = self._ready_child(deadline)
-            return self._result(child, self._left(deadline), function, arguments)
+            child, timeout = self._ready_child(deadline), self._left(deadline)
+            try:
+                reply = child.call(function, *arguments, timeout=timeout)
+            except TimeoutError:
+                self._end()
+                raise RegistryAway(f"the registry did not answer within {timeout:.0f} s") from None
+            found: Result = _result(reply)
+            return found
         except ChildEnded:
             self._end()
             raise RegistryAway("the process that talks to the registry died") from None
@@ -138,24 +138,18 @@ class RegistryClient:
             raise RegistryAway("the process that talks to the registry is still starting") from None
         return self._child
 
-    def _result(
-        self, child: ChildProcess, timeout: float, function: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> Any:
-        try:
-            reply = child.call(function, *arguments, timeout=timeout)
-        except TimeoutError:
-            self._end()
-            raise RegistryAway(f"the registry did not answer within {timeout:.0f} s") from None
-        if reply.crash is not None:
-            # Its text stays in the log: it may hold the registry's password.
-            raise RegistryAway(f"unexpected {reply.crash.kind}")
-        if reply.error is None:
-            return reply.value
-        if reply.error.code == SourceError.code:
-            raise RegistryAway(reply.error.message, hint=reply.error.hint)
-        raise reply.error
-
     def _end(self) -> None:
         if self._child is not None:
             self._child.end()
             self._child = None
+
+
+def _result(reply: Reply) -> Any:
+    if reply.crash is not None:
+        # Its text stays in the log: it may hold the registry's password.
+        raise RegistryAway(f"unexpected {reply.crash.kind}")
+    if reply.error is None:
+        return reply.value
+    if reply.error.code == SourceError.code:
+        raise RegistryAway(reply.error.message, hint=reply.error.hint)
+    raise reply.error

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca.window.causes import FailureMode
 from rca.window.names import Line
+from rca_api.shell.requests.parameters import GivenBody
 
 Reason = Annotated[Line, Field(min_length=3, max_length=500, examples=["blames healthy nodes"])]
 Sha256 = Annotated[str, Field(description="SHA-256 of the bundle's manifest.")]
@@ -75,10 +76,8 @@ class Models(BaseModel):
     items: list[RegisteredModel]
 
 
-class PromotionRequest(BaseModel):
+class PromotionRequest(GivenBody):
     """How to promote."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     force: Reason | None = Field(
         None, description="Promote without passing the gate, for this reason. The reason is stored."
@@ -88,10 +87,10 @@ class PromotionRequest(BaseModel):
     )
 
 
-class RollbackRequest(BaseModel):
+class RollbackRequest(GivenBody):
     """What to roll back from, and why."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     from_version: int = Field(
         alias="from",

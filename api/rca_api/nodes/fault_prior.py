@@ -51,7 +51,7 @@ _SHARES = (1 - _DRAWN) ** 3 / np.sum((1 - _DRAWN) ** 3)
 
 
 @dataclass(frozen=True)
-class Blame:
+class JobBlame:
     """One or several windows of a job that blame a node with the same probability.
 
     Attributes
@@ -68,12 +68,12 @@ class Blame:
     probability: float
 
 
-def lemon_probability(blames: Sequence[Blame], n_jobs: int, prior: float) -> float:
+def lemon_probability(blames: Sequence[JobBlame], n_jobs: int, prior: float) -> float:
     """Probability that a node is a lemon.
 
     Parameters
     ----------
-    blames : sequence of Blame
+    blames : sequence of JobBlame
         All blames of the node.
     n_jobs : int
         Jobs with a verdict about it, including those without a blame.
@@ -114,12 +114,12 @@ def fault_odds(lemon: float, prior: float) -> float:
     return known / unknown
 
 
-def blaming_jobs(blames: Iterable[Blame]) -> set[str]:
+def blaming_jobs(blames: Iterable[JobBlame]) -> set[str]:
     """Jobs that blame the node with a probability of at least 0.01 after rounding."""
     return {blame.job for blame in blames if _level(blame) > 0}
 
 
-def independent_blames(blames: Sequence[Blame]) -> list[float]:
+def independent_blames(blames: Sequence[JobBlame]) -> list[float]:
     """Probabilities of the independent blames of a node, highest first.
 
     The i-th is the highest probability with which at least i jobs, any two of them apart, blamed the node.
@@ -131,13 +131,13 @@ def independent_blames(blames: Sequence[Blame]) -> list[float]:
     return found
 
 
-def _level(blame: Blame) -> float:
+def _level(blame: JobBlame) -> float:
     # Rounded, to bound the number of levels. A blame below ORDINARY is 0, because it would lower the
     # probability.
     return round(blame.probability, 2)
 
 
-def _by_job(blames: Iterable[Blame]) -> list[tuple[float, float]]:
+def _by_job(blames: Iterable[JobBlame]) -> list[tuple[float, float]]:
     """First end and last start of each job, sorted by the first end."""
     spans: dict[str, tuple[float, float]] = {}
     for each in blames:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes.corrections import NodeCorrection, corrections
-from rca_api.nodes.fault_prior import WEIGHTS, Blame
+from rca_api.nodes.fault_prior import WEIGHTS, JobBlame
 from rca_api.shell.store.base import Base, UtcDateTime
 from rca_api.shell.store.upsert import insert_of
 
@@ -43,7 +43,7 @@ class NodeRecord:
 
     node: str
     jobs: int
-    blames: list[Blame] = field(default_factory=list)
+    blames: list[JobBlame] = field(default_factory=list)
     highest_seconds_per_step: float = 0.0
 
 
@@ -118,7 +118,7 @@ def records(
         _blames(since, nodes, exclude_job).where(BlameRow.diagnosis_id.not_in(spoken))
     ):
         if node in found:
-            found[node].blames.append(Blame(job, end, start, probability))
+            found[node].blames.append(JobBlame(job, end, start, probability))
             found[node].highest_seconds_per_step = max(found[node].highest_seconds_per_step, seconds)
     _correct(session, found, words, None if nodes is None else set(nodes))
     return list(found.values())
@@ -193,7 +193,7 @@ def _correct(
             record = found.setdefault(node, NodeRecord(node, 0))
             record.jobs += (node, word.job_id) not in jobs
             jobs.add((node, word.job_id))
-            record.blames.append(Blame(word.job_id, word.end, word.start, word.blamed[node]))
+            record.blames.append(JobBlame(word.job_id, word.end, word.start, word.blamed[node]))
 
 
 def history(node: str) -> Select[BlameRow]:

@@ -69,6 +69,26 @@ Besides the answers of an operation there are these:
   is malformed, late or too large.
 """
 
+#: In the order of the OpenAPI document.
+_RESOURCES = (
+    diagnosis_endpoints,
+    window_endpoints,
+    job_endpoints,
+    data_shard_endpoints,
+    plan_endpoints,
+    runbook_endpoints,
+    feedback_endpoints,
+    incident_endpoints,
+    action_endpoints,
+    node_endpoints,
+    hook_endpoints,
+    webhook_endpoints,
+    what_if_endpoints,
+    training_run_endpoints,
+    model_endpoints,
+    health,
+)
+
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Build the service.
@@ -118,23 +138,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(SecurityHeaders)
     # The last one added is the outermost.
     app.add_middleware(DrainBody, at_most=int(settings.max_body_bytes))
-    app.include_router(diagnosis_endpoints.router)
-    app.include_router(window_endpoints.router)
-    app.include_router(job_endpoints.router)
-    app.include_router(data_shard_endpoints.router)
-    app.include_router(plan_endpoints.router)
-    app.include_router(runbook_endpoints.router)
-    app.include_router(feedback_endpoints.router)
-    app.include_router(incident_endpoints.router)
-    app.include_router(action_endpoints.router)
-    app.include_router(node_endpoints.router)
-    app.include_router(hook_endpoints.router)
-    app.include_router(webhook_endpoints.router)
+    for each in _RESOURCES:
+        app.include_router(each.router)
     webhook_endpoints.document_messages(app)
-    app.include_router(what_if_endpoints.router)
-    app.include_router(training_run_endpoints.router)
-    app.include_router(model_endpoints.router)
-    app.include_router(health.router)
     viewer.install(app)
     ui_endpoints.install(app)
     # FastAPI's documented way to replace its OpenAPI document.

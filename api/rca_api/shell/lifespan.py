@@ -116,7 +116,7 @@ def tidying(state: State) -> tuple[Work, ...]:
         "bodies of ended processes": state.spool.clean,
         "statistics of indexes": state.database.analyze,
     }
-    pause, listening = state.settings.retention_interval_seconds, Listening()
+    pause, listening = state.settings.retention_interval_seconds, state.listening
     return tuple(partial(repeated, what, work, pause, listening) for what, work in works.items())
 
 

@@ -33,6 +33,7 @@ from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
 from rca_api.nodes.service import Exposures
+from rca_api.shell.listening import Listening
 from rca_api.shell.observability.gauges import LiveGauges
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.body import Spool
@@ -79,6 +80,7 @@ class State:
     keys: Keys
     dispatcher: Dispatcher
     watcher: Watcher
+    listening: Listening
     retention: Retention
     old_rows: OldRows
     webhook_policy: Policy
@@ -124,6 +126,7 @@ class State:
             settings.shadow_share, settings.deadline_seconds, models, memory, pool, database, metrics
         )
         metrics.registry.register(LiveGauges(pool, models, admission, database))
+        listening = Listening()
         dispatcher = Dispatcher(journal, pool, models, memory, settings, shadow.answered)
         return cls(
             settings=settings,
@@ -148,13 +151,14 @@ class State:
                 held=timedelta(seconds=settings.deadline_seconds + settings.lease_seconds),
             ),
             dispatcher=dispatcher,
-            watcher=Watcher(database, pool, journal, dispatcher, settings),
+            watcher=Watcher(database, pool, journal, dispatcher, settings, listening),
+            listening=listening,
             old_rows=OldRows(database, Ages.of(settings)),
             retention=Retention(database, windows, settings, (has_feedback(), has_segment())),
             webhook_policy=policy,
             webhook_dispatcher=_webhook_dispatcher(settings, database, metrics, policy),
             incidents=incidents,
-            sweeper=Sweeper(database, incidents, settings.incident_silence_seconds),
+            sweeper=Sweeper(database, incidents, settings.incident_silence_seconds, listening),
             on_diagnosed=on_diagnosed,
             registry=registry,
             trial=trial,

@@ -23,7 +23,7 @@ _PROGRESS_SECONDS = 0.2
 _log = logging.getLogger("rca_api.training")
 
 
-class Reporter:
+class ProgressSender:
     """Sends progress to the worker, a few times a second at most."""
 
     def __init__(self, parent: Parent) -> None:
@@ -54,7 +54,7 @@ def train(parent: Parent, task: Task) -> dict[str, Any]:
     from rca_api.training_runs.work import work
 
     try:
-        return work(task, Reporter(parent))
+        return work(task, ProgressSender(parent))
     except RcaError:
         _log.exception("the run failed")
         raise

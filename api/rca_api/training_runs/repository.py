@@ -40,7 +40,7 @@ class ActiveRun(Exception):
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is; `total` is 0 if its phase has no amount."""
 
     phase: str
@@ -118,12 +118,12 @@ def claim(session: Session, worker: str, now: datetime, terms: Terms) -> Trainin
         row.state = "running"
         row.started_at = row.started_at or now
         row.heartbeat_at = now
-        _set_progress(row, Progress("starting"))
+        _set_progress(row, RunProgress("starting"))
     return next(iter(found.rows), None)
 
 
 def heartbeat(
-    session: Session, run_id: str, worker: str, now: datetime, terms: Terms, progress: Progress
+    session: Session, run_id: str, worker: str, now: datetime, terms: Terms, progress: RunProgress
 ) -> Instruction:
     """Renew the lease of a worker and store how far its run is; returns what the worker has to do."""
     renewed = LEASES.renew(session, worker, [run_id], now, terms.lease)
@@ -157,7 +157,7 @@ def give_back(session: Session, run_id: str, worker: str, *, counted: bool) -> b
     """Free a run for another worker; unless `counted`, this attempt does not count."""
     given_back = LEASES.give_back(session, worker, [run_id], counted=counted)
     for row in given_back:
-        _set_progress(row, Progress("waiting for a worker"))
+        _set_progress(row, RunProgress("waiting for a worker"))
     return bool(given_back)
 
 
@@ -191,7 +191,7 @@ def _end_cancelled(session: Session, now: datetime, lease: timedelta = LEASE) ->
         session.flush()
 
 
-def _set_progress(row: TrainingRunRow, progress: Progress) -> None:
+def _set_progress(row: TrainingRunRow, progress: RunProgress) -> None:
     row.phase, row.completed, row.total = progress.phase[:128], progress.completed, progress.total
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.models.schemas import GateVerdict, Score, Sha256
+from rca_api.shell.requests.parameters import GivenBody
 
 #: The defaults of `rca train`, copied because importing it is slow; a test keeps them equal.
 DEFAULT_WINDOWS, DEFAULT_SEED = 96_000, 20_261_121
@@ -15,12 +16,10 @@ CollectionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}
 RunState = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
-class TrainingOrder(BaseModel):
+class TrainingOrder(GivenBody):
     """What a run trains on."""
 
     model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
         json_schema_extra={
             "examples": [{"windows": 96000, "collections": ["my-incidents"], "include_feedback": True}]
         },

@@ -11,15 +11,16 @@ from typing import Any, Literal
 
 import structlog
 
+from rca.errors import RcaError
 from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Reply
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
 from rca_api.training_runs.child import train
-from rca_api.training_runs.repository import Progress, Terms
+from rca_api.training_runs.repository import RunProgress, Terms
 from rca_api.training_runs.task import Task
 
-Outcome = Literal["succeeded", "failed", "cancelled", "released", "lost"]
+RunEnd = Literal["succeeded", "failed", "cancelled", "released", "lost"]
 LOG = "log.txt"
 _log = structlog.stdlib.get_logger("rca_api.training")
 
@@ -79,7 +80,7 @@ class Supervisor:
         self._clock = clock
         self._alive = alive
 
-    def run(self, task: Task) -> Outcome:
+    def run(self, task: Task) -> RunEnd:
         """Start the child, follow it to its end, write down what came of it.
 
         Returns
@@ -94,24 +95,24 @@ class Supervisor:
         finally:
             child.end()
 
-    def _follow(self, run_id: str, child: ChildProcess) -> Outcome:
+    def _follow(self, run_id: str, child: ChildProcess) -> RunEnd:
         watched = _Watched()
         while True:
             self._alive()
             if self._stopping.is_set():
-                self._release(run_id, counted=False)
-                return "released"
+                return self._release(run_id, counted=False)
             try:
                 message = child.receive(self._pace.heartbeat_seconds)
             except TimeoutError:
                 message = {}
             except ChildEnded as error:
                 _log.error("the training process died", run=run_id, reason=str(error))
-                self._release(run_id, counted=True)
-                return "released"
+                return self._release(run_id, counted=True)
             if isinstance(message, Reply):
                 # First, because a run whose version is registered must not end as cancelled.
-                return self._finish(run_id, message)
+                problem = _problem(message)
+                state: Literal["succeeded", "failed"] = "succeeded" if problem is None else "failed"
+                return self._finish(run_id, state, result=message.value, problem=problem)
             watched.note(message)
             instruction = self._beat(run_id, watched)
             if instruction == "lost":
@@ -119,7 +120,7 @@ class Supervisor:
                 return "lost"
             if instruction == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
                 child.end()
-                return self._finish(run_id, None)
+                return self._finish(run_id, "cancelled")
             if watched.wants_to_write and instruction == "go on":
                 watched.begins_to_write()
                 child.send({"go": True})
@@ -143,44 +144,47 @@ class Supervisor:
             _log.warning("no heartbeat", run=run_id, reason=error.message)
             return None
 
-    def _finish(self, run_id: str, reply: Reply | None) -> Outcome:
-        """Store the end of a run, which is cancelled if it has no reply."""
-        state: Literal["succeeded", "failed", "cancelled"] = "cancelled"
-        problem = None if reply is None else _problem(reply)
-        if reply is not None:
-            state = "succeeded" if problem is None else "failed"
-        result = None if reply is None else reply.value
+    def refuse(self, run_id: str, error: Exception) -> RunEnd:
+        """Fail a run that cannot be started; give it back if only the database was away."""
+        if isinstance(error, StoreError):
+            return self._release(run_id, counted=True)
+        detail = error.message if isinstance(error, RcaError) else "The worker cannot write its files."
+        problem = {"code": getattr(error, "code", "internal-error"), "detail": detail}
+        return self._finish(run_id, "failed", problem=problem)
+
+    def _finish(
+        self,
+        run_id: str,
+        state: Literal["succeeded", "failed", "cancelled"],
+        *,
+        result: dict[str, Any] | None = None,
+        problem: dict[str, Any] | None = None,
+    ) -> RunEnd:
+        """Store the end of a run."""
         while True:
             self._alive()
             try:
-                return self._write_end(run_id, state, result, problem)
+                with self._database.session() as session:
+                    mine = repository.finish(
+                        session, run_id, self._worker, state, self._clock(), result=result, problem=problem
+                    )
             except StoreError as error:
                 # The next worker of the run finds the registered version and finishes the run.
                 _log.warning("the end of a run cannot be stored", run=run_id, reason=error.message)
                 if self._stopping.wait(self._pace.heartbeat_seconds):
                     return "lost"
+            else:
+                _log.info("training ended", run=run_id, state=state, problem=problem)
+                return state if mine else "lost"
 
-    def _write_end(
-        self,
-        run_id: str,
-        state: Literal["succeeded", "failed", "cancelled"],
-        result: dict[str, Any] | None,
-        problem: dict[str, Any] | None,
-    ) -> Outcome:
-        with self._database.session() as session:
-            mine = repository.finish(
-                session, run_id, self._worker, state, self._clock(), result=result, problem=problem
-            )
-        _log.info("training ended", run=run_id, state=state, problem=problem)
-        return state if mine else "lost"
-
-    def _release(self, run_id: str, *, counted: bool) -> None:
+    def _release(self, run_id: str, *, counted: bool) -> RunEnd:
         try:
             with self._database.session() as session:
                 repository.give_back(session, run_id, self._worker, counted=counted)
         except StoreError as error:
             # The lease runs out.
             _log.warning("a run cannot be given back", run=run_id, reason=error.message)
+        return "released"
 
 
 def _problem(reply: Reply) -> dict[str, Any] | None:
@@ -195,14 +199,14 @@ class _Watched:
     """State of a child process, from its messages."""
 
     def __init__(self) -> None:
-        self.progress = Progress("starting")
+        self.progress = RunProgress("starting")
         self.beat_due = 0.0
         self.wants_to_write = False
         self._writing_since: float | None = None
 
     def note(self, message: dict[str, Any]) -> None:
         if "phase" in message:
-            self.progress = Progress(message["phase"], message["completed"], message["total"])
+            self.progress = RunProgress(message["phase"], message["completed"], message["total"])
             # Its write is over, or it waits for the registry.
             self._writing_since = None
         if "may_write" in message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -56,142 +57,123 @@ def work(task: Task, reporter: Reporter) -> dict[str, Any]:
         If it cannot be done.
     """
     with Workers(task.processes, task.scheduler) as workers:
-        return (_train if task.kind == "train" else _promote)(task, reporter, workers)
+        run = _Run(task, reporter, workers, Registry(task.tracking_uri))
+        return run.result(run.trained() if task.kind == "train" else run.compared())
 
 
-def _train(task: Task, reporter: Reporter, workers: Workers) -> dict[str, Any]:
-    registry = Registry(task.tracking_uri)
-    found = retry_while_away(task, reporter, lambda: _registered_before(task, reporter, registry))
-    if found is None:
-        trained = fit(
-            task.folder / "bundle",
-            n_windows=task.windows,
-            seed=task.seed,
-            collections=list(task.collections.values()),
-            workers=workers,
-            cache=FeatureCache(task.cache),
-            progress=reporter.progress,
+@dataclass(frozen=True)
+class _Run:
+    """The steps of a run; each is repeated while the registry is away."""
+
+    task: Task
+    reporter: Reporter
+    workers: Workers
+    registry: Registry
+
+    def trained(self) -> RegisteredVersion:
+        """Train and register a version, and promote it if the setting and its verdict allow it."""
+        found = self._retried(self._registered_before)
+        if found is None:
+            trained = fit(
+                self.task.folder / "bundle",
+                n_windows=self.task.windows,
+                seed=self.task.seed,
+                collections=list(self.task.collections.values()),
+                workers=self.workers,
+                cache=FeatureCache(self.task.cache),
+                progress=self.reporter.progress,
+            )
+            judged = self._retried(lambda: self._judged(lambda: trained.bundle, dict(trained.card.facts)))
+            found = self._retried(lambda: self._recorded(trained, judged))
+        return self._promoted(found) if self.task.auto_promote else found
+
+    def compared(self) -> RegisteredVersion:
+        """Compare a version with the champion, and promote it if its verdict allows it."""
+        found = self._retried(lambda: self.registry.get(self.task.version))
+        if CHAMPION in found.aliases:
+            return found
+        facts = self._retried(lambda: facts_of(self.registry, found))
+        fetched = self.task.folder / "fetched"
+        judged = self._retried(lambda: self._judged(lambda: self.registry.fetch(found, fetched), facts))
+        return self._promoted(self._retried(lambda: self._kept(found, judged)))
+
+    def result(self, found: RegisteredVersion) -> dict[str, Any]:
+        """What the service stores of the run."""
+        (scored,) = self._retried(lambda: self.registry.with_scores([found]))
+        return {
+            "mlflow_run_id": found.run_id,
+            "version": found.number,
+            "sha256": found.sha256,
+            "scores": scores_of(scored.scores),
+            "gate": gate_of(found.tags),
+            "promoted": CHAMPION in found.aliases,
+        }
+
+    def _retried(self, attempt: Callable[[], Result]) -> Result:
+        return retry_while_away(self.task, self.reporter, attempt)
+
+    def _registered_before(self) -> RegisteredVersion | None:
+        """The version that an earlier attempt registered before it was killed."""
+        found = self.registry.ordered(self.task.id)
+        if found is None:
+            return None
+        self.reporter.may_write()
+        withdraw_unfinished(self.registry, self.task.id)
+        return self.registry.get(str(found.number))
+
+    def _judged(self, bundle: Callable[[], Path], facts: dict[str, Any]) -> Judgement:
+        return judge(
+            self.registry,
+            bundle,
+            facts,
+            collections=self._gate_collections(facts),
+            n_windows=self.task.gate_windows,
+            workers=self.workers,
+            progress=self.reporter.progress,
         )
-        judged = retry_while_away(
-            task,
-            reporter,
-            lambda: _judged(
-                task, reporter, registry, workers, lambda: trained.bundle, dict(trained.card.facts)
-            ),
+
+    def _gate_collections(self, facts: dict[str, Any]) -> Sequence[Path]:
+        """Collections that the version or the champion was tested on; the gate refuses if one is missing."""
+        champion = self.registry.find(CHAMPION)
+        names = set(self.task.collections) | tested_on(facts)
+        names |= tested_on(facts_of(self.registry, champion)) if champion is not None else set()
+        known = self.task.available | self.task.collections
+        return [folder for name, folder in sorted(known.items()) if name in names]
+
+    def _recorded(self, trained: Trained, judged: Judgement) -> RegisteredVersion:
+        self.reporter.progress(RECORDING, 0, 0)
+        self.reporter.may_write()
+        tags = {key: value for key, value in judged.tags().items() if value}
+        _, number = record(
+            self.task.tracking_uri,
+            trained.bundle,
+            trained.card,
+            trained.parameters,
+            registered=True,
+            tags={ORDER: self.task.id, **tags},
+            documents={judged.file: judged.to_document()},
         )
-        found = retry_while_away(task, reporter, lambda: _recorded(task, reporter, registry, trained, judged))
-    if task.auto_promote:
-        found = _promoted(task, reporter, registry, found)
-    return _result(task, reporter, registry, found)
+        found = self.registry.get(str(number))
+        describe_run(self.registry, found, judged)
+        return found
 
+    def _kept(self, found: RegisteredVersion, judged: Judgement) -> RegisteredVersion:
+        self.reporter.may_write()
+        keep_judgement(self.registry, found, judged)
+        return self.registry.get(str(found.number))
 
-def _registered_before(task: Task, reporter: Reporter, registry: Registry) -> RegisteredVersion | None:
-    """The version that an earlier attempt registered before it was killed."""
-    found = registry.ordered(task.id)
-    if found is None:
-        return None
-    reporter.may_write()
-    withdraw_unfinished(registry, task.id)
-    return registry.get(str(found.number))
+    def _promoted(self, found: RegisteredVersion) -> RegisteredVersion:
+        """Promote a version if its stored verdict allows it."""
 
+        def attempt() -> RegisteredVersion:
+            now = self.registry.get(str(found.number))
+            if CHAMPION in now.aliases or not has_passed(now, self.registry.find(CHAMPION)):
+                return now
+            self.reporter.may_write()
+            pass_judged(self.registry, now, by=f"training run {self.task.id}")
+            return self.registry.get(str(now.number))
 
-def _promote(task: Task, reporter: Reporter, workers: Workers) -> dict[str, Any]:
-    registry = Registry(task.tracking_uri)
-    found = retry_while_away(task, reporter, lambda: registry.get(task.version))
-    if CHAMPION not in found.aliases:
-        facts = retry_while_away(task, reporter, lambda: facts_of(registry, found))
-        fetched = task.folder / "fetched"
-        judged = retry_while_away(
-            task,
-            reporter,
-            lambda: _judged(task, reporter, registry, workers, lambda: registry.fetch(found, fetched), facts),
-        )
-        found = retry_while_away(task, reporter, lambda: _kept(reporter, registry, found, judged))
-        found = _promoted(task, reporter, registry, found)
-    return _result(task, reporter, registry, found)
-
-
-def _judged(
-    task: Task,
-    reporter: Reporter,
-    registry: Registry,
-    workers: Workers,
-    bundle: Callable[[], Path],
-    facts: dict[str, Any],
-) -> Judgement:
-    return judge(
-        registry,
-        bundle,
-        facts,
-        collections=_gate_collections(task, registry, facts),
-        n_windows=task.gate_windows,
-        workers=workers,
-        progress=reporter.progress,
-    )
-
-
-def _gate_collections(task: Task, registry: Registry, facts: dict[str, Any]) -> Sequence[Path]:
-    """Collections that the version or the champion was tested on; the gate refuses if one is missing."""
-    champion = registry.find(CHAMPION)
-    names = set(task.collections) | tested_on(facts)
-    names |= tested_on(facts_of(registry, champion)) if champion is not None else set()
-    return [folder for name, folder in sorted((task.available | task.collections).items()) if name in names]
-
-
-def _recorded(
-    task: Task, reporter: Reporter, registry: Registry, trained: Trained, judged: Judgement
-) -> RegisteredVersion:
-    reporter.progress(RECORDING, 0, 0)
-    reporter.may_write()
-    tags = {key: value for key, value in judged.tags().items() if value}
-    _, number = record(
-        task.tracking_uri,
-        trained.bundle,
-        trained.card,
-        trained.parameters,
-        registered=True,
-        tags={ORDER: task.id, **tags},
-        documents={judged.file: judged.to_document()},
-    )
-    found = registry.get(str(number))
-    describe_run(registry, found, judged)
-    return found
-
-
-def _kept(
-    reporter: Reporter, registry: Registry, found: RegisteredVersion, judged: Judgement
-) -> RegisteredVersion:
-    reporter.may_write()
-    keep_judgement(registry, found, judged)
-    return registry.get(str(found.number))
-
-
-def _promoted(
-    task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion
-) -> RegisteredVersion:
-    """Promote a version if its stored verdict allows it."""
-
-    def attempt() -> RegisteredVersion:
-        now = registry.get(str(found.number))
-        if CHAMPION in now.aliases or not has_passed(now, registry.find(CHAMPION)):
-            return now
-        reporter.may_write()
-        pass_judged(registry, now, by=f"training run {task.id}")
-        return registry.get(str(now.number))
-
-    return retry_while_away(task, reporter, attempt)
-
-
-def _result(task: Task, reporter: Reporter, registry: Registry, found: RegisteredVersion) -> dict[str, Any]:
-    (scored,) = retry_while_away(task, reporter, lambda: registry.with_scores([found]))
-    return {
-        "mlflow_run_id": found.run_id,
-        "version": found.number,
-        "sha256": found.sha256,
-        "scores": scores_of(scored.scores),
-        "gate": gate_of(found.tags),
-        "promoted": CHAMPION in found.aliases,
-    }
+        return self._retried(attempt)
 
 
 def retry_while_away(

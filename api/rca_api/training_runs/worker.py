@@ -23,7 +23,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.child import train
 from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
-from rca_api.training_runs.supervisor import LOG, Outcome, Pace, Supervisor, no_op
+from rca_api.training_runs.supervisor import LOG, Pace, RunEnd, Supervisor, no_op
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.task import Task
 
@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.0
 _log = structlog.stdlib.get_logger("rca_api.training")
 
 
-class Worker:
+class TrainingWorker:
     """Works on training runs until it is stopped.
 
     Parameters
@@ -81,7 +81,7 @@ class Worker:
                 time.sleep(_LOOK_SECONDS)
         _log.info("worker stopped", worker=self.name)
 
-    def work_once(self) -> Outcome | None:
+    def work_once(self) -> RunEnd | None:
         """Claim the free run, if there is one, and work on it to its end."""
         self._alive()
         try:
@@ -95,7 +95,7 @@ class Worker:
             return None
         return None if row is None else self._work(row)
 
-    def _work(self, row: TrainingRunRow) -> Outcome:
+    def _work(self, row: TrainingRunRow) -> RunEnd:
         folder = self._settings.data_dir / "training" / row.id
         try:
             for each in (self._settings.data_dir, folder.parent, folder):
@@ -104,7 +104,7 @@ class Worker:
             outcome = self._supervisor.run(self._task(row, folder))
         except (RcaError, OSError) as error:
             _log.exception("the run cannot be started", run=row.id)
-            outcome = self._refuse(row, error)
+            outcome = self._supervisor.refuse(row.id, error)
         if outcome in ("succeeded", "cancelled"):
             shutil.rmtree(folder, ignore_errors=True)
         elif outcome == "failed":
@@ -152,22 +152,6 @@ class Worker:
         # An earlier attempt may have left half of it.
         shutil.rmtree(folder, ignore_errors=True)
         return {FEEDBACK: folder} if self._export(folder) else {}
-
-    def _refuse(self, row: TrainingRunRow, error: Exception) -> Outcome:
-        """Fail a run that cannot be started; give it back if only the database was away."""
-        detail = error.message if isinstance(error, RcaError) else "The worker cannot write its files."
-        problem = {"code": getattr(error, "code", "internal-error"), "detail": detail}
-        now = self._clock()
-        try:
-            with self._database.session() as session:
-                if isinstance(error, StoreError):
-                    repository.give_back(session, row.id, self.name, counted=True)
-                    return "released"
-                mine = repository.finish(session, row.id, self.name, "failed", now, problem=problem)
-        except StoreError:
-            # The lease runs out.
-            return "lost"
-        return "failed" if mine else "lost"
 
 
 def _delete_unfinished(own: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import BaseModel, StringConstraints, ValidationError
 
 from rca.errors import TooLarge
 from rca_api.shell.requests.admission import chunks_of
+from rca_api.shell.requests.parameters import GivenBody
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.authority import address_of
 from rca_api.shell.security.sign_in import Code
@@ -30,10 +31,8 @@ class SignInClient(BaseModel):
     scope: str
 
 
-class GivenCode(BaseModel):
+class GivenCode(GivenBody):
     """What the browser brings back from the issuer."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     code: _Text
     #: RFC 7636 has these lengths and characters.

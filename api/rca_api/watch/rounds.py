@@ -33,7 +33,7 @@ class RoundOutcome:
     error: RcaError | None
 
 
-Report = Callable[[RoundOutcome], None]
+OnRound = Callable[[RoundOutcome], None]
 
 
 class WatchState:
@@ -91,7 +91,7 @@ class Rounds:
         plan: WatchPlan,
         read: Read,
         diagnose: Diagnose,
-        report: Report,
+        report: OnRound,
         state: WatchState,
         clock: Callable[[], float] = time.time,
     ) -> None:

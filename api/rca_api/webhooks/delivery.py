@@ -20,7 +20,7 @@ _PASSING = (408, 425, 429)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """Outcome of one attempt.
 
     Attributes
@@ -58,14 +58,14 @@ class Sender:
     timeout_seconds: float
     look_up: Resolve = look_up
 
-    def send(self, claimed: ClaimedMessage, timestamp: int) -> Outcome:
+    def send(self, claimed: ClaimedMessage, timestamp: int) -> AttemptOutcome:
         """Send a delivery once; failures of the receiver or the network are outcomes, not exceptions."""
         try:
             target = self.policy.resolve(claimed.url, self.look_up)
         except Refused as error:
-            return Outcome(None, error.message)
+            return AttemptOutcome(None, error.message)
         except (OSError, UnicodeError):
-            return Outcome(None, "the host was not found")
+            return AttemptOutcome(None, "the host was not found")
         sent = {
             "Host": target.authority,
             "Content-Type": "application/json",
@@ -84,20 +84,20 @@ class Sender:
         try:
             return exchange.wait()
         except TimeoutError:
-            return Outcome(None, f"no answer within {self.timeout_seconds:g} s")
+            return AttemptOutcome(None, f"no answer within {self.timeout_seconds:g} s")
         except OSError as error:
             what = (
                 "the answer is not HTTP" if isinstance(error, BrokenAnswerError) else "the connection failed"
             )
-            return Outcome(None, f"{type(error).__name__}: {what}")
+            return AttemptOutcome(None, f"{type(error).__name__}: {what}")
 
 
-def _judged(response: httpx2.Response) -> Outcome:
+def _judged(response: httpx2.Response) -> AttemptOutcome:
     """Judge an answer by its head. Its body is not needed, so it is not read, however long it is."""
     status, retry_after = response.status_code, response.headers.get("Retry-After")
     if 200 <= status < 300:
-        return Outcome(status, None)
+        return AttemptOutcome(status, None)
     wait = float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
     what = "redirects are not followed" if 300 <= status < 400 else "the receiver refused it"
     refused = 300 <= status < 500 and status not in _PASSING
-    return Outcome(status, f"status {status}: {what}", wait, refused=refused, gone=status == _GONE)
+    return AttemptOutcome(status, f"status {status}: {what}", wait, refused=refused, gone=status == _GONE)

@@ -18,7 +18,7 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
-from rca_api.webhooks.delivery import Outcome, Sender
+from rca_api.webhooks.delivery import AttemptOutcome, Sender
 from rca_api.webhooks.outbox import MAX_PAUSE, MAX_REST, ClaimedMessage
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
@@ -137,7 +137,7 @@ class WebhookDispatcher:
             error=outcome.error,
         )
 
-    def _finish(self, session: Session, claimed: ClaimedMessage, outcome: Outcome) -> str:
+    def _finish(self, session: Session, claimed: ClaimedMessage, outcome: AttemptOutcome) -> str:
         row = outbox.held(session, claimed)
         if row is None:
             return "lost"
@@ -145,7 +145,7 @@ class WebhookDispatcher:
         row.last_status, row.last_error = outcome.status, outcome.error
         return self._judged(session, row, outcome)
 
-    def _judged(self, session: Session, row: DeliveryRow, outcome: Outcome) -> str:
+    def _judged(self, session: Session, row: DeliveryRow, outcome: AttemptOutcome) -> str:
         at = self._clock()
         webhook = session.get_one(WebhookRow, row.webhook_id)
         if outcome.error is None:

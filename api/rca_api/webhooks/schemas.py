@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, Field, StringConstraints, field_validator, model_validator
 
 from rca.window.causes import SPECS
 from rca_api.incidents.schemas import EventType
-from rca_api.shell.requests.parameters import Line, Name
+from rca_api.shell.requests.parameters import GivenBody, Line, Name
 from rca_api.webhooks.messages import Form
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
@@ -22,9 +22,7 @@ _FORM = (
 CauseId = Annotated[str, Field(json_schema_extra={"enum": list(SPECS)})]
 
 
-class _Given(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class WebhookFields(GivenBody):
     @field_validator("causes", check_fields=False)
     @classmethod
     def _known(cls, causes: list[str] | None) -> list[str] | None:
@@ -37,7 +35,7 @@ class _Given(BaseModel):
 RoutingKey = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z]+$")]
 
 
-class NewWebhook(_Given):
+class NewWebhook(WebhookFields):
     """A new webhook: its address and its events."""
 
     url: Url = Field(
@@ -62,7 +60,7 @@ class NewWebhook(_Given):
         return self
 
 
-class WebhookChange(_Given):
+class WebhookChange(WebhookFields):
     """Fields to change; omitted fields stay."""
 
     url: Url | None = None

@@ -26,7 +26,7 @@ from rca_api.shell.state import State
 from rca_api.what_if import work
 from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
-from rca_api.what_if.work import Form, Wanted
+from rca_api.what_if.work import Form, WhatIfOptions
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
@@ -125,14 +125,14 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await answer(request, Wanted(form, per_step, worker_steps, given), caller)
+    content = await answer(request, WhatIfOptions(form, per_step, worker_steps, given), caller)
     return Response(content, media_type=JSON)
 
 
 ACCEPTED_TYPES = (*WINDOW_TYPES, PARQUET)
 
 
-async def answer(request: Request, wanted: work.Wanted, caller: Principal) -> bytes:
+async def answer(request: Request, wanted: WhatIfOptions, caller: Principal) -> bytes:
     """Answer one request, in a process of the pool."""
     state = State.of(request)
     choose(request.headers.get("accept"), (JSON,))

@@ -28,7 +28,7 @@ Form = Literal["full", "published"]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WhatIfOptions:
     """Options of the answer, and the parallelism of the job if the body is a bare trace."""
 
     form: Form
@@ -37,7 +37,7 @@ class Wanted:
     sizes: dict[str, int]
 
 
-def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
+def answer(context: Context, sent: Sent, wanted: WhatIfOptions) -> bytes:
     """Decode a window or a trace with its scenarios, and replay it."""
     with context.stage("decompress"):
         plain = sent.plain()
@@ -45,7 +45,7 @@ def answer(context: Context, sent: Sent, wanted: Wanted) -> bytes:
 
 
 def answered(
-    body: bytes, content_type: str, wanted: Wanted, limits: Limits, max_memory: int | None = None
+    body: bytes, content_type: str, wanted: WhatIfOptions, limits: Limits, max_memory: int | None = None
 ) -> bytes:
     """Answer a decompressed body within `max_memory` bytes."""
     request = decode(body, content_type, limits)

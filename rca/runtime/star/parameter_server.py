@@ -33,7 +33,7 @@ _HEADER = 1
 
 
 @dataclass
-class Reports:
+class WorkerReports:
     """What the server has done with each gradient.
 
     Attributes
@@ -71,7 +71,7 @@ def serve(
     *,
     choose: Choice | None = None,
     most_staleness: int | None = None,
-) -> Reports:
+) -> WorkerReports:
     """Serve the workers, which are ranks 1 to `n_workers` of the default group, from rank 0.
 
     Parameters
@@ -134,7 +134,7 @@ class _Server:
     """Messages of the server: a thread for each worker, as gloo says only to who waits that one is there."""
 
     def __init__(self, parameters: Tensor, n_workers: int) -> None:
-        self.parameters, self.reports = parameters, Reports()
+        self.parameters, self.reports = parameters, WorkerReports()
         workers = range(1, n_workers + 1)
         self.alive = set(workers)
         self.version = dict.fromkeys(workers, 0)

@@ -75,7 +75,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Report:
+class ProcessReport:
     """A process that is ready, and whether the champion can be used in it."""
 
     pid: int
@@ -89,7 +89,7 @@ def serve(parent: Parent, setup: Setup) -> None:
     parent.serve(context, report, call)
 
 
-def initialize(setup: Setup) -> tuple[Context, Report]:
+def initialize(setup: Setup) -> tuple[Context, ProcessReport]:
     """Warm up and give what tasks use; never raises: the report says why the process cannot work."""
     _name_this_process()
     logs.configure(setup.log_level)
@@ -110,7 +110,7 @@ def initialize(setup: Setup) -> tuple[Context, Report]:
     gc.collect()
     gc.freeze()
     _log.info("process ready", seconds=round(time.perf_counter() - began, 3), failure=failure)
-    return context, Report(os.getpid(), model, failure)
+    return context, ProcessReport(os.getpid(), model, failure)
 
 
 def call(task: Callable[..., Any], context: Context, *arguments: Any) -> Reply:

@@ -14,7 +14,7 @@ from rca.deadline import Deadline
 from rca_api.shell.observability import tracing
 from rca_api.shell.processes import process
 from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Reply
-from rca_api.shell.processes.process import Report, Setup
+from rca_api.shell.processes.process import ProcessReport, Setup
 
 #: Time limit for a process to become warm; imports from a cold disk take a few seconds.
 START_SECONDS = 120.0
@@ -29,10 +29,10 @@ class Slot:
         #: Waits for the process; killing the process frees the thread.
         self._thread = ThreadPoolExecutor(1, "slot")
         #: None while its process is not warm.
-        self.report: Report | None = None
+        self.report: ProcessReport | None = None
         self.tasks = 0
 
-    async def start(self, setup: Setup) -> Report:
+    async def start(self, setup: Setup) -> ProcessReport:
         """Start a process in place of the present one, and wait until it is warm.
 
         Raises
@@ -75,9 +75,9 @@ class Slot:
         if child is not None:
             await asyncio.to_thread(child.end)
 
-    def _started(self, setup: Setup) -> Report:
+    def _started(self, setup: Setup) -> ProcessReport:
         child = self._child = ChildProcess(process.serve, setup)
-        report: Report = child.await_ready(START_SECONDS)
+        report: ProcessReport = child.await_ready(START_SECONDS)
         return report
 
     async def _wait(self, work: Callable[[], T]) -> T:

@@ -16,7 +16,9 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     StringConstraints,
     ValidationError,
     ValidatorFunctionWrapHandler,
@@ -82,6 +84,12 @@ Moment = Annotated[datetime, WrapValidator(_moment), AfterValidator(_utc)]
 Name = Annotated[names.Name, StringConstraints(max_length=MAX_NAME_LENGTH)]
 #: A text of one line, perhaps empty, that fits a column of the database.
 Line = Annotated[names.Line, StringConstraints(max_length=MAX_NAME_LENGTH)]
+
+
+class GivenBody(BaseModel):
+    """A short body of a request: no value is converted, and no member is ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class _Segments(Convertor[str]):

@@ -26,47 +26,47 @@ TYPE_PREFIX = "urn:straggler-rca:problem:"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProblemKind:
     """One code: its HTTP status and its title, which never change for a code."""
 
     status: int
     title: str
 
 
-CATALOGUE: dict[str, Kind] = {
-    "invalid-input": Kind(400, "The request cannot be read"),
-    "invalid-window": Kind(422, "The telemetry window does not follow the format"),
-    "invalid-trace": Kind(422, "The operation trace cannot be replayed"),
-    "too-large": Kind(413, "The body exceeds a limit"),
-    "head-too-large": Kind(431, "The headers exceed a limit"),
-    "head-timeout": Kind(408, "The headers did not arrive in time"),
-    "url-too-long": Kind(414, "The URL exceeds a limit"),
-    "body-timeout": Kind(408, "The body did not arrive in time"),
-    "not-acceptable": Kind(406, "The service offers none of the accepted media types"),
-    "unsupported-media-type": Kind(415, "The body's media type is not supported"),
-    "unsupported-encoding": Kind(415, "The body's content coding is not supported"),
-    "not-found": Kind(404, "Nothing exists at this address"),
-    "method-not-allowed": Kind(405, "This address does not allow this method"),
-    "invalid-parameters": Kind(422, "A parameter of the request is not valid"),
-    "busy": Kind(503, "The service is at its limit; try again later"),
-    "not-ready": Kind(503, "The service is starting"),
-    "process-ended": Kind(503, "The processes that worked on this ended"),
-    "bundle-error": Kind(503, "The model bundle cannot be used"),
-    "store-unavailable": Kind(503, "The database is not available"),
-    "unauthenticated": Kind(401, "The request has no valid credential"),
-    "forbidden": Kind(403, "The scopes of the caller do not allow this"),
-    "rate-limited": Kind(429, "The caller sends too many requests"),
-    "registry-unavailable": Kind(503, "The model registry is not available"),
-    "gate-refused": Kind(409, "The promotion gate refuses this version"),
-    "conflict": Kind(409, "The state of the resource does not allow this"),
-    "idempotency-mismatch": Kind(422, "The idempotency key was used for another request"),
-    "diagnosis-failed": Kind(410, "The diagnosis failed and will not be repeated"),
-    "deadline-exceeded": Kind(504, "The answer was not ready before the deadline"),
-    "issuer-unavailable": Kind(503, "The issuer of the token is not available"),
-    "missing-extra": Kind(501, "This installation lacks an optional part"),
-    "source-error": Kind(502, "A telemetry source cannot be read"),
-    "http-error": Kind(400, "The request was refused"),
-    "internal-error": Kind(500, "The service failed"),
+CATALOGUE: dict[str, ProblemKind] = {
+    "invalid-input": ProblemKind(400, "The request cannot be read"),
+    "invalid-window": ProblemKind(422, "The telemetry window does not follow the format"),
+    "invalid-trace": ProblemKind(422, "The operation trace cannot be replayed"),
+    "too-large": ProblemKind(413, "The body exceeds a limit"),
+    "head-too-large": ProblemKind(431, "The headers exceed a limit"),
+    "head-timeout": ProblemKind(408, "The headers did not arrive in time"),
+    "url-too-long": ProblemKind(414, "The URL exceeds a limit"),
+    "body-timeout": ProblemKind(408, "The body did not arrive in time"),
+    "not-acceptable": ProblemKind(406, "The service offers none of the accepted media types"),
+    "unsupported-media-type": ProblemKind(415, "The body's media type is not supported"),
+    "unsupported-encoding": ProblemKind(415, "The body's content coding is not supported"),
+    "not-found": ProblemKind(404, "Nothing exists at this address"),
+    "method-not-allowed": ProblemKind(405, "This address does not allow this method"),
+    "invalid-parameters": ProblemKind(422, "A parameter of the request is not valid"),
+    "busy": ProblemKind(503, "The service is at its limit; try again later"),
+    "not-ready": ProblemKind(503, "The service is starting"),
+    "process-ended": ProblemKind(503, "The processes that worked on this ended"),
+    "bundle-error": ProblemKind(503, "The model bundle cannot be used"),
+    "store-unavailable": ProblemKind(503, "The database is not available"),
+    "unauthenticated": ProblemKind(401, "The request has no valid credential"),
+    "forbidden": ProblemKind(403, "The scopes of the caller do not allow this"),
+    "rate-limited": ProblemKind(429, "The caller sends too many requests"),
+    "registry-unavailable": ProblemKind(503, "The model registry is not available"),
+    "gate-refused": ProblemKind(409, "The promotion gate refuses this version"),
+    "conflict": ProblemKind(409, "The state of the resource does not allow this"),
+    "idempotency-mismatch": ProblemKind(422, "The idempotency key was used for another request"),
+    "diagnosis-failed": ProblemKind(410, "The diagnosis failed and will not be repeated"),
+    "deadline-exceeded": ProblemKind(504, "The answer was not ready before the deadline"),
+    "issuer-unavailable": ProblemKind(503, "The issuer of the token is not available"),
+    "missing-extra": ProblemKind(501, "This installation lacks an optional part"),
+    "source-error": ProblemKind(502, "A telemetry source cannot be read"),
+    "http-error": ProblemKind(400, "The request was refused"),
+    "internal-error": ProblemKind(500, "The service failed"),
 }
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 
 import structlog
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rca_api.shell.observability.metrics import Metrics
@@ -51,29 +52,22 @@ class Shedding:
             and (route := _queued_route(scope["path"])) is not None
             and self._admission.is_full()
         ):
-            await self._refuse(route, scope, send)
+            await self._refuse(route, scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    async def _refuse(self, route: str, scope: Scope, send: Send) -> None:
+    async def _refuse(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         path, headers = scope["path"], Headers(scope=scope)
         request_id = request_id_of(headers)
         error = self._admission.full()
         status = CATALOGUE[error.code].status
         content = problem_document(error, path, request_id)
-        answered = {
-            "content-type": MEDIA_TYPE,
-            "content-length": str(len(content)),
-            HEADER: request_id,
-            **error.headers,
-        }
+        answer = Response(content, status, {HEADER: request_id, **error.headers}, MEDIA_TYPE)
         # The server discards a body that comes after the answer. That is cheaper than another connection.
         if _will_arrive(headers, self._at_most):
-            del answered["Connection"]
-        raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answered.items()]
-        await send({"type": "http.response.start", "status": status, "headers": raw})
-        await send({"type": "http.response.body", "body": content})
+            del answer.headers["Connection"]
+        await answer(scope, receive, send)
         self._metrics.problems.labels(error.code).inc()
         self._metrics.request_done("POST", route, status, time.perf_counter() - began)
         self._log(route)

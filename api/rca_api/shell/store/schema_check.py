@@ -26,7 +26,7 @@ _REMEMBERED_SECONDS = 60.0
 _HARMLESS = (AddColumnOp, CreateIndexOp, CreateTableOp, DropIndexOp)
 
 
-class Difference(NamedTuple):
+class SchemaDifference(NamedTuple):
     """What differs, in words, and the SQL that mends it without the loss of a row; None if there is none."""
 
     text: str
@@ -37,7 +37,7 @@ class Tables(NamedTuple):
     """The schema of a database, and how its tables differ from those that this version expects."""
 
     schema: Schema
-    differences: tuple[Difference, ...]
+    differences: tuple[SchemaDifference, ...]
 
     @property
     def is_comparable(self) -> bool:
@@ -84,7 +84,7 @@ class SchemaCheck:
             operations = list(_flat(needed.ops)) if needed is not None else []
             return found._replace(
                 differences=tuple(
-                    Difference(_text(each), _sql(each, connection.dialect)) for each in operations
+                    SchemaDifference(_text(each), _sql(each, connection.dialect)) for each in operations
                 )
             )
 
