@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rca.errors import InvalidInput
-from rca_api.models.bundle_check import Hindered
+from rca_api.models.bundle_trial import Hindered
 from rca_api.shell.observability import logs
 from rca_api.shell.processes.child_process import Parent, outcome
 from rca_api.training_runs.task import Task

@@ -17,10 +17,9 @@ import rca
 from rca.diagnosis.result import Diagnosis
 from rca.window.window import Window
 from rca_api.models.bundle_cache import BundleCache
-from rca_api.models.bundle_check import Diagnose
+from rca_api.models.bundle_trial import Diagnose
 from rca_api.models.current import CurrentModels
-from rca_api.models.follower import Follower
-from rca_api.models.retry_policy import RetryPolicy
+from rca_api.models.follower import Follower, RetryPolicy
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.settings.settings import Settings

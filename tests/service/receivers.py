@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rca_api.webhooks.delivery import signature
 from rca_api.webhooks.dispatcher import WebhookDispatcher
-from rca_api.webhooks.signing import signature
 
 #: What a receiver does with one connection, after it has read the request.
 Behaviour = Callable[[socket.socket], None]

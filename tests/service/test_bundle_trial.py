@@ -15,8 +15,7 @@ import pytest
 from rca.diagnosis.result import Diagnosis, ModelVersion
 from rca.errors import BundleError, RcaError
 from rca_api.models import bundle_trial
-from rca_api.models.bundle_check import Hindered, TryLater, Unfinished, WindowUnreadable
-from rca_api.models.bundle_trial import BundleTrial, attempt
+from rca_api.models.bundle_trial import BundleTrial, Hindered, TryLater, Unfinished, WindowUnreadable, attempt
 from rca_api.shell.processes import bundles
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles, small_window
 from rca_api.shell.processes.process import Context, Setup

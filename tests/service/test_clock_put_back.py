@@ -19,7 +19,6 @@ from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow
 from rca_api.jobs import repository as jobs
-from rca_api.jobs import running
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
@@ -28,7 +27,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.waits import is_recent, is_waiting
 from rca_api.webhooks import outbox
-from rca_api.webhooks.signing import new_secret
+from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
@@ -156,8 +155,8 @@ def test_jobs_heard_before_take_no_place_of_their_caller(database: Database) -> 
         session.add(streamed("job", "key:a", NOON, pending=False))
     with database.reading() as session:
         with pytest.raises(ProblemError, match="1 jobs of this caller"):
-            running.refuse_beyond(1, session, "new", "key:a", NOON)
-        running.refuse_beyond(1, session, "new", "key:a", NOON - timedelta(hours=5))
+            jobs.refuse_beyond(1, session, "new", "key:a", NOON)
+        jobs.refuse_beyond(1, session, "new", "key:a", NOON - timedelta(hours=5))
 
 
 def test_a_caller_whose_jobs_were_looked_at_before_does_not_come_last(database: Database) -> None:

@@ -12,8 +12,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from rca_api.shell.demo import running_service
-from rca_api.shell.requests import drain_body
-from rca_api.shell.requests.drain_body import DrainBody
+from rca_api.shell.requests import middleware
+from rca_api.shell.requests.middleware import DrainBody
 
 pytestmark = pytest.mark.system
 
@@ -90,7 +90,7 @@ def test_a_disconnected_caller_is_not_waited_for() -> None:
 
 
 def test_draining_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain_body, "SECONDS", 0.05)
+    monkeypatch.setattr(middleware, "DRAIN_SECONDS", 0.05)
     sent, left = answered(refusing(b"close"), [CHUNK])
     assert (left, sent[-1].get("more_body", False)) == (0, False)
     sent, left = answered(refusing(b"close"), [CHUNK] * 100)
@@ -99,8 +99,8 @@ def test_draining_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_number_of_drained_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of four callers two may be waited for; a fifth comes when these are gone."""
-    monkeypatch.setattr(drain_body, "SECONDS", 0.2)
-    monkeypatch.setattr(drain_body, "AT_ONCE", 2)
+    monkeypatch.setattr(middleware, "DRAIN_SECONDS", 0.2)
+    monkeypatch.setattr(middleware, "MAX_DRAINING", 2)
     app = DrainBody(refusing(b"close"), AT_MOST)
     scope = {"type": "http", "http_version": "1.1", "headers": []}
 

@@ -13,7 +13,7 @@ from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput
 from rca.window.window import Window
 from rca_api.models.bundle_cache import STATE_FILE
-from rca_api.models.bundle_check import TryLater
+from rca_api.models.bundle_trial import TryLater
 from rca_api.models.registry import RegistryAway
 from rca_api.shell.processes.bundles import BundleRef
 

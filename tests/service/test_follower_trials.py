@@ -16,8 +16,8 @@ from following import FakeRegistry, Serve, damage, diagnose_here, followed, serv
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError, SourceError
 from rca.window.window import Window
-from rca_api.models.bundle_check import TryLater, Unfinished, WindowUnreadable
-from rca_api.models.retry_policy import MAX_UNFINISHED
+from rca_api.models.bundle_trial import TryLater, Unfinished, WindowUnreadable
+from rca_api.models.follower import MAX_UNFINISHED
 from rca_api.shell.processes.bundles import BundleRef
 
 

@@ -9,13 +9,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rca_api.incidents.repository import Loss, total
 from rca_api.incidents.state_machine import (
-    Transition,
     Hysteresis,
     NoIncident,
     Observation,
     OpenIncident,
     State,
     Subject,
+    Transition,
     Verdict,
     next_state,
     replay,

@@ -21,7 +21,7 @@ from rca_api.nodes.repository import NodeExposureRow
 from rca_api.shell.store.base import new_id, now
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.tables import Base
-from rca_api.webhooks.signing import new_secret
+from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.tables import WebhookRow
 
 TABLES = "|".join(Base.metadata.tables)

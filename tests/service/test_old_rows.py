@@ -29,7 +29,7 @@ from rca_api.shell.store.base import Base, new_id, now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.old_rows import Ages, OldRows
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.webhooks.signing import new_secret
+from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)

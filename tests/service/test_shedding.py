@@ -21,9 +21,9 @@ from starlette.types import Message
 
 from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
-from rca_api.shell.requests import shedding
+from rca_api.shell.requests import middleware
 from rca_api.shell.requests.admission import Admission
-from rca_api.shell.requests.shedding import QUEUED, Shedding
+from rca_api.shell.requests.middleware import QUEUED, Shedding
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
@@ -126,7 +126,7 @@ def test_each_refusal_is_counted(client: TestClient) -> None:
 
 
 def test_the_log_has_one_line_for_all_refusals_of_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shedding, "_LOG_SECONDS", 0.05)
+    monkeypatch.setattr(middleware, "_LOG_SECONDS", 0.05)
     shed = full_service()
 
     async def twice() -> None:

@@ -25,11 +25,10 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.database import Database
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy
-from rca_api.webhooks.delivery import Sender
+from rca_api.webhooks.delivery import Sender, new_secret
 from rca_api.webhooks.dispatcher import Retries, WebhookDispatcher
 from rca_api.webhooks.outbox import ClaimedMessage
 from rca_api.webhooks.schemas import EVENT_TYPES
-from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 pytestmark = pytest.mark.system

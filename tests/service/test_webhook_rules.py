@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from receivers import verified
 
-from rca_api.webhooks import signing
+from rca_api.webhooks import delivery
 from rca_api.webhooks.addresses import Policy, Refused, is_public
 from rca_api.webhooks.dispatcher import Retries
 from rca_api.webhooks.outbox import MAX_PAUSE
@@ -24,12 +24,12 @@ BODY = b'{"type":"incident.opened"}'
 def test_the_signature_matches_the_specification() -> None:
     # The example of the Standard Webhooks specification's reference libraries.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # noqa: S105  (published)
-    found = signing.signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
+    found = delivery.signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}')
     assert found == "g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def test_a_receiver_accepts_only_signed_messages() -> None:
-    sent = signing.headers(SECRET, "a", 1000, BODY)
+    sent = delivery.headers(SECRET, "a", 1000, BODY)
     assert verified(SECRET, sent, BODY, 1000.0)
     assert verified(
         SECRET, sent | {"webhook-signature": f"v1,AAAA {sent['webhook-signature']}"}, BODY, 1000.0
@@ -37,13 +37,13 @@ def test_a_receiver_accepts_only_signed_messages() -> None:
     assert not verified(SECRET, sent, BODY + b" ", 1000.0)
     assert not verified(SECRET, sent | {"webhook-id": "b"}, BODY, 1000.0)
     assert not verified(SECRET, sent | {"webhook-timestamp": "1001"}, BODY, 1000.0)
-    assert not verified(signing.new_secret(), sent, BODY, 1000.0)
+    assert not verified(delivery.new_secret(), sent, BODY, 1000.0)
     assert not verified(SECRET, sent, BODY, 1000.0 + 301)
     assert not verified(SECRET, {}, BODY, 1000.0)
 
 
 def test_secrets_are_long_and_unique() -> None:
-    made = {signing.new_secret() for _ in range(8)}
+    made = {delivery.new_secret() for _ in range(8)}
     assert len(made) == 8
     assert {len(base64.b64decode(each.removeprefix("whsec_"))) for each in made} == {32}
 

@@ -27,8 +27,7 @@ from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards.tables import ReturnedShardRow, ShardLeaseRow, ShardSetRow
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.store.base import new_id
-from rca_api.shell.store.deletion import delete_rows
-from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.deletion import delete_rows, insert_if_absent
 from rca_api.shell.store.waits import furthest_seconds
 
 _HELD, _DROPPED = LeaseState.held.value, LeaseState.dropped.value

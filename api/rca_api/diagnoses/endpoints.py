@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response, status
 
 from rca.diagnosis.result import Diagnosis
 from rca.window.causes import FailureMode
-from rca_api.diagnoses import answers, batch, deletion, repository, service
+from rca_api.diagnoses import answers, batch, repository, service
 from rca_api.diagnoses.schemas import (
     BatchAnswer,
     DiagnosisList,
@@ -200,4 +200,4 @@ def delete_diagnosis(request: Request, _: Admin, diagnosis_id: DiagnosisId) -> N
     """
     parts = Parts.of(request)
     with parts.database.session() as session:
-        deletion.delete(session, diagnosis_id, parts.incidents, parts.retention, now())
+        service.delete(session, diagnosis_id, parts.incidents, parts.retention, now())

@@ -12,8 +12,8 @@ from rca_api.diagnoses.history import HealthyWindow, without_overlaps
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.deletion import insert_of
 from rca_api.shell.store.leases import Claim, Leases
-from rca_api.shell.store.upsert import insert_of
 
 #: Jobs with healthy windows in the history, which is sent with every task.
 MAX_JOBS = 1000

@@ -1,4 +1,4 @@
-"""From a posted window to an answer: admit, receive, diagnose in the pool, store, then respond."""
+"""From a posted window to a stored answer, and the deletion of a diagnosis."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import delete as delete_from
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from rca.deadline import Deadline
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
+from rca_api.diagnoses.repository import QUEUED, RUNNING
+from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.diagnoses.work import DiagnosisAnswer, StoredWindow
+from rca_api.feedback.tables import FeedbackRow
+from rca_api.incidents import repository as incidents
+from rca_api.incidents.service import IncidentTracker
+from rca_api.incidents.tables import ObservationRow
+from rca_api.nodes import repository as node_records
+from rca_api.nodes.service import judged_nodes
 from rca_api.shell.processes.body import Received
 from rca_api.shell.requests import request_bodies
 from rca_api.shell.requests.admission import content_encoding
@@ -26,6 +38,8 @@ from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.shell.store import time_limits
 from rca_api.shell.store.database import StoreError
+from rca_api.shell.store.deletion import delete_rows
+from rca_api.stored_windows.retention import Retention
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 
@@ -167,3 +181,41 @@ def _bound(key: str | None, principal: Principal, request: Request, body: Receiv
     headers = [request.headers.get(name, "") for name in ("content-type", "content-encoding")]
     request_text = "\n".join([request.url.path, *headers, body.sha256])
     return Key(principal.id or "", key, hashlib.sha256(request_text.encode()).hexdigest())
+
+
+def delete(
+    session: Session, diagnosis_id: str, tracker: IncidentTracker, windows: Retention, at: datetime
+) -> None:
+    """Delete a finished diagnosis, and its window unless another diagnosis uses it.
+
+    Its blames, feedback, idempotency key and shadow comparison go with it. Node records no longer count its
+    window. An incident that counted it is recounted, and resolved if it has no other window. Its announced
+    events stay, without the id.
+
+    Raises
+    ------
+    ProblemError
+        ``not-found``, or ``conflict`` while the diagnosis is queued or running
+    """
+    known = session.get(DiagnosisRow, diagnosis_id)
+    digest = None if known is None else known.window_digest
+    # Locked in the order of all others: the window, the diagnosis, the job.
+    window = None if digest is None else session.get(WindowRow, digest, with_for_update=True)
+    row = session.get(DiagnosisRow, diagnosis_id, with_for_update=True, populate_existing=True)
+    if row is None:
+        raise ProblemError("not-found", f"there is no diagnosis {diagnosis_id!r}")
+    if row.state in (QUEUED, RUNNING):
+        raise ProblemError("conflict", f"the diagnosis is {row.state}", hint="delete it when it has ended")
+    incidents.follow(session, row.job_id, at)
+    seen = session.scalars(
+        select(ObservationRow).where(ObservationRow.diagnosis_id == diagnosis_id)
+    ).one_or_none()
+    counted = None if seen is None else seen.incident_id
+    exposed = [] if seen is None else judged_nodes(row)
+    session.execute(delete_from(FeedbackRow).where(FeedbackRow.diagnosis_id == diagnosis_id))
+    delete_rows(session, DiagnosisRow, [(diagnosis_id,)])
+    node_records.unexpose(session, exposed, row.job_id)
+    if counted is not None:
+        tracker.withdraw(session, counted)
+    if window is not None:
+        windows.forget_unused(session, window)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -14,11 +16,15 @@ from rca_api.incidents import repository
 from rca_api.incidents.announce import incident_url, summary_of
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
+    Incident,
     IncidentDetail,
+    IncidentEvent,
     IncidentPage,
     IncidentSummary,
     IncidentWindow,
     Lemon,
+    Stage,
+    StageName,
     read_event,
     read_incident,
     read_window,
@@ -26,7 +32,6 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.schemas import (
     State as IncidentState,
 )
-from rca_api.incidents.stages import stages
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.nodes.service import known_lemons
 from rca_api.shell.requests.negotiation import choose
@@ -174,3 +179,41 @@ def _runbook(cause: str | None, windows: list[IncidentWindow]) -> str | None:
         return None
     named = next((each.diagnosis_id for each in windows if each.cause == cause), None)
     return f"/v1/runbooks/{cause}" + (f"?diagnosis={named}" if named else "")
+
+
+def stages(
+    incident: Incident, timeline: Sequence[IncidentEvent], windows: Sequence[IncidentWindow]
+) -> list[Stage]:
+    """When each stage was reached, and how long after the onset of the incident.
+
+    Parameters
+    ----------
+    timeline : sequence of IncidentEvent
+        In the order of their announcement.
+    windows : sequence of IncidentWindow
+        The newest ones, newest first.
+    """
+    reached: dict[StageName, datetime | None] = {
+        "detected": next((each.window_end for each in timeline), None),
+        "localised": next((each.window_end for each in timeline if each.place), None),
+        "explained": next((each.window_end for each in timeline if each.cause is not None), None),
+        "recovered": _recovered(incident, windows),
+    }
+    return [
+        Stage(name=name, at=at, seconds=None if at is None else (at - incident.began).total_seconds())
+        for name, at in reached.items()
+    ]
+
+
+def _recovered(incident: Incident, windows: Sequence[IncidentWindow]) -> datetime | None:
+    """Begin of the first of the healthy windows at the end of an incident that healthy windows resolved."""
+    if incident.resolution != "healthy":
+        return None
+    began = None
+    for each in windows:
+        if each.verdict in ("sick", "suspect"):
+            # A healthy window may overlap the last faulty one.
+            return None if began is None else max(began, each.window_end)
+        if each.verdict == "healthy":
+            began = each.window_start
+    return began

@@ -13,7 +13,7 @@ from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import repository
 from rca_api.incidents.state_machine import Verdict
 from rca_api.incidents.tables import IncidentRow, ObservationRow
-from rca_api.shell.store.upsert import insert_if_absent
+from rca_api.shell.store.deletion import insert_if_absent
 
 #: Verdicts in ascending precedence among windows with the same bounds. Two jobs may have the same name, and a
 #: window may be posted again with late samples. In both cases a healthy window must not hide a fault.

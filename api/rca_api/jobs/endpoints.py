@@ -12,7 +12,7 @@ from sqlalchemy import select
 from rca.deadline import Deadline
 from rca.window.encodings import arrow
 from rca_api.diagnoses.schemas import TelemetryWindow
-from rca_api.jobs import repository, running, work
+from rca_api.jobs import repository, work
 from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.shell.requests import request_bodies
@@ -86,13 +86,13 @@ async def send_telemetry(request: Request, principal: Diagnoser, job_id: JobId) 
 
 def _refuse_another(state: State, job_id: str, sender: Principal) -> None:
     with state.database.reading() as session:
-        running.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, now())
+        repository.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, now())
 
 
 def _add(state: State, job_id: str, fragment: work.Fragment, sender: Principal) -> bool:
     at = now()
     with state.database.session() as session:
-        running.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, at)
+        repository.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, at)
         new = repository.add_fragment(session, job_id, fragment, at, sent_by=sender.id)
         state.journal.refuse_a_deleted(fragment.window)
     return new

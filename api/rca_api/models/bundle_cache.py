@@ -20,7 +20,7 @@ import structlog
 
 from rca.errors import BundleError
 from rca.files import replace_file
-from rca_api.models.bundle_check import verify
+from rca_api.models.bundle_trial import verify
 from rca_api.shell.processes.bundles import BundleRef
 
 STATE_FILE = "state.json"

@@ -13,9 +13,8 @@ from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.schemas import moment
 from rca_api.incidents.tables import ObservationRow
 from rca_api.nodes import repository
-from rca_api.nodes.corrections import corrections
 from rca_api.nodes.fault_prior import THRESHOLD
-from rca_api.nodes.repository import NodeRecord
+from rca_api.nodes.repository import NodeRecord, corrections
 from rca_api.nodes.schemas import NodeBlame, NodeHistory, NodePage, read_node
 from rca_api.nodes.service import RECORD_AGE, judged
 from rca_api.shell.requests.pagination import Paging, content_of, no_cursor, written

@@ -45,9 +45,7 @@ from rca_api.shell import health
 from rca_api.shell.lifespan import lifespan
 from rca_api.shell.observability import logs, tracing
 from rca_api.shell.requests import problems
-from rca_api.shell.requests.drain_body import DrainBody
-from rca_api.shell.requests.middleware import RequestContext, SecurityHeaders
-from rca_api.shell.requests.shedding import Shedding
+from rca_api.shell.requests.middleware import DrainBody, RequestContext, SecurityHeaders, Shedding
 from rca_api.shell.settings import environment
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State

@@ -16,8 +16,8 @@ from rca_api.diagnoses.tables import DiagnosisRow, WindowRow
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.deletion import insert_if_absent
 from rca_api.shell.store.time_limits import TIDYING_SECONDS
-from rca_api.shell.store.upsert import insert_if_absent
 from rca_api.shell.store.window_store import YOUNG_SECONDS, WindowStore
 
 #: A condition on `WindowRow` under which a window is kept.

@@ -12,10 +12,10 @@ from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 from rca_api.training_runs import repository
-from rca_api.training_runs.collections import available
 from rca_api.training_runs.repository import ActiveRun
 from rca_api.training_runs.schemas import PromotionOrder, TrainingOrder, TrainingRun, TrainingRuns
 from rca_api.training_runs.tables import TrainingRunRow
+from rca_api.training_runs.task import available
 
 
 def order_training(state: State, order: TrainingOrder, caller: Principal) -> TrainingRun:

@@ -1,4 +1,7 @@
-"""The task that a worker gives to the process that trains."""
+"""The task that a worker gives to the process that trains, and the labelled collections to train on.
+
+Collections are folders in a folder of the operator. Callers give names, not paths.
+"""
 
 from __future__ import annotations
 
@@ -45,3 +48,20 @@ class Task(BaseModel):
     auto_promote: bool = False
     version: str = ""
     patience_seconds: float
+
+
+MANIFEST = "manifest.json"
+#: Windows that people have confirmed or corrected, exported for a run.
+FEEDBACK = "feedback"
+
+
+def available(folder: Path | None) -> dict[str, Path]:
+    """Every collection in `folder`, by name; links that lead out of it are left out."""
+    if folder is None or not folder.is_dir():
+        return {}
+    root = folder.resolve()
+    return {
+        each.name: each.resolve()
+        for each in sorted(root.iterdir())
+        if (each / MANIFEST).is_file() and each.resolve().parent == root and each.name != FEEDBACK
+    }

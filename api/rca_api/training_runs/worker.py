@@ -21,11 +21,10 @@ from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.private import private_folder
 from rca_api.training_runs import repository
 from rca_api.training_runs.child import train
-from rca_api.training_runs.collections import FEEDBACK, available
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.supervisor import LOG, Pace, RunEnd, Supervisor, no_op
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import Task
+from rca_api.training_runs.task import FEEDBACK, Task, available
 
 #: Writes the windows with feedback as a labelled collection; returns their number.
 ExportFeedback = Callable[[Path], int]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi import Path as PathParameter
+from pydantic import BaseModel
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from rca.diagnosis.result import Diagnosis, Verdict
+from rca.runbook.page import RunbookPage
+from rca.runbook.phrases import Phrase, plain
 from rca.window.catalogue import channels
 from rca.window.causes import SPECS
 from rca_api.actions.schemas import NAMES
@@ -19,7 +24,6 @@ from rca_api.diagnoses.stored import read_stored
 from rca_api.shell.security.access import ReaderOfOne
 from rca_api.shell.state import State
 from rca_api.ui import sign_in
-from rca_api.ui.summary import DiagnosisText, text_of
 
 PATH = "/ui"
 _FILES = Path(__file__).parent / "static"
@@ -78,3 +82,53 @@ def _catalogue() -> dict[str, Any]:
         for channel, feeding in channels().items()
     }
     return {"causes": causes, "actions": NAMES, "signals": signals}
+
+
+class SummaryRow(BaseModel):
+    """One part of the text."""
+
+    title: str
+    lines: list[str]
+
+
+class DiagnosisText(BaseModel):
+    """The text of a diagnosis: what a person needs first, and the rest."""
+
+    verdict: Verdict
+    headline: str
+    rows: list[SummaryRow]
+    more: list[SummaryRow]
+    window_digest: str | None
+
+
+def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
+    """Put a diagnosis into words.
+
+    Parameters
+    ----------
+    window_digest : str or None
+        None once retention has deleted the window.
+    """
+    page = RunbookPage.from_diagnosis(diagnosis)
+    suspicions = [_row(plain(each.title), each.evidence) for each in page.suspicions]
+    more = [
+        _row("All actions", page.actions),
+        _row("Cost", [*page.facts, page.unexplained]),
+        *(_row(plain(each.title), each.evidence) for each in page.causes),
+        *suspicions,
+        _row("Evidence for the verdict", page.verdict_evidence),
+        _row("Signals that the window does not have", page.missing),
+        _row("Quality of the window", page.quality),
+        _row("Identity", [page.footer]),
+    ]
+    return DiagnosisText(
+        verdict=page.summary.verdict,
+        headline=plain(page.summary.headline),
+        rows=[_row(title, lines) for title, lines in page.summary.rows],
+        more=[row for row in more if row.lines],
+        window_digest=window_digest,
+    )
+
+
+def _row(title: str, lines: Iterable[Phrase]) -> SummaryRow:
+    return SummaryRow(title=title, lines=[plain(line) for line in lines if line])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,10 +13,10 @@ from rca.deadline import Deadline
 from rca.timed_http import BrokenAnswerError, Exchange
 from rca_api.webhooks.addresses import Policy, Refused, Resolve, look_up
 from rca_api.webhooks.outbox import ClaimedMessage
-from rca_api.webhooks.signing import headers
 
 if TYPE_CHECKING:
     import httpx2
+
 
 _GONE = 410
 #: 4xx statuses that are about the time, not about the message.
@@ -101,3 +105,28 @@ def _judged(response: httpx2.Response) -> AttemptOutcome:
     what = "redirects are not followed" if 300 <= status < 400 else "the receiver refused it"
     refused = 300 <= status < 500 and status not in _PASSING
     return AttemptOutcome(status, f"status {status}: {what}", wait, refused=refused, gone=status == _GONE)
+
+
+PREFIX = "whsec_"
+_KEY_BYTES = 32
+
+
+def new_secret() -> str:
+    """Make the secret of a webhook."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(_KEY_BYTES)).decode()
+
+
+def headers(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Headers that prove the origin and the time of `body`."""
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{signature(secret, message_id, timestamp, body)}",
+    }
+
+
+def signature(secret: str, message_id: str, timestamp: int, body: bytes) -> str:
+    """Sign one message."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()

@@ -17,6 +17,7 @@ from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 from rca_api.webhooks import outbox
 from rca_api.webhooks.addresses import Policy, Refused
+from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.schemas import (
     EVENT_TYPES,
     CreatedWebhook,
@@ -29,7 +30,6 @@ from rca_api.webhooks.schemas import (
     read_delivery,
     read_webhook,
 )
-from rca_api.webhooks.signing import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=SmallBodies)

@@ -1,20 +1,31 @@
-"""Middleware of every request: its id, log line, metrics, unexpected errors, and security headers."""
+"""Middleware of every request: its id and log line, security headers, refusals, and the rest of its body."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 import uuid
+from collections import Counter
+from contextlib import suppress
 
 import structlog
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rca_api.shell.observability import tracing
 from rca_api.shell.observability.metrics import Metrics
-from rca_api.shell.requests.problems import internal_error, problem_response
+from rca_api.shell.requests.admission import Admission
+from rca_api.shell.requests.problems import (
+    CATALOGUE,
+    MEDIA_TYPE,
+    internal_error,
+    problem_document,
+    problem_response,
+)
 from rca_api.shell.store import time_limits
 
 HEADER = "X-Request-ID"
@@ -150,3 +161,162 @@ class SecurityHeaders:
             await send(message)
 
         await self.app(scope, receive, send_with_headers)
+
+
+TELEMETRY = "/v1/jobs/{job_id}/telemetry"
+#: Routes whose requests take a place in the queue, as the OpenAPI document writes them.
+QUEUED = frozenset({"/v1/diagnoses", "/v1/diagnoses/batch", "/v1/what-if", TELEMETRY})
+_LOG_SECONDS = 1.0
+
+
+class Shedding:
+    """Plain ASGI middleware that refuses windows that find no place in the queue, before anything else.
+
+    Under overload most requests are refused, on the cores that diagnose the others. So a refusal comes before
+    the credential, the span and the log line of a request. The log has one line a second.
+
+    Parameters
+    ----------
+    at_most : int
+        Largest body that is discarded on a connection that stays open, bytes.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission, metrics: Metrics, at_most: int) -> None:
+        self.app = app
+        self._admission = admission
+        self._metrics = metrics
+        self._at_most = at_most
+        #: Refusals by route since the last log line.
+        self._unlogged: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a window while the queue is full; let all other requests pass."""
+        if (
+            scope["type"] == "http"
+            and scope["method"] == "POST"
+            and (route := _queued_route(scope["path"])) is not None
+            and self._admission.is_full()
+        ):
+            await self._refuse(route, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _refuse(self, route: str, scope: Scope, receive: Receive, send: Send) -> None:
+        began = time.perf_counter()
+        path, headers = scope["path"], Headers(scope=scope)
+        request_id = request_id_of(headers)
+        error = self._admission.full()
+        status = CATALOGUE[error.code].status
+        content = problem_document(error, path, request_id)
+        answer = Response(content, status, {HEADER: request_id, **error.headers}, MEDIA_TYPE)
+        # The server discards a body that comes after the answer. That is cheaper than another connection.
+        if _will_arrive(headers, self._at_most):
+            del answer.headers["Connection"]
+        await answer(scope, receive, send)
+        self._metrics.problems.labels(error.code).inc()
+        self._metrics.request_done("POST", route, status, time.perf_counter() - began)
+        self._log(route)
+
+    def _log(self, route: str) -> None:
+        """Count a refusal for the next log line, which is due in a second at most."""
+        if not self._unlogged:
+            asyncio.get_running_loop().call_later(_LOG_SECONDS, self._write)
+        self._unlogged[route] += 1
+
+    def _write(self) -> None:
+        refused, self._unlogged = self._unlogged, Counter()
+        _log.info("requests refused", code="busy", n=refused.total(), routes=dict(refused))
+
+
+def _queued_route(path: str) -> str | None:
+    """The route of a path whose requests take a place in the queue."""
+    if path.startswith("/v1/jobs/") and path.endswith("/telemetry"):
+        return TELEMETRY
+    return path if path in QUEUED else None
+
+
+def _will_arrive(headers: Headers, at_most: int) -> bool:
+    """Whether the caller sends a whole body of bounded length without being invited to."""
+    declared = headers.get("content-length", "")
+    return "expect" not in headers and declared.isdecimal() and int(declared) <= at_most
+
+
+DRAIN_SECONDS = 5.0
+#: Enough for a fleet of agents that retry together, and few compared with the sockets of a process.
+MAX_DRAINING = 200
+
+
+class DrainBody:
+    """Plain ASGI middleware, the outermost, that reads the rest of a body before it closes the connection.
+
+    A socket closed with unread bytes makes the system reset the connection, and the caller loses an answer
+    that it has received already (RFC 9112, 9.6). The connection is reset all the same after `DRAIN_SECONDS`,
+    or while `MAX_DRAINING` others are being drained. It holds a socket then, but no place in a queue.
+
+    Parameters
+    ----------
+    at_most : int
+        Most bytes that are read: the size of the largest body.
+    """
+
+    def __init__(self, app: ASGIApp, at_most: int) -> None:
+        self.app = app
+        self.at_most = at_most
+        self._draining = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and end the answer when the body is read or given up."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        incoming = _Incoming(receive, invited="expect" not in headers)
+        closes = _says_close(headers) or scope.get("http_version") == "1.0"
+        ended = False
+
+        async def send_open(message: Message) -> None:
+            nonlocal closes, ended
+            if message["type"] == "http.response.start":
+                closes = closes or _says_close(Headers(scope=message))
+            elif not ended and closes and not message.get("more_body", False) and incoming.coming:
+                # Counted before the answer is sent, which lets other requests run.
+                ended = self._draining < MAX_DRAINING
+                self._draining += ended
+            if ended:
+                message = {**message, "more_body": True}
+            await send(message)
+
+        try:
+            await self.app(scope, incoming.receive, send_open)
+            if ended:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(DRAIN_SECONDS):
+                        await incoming.discard(self.at_most)
+                await send({"type": "http.response.body"})
+        finally:
+            self._draining -= ended
+
+
+def _says_close(headers: Headers) -> bool:
+    return "close" in [token.strip().lower() for token in headers.get("connection", "").split(",")]
+
+
+class _Incoming:
+    """The rest of a request's body; a caller that sent `Expect` sends none before it is invited."""
+
+    def __init__(self, receive: Receive, *, invited: bool) -> None:
+        self._receive = receive
+        #: Whether more of the body may come.
+        self.coming = invited
+
+    async def receive(self) -> Message:
+        """Pass the next message on."""
+        message = await self._receive()
+        # The message of a caller that disconnected says that no more comes, too.
+        self.coming = message.get("more_body", False)
+        return message
+
+    async def discard(self, at_most: int) -> None:
+        """Read what is left, at most `at_most` bytes."""
+        while self.coming and at_most > 0:
+            at_most -= len((await self.receive()).get("body", b""))
