@@ -121,7 +121,7 @@ def stored(client: TestClient, make_window: Any) -> Any:
 def replace_on_diagnosed(state: Any) -> Any:
     """The journal without incidents, which made-up documents do not serve."""
     journal = state.journal
-    journal._on_diagnosed = ()
+    journal.on_diagnosed = ()
     return journal
 
 

@@ -42,7 +42,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClie
     app: FastAPI = create_app(Settings(data_dir=tmp_path, auth="off", processes=1, lease_seconds=0.05))
     parts: State = app.state.parts
     parts.pool._slots = [Dying()]
-    monkeypatch.setattr(parts.journal, "_has_window", lambda _: True)
+    monkeypatch.setattr(parts.journal, "has_window", lambda _: True)
     monkeypatch.setattr(dispatcher, "_POLL_SECONDS", 0.01)
     with TestClient(app, raise_server_exceptions=False) as held:
         yield held

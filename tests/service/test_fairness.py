@@ -271,7 +271,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
         return Fragment(kept(job_id, job_id=job_id), 0.0, 1.0, 0, 0)
 
     monkeypatch.setattr(parts.pool, "run", run)
-    monkeypatch.setattr(parts.journal, "_has_window", lambda _: True)
+    monkeypatch.setattr(parts.journal, "has_window", lambda _: True)
     yield held
     parts.database.close()
 

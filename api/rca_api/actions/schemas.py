@@ -20,6 +20,7 @@ from rca.recovery.planner import ACTIONS
 from rca_api.actions.tables import TakenActionRow
 from rca_api.feedback.schemas import Note
 from rca_api.shell.requests.parameters import GivenBody, Moment, Name
+from rca_api.shell.store.base import values_of
 
 OTHER = "other"
 NAMES = (*(action.name for action in ACTIONS), OTHER)
@@ -127,10 +128,8 @@ class TakenActionPage(BaseModel):
 
 def read_action(row: TakenActionRow) -> TakenAction:
     """Read one row."""
-    names = set(TakenAction.model_fields) - {"predicted", "observed"}
-    return TakenAction(
-        **{name: getattr(row, name) for name in names}, predicted=_predicted(row), observed=_observed(row)
-    )
+    gains = {"predicted": _predicted(row), "observed": _observed(row)}
+    return TakenAction(**values_of(TakenAction, row) | gains)
 
 
 def _predicted(row: TakenActionRow) -> PredictedGain | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Generic, TypeVar
@@ -30,10 +31,11 @@ _log = structlog.stdlib.get_logger("rca_api")
 Known = TypeVar("Known")
 
 
+@dataclass(eq=False)
 class Polled(Generic[Known]):
     """A value read from the database, at most a minute old.
 
-    Parameters
+    Attributes
     ----------
     read : callable
         Reads the value.
@@ -45,32 +47,27 @@ class Polled(Generic[Known]):
         Whether the value is used; it is not read otherwise.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        read: Callable[[Session], Known],
-        current: Known,
-        what: str,
-        *,
-        used: bool = True,
-    ) -> None:
-        self.current = current
-        self._database, self._read, self._what, self._used = database, read, what, used
+    database: Database
+    read: Callable[[Session], Known]
+    current: Known
+    what: str
+    _: KW_ONLY
+    used: bool = True
 
     async def follow(self) -> None:
         """Read again and again, until cancelled."""
         while True:
-            if self._used:
+            if self.used:
                 await asyncio.to_thread(self.refresh)
             await asyncio.sleep(_PAUSE_SECONDS)
 
     def refresh(self) -> None:
         """Read once; if the database is away, `current` keeps its value."""
         try:
-            with self._database.reading() as session:
-                self.current = self._read(session)
+            with self.database.reading() as session:
+                self.current = self.read(session)
         except StoreError as error:
-            _log.warning("the database cannot be read", what=self._what, reason=error.message)
+            _log.warning("the database cannot be read", what=self.what, reason=error.message)
 
 
 def node_odds(session: Session, prior: float) -> NodeOdds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime, timedelta
 
 import orjson
@@ -38,10 +38,11 @@ class Claimed:
     request_id: str | None = None
 
 
+@dataclass(eq=False)
 class Journal:
     """Stores diagnoses; every method is one transaction and may block.
 
-    Parameters
+    Attributes
     ----------
     on_diagnosed : tuple of callables
         Called with every finished diagnosis, in the transaction that stores it.
@@ -51,22 +52,13 @@ class Journal:
         Whether to compress documents.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        metrics: Metrics,
-        on_diagnosed: tuple[OnDiagnosed, ...],
-        has_window: Callable[[str], bool],
-        clock: Callable[[], datetime] = now,
-        *,
-        packed: bool = True,
-    ) -> None:
-        self._database = database
-        self._metrics = metrics
-        self._on_diagnosed = on_diagnosed
-        self._has_window = has_window
-        self._packed = packed
-        self._clock = clock
+    database: Database
+    metrics: Metrics
+    on_diagnosed: tuple[OnDiagnosed, ...]
+    has_window: Callable[[str], bool]
+    clock: Callable[[], datetime] = now
+    _: KW_ONLY
+    packed: bool = True
 
     def record(
         self,
@@ -78,14 +70,14 @@ class Journal:
         hold: Hold | None = None,
     ) -> None:
         """Store a finished diagnosis; durable when this returns."""
-        with self._metrics.stage("commit"), self._database.session() as session:
+        with self.metrics.stage("commit"), self.database.session() as session:
             row = repository.add_done(
                 session,
                 window,
                 self._as_stored(answer),
                 asked_by=asked_by,
                 request_id=request_id,
-                at=self._clock(),
+                at=self.clock(),
             )
             self.refuse_a_deleted(window)
             if hold is not None:
@@ -111,11 +103,11 @@ class Journal:
             of this caller. Without authentication all callers are one, and have all of it.
         """
         diagnosis_id = new_id()
-        with self._metrics.stage("commit"), self._database.session() as session:
+        with self.metrics.stage("commit"), self.database.session() as session:
             queue = repository.queue_for(session, asked_by)
             refused = _refusal(queue, most, known=asked_by is not None)
             if refused is not None:
-                self._metrics.shed.labels("queued").inc()
+                self.metrics.shed.labels("queued").inc()
                 raise refused
             repository.add_queued(
                 session,
@@ -124,7 +116,7 @@ class Journal:
                 asked_by=asked_by,
                 request_id=request_id,
                 turn=queue.turn,
-                at=self._clock(),
+                at=self.clock(),
             )
             self.refuse_a_deleted(window)
             if hold is not None:
@@ -133,9 +125,9 @@ class Journal:
 
     def claim(self, owner: str, lease_seconds: float, most: int) -> list[Claimed]:
         """Claim queued diagnoses for `owner`, which renews its lease while it works on them."""
-        at, length = self._clock(), timedelta(seconds=lease_seconds)
+        at, length = self.clock(), timedelta(seconds=lease_seconds)
         claimed: list[Claimed] = []
-        with self._database.session() as session:
+        with self.database.session() as session:
             found = repository.claim(session, owner, at, length, most, most_attempts=MAX_ATTEMPTS)
             given_up = [
                 _given_up(
@@ -157,47 +149,47 @@ class Journal:
 
     def renew(self, owner: str, diagnosis_ids: list[str], lease_seconds: float) -> None:
         """Extend the leases of diagnoses that `owner` works on."""
-        with self._database.session() as session:
+        with self.database.session() as session:
             length = timedelta(seconds=lease_seconds)
-            LEASES.renew(session, owner, diagnosis_ids, self._clock(), length)
+            LEASES.renew(session, owner, diagnosis_ids, self.clock(), length)
 
     def give_back(self, owner: str, diagnosis_ids: list[str]) -> None:
         """Queue diagnoses again that `owner` does not finish; the attempt does not count."""
-        with self._database.session() as session:
+        with self.database.session() as session:
             for row in LEASES.give_back(session, owner, diagnosis_ids):
                 row.state = QUEUED
 
     def postpone(self, owner: str, diagnosis_id: str, problem: ProblemError, pause_seconds: float) -> None:
         """Queue a diagnosis again after a failed attempt, which counts; it is claimed after a pause."""
-        until = self._clock() + timedelta(seconds=pause_seconds)
-        with self._database.session() as session:
+        until = self.clock() + timedelta(seconds=pause_seconds)
+        with self.database.session() as session:
             for row in LEASES.postpone(session, owner, [diagnosis_id], until):
                 row.state, row.problem = QUEUED, _document(problem, diagnosis_id)
 
     def complete(self, owner: str, answer: DiagnosisAnswer) -> bool:
         """Store the answer of a queued diagnosis; False if `owner` no longer has its lease."""
-        with self._metrics.stage("commit"), self._database.session() as session:
+        with self.metrics.stage("commit"), self.database.session() as session:
             row = LEASES.held_one(session, owner, answer.diagnosis_id)
             if row is None:
                 return False
-            repository.finish(row, self._as_stored(answer), self._clock())
+            repository.finish(row, self._as_stored(answer), self.clock())
             session.flush()
             self._notify(session, row)
-            waited = (self._clock() - row.created_at).total_seconds()
+            waited = (self.clock() - row.created_at).total_seconds()
         # Negative if the clock was put back meanwhile.
-        self._metrics.queued_seconds.observe(max(waited, 0.0))
+        self.metrics.queued_seconds.observe(max(waited, 0.0))
         self._report(answer, row.job_id)
         return True
 
     def fail(self, owner: str, diagnosis_id: str, problem: ProblemError) -> None:
         """Store the problem of a queued diagnosis that failed."""
-        with self._database.session() as session:
+        with self.database.session() as session:
             row = LEASES.held_one(session, owner, diagnosis_id)
             if row is not None:
-                repository.give_up(row, _document(problem, diagnosis_id), self._clock())
+                repository.give_up(row, _document(problem, diagnosis_id), self.clock())
 
     def _as_stored(self, answer: DiagnosisAnswer) -> DiagnosisAnswer:
-        return answer if self._packed else replace(answer, document=PlainDocument(answer.document))
+        return answer if self.packed else replace(answer, document=PlainDocument(answer.document))
 
     def refuse_a_deleted(self, window: StoredWindow) -> None:
         """Raise if retention has deleted the window since it was stored.
@@ -205,18 +197,18 @@ class Journal:
         This transaction has locked the row of the window. Retention deletes a file only together with its
         row, so a file that exists now stays.
         """
-        if not self._has_window(window.digest):
+        if not self.has_window(window.digest):
             raise ProblemError(
                 "busy", "the window was being deleted as too old; send it again", headers={"Retry-After": "1"}
             )
 
     def _notify(self, session: Session, row: DiagnosisRow) -> None:
-        for callback in self._on_diagnosed:
+        for callback in self.on_diagnosed:
             callback(session, row)
 
     def _report(self, answer: DiagnosisAnswer, job_id: str) -> None:
         """Count and log a diagnosis, after the commit."""
-        self._metrics.diagnosed(answer)
+        self.metrics.diagnosed(answer)
         _log.info(
             "diagnosis",
             diagnosis_id=answer.diagnosis_id,

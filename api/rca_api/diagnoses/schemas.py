@@ -18,6 +18,7 @@ from rca.window.causes import FailureMode
 from rca.window.job import Job
 from rca.window.names import Name
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.shell.store.base import values_of
 
 Seconds = Annotated[float, Field(ge=0)]
 Durations = list[Seconds | None] | None
@@ -232,11 +233,10 @@ class DiagnosisSummary(BaseModel):
     @classmethod
     def of(cls, row: DiagnosisRow) -> Self:
         """Summarize a stored diagnosis."""
-        values = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         problem = orjson.loads(row.problem) if row.problem is not None else None
         verdict = None if row.failure_mode is None else "undecided" if row.abstained else row.failure_mode
         found = {"diagnosis_id": row.id, "problem": problem, "verdict": verdict}
-        return cls.model_validate(values | found)
+        return cls.model_validate(values_of(cls, row) | found)
 
 
 class DiagnosisList(BaseModel):

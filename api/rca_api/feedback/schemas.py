@@ -14,6 +14,7 @@ from rca_api.feedback.labels import GivenLabel
 from rca_api.feedback.repository import Side
 from rca_api.feedback.tables import FeedbackRow
 from rca_api.shell.requests.parameters import GivenBody, Line
+from rca_api.shell.store.base import values_of
 
 Verdict = Literal["confirmed", "corrected"]
 
@@ -121,10 +122,7 @@ class FeedbackPage(BaseModel):
 
 def read_feedback(row: FeedbackRow, *, conflict: bool) -> Feedback:
     """Read one row."""
-    names = set(Feedback.model_fields) - {"conflict", "label"}
-    return Feedback(
-        **{name: getattr(row, name) for name in names}, label=Label(**row.label), conflict=conflict
-    )
+    return Feedback(**values_of(Feedback, row) | {"label": Label(**row.label), "conflict": conflict})
 
 
 def read_side(side: Side) -> OpinionSide:

@@ -14,6 +14,7 @@ from rca.window.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.state_machine import EventKind, Reason, Verdict
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.shell.store.base import values_of
 
 State = Literal["open", "resolved"]
 StageName = Literal["detected", "localised", "explained", "recovered"]
@@ -233,50 +234,23 @@ def moment(seconds: float) -> datetime:
 
 def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
     """The summary of an incident."""
-    fields = {name: getattr(row, name) for name in _COPIED}
-    return Incident(
-        **fields,
-        state="open" if row.open_job_id is not None else "resolved",
-        place=row.place or [],
-        began=moment(row.began if row.onset is None else row.onset),
-        ended=moment(row.ended),
-        nodes=[SuspectNode(node=node, probability=probability) for node, probability in nodes],
-    )
-
-
-_COPIED = (
-    "id",
-    "job_id",
-    "failure_mode",
-    "cause",
-    "suspected",
-    "uncertain",
-    "reopened",
-    "opened_at",
-    "resolved_at",
-    "resolution",
-    "windows",
-    "seconds_lost",
-    "gpu_hours_lost",
-)
+    shown = {
+        "state": "open" if row.open_job_id is not None else "resolved",
+        "place": row.place or [],
+        "began": moment(row.began if row.onset is None else row.onset),
+        "ended": moment(row.ended),
+        "nodes": [SuspectNode(node=node, probability=probability) for node, probability in nodes],
+    }
+    return Incident(**values_of(Incident, row) | shown)
 
 
 def read_event(row: IncidentEventRow) -> IncidentEvent:
     """Read one line of a timeline."""
-    fields = ("kind", "at", "diagnosis_id", "failure_mode", "cause", "previous_cause", "reason")
-    return IncidentEvent(
-        **{name: getattr(row, name) for name in fields},
-        place=row.place or [],
-        previous_place=row.previous_place or [],
-        window_end=moment(row.window_end),
-    )
+    places = {"place": row.place or [], "previous_place": row.previous_place or []}
+    return IncidentEvent(**values_of(IncidentEvent, row) | places | {"window_end": moment(row.window_end)})
 
 
 def read_window(row: ObservationRow) -> IncidentWindow:
     """Read one window of an incident."""
-    fields = ("diagnosis_id", "verdict", "failure_mode", "cause", "seconds_lost", "gpu_hours_lost")
-    return IncidentWindow(
-        **{name: getattr(row, name) for name in fields},
-        window_start=moment(row.window_start),
-        window_end=moment(row.window_end),
-    )
+    bounds = {"window_start": moment(row.window_start), "window_end": moment(row.window_end)}
+    return IncidentWindow(**values_of(IncidentWindow, row) | bounds)

@@ -7,6 +7,7 @@ from datetime import datetime
 from pydantic import BaseModel, Field
 
 from rca_api.jobs.tables import StreamedJobRow
+from rca_api.shell.store.base import values_of
 
 
 class Receipt(BaseModel):
@@ -38,9 +39,8 @@ class StreamedJob(BaseModel):
     @classmethod
     def of(cls, row: StreamedJobRow) -> StreamedJob:
         """Read a row."""
-        held = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         shown = {"step_seconds": row.usual_seconds, "remarks": (row.remarks or "").splitlines()}
-        return cls.model_validate(held | shown)
+        return cls.model_validate(values_of(cls, row) | shown)
 
 
 class StreamedJobPage(BaseModel):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -131,10 +132,11 @@ def _answers(ref: BundleRef, diagnose: Diagnose, window: Window | str) -> bool:
     return True
 
 
+@dataclass(eq=False)
 class BundleTrial:
     """Starts a child process for the trial of one bundle.
 
-    Parameters
+    Attributes
     ----------
     setup : callable
         Gives the setup of the child.
@@ -146,19 +148,12 @@ class BundleTrial:
         Runs in the child.
     """
 
-    def __init__(
-        self,
-        setup: Callable[[], Setup],
-        seconds: float,
-        loaded: Callable[[BundleRef, ModelVersion], None],
-        program: Callable[..., None] = process.serve,
-    ) -> None:
-        self._setup = setup
-        self._seconds = seconds
-        self._loaded = loaded
-        self._program = program
-        self._child: ChildProcess | None = None
-        self._closed = False
+    setup: Callable[[], Setup]
+    seconds: float
+    loaded: Callable[[BundleRef, ModelVersion], None]
+    program: Callable[..., None] = process.serve
+    _child: ChildProcess | None = field(init=False, default=None)
+    _closed: bool = field(init=False, default=False)
 
     @contextmanager
     def __call__(self) -> Iterator[Diagnose]:
@@ -170,7 +165,7 @@ class BundleTrial:
             If the child cannot be started.
         """
         try:
-            child = self._child = ChildProcess(self._program, self._setup())
+            child = self._child = ChildProcess(self.program, self.setup())
         except OSError as error:
             raise TryLater(f"no process can be started: {error}") from error
         try:
@@ -198,9 +193,9 @@ class BundleTrial:
     def _diagnose(self, child: ChildProcess, ref: BundleRef, window: Window | str) -> Diagnosis:
         ids = {"sha256": ref.sha256, "version": ref.version}
         try:
-            reply = child.call(diagnose, ref, window, timeout=self._seconds, ids=ids)
+            reply = child.call(diagnose, ref, window, timeout=self.seconds, ids=ids)
         except TimeoutError:
-            raise Unfinished(f"it did not answer within {self._seconds:g} s") from None
+            raise Unfinished(f"it did not answer within {self.seconds:g} s") from None
         except ChildEnded as error:
             if self._closed:
                 raise TryLater("the service ends") from error
@@ -216,7 +211,7 @@ class BundleTrial:
         except ProblemError as error:
             # The installation was updated under this process; the new one tries the bundle again.
             raise TryLater(error.detail) from None
-        self._loaded(ref, found.model)
+        self.loaded(ref, found.model)
         return found
 
 

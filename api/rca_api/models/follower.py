@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import structlog
@@ -30,6 +30,7 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.settings.settings import Settings
 
+_log = structlog.stdlib.get_logger("rca_api.models")
 #: Trials in which a bundle takes too long or ends its process, until it is rejected.
 MAX_UNFINISHED = 3
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 30.0, 600.0
@@ -91,13 +92,11 @@ class RetryPolicy:
         self._cases[sha256].closed = True
 
 
-_log = structlog.stdlib.get_logger("rca_api.models")
-
-
+@dataclass(eq=False)
 class Follower:
     """Keeps `CurrentModels` equal to the aliases of the registry.
 
-    Parameters
+    Attributes
     ----------
     trial : callable
         Context manager that gives a function for the trial of one bundle.
@@ -107,56 +106,44 @@ class Follower:
         Gives some of the newest stored windows or their digests.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        current: CurrentModels,
-        registry: RegistryClient,
-        metrics: Metrics,
-        *,
-        cache: BundleCache,
-        trial: Callable[[], AbstractContextManager[Diagnose]],
-        healthy: Callable[[], Window],
-        recent: Callable[[], Sequence[Window | str]] = tuple,
-        retries: RetryPolicy | None = None,
-    ) -> None:
-        self._settings = settings
-        self._current = current
-        self._registry = registry
-        self._metrics = metrics
-        self._cache = cache
-        self._trial = trial
-        self._healthy = healthy
-        self._recent = recent
-        self._retries = retries or RetryPolicy()
+    settings: Settings
+    current: CurrentModels
+    registry: RegistryClient
+    metrics: Metrics
+    _: KW_ONLY
+    cache: BundleCache
+    trial: Callable[[], AbstractContextManager[Diagnose]]
+    healthy: Callable[[], Window]
+    recent: Callable[[], Sequence[Window | str]] = tuple
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
 
     async def follow(self) -> None:
         """Poll the registry again and again, until cancelled."""
-        while self._settings.follow_seconds > 0:
+        while self.settings.follow_seconds > 0:
             await asyncio.to_thread(self.poll)
-            await asyncio.sleep(self._settings.follow_seconds)
+            await asyncio.sleep(self.settings.follow_seconds)
 
     def resume(self) -> None:
         """Let the last champion that is not damaged answer, without the registry."""
-        if not (self._settings.follow_seconds and self._settings.has_registry):
+        if not (self.settings.follow_seconds and self.settings.has_registry):
             return
-        held = self._cache.stored_roles()
+        held = self.cache.stored_roles()
         champion, previous = held.get("champion"), held.get("previous")
         if champion is None:
             # Rolled back to the operator's bundle, or never followed.
-            self._current.resume(self._current.own, previous)
+            self.current.resume(self.current.own, previous)
         elif self._answers_again(champion):
-            self._current.resume(champion, previous)
+            self.current.resume(champion, previous)
         elif previous is not None and self._answers_again(previous):
-            self._current.resume(previous, None)
+            self.current.resume(previous, None)
 
     def poll(self) -> None:
         """Poll the registry once and follow it; never raises."""
-        if not self._settings.has_registry:
+        if not self.settings.has_registry:
             return
         try:
             self._poll()
-            self._registry.rest()
+            self.registry.rest()
         except Exception as error:
             # The champion keeps answering, and the next poll comes.
             _log.exception("following the registry failed")
@@ -164,52 +151,52 @@ class Follower:
 
     def _poll(self) -> None:
         try:
-            held = self._registry.aliases()
+            held = self.registry.aliases()
         except RcaError as error:
             self._failed(error.message)
         else:
-            self._current.registry_failed(None)
+            self.current.registry_failed(None)
             try:
                 self._follow_champion(held.get("champion"))
-                if self._settings.shadow_share > 0:
+                if self.settings.shadow_share > 0:
                     self._follow_challenger(held.get("challenger"))
             except RcaError as error:
                 self._failed(error.message)
         # Also without a registry: other replicas must see which bundles are used here.
-        choice = self._current.choice
-        self._cache.tidy((choice.champion, choice.previous, choice.challenger))
+        choice = self.current.choice
+        self.cache.tidy((choice.champion, choice.previous, choice.challenger))
 
     def _failed(self, reason: str) -> None:
-        self._metrics.registry_failures.inc()
-        if self._current.choice.failure != reason:
+        self.metrics.registry_failures.inc()
+        if self.current.choice.failure != reason:
             _log.warning("the registry cannot be followed", reason=reason)
-        self._current.registry_failed(reason)
+        self.current.registry_failed(reason)
 
     def _follow_champion(self, wanted: dict[str, Any] | None) -> None:
-        current = self._current.champion
-        ref = self._current.own if wanted is None else self._usable(wanted)
+        current = self.current.champion
+        ref = self.current.own if wanted is None else self._usable(wanted)
         if ref is None or ref == current:
             return
-        self._current.swap(ref)
-        self._cache.store_roles({"champion": ref, "previous": self._current.previous})
-        self._metrics.model_swaps.inc()
+        self.current.swap(ref)
+        self.cache.store_roles({"champion": ref, "previous": self.current.previous})
+        self.metrics.model_swaps.inc()
         _log.info("another model answers now", version=ref.version, sha256=ref.sha256, before=current.sha256)
 
     def _follow_challenger(self, wanted: dict[str, Any] | None) -> None:
         ref = None if wanted is None else self._usable(wanted)
-        if ref != self._current.challenger:
-            self._current.challenge(ref)
+        if ref != self.current.challenger:
+            self.current.challenge(ref)
             _log.info("the challenger in shadow mode changed", version=ref and ref.version)
 
     def _usable(self, wanted: dict[str, Any]) -> BundleRef | None:
         """The bundle on the local disk after its trial; None if it is broken, or not tried yet."""
         sha256, number = str(wanted["sha256"]), int(wanted["version"])
-        ref = self._cache.ref(sha256, number)
-        if ref is not None and ref in (self._current.champion, self._current.challenger):
+        ref = self.cache.ref(sha256, number)
+        if ref is not None and ref in (self.current.champion, self.current.challenger):
             return ref
-        if self._retries.begin(sha256, str(wanted.get("asked") or "")):
-            self._current.reconsider(sha256)
-        if not self._retries.allows(sha256):
+        if self.retries.begin(sha256, str(wanted.get("asked") or "")):
+            self.current.reconsider(sha256)
+        if not self.retries.allows(sha256):
             return None
         if ref is None:
             self._reject(sha256, number, "the registry has no digest of it")
@@ -220,7 +207,7 @@ class Follower:
         try:
             reason = self._objection(ref, number)
         except Unfinished as error:
-            if self._retries.unfinished(ref.sha256):
+            if self.retries.unfinished(ref.sha256):
                 self._reject(ref.sha256, number, f"{error}, {MAX_UNFINISHED} times")
             else:
                 self._postpone(ref, "unfinished", str(error))
@@ -231,8 +218,8 @@ class Follower:
         if reason is not None:
             self._reject(ref.sha256, number, reason)
             return False
-        self._retries.forget(ref.sha256)
-        self._current.reconsider(ref.sha256)
+        self.retries.forget(ref.sha256)
+        self.current.reconsider(ref.sha256)
         return True
 
     def _objection(self, ref: BundleRef, number: int) -> str | None:
@@ -244,14 +231,14 @@ class Follower:
             If the registry is away; the bundle is not rejected.
         TryLater
         """
-        here = self._cache.has(ref)
-        if here and ref == self._current.previous:
+        here = self.cache.has(ref)
+        if here and ref == self.current.previous:
             # It has answered here before: a rollback needs no trial.
             return None
         assert ref.folder is not None  # noqa: S101  (a bundle of the registry has one)
         try:
             if not here:
-                self._registry.fetch(number, ref.folder)
+                self.registry.fetch(number, ref.folder)
                 # Its age counts from now, not from the times of the registry's files.
                 os.utime(ref.folder)
                 verify(ref.folder, ref.sha256)
@@ -261,26 +248,26 @@ class Follower:
 
     def _stored(self) -> Sequence[Window | str]:
         try:
-            return self._recent()
+            return self.recent()
         except RcaError as error:
             raise TryLater(f"stored windows cannot be listed: {error.message}") from error
 
     def _tried(self, ref: BundleRef, recent: Sequence[Window | str]) -> str | None:
         try:
-            with self._trial() as diagnose:
-                reason = objection(ref, diagnose, self._healthy(), recent)
+            with self.trial() as diagnose:
+                reason = objection(ref, diagnose, self.healthy(), recent)
         except TryLater:
             raise
         except Exception as error:
             _log.exception("a bundle could not be tried", sha256=ref.sha256)
             raise TryLater(f"unexpected {type(error).__name__}: {error}") from error
-        self._metrics.model_trials.labels("passed" if reason is None else "rejected").inc()
+        self.metrics.model_trials.labels("passed" if reason is None else "rejected").inc()
         return reason
 
     def _answers_again(self, ref: BundleRef) -> bool:
         """Whether a bundle that has answered before may answer again; it is not tried on stored windows."""
         try:
-            present = self._cache.has(ref)
+            present = self.cache.has(ref)
             reason = None if present else "it is missing or damaged"
         except TryLater as error:
             present, reason = False, str(error)
@@ -300,15 +287,15 @@ class Follower:
             return None
 
     def _postpone(self, ref: BundleRef, outcome: str, reason: str) -> None:
-        self._retries.postpone(ref.sha256)
-        self._current.postpone(ref.sha256, reason)
-        self._metrics.model_trials.labels(outcome).inc()
+        self.retries.postpone(ref.sha256)
+        self.current.postpone(ref.sha256, reason)
+        self.metrics.model_trials.labels(outcome).inc()
         _log.warning(
             "the trial of a bundle is postponed", version=ref.version, sha256=ref.sha256, reason=reason
         )
 
     def _reject(self, sha256: str, number: int, reason: str) -> None:
-        self._retries.close(sha256)
-        self._current.reject(sha256, reason)
-        self._metrics.models_rejected.inc()
+        self.retries.close(sha256)
+        self.current.reject(sha256, reason)
+        self.metrics.models_rejected.inc()
         _log.error("a model of the registry is not used", version=number, sha256=sha256, reason=reason)

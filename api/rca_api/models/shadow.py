@@ -7,6 +7,7 @@ skipped while another one is compared, or while no process is free.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 
 import structlog
 from sqlalchemy.exc import IntegrityError
@@ -28,10 +29,11 @@ from rca_api.shell.store.database import Database
 _log = structlog.stdlib.get_logger("rca_api.models")
 
 
+@dataclass(eq=False)
 class Shadow:
     """Compares champion and challenger in the background; used from the event loop only.
 
-    Parameters
+    Attributes
     ----------
     share : float
         Share of the windows that are compared, 0 to 1.
@@ -39,24 +41,14 @@ class Shadow:
         Time limit of a comparison.
     """
 
-    def __init__(
-        self,
-        share: float,
-        seconds: float,
-        current: CurrentModels,
-        history: HistoryCache,
-        pool: ComputePool,
-        database: Database,
-        metrics: Metrics,
-    ) -> None:
-        self._share = share
-        self._seconds = seconds
-        self._current = current
-        self._history = history
-        self._pool = pool
-        self._database = database
-        self._metrics = metrics
-        self._running: asyncio.Task[None] | None = None
+    share: float
+    seconds: float
+    current: CurrentModels
+    history: HistoryCache
+    pool: ComputePool
+    database: Database
+    metrics: Metrics
+    _running: asyncio.Task[None] | None = field(init=False, default=None)
 
     def answered(self, diagnosis_id: str, champion: bytes, digest: str) -> None:
         """Start the comparison for a stored answer; returns at once.
@@ -70,11 +62,11 @@ class Shadow:
         digest : str
             Digest of the window.
         """
-        ref = self._current.challenger
-        if ref is None or not _drawn(diagnosis_id, self._share):
+        ref = self.current.challenger
+        if ref is None or not _drawn(diagnosis_id, self.share):
             return
-        if not self._pool.is_idle or (self._running is not None and not self._running.done()):
-            self._metrics.shadow.labels("dropped").inc()
+        if not self.pool.is_idle or (self._running is not None and not self._running.done()):
+            self.metrics.shadow.labels("dropped").inc()
             return
         self._running = asyncio.create_task(self._compare(diagnosis_id, champion, digest, ref))
 
@@ -88,24 +80,24 @@ class Shadow:
         # The request has its answer.
         time_limits.answer_within(None)
         try:
-            deadline = Deadline.after(self._seconds)
-            remembered = self._history.current
-            challenger = await self._pool.run(work.try_bundle, ref, digest, remembered, deadline=deadline)
+            deadline = Deadline.after(self.seconds)
+            remembered = self.history.current
+            challenger = await self.pool.run(work.try_bundle, ref, digest, remembered, deadline=deadline)
             row = comparison(diagnosis_id, read_stored(champion), challenger, ref)
             await asyncio.to_thread(self._store, row)
         except (RcaError, ProblemError) as error:
-            self._metrics.shadow.labels("failed").inc()
+            self.metrics.shadow.labels("failed").inc()
             _log.warning("the challenger did not answer", version=ref.version, reason=str(error))
         except Exception:
-            self._metrics.shadow.labels("failed").inc()
+            self.metrics.shadow.labels("failed").inc()
             _log.exception("the challenger failed", version=ref.version)
         else:
             agrees = row.mode_agrees and row.cause_agrees and row.ranks_agree
-            self._metrics.shadow.labels("agreed" if agrees else "disagreed").inc()
+            self.metrics.shadow.labels("agreed" if agrees else "disagreed").inc()
 
     def _store(self, row: ShadowRow) -> None:
         try:
-            with self._database.session() as session:
+            with self.database.session() as session:
                 session.add(row)
         except IntegrityError:
             # The window was compared before, or the diagnosis was deleted meanwhile.

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca_api.models.schemas import GateVerdict, Score, Sha256
 from rca_api.shell.requests.parameters import GivenBody
+from rca_api.shell.store.base import values_of
 
 #: The defaults of `rca train`, copied because importing it is slow; a test keeps them equal.
 DEFAULT_WINDOWS, DEFAULT_SEED = 96_000, 20_261_121
@@ -95,16 +96,10 @@ class TrainingRun(BaseModel):
     @classmethod
     def of(cls, row: Any) -> TrainingRun:
         """Read a row."""
-        known = {name: getattr(row, name) for name in cls.model_fields if hasattr(row, name)}
         order = TrainingOrder if row.kind == "train" else PromotionOrder
-        return cls.model_validate(
-            known
-            | {
-                "order": order.model_validate(row.order),
-                "asked_by": row.asked_by_name,
-                "unit": "windows" if row.total else None,
-            }
-        )
+        unit = "windows" if row.total else None
+        shown = {"order": order.model_validate(row.order), "asked_by": row.asked_by_name, "unit": unit}
+        return cls.model_validate(values_of(cls, row) | shown)
 
 
 class TrainingRuns(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from threading import Event
 from typing import Any, Literal
@@ -45,10 +45,11 @@ def no_op() -> None:
     """Do nothing, for workers that no probe watches."""
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Runs one claimed run in a child and keeps its row true.
 
-    Parameters
+    Attributes
     ----------
     worker : str
         Name under which the run was claimed.
@@ -60,25 +61,14 @@ class Supervisor:
         Does the task in the child.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        worker: str,
-        stopping: Event,
-        terms: Terms | None = None,
-        pace: Pace | None = None,
-        clock: Callable[[], datetime] = now,
-        alive: Callable[[], None] = no_op,
-        program: Callable[..., Any] = train,
-    ) -> None:
-        self._database = database
-        self._worker = worker
-        self._program = program
-        self._stopping = stopping
-        self._terms = terms or Terms()
-        self._pace = pace or Pace()
-        self._clock = clock
-        self._alive = alive
+    database: Database
+    worker: str
+    stopping: Event
+    terms: Terms = field(default_factory=Terms)
+    pace: Pace = field(default_factory=Pace)
+    clock: Callable[[], datetime] = now
+    alive: Callable[[], None] = no_op
+    program: Callable[..., Any] = train
 
     def run(self, task: Task) -> RunEnd:
         """Start the child, follow it to its end, write down what came of it.
@@ -88,7 +78,7 @@ class Supervisor:
         str
             ``released`` if another worker may take the run up, ``lost`` if one has.
         """
-        child = ChildProcess(self._program, task, log=task.folder / LOG)
+        child = ChildProcess(self.program, task, log=task.folder / LOG)
         _log.info("training", run=task.id, pid=child.pid)
         try:
             return self._follow(task.id, child)
@@ -98,11 +88,11 @@ class Supervisor:
     def _follow(self, run_id: str, child: ChildProcess) -> RunEnd:
         watched = _Watched()
         while True:
-            self._alive()
-            if self._stopping.is_set():
+            self.alive()
+            if self.stopping.is_set():
                 return self._release(run_id, counted=False)
             try:
-                message = child.receive(self._pace.heartbeat_seconds)
+                message = child.receive(self.pace.heartbeat_seconds)
             except TimeoutError:
                 message = {}
             except ChildEnded as error:
@@ -118,7 +108,7 @@ class Supervisor:
             if instruction == "lost":
                 _log.warning("another worker has the run", run=run_id)
                 return "lost"
-            if instruction == "cancel" and not watched.writes_for(self._pace.write_grace_seconds):
+            if instruction == "cancel" and not watched.writes_for(self.pace.write_grace_seconds):
                 child.end()
                 return self._finish(run_id, "cancelled")
             if watched.wants_to_write and instruction == "go on":
@@ -134,11 +124,11 @@ class Supervisor:
         moment = time.monotonic()
         if moment < watched.beat_due:
             return None
-        watched.beat_due = moment + self._pace.heartbeat_seconds
+        watched.beat_due = moment + self.pace.heartbeat_seconds
         try:
-            with self._database.session() as session:
+            with self.database.session() as session:
                 return repository.heartbeat(
-                    session, run_id, self._worker, self._clock(), self._terms, watched.progress
+                    session, run_id, self.worker, self.clock(), self.terms, watched.progress
                 )
         except StoreError as error:
             _log.warning("no heartbeat", run=run_id, reason=error.message)
@@ -162,16 +152,16 @@ class Supervisor:
     ) -> RunEnd:
         """Store the end of a run."""
         while True:
-            self._alive()
+            self.alive()
             try:
-                with self._database.session() as session:
+                with self.database.session() as session:
                     mine = repository.finish(
-                        session, run_id, self._worker, state, self._clock(), result=result, problem=problem
+                        session, run_id, self.worker, state, self.clock(), result=result, problem=problem
                     )
             except StoreError as error:
                 # The next worker of the run finds the registered version and finishes the run.
                 _log.warning("the end of a run cannot be stored", run=run_id, reason=error.message)
-                if self._stopping.wait(self._pace.heartbeat_seconds):
+                if self.stopping.wait(self.pace.heartbeat_seconds):
                     return "lost"
             else:
                 _log.info("training ended", run=run_id, state=state, problem=problem)
@@ -179,8 +169,8 @@ class Supervisor:
 
     def _release(self, run_id: str, *, counted: bool) -> RunEnd:
         try:
-            with self._database.session() as session:
-                repository.give_back(session, run_id, self._worker, counted=counted)
+            with self.database.session() as session:
+                repository.give_back(session, run_id, self.worker, counted=counted)
         except StoreError as error:
             # The lease runs out.
             _log.warning("a run cannot be given back", run=run_id, reason=error.message)

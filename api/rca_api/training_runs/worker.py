@@ -68,7 +68,7 @@ class TrainingWorker:
         self._clock = clock
         self._alive = alive
         self._supervisor = Supervisor(
-            database, self.name, stopping, self._terms, pace, clock, alive=alive, program=program
+            database, self.name, stopping, self._terms, pace or Pace(), clock, alive=alive, program=program
         )
 
     def run(self) -> None:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, StringConstraints, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rca.errors import TooLarge
 from rca_api.shell.requests.admission import chunks_of
-from rca_api.shell.requests.parameters import GivenBody
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.authority import address_of
-from rca_api.shell.security.sign_in import Code
+from rca_api.shell.security.sign_in import GivenCode
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/ui/sign-in", include_in_schema=False)
 
 #: Callers are not known yet, so the body is smaller than others.
 _BODY_BYTES, _BODY_SECONDS = 16 << 10, 10.0
-_Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 
 
 class SignInClient(BaseModel):
@@ -29,15 +25,6 @@ class SignInClient(BaseModel):
     address: str
     client_id: str
     scope: str
-
-
-class GivenCode(GivenBody):
-    """What the browser brings back from the issuer."""
-
-    code: _Text
-    #: RFC 7636 has these lengths and characters.
-    verifier: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._~-]{43,128}$")]
-    redirect_uri: _Text
 
 
 class Token(BaseModel):
@@ -57,8 +44,7 @@ def show_client(request: Request) -> SignInClient:
 async def exchange_code(request: Request) -> Token:
     """Exchange the code of a sign-in for a token."""
     state = State.of(request)
-    given = await _read(request, state)
-    code = Code(given.code, given.verifier, given.redirect_uri)
+    code = await _read(request, state)
     return Token(token=await run_in_threadpool(state.authority.exchange, request, code))
 
 

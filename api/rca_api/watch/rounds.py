@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
@@ -73,10 +73,11 @@ class WatchState:
                 _log.warning("the state cannot be written", path=str(self._path), reason=str(error))
 
 
+@dataclass(eq=False)
 class Rounds:
     """Diagnoses every job of a plan on time.
 
-    Parameters
+    Attributes
     ----------
     read : callable
         Gives the present window of a job.
@@ -86,29 +87,20 @@ class Rounds:
         Unix seconds.
     """
 
-    def __init__(
-        self,
-        plan: WatchPlan,
-        read: Read,
-        diagnose: Diagnose,
-        report: OnRound,
-        state: WatchState,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._plan = plan
-        self._read = read
-        self._diagnose = diagnose
-        self._report = report
-        self._state = state
-        self._clock = clock
-        self._reporting = threading.Lock()
+    plan: WatchPlan
+    read: Read
+    diagnose: Diagnose
+    report: OnRound
+    state: WatchState
+    clock: Callable[[], float] = time.time
+    _reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def once(self) -> list[RoundOutcome]:
         """Diagnose every job now, all at the same time."""
         outcomes: list[RoundOutcome] = []
         threads = [
             threading.Thread(target=lambda job=job: outcomes.append(self._round(job)), daemon=True)
-            for job in self._plan.jobs
+            for job in self.plan.jobs
         ]
         for thread in threads:
             thread.start()
@@ -118,27 +110,27 @@ class Rounds:
 
     def run(self, stopping: threading.Event) -> None:
         """Diagnose until `stopping` is set; rounds in progress are not waited for."""
-        for job in self._plan.jobs:
+        for job in self.plan.jobs:
             threading.Thread(target=self._follow, args=(job, stopping), daemon=True).start()
         stopping.wait()
 
     def _follow(self, job: WatchedJob, stopping: threading.Event) -> None:
-        every = job.every or self._plan.every
-        last = self._state.last(job.job)
-        pause = 0.0 if last is None else min(every, max(0.0, last + every - self._clock()))
+        every = job.every or self.plan.every
+        last = self.state.last(job.job)
+        pause = 0.0 if last is None else min(every, max(0.0, last + every - self.clock()))
         failures = 0
         while not stopping.wait(pause):
-            began = self._clock()
+            began = self.clock()
             failed = self._round(job).error is not None
             failures = failures + 1 if failed else 0
             longest = min(2 ** max(0, failures - 1), _MAX_PAUSES) * every
-            pause = max(0.0, began + longest - self._clock())
+            pause = max(0.0, began + longest - self.clock())
 
     def _round(self, job: WatchedJob) -> RoundOutcome:
-        at = self._clock()
+        at = self.clock()
         try:
-            outcome = RoundOutcome(job.job, self._diagnose(self._read(job)), None)
-            self._state.diagnosed(job.job, at)
+            outcome = RoundOutcome(job.job, self.diagnose(self.read(job)), None)
+            self.state.diagnosed(job.job, at)
         except RcaError as error:
             outcome = RoundOutcome(job.job, None, error)
         except Exception:
@@ -147,5 +139,5 @@ class Rounds:
                 job.job, None, RcaError("the round failed unexpectedly; the log has the reason")
             )
         with self._reporting:
-            self._report(outcome)
+            self.report(outcome)
         return outcome

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -55,10 +55,11 @@ class Retries:
         return min(max(waited, retry_after or 0.0), longest)
 
 
+@dataclass(eq=False)
 class WebhookDispatcher:
     """Sends the deliveries of the outbox; several dispatchers on one database share them.
 
-    Parameters
+    Attributes
     ----------
     threads : int
         Deliveries sent at the same time.
@@ -66,41 +67,31 @@ class WebhookDispatcher:
         Current time.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        sender: Sender,
-        retries: Retries,
-        metrics: Metrics,
-        *,
-        threads: int = 4,
-        poll_seconds: float = 1.0,
-        clock: Callable[[], datetime] = now,
-    ) -> None:
-        self._database = database
-        self._sender = sender
-        self._retries = retries
-        self._metrics = metrics
-        self._threads = threads
-        self._poll_seconds = poll_seconds
-        self._clock = clock
+    database: Database
+    sender: Sender
+    retries: Retries
+    metrics: Metrics
+    _: KW_ONLY
+    threads: int = 4
+    poll_seconds: float = 1.0
+    clock: Callable[[], datetime] = now
 
     async def run(self) -> None:
         """Send until cancelled; deliveries in progress are finished then, others stay in the database."""
         loop = asyncio.get_running_loop()
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="webhook")
+        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="webhook")
         sending: set[asyncio.Future[None]] = set()
         try:
             while True:
-                free = self._threads - len(sending)
+                free = self.threads - len(sending)
                 claimed = await loop.run_in_executor(None, self._claim, free) if free else []
                 sending |= {loop.run_in_executor(pool, self._deliver, each) for each in claimed}
                 if not sending:
-                    await asyncio.sleep(self._poll_seconds)
+                    await asyncio.sleep(self.poll_seconds)
                     continue
                 # Others are sent while one receiver hangs.
                 done, sending = await asyncio.wait(
-                    sending, timeout=self._poll_seconds, return_when=asyncio.FIRST_COMPLETED
+                    sending, timeout=self.poll_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 for each in done:
                     each.result()
@@ -108,25 +99,25 @@ class WebhookDispatcher:
             await loop.run_in_executor(None, pool.shutdown)
 
     def _claim(self, limit: int) -> list[ClaimedMessage]:
-        length = timedelta(seconds=self._sender.timeout_seconds + _LEASE_MARGIN_SECONDS)
+        length = timedelta(seconds=self.sender.timeout_seconds + _LEASE_MARGIN_SECONDS)
         try:
-            with self._database.session() as session:
-                return outbox.claim(session, self._clock(), limit, length)
+            with self.database.session() as session:
+                return outbox.claim(session, self.clock(), limit, length)
         except RcaError as error:
             # Deliveries that are due stay due.
             _log.warning("webhooks wait for the database", reason=error.message)
             return []
 
     def _deliver(self, claimed: ClaimedMessage) -> None:
-        outcome = self._sender.send(claimed, math.floor(self._clock().timestamp()))
+        outcome = self.sender.send(claimed, math.floor(self.clock().timestamp()))
         try:
-            with self._database.session() as session:
+            with self.database.session() as session:
                 state = self._finish(session, claimed, outcome)
         except RcaError as error:
             # The lease runs out and it is sent again; the receiver recognises it by its id.
             _log.warning("the outcome of a webhook was not stored", delivery=claimed.id, reason=error.message)
             return
-        self._metrics.webhook_attempts.labels(state).inc()
+        self.metrics.webhook_attempts.labels(state).inc()
         _log.info(
             "webhook",
             delivery=claimed.id,
@@ -146,16 +137,16 @@ class WebhookDispatcher:
         return self._judged(session, row, outcome)
 
     def _judged(self, session: Session, row: DeliveryRow, outcome: AttemptOutcome) -> str:
-        at = self._clock()
+        at = self.clock()
         webhook = session.get_one(WebhookRow, row.webhook_id)
         if outcome.error is None:
             row.state, row.finished_at, webhook.resting_until = "delivered", at, None
             return "delivered"
         if outcome.gone:
             webhook.active = False
-        most = min(self._retries.attempts, REFUSED_ATTEMPTS if outcome.refused else self._retries.attempts)
+        most = min(self.retries.attempts, REFUSED_ATTEMPTS if outcome.refused else self.retries.attempts)
         # Spreading load needs no secret randomness.
-        wait = self._retries.pause(row.attempts, outcome.retry_after_seconds, random.random())  # noqa: S311
+        wait = self.retries.pause(row.attempts, outcome.retry_after_seconds, random.random())  # noqa: S311
         if not outcome.refused:
             webhook.resting_until = at + min(timedelta(seconds=wait), MAX_REST)
         if outcome.gone or row.attempts >= most:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints, field_validator, model
 from rca.window.causes import SPECS
 from rca_api.incidents.schemas import EventType
 from rca_api.shell.requests.parameters import GivenBody, Line, Name
+from rca_api.shell.store.base import values_of
 from rca_api.webhooks.messages import Form
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow
 
@@ -138,10 +139,10 @@ class DeliveryPage(BaseModel):
 
 def read_webhook(row: WebhookRow) -> Webhook:
     """Read a webhook without its secret."""
-    return Webhook(**{name: getattr(row, name) for name in Webhook.model_fields})
+    return Webhook(**values_of(Webhook, row))
 
 
 def read_delivery(row: DeliveryRow) -> Delivery:
     """Read a delivery without its body."""
-    fields = {name: getattr(row, name) for name in Delivery.model_fields}
-    return Delivery(**fields | {"next_attempt_at": row.next_attempt_at if row.state == "pending" else None})
+    due = row.next_attempt_at if row.state == "pending" else None
+    return Delivery(**values_of(Delivery, row) | {"next_attempt_at": due})

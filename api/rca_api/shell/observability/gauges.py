@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -27,30 +28,28 @@ _log = structlog.stdlib.get_logger("rca_api")
 COUNT_SECONDS = 15.0
 
 
+@dataclass(eq=False)
 class LiveGauges(Collector):
     """Gauges of the pool, the bundles and the connections, read at each scrape."""
 
-    def __init__(
-        self, pool: ComputePool, models: CurrentModels, admission: Admission, database: Database
-    ) -> None:
-        self._pool = pool
-        self._models = models
-        self._admission = admission
-        self._database = database
+    pool: ComputePool
+    models: CurrentModels
+    admission: Admission
+    database: Database
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
         yield self._bundles()
-        load = self._pool.load()
+        load = self.pool.load()
         yield _gauge("rca_pool_size", "Processes that the pool should have.", load.size)
         yield _gauge("rca_pool_warm", "Processes of the pool that are ready or working.", load.warm)
         yield _gauge("rca_pool_busy", "Processes of the pool that are working.", load.busy)
         yield _gauge("rca_pool_waiting", "Tasks that wait for a process.", load.waiting)
         yield _gauge("rca_pool_memory_bytes", "Resident memory of all processes of the pool.", self._memory())
         yield _gauge(
-            "rca_held_bytes", "Bytes of bodies that are being received or wait.", self._admission.held_bytes
+            "rca_held_bytes", "Bytes of bodies that are being received or wait.", self.admission.held_bytes
         )
-        connections = self._database.engine.pool
+        connections = self.database.engine.pool
         if isinstance(connections, QueuePool):
             family = GaugeMetricFamily(
                 "rca_database_connections", "Connections to the database.", labels=["state"]
@@ -66,14 +65,14 @@ class LiveGauges(Collector):
             "The model bundles in use, champion and challenger; always 1.",
             labels=["name", "version", "sha256", "role"],
         )
-        for role, ref in (("champion", self._models.champion), ("challenger", self._models.challenger)):
-            model = None if ref is None else self._pool.model_of(ref)
+        for role, ref in (("champion", self.models.champion), ("challenger", self.models.challenger)):
+            model = None if ref is None else self.pool.model_of(ref)
             if model is not None:
                 family.add_metric([model.name, model.version, model.sha256, role], 1)
         return family
 
     def _memory(self) -> int:
-        return sum(resident_bytes(pid) for pid in self._pool.processes())
+        return sum(resident_bytes(pid) for pid in self.pool.processes())
 
 
 def resident_bytes(pid: int) -> int:

@@ -13,7 +13,7 @@ from rca_api.shell.security import authority, keys
 from rca_api.shell.security.issuer import IssuerError
 from rca_api.shell.security.principal import ANYBODY, Principal
 from rca_api.shell.security.rates import Rates
-from rca_api.shell.security.sign_in import Code, SignIn
+from rca_api.shell.security.sign_in import GivenCode, SignIn
 from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database, StoreError
@@ -105,7 +105,7 @@ class Authority:
             raise ProblemError("not-found", "this service has no sign-in at an issuer")
         return self.sign_in
 
-    def exchange(self, request: Request, given: Code) -> str:
+    def exchange(self, request: Request, given: GivenCode) -> str:
         """Exchange the code of a sign-in for a token; the caller is not known yet.
 
         Raises

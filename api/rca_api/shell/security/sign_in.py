@@ -10,9 +10,11 @@ import base64
 import hashlib
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import StringConstraints
+
+from rca_api.shell.requests.parameters import GivenBody
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.issuer import UNREACHABLE, IssuerError, IssuerKeys, read_json
 from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
@@ -25,21 +27,16 @@ _RETRY_SECONDS = 5
 Post = Callable[[str, Mapping[str, str]], tuple[int, dict[str, Any]]]
 
 
-@dataclass(frozen=True)
-class Code:
-    """What the browser brings back from the issuer.
+_Text = Annotated[str, StringConstraints(min_length=1, max_length=8192)]
 
-    Attributes
-    ----------
-    verifier : str
-        Secret of the browser; the issuer has its digest.
-    redirect_uri : str
-        Address that the browser came back to.
-    """
 
-    code: str
-    verifier: str
-    redirect_uri: str
+class GivenCode(GivenBody):
+    """What the browser brings back from the issuer, and the address that it came back to."""
+
+    code: _Text
+    #: Secret of the browser; the issuer has its digest. RFC 7636 has these lengths and characters.
+    verifier: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._~-]{43,128}$")]
+    redirect_uri: _Text
 
     @property
     def nonce(self) -> str:
@@ -84,7 +81,7 @@ class SignIn:
         """
         return self._keys.address("authorization_endpoint")
 
-    def exchange(self, given: Code) -> str:
+    def exchange(self, given: GivenCode) -> str:
         """Exchange a code for a token of this service: the access token, else the ID token.
 
         An ID token is for the client. It is accepted only if the client id is this service's audience.
@@ -110,7 +107,7 @@ class SignIn:
         finally:
             self._exchanges.release()
 
-    def _exchanged(self, given: Code) -> str:
+    def _exchanged(self, given: GivenCode) -> str:
         form = {
             "grant_type": "authorization_code",
             "client_id": self.client_id,

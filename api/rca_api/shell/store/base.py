@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
+from pydantic import BaseModel
 from sqlalchemy import DateTime, MetaData
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
@@ -44,6 +46,11 @@ class Base(DeclarativeBase):
             "pk": "pk_%(table_name)s",
         }
     )
+
+
+def values_of(model: type[BaseModel], row: Base) -> dict[str, Any]:
+    """The values of a row for those fields of a schema that have the name of a column."""
+    return {name: getattr(row, name) for name in model.model_fields if hasattr(row, name)}
 
 
 def new_id() -> str:

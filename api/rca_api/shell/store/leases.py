@@ -10,6 +10,7 @@ skips those that another transaction has locked.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -36,10 +37,11 @@ class Claim(NamedTuple, Generic[Row]):
     exhausted: list[Row]
 
 
+@dataclass(eq=False)
 class Leases(Generic[Row]):
     """The leases of one table; every method works in the caller's transaction.
 
-    Parameters
+    Attributes
     ----------
     key, owner, until, attempts : mapped columns
         Primary key; owner and end of the lease, null without one; number of claims.
@@ -47,22 +49,13 @@ class Leases(Generic[Row]):
         Holds for rows that have to be worked on.
     """
 
-    def __init__(
-        self,
-        table: type[Row],
-        *,
-        key: InstrumentedAttribute[Any],
-        owner: InstrumentedAttribute[str | None],
-        until: InstrumentedAttribute[datetime | None],
-        attempts: InstrumentedAttribute[int],
-        unfinished: ColumnElement[bool],
-    ) -> None:
-        self._table = table
-        self._key = key
-        self._owner = owner
-        self._until = until
-        self._attempts = attempts
-        self._unfinished = unfinished
+    table: type[Row]
+    _: KW_ONLY
+    key: InstrumentedAttribute[Any]
+    owner: InstrumentedAttribute[str | None]
+    until: InstrumentedAttribute[datetime | None]
+    attempts: InstrumentedAttribute[int]
+    unfinished: ColumnElement[bool]
 
     def is_free(self, at: datetime, length: timedelta) -> ColumnElement[bool]:
         """The condition that a row is unfinished and without a valid lease.
@@ -72,12 +65,12 @@ class Leases(Generic[Row]):
         length : timedelta
             Of the leases that workers take.
         """
-        leased = is_waiting(self._until, at, length)
-        return and_(self._unfinished, or_(self._until.is_(None), not_(leased)))
+        leased = is_waiting(self.until, at, length)
+        return and_(self.unfinished, or_(self.until.is_(None), not_(leased)))
 
     def is_leased(self, at: datetime, length: timedelta) -> ColumnElement[bool]:
         """The condition that a row is unfinished and has a valid lease."""
-        return and_(self._unfinished, is_waiting(self._until, at, length))
+        return and_(self.unfinished, is_waiting(self.until, at, length))
 
     def claim(
         self,
@@ -104,21 +97,21 @@ class Leases(Generic[Row]):
         """
         free = wanted.where(self.is_free(at, length))
         claim: Claim[Row] = Claim([], [])
-        for row in session.scalars(free.with_for_update(skip_locked=True, of=self._table)):
-            attempts: int = getattr(row, self._attempts.key)
+        for row in session.scalars(free.with_for_update(skip_locked=True, of=self.table)):
+            attempts: int = getattr(row, self.attempts.key)
             if most_attempts is not None and attempts >= most_attempts:
                 claim.exhausted.append(row)
                 continue
             self._set(row, owner, at + length)
-            setattr(row, self._attempts.key, attempts + 1)
+            setattr(row, self.attempts.key, attempts + 1)
             claim.rows.append(row)
         return claim
 
     def held(self, session: Session, owner: str, keys: Sequence[Any]) -> Sequence[Row]:
         """Those of the rows that `owner` owns, locked."""
-        mine = and_(self._unfinished, self._owner == owner, self._key.in_(keys))
+        mine = and_(self.unfinished, self.owner == owner, self.key.in_(keys))
         # One order for all: two transactions that lock several rows cannot wait for each other.
-        return session.scalars(select(self._table).where(mine).order_by(self._key).with_for_update()).all()
+        return session.scalars(select(self.table).where(mine).order_by(self.key).with_for_update()).all()
 
     def held_one(self, session: Session, owner: str, key: Any) -> Row | None:
         """The row, locked; None if `owner` does not own it, or if it is finished."""
@@ -141,7 +134,7 @@ class Leases(Generic[Row]):
         for row in rows:
             self.end(row)
             if not counted:
-                setattr(row, self._attempts.key, getattr(row, self._attempts.key) - 1)
+                setattr(row, self.attempts.key, getattr(row, self.attempts.key) - 1)
         return rows
 
     def postpone(self, session: Session, owner: str, keys: Sequence[Any], until: datetime) -> Sequence[Row]:
@@ -156,5 +149,5 @@ class Leases(Generic[Row]):
         self._set(row, None, None)
 
     def _set(self, row: Row, owner: str | None, until: datetime | None) -> None:
-        setattr(row, self._owner.key, owner)
-        setattr(row, self._until.key, until)
+        setattr(row, self.owner.key, owner)
+        setattr(row, self.until.key, until)
