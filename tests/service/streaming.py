@@ -13,9 +13,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from rca_api.jobs import watcher
-from rca_api.shell.listening import Listening
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
+from rca_api.shell.store.waits import Listening
 
 JSON = {"Content-Type": "application/json"}
 START = 1_795_000_000.0

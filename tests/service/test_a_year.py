@@ -26,7 +26,6 @@ from rca_api.incidents.sweep import Sweeper
 from rca_api.models.shadow_comparison import comparison
 from rca_api.shell.app import create_app
 from rca_api.shell.lifespan import tidying
-from rca_api.shell.listening import Listening
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.pool import ComputePool
 from rca_api.shell.processes.process import Context
@@ -35,6 +34,7 @@ from rca_api.shell.state import State
 from rca_api.shell.store import base
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.tables import Base
+from rca_api.shell.store.waits import Listening
 from rca_api.webhooks.delivery import AttemptOutcome, Sender
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)

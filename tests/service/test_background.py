@@ -18,7 +18,6 @@ from rca_api.diagnoses.dispatcher import Dispatcher
 from rca_api.diagnoses.journal import Claimed
 from rca_api.models.current import CurrentModels
 from rca_api.shell import lifespan
-from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.bundles import BundleRef
 from rca_api.shell.processes.child_process import ChildEnded, Reply
@@ -27,6 +26,7 @@ from rca_api.shell.processes.process import ProcessReport, Setup
 from rca_api.shell.processes.slot import Slot
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Schema, StoreError
+from rca_api.shell.store.waits import Listening
 
 
 def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,12 +20,11 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.tables import FollowedJobRow, IncidentRow
 from rca_api.jobs import repository as jobs
 from rca_api.jobs.tables import StreamedJobRow
-from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import is_recent, is_waiting
+from rca_api.shell.store.waits import Listening, is_recent, is_waiting
 from rca_api.webhooks import outbox
 from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow

@@ -22,12 +22,12 @@ from rca_api.feedback.tables import FeedbackRow
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.nodes.repository import NodeExposureRow
 from rca_api.shell import lifespan
-from rca_api.shell.listening import Listening
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store import old_rows, time_limits
 from rca_api.shell.store.base import Base, new_id, now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.shell.store.old_rows import Ages, OldRows
+from rca_api.shell.store.waits import Listening
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.webhooks.delivery import new_secret
 from rca_api.webhooks.tables import DeliveryRow, WebhookRow

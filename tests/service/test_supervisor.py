@@ -61,7 +61,7 @@ class Runs:
             self.id = row.id
 
     def watch(self, program: Program, pace: Pace = PACE) -> str:
-        supervisor = Supervisor(self.database, "mine", self.stopping, TERMS, pace, program=program)
+        supervisor = Supervisor(self.database, self.stopping, "mine", TERMS, pace, program=program)
         return supervisor.run(task_in(self.folder, id=self.id))
 
     @property

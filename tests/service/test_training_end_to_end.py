@@ -40,7 +40,7 @@ WORKER = f"""
     from rca_api.shell.store.database import Database
     from rca_api.shell.store.window_store import WindowStore
     from rca_api.training_runs.repository import Terms
-    from rca_api.training_runs.supervisor import Pace
+    from rca_api.training_runs.supervisor import Pace, Supervisor
     from rca_api.training_runs.worker import TrainingWorker
     settings = Settings()
     logs.configure("info")
@@ -50,11 +50,11 @@ WORKER = f"""
         with database.reading() as session:
             return export_collection(session, windows.get, folder).written
 
-    TrainingWorker(
-        settings, database, Event(), export_feedback=export,
-        program=quick_training.train,
+    supervisor = Supervisor(
+        database, Event(), program=quick_training.train,
         terms=Terms(lease=timedelta(seconds=3), attempts=3), pace=Pace(heartbeat_seconds=0.3),
-    ).run()
+    )
+    TrainingWorker(settings, supervisor, export).run()
 """
 
 

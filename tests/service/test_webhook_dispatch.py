@@ -60,7 +60,7 @@ class UntilIdle(WebhookDispatcher):
     def _claim(self, limit: int) -> list[ClaimedMessage]:
         claimed = super()._claim(limit)
         self.attempts += len(claimed)
-        if not claimed and limit == self._threads:
+        if not claimed and limit == self.threads:
             raise Idle
         return claimed
 

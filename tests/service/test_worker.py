@@ -21,7 +21,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
-from rca_api.training_runs.supervisor import Pace
+from rca_api.training_runs.supervisor import Pace, Supervisor
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import TrainingWorker
@@ -41,15 +41,10 @@ class Installation:
         self.stopping = threading.Event()
 
     def worker(self, program: Callable[..., Any], **options: Any) -> TrainingWorker:
+        export = options.pop("export_feedback", None)
         pace = Pace(heartbeat_seconds=0.05)
-        return TrainingWorker(
-            self.settings,
-            self.database,
-            self.stopping,
-            program=program,
-            pace=pace,
-            **options,
-        )
+        supervisor = Supervisor(self.database, self.stopping, program=program, pace=pace, **options)
+        return TrainingWorker(self.settings, supervisor, export)
 
     def order(self, **order: Any) -> str:
         with self.database.session() as session:

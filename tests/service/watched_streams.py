@@ -14,11 +14,11 @@ from rca_api.diagnoses.tables import WindowRow
 from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.watcher import Watcher
 from rca_api.jobs.work import Look
-from rca_api.shell.listening import Listening
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.pool import Load
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.waits import Listening
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -1,14 +1,24 @@
-"""The gain of actions, from the windows before and after them, in the transaction of a diagnosis."""
+"""The gain of actions, from the windows before and after them, and the corrections of predicted gains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from rca.recovery.outcomes import MAX_WINDOWS, MIN_AFTER, GainEstimate, Outcome, judged, observed_gain
+from rca.recovery.outcomes import (
+    MAX_WINDOWS,
+    MIN_AFTER,
+    Correction,
+    GainEstimate,
+    Outcome,
+    correction,
+    judged,
+    observed_gain,
+)
 from rca_api.actions.tables import TakenActionRow
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents.tables import IncidentRow, ObservationRow
@@ -133,3 +143,38 @@ def _read(session: Session, statement: Select[float, float, str, float | None]) 
 
 def _time(row: TakenActionRow | None) -> float | None:
     return None if row is None else row.taken_at.timestamp()
+
+
+#: Newest actions with an observed gain that count.
+_NEWEST = 5000
+
+
+def corrections(session: Session) -> dict[str, Correction]:
+    """How the gain of each action compares with its predictions, for actions with an observed gain.
+
+    Predictions count as they were without the correction that they include.
+    """
+    statement = select(
+        TakenActionRow.action,
+        TakenActionRow.incident_id,
+        TakenActionRow.observed,
+        TakenActionRow.predicted,
+        TakenActionRow.correction,
+    ).where(
+        TakenActionRow.observed.is_not(None),
+        TakenActionRow.predicted.is_not(None),
+        TakenActionRow.correction > 0,
+    )
+    gains: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for action, incident, observed, predicted, included in session.execute(
+        statement.order_by(TakenActionRow.taken_at.desc()).limit(_NEWEST)
+    ):
+        if observed is not None and predicted is not None:
+            gains[action][incident].append((observed, predicted / included))
+    found = {action: correction(held) for action, held in sorted(gains.items())}
+    return {action: each for action, each in found.items() if each.n}
+
+
+def factors(found: Mapping[str, Correction]) -> dict[str, float]:
+    """The factors of corrections, as a site has them."""
+    return {action: each.factor for action, each in found.items()}

@@ -39,6 +39,8 @@ def command(
         from rca_api.shell.settings import environment, start_checks
         from rca_api.shell.store.database import Database, migrate
         from rca_api.shell.store.window_store import WindowStore
+        from rca_api.training_runs.repository import Terms
+        from rca_api.training_runs.supervisor import Supervisor
         from rca_api.training_runs.worker import TrainingWorker
     except ImportError as error:
         raise MissingExtra("the service is not installed", hint="pip install 'straggler-rca[api]'") from error
@@ -62,7 +64,9 @@ def command(
         if alive_file is not None:
             alive_file.touch()
 
-    worker = TrainingWorker(settings, database, stopping, export_feedback=export_feedback, alive=touch)
+    terms = Terms(attempts=settings.training_attempts)
+    supervisor = Supervisor(database, stopping, terms=terms, alive=touch)
+    worker = TrainingWorker(settings, supervisor, export_feedback)
     try:
         if not once:
             worker.run()

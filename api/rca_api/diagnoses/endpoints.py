@@ -21,7 +21,7 @@ from rca_api.shell.requests.negotiation import PREFER_PARAMETER, choose
 from rca_api.shell.requests.pagination import LINK_HEADER, Paging
 from rca_api.shell.requests.parameters import Flag, Moment, Name
 from rca_api.shell.requests.problems import problem_responses
-from rca_api.shell.requests.request_bodies import WINDOW_BODY
+from rca_api.shell.requests.request_bodies import WINDOW_BODY, WINDOW_PROBLEMS
 from rca_api.shell.security.access import Admin, Diagnoser, Reader, ReaderOfOne
 from rca_api.shell.state import State as Parts
 from rca_api.shell.store.base import now
@@ -41,22 +41,8 @@ _KEY_PARAMETER = {
 }
 _PARAMETERS = [*WINDOW_BODY["parameters"], PREFER_PARAMETER, _KEY_PARAMETER]
 _REFUSALS = (
-    "invalid-input",
-    "invalid-window",
-    "invalid-parameters",
-    "idempotency-mismatch",
-    "conflict",
-    "diagnosis-failed",
-    "too-large",
-    "body-timeout",
+    *("busy", "bundle-error", *WINDOW_PROBLEMS, "idempotency-mismatch", "conflict", "diagnosis-failed"),
     "not-acceptable",
-    "unsupported-media-type",
-    "unsupported-encoding",
-    "busy",
-    "bundle-error",
-    "store-unavailable",
-    "process-ended",
-    "deadline-exceeded",
 )
 _BATCH_BODY: dict[str, Any] = {
     "parameters": _PARAMETERS,

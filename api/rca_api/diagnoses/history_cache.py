@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import structlog
 from sqlalchemy.orm import Session
 
-from rca_api.actions.corrections import corrections, factors
+from rca_api.actions.observation import corrections, factors
 from rca_api.diagnoses.history import MAX_AGE_SECONDS, EarlierWindows, History, NodeOdds
 from rca_api.diagnoses.repository import healthy_windows
 from rca_api.nodes.fault_prior import blaming_jobs, fault_odds

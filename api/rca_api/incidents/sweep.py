@@ -12,9 +12,9 @@ from starlette.concurrency import run_in_threadpool
 from rca.errors import RcaError
 from rca_api.incidents import repository
 from rca_api.incidents.service import IncidentTracker
-from rca_api.shell.listening import Listening
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.waits import Listening
 
 _log = structlog.stdlib.get_logger("rca_api.incidents")
 

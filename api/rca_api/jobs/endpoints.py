@@ -22,7 +22,14 @@ from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.pagination import LINK_HEADER, Paging
 from rca_api.shell.requests.parameters import Flag, Moment, Name
 from rca_api.shell.requests.problems import ProblemError, problem_responses
-from rca_api.shell.requests.request_bodies import WINDOW_BODY, WINDOW_TYPES, content_type_of, limits_of
+from rca_api.shell.requests.request_bodies import (
+    STORED_WINDOW_PROBLEMS,
+    WINDOW_BODY,
+    WINDOW_PROBLEMS,
+    WINDOW_TYPES,
+    content_type_of,
+    limits_of,
+)
 from rca_api.shell.security.access import Diagnoser, Reader
 from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
@@ -38,20 +45,7 @@ JobId = Annotated[Name, Path(description="Id of the job, as in its telemetry.")]
 @router.post(
     "/{job_id:name}/telemetry",
     summary="Send telemetry of a running job",
-    responses=problem_responses(
-        "invalid-input",
-        "invalid-window",
-        "invalid-parameters",
-        "conflict",
-        "too-large",
-        "body-timeout",
-        "unsupported-media-type",
-        "unsupported-encoding",
-        "busy",
-        "store-unavailable",
-        "process-ended",
-        "deadline-exceeded",
-    ),
+    responses=problem_responses(*WINDOW_PROBLEMS, "conflict"),
     openapi_extra=WINDOW_BODY,
 )
 async def send_telemetry(request: Request, principal: Diagnoser, job_id: JobId) -> Receipt:
@@ -128,19 +122,7 @@ def get_job(request: Request, _: Reader, job_id: JobId) -> StreamedJob:
             },
             "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
         },
-        **problem_responses(
-            "not-found",
-            "invalid-parameters",
-            "invalid-input",
-            "invalid-window",
-            "too-large",
-            "not-acceptable",
-            "busy",
-            "store-unavailable",
-            "source-error",
-            "process-ended",
-            "deadline-exceeded",
-        ),
+        **problem_responses(*STORED_WINDOW_PROBLEMS, "invalid-input", "invalid-window", "too-large"),
     },
 )
 async def get_job_window(

@@ -29,13 +29,12 @@ from rca_api.diagnoses.journal import Journal
 from rca_api.jobs import repository, work
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import Fragment, Look, WantedLook
-from rca_api.shell.listening import Listening
 from rca_api.shell.processes.pool import ComputePool, NeverBegun
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import is_recent
+from rca_api.shell.store.waits import Listening, is_recent
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0

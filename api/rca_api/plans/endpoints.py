@@ -9,7 +9,7 @@ from rca.diagnosis.planning import plan
 from rca.recovery.planner import Plan
 from rca.recovery.site import Site
 from rca.runbook.plan_page import plan_markdown
-from rca_api.actions.corrections import corrections, factors
+from rca_api.actions.observation import corrections, factors
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
 from rca_api.shell.requests.negotiation import choose

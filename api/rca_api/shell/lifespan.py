@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
-from rca_api.shell.listening import Listening
 from rca_api.shell.observability import tracing
 from rca_api.shell.observability.gauges import count_rows
 from rca_api.shell.state import State
 from rca_api.shell.store.database import StoreError, migrate
+from rca_api.shell.store.waits import Listening
 
 _log = structlog.stdlib.get_logger("rca_api.background")
 #: Pause before background work that failed starts again.

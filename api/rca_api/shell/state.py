@@ -33,7 +33,6 @@ from rca_api.models.follower import Follower
 from rca_api.models.registry import RegistryClient
 from rca_api.models.shadow import Shadow
 from rca_api.nodes.service import Exposures
-from rca_api.shell.listening import Listening
 from rca_api.shell.observability.gauges import LiveGauges
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.processes.body import Spool
@@ -46,6 +45,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.old_rows import Ages, OldRows
 from rca_api.shell.store.schema_check import SchemaCheck
+from rca_api.shell.store.waits import Listening
 from rca_api.shell.store.window_store import WindowStore
 from rca_api.stored_windows.retention import Retention
 from rca_api.webhooks.addresses import Policy
@@ -103,18 +103,15 @@ class State:
         )
         models = CurrentModels(BundleRef(settings.bundle))
         setup = partial(_setup, settings, models)
-        pool = ComputePool(
-            setup,
-            settings.processes,
-            settings.tasks_per_process,
-            metrics,
-        )
+        pool = ComputePool(setup, settings.processes, settings.tasks_per_process, metrics)
         windows = WindowStore(settings.window_store_url)
         incidents = _incidents(settings, metrics)
         # Incidents first: nodes need to know whether the window is new, and actions need its observation.
         on_diagnosed: tuple[OnDiagnosed, ...] = (incidents, Exposures(), observe_actions)
         journal = Journal(database, metrics, on_diagnosed, windows.has, packed=settings.pack_documents)
-        policy = _policy(settings)
+        policy = Policy(
+            http=settings.webhook_http, hosts=settings.webhook_hosts, private=settings.webhook_private
+        )
         registry = RegistryClient(
             settings.registry_uri, settings.registry_timeout_seconds, settings.log_level
         )
@@ -213,10 +210,6 @@ def _incidents(settings: Settings, metrics: Metrics) -> IncidentTracker:
         metrics, settings.public_url, notify_suspected=settings.incident_suspected == "notify"
     )
     return IncidentTracker(hysteresis, announcer, skew_seconds=settings.incident_skew_seconds)
-
-
-def _policy(settings: Settings) -> Policy:
-    return Policy(http=settings.webhook_http, hosts=settings.webhook_hosts, private=settings.webhook_private)
 
 
 def _webhook_dispatcher(

@@ -14,6 +14,7 @@ from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.shell.requests.decoding import JSON, MULTIPART
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.request_bodies import STORED_WINDOW_PROBLEMS
 from rca_api.shell.security.access import Reader
 from rca_api.shell.state import State
 
@@ -31,16 +32,7 @@ router = APIRouter(prefix="/v1/windows", tags=["diagnoses"])
             "model": TelemetryWindow,
             "content": {MULTIPART: {"schema": {"$ref": "#/components/schemas/ArrowWindow"}}},
         },
-        **problem_responses(
-            "not-found",
-            "invalid-parameters",
-            "not-acceptable",
-            "busy",
-            "store-unavailable",
-            "source-error",
-            "process-ended",
-            "deadline-exceeded",
-        ),
+        **problem_responses(*STORED_WINDOW_PROBLEMS),
     },
 )
 async def get_window(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,12 +15,12 @@ import structlog
 
 from rca.errors import RcaError
 from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Reply
-from rca_api.shell.store.base import now
+from rca_api.shell.store.base import new_id, now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
-from rca_api.training_runs.child import train
 from rca_api.training_runs.repository import RunProgress, Terms
-from rca_api.training_runs.task import Task
+from rca_api.training_runs.tables import TrainingRunRow
+from rca_api.training_runs.task import Task, train
 
 RunEnd = Literal["succeeded", "failed", "cancelled", "released", "lost"]
 LOG = "log.txt"
@@ -45,30 +47,47 @@ def no_op() -> None:
     """Do nothing, for workers that no probe watches."""
 
 
+def _own_name() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{new_id()[:8]}"
+
+
 @dataclass(eq=False)
 class Supervisor:
-    """Runs one claimed run in a child and keeps its row true.
+    """Claims a run, works on it in a child and keeps its row true.
 
     Attributes
     ----------
     worker : str
-        Name under which the run was claimed.
+        Name under which runs are claimed.
     stopping : Event
         Set when this worker has to stop; the run is given back.
     alive : callable
-        Called at least once per heartbeat.
+        Called at least once per heartbeat, and at each claim.
     program : callable
         Does the task in the child.
     """
 
     database: Database
-    worker: str
     stopping: Event
+    worker: str = field(default_factory=_own_name)
     terms: Terms = field(default_factory=Terms)
     pace: Pace = field(default_factory=Pace)
     clock: Callable[[], datetime] = now
     alive: Callable[[], None] = no_op
     program: Callable[..., Any] = train
+
+    def claim(self) -> TrainingRunRow | None:
+        """Claim the free run; None if there is none, or if the database is away."""
+        self.alive()
+        try:
+            with self.database.reading() as session:
+                if not repository.has_active(session):
+                    return None
+            with self.database.session() as session:
+                return repository.claim(session, self.worker, self.clock(), self.terms)
+        except StoreError as error:
+            _log.warning("the database cannot be used", reason=error.message)
+            return None
 
     def run(self, task: Task) -> RunEnd:
         """Start the child, follow it to its end, write down what came of it.

@@ -6,8 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ValidationError
 
-from rca.errors import TooLarge
-from rca_api.shell.requests.admission import chunks_of
+from rca_api.shell.requests.admission import short_body
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.authority import address_of
 from rca_api.shell.security.sign_in import GivenCode
@@ -50,12 +49,7 @@ async def exchange_code(request: Request) -> Token:
 
 async def _read(request: Request, state: State) -> GivenCode:
     with state.admission.body(address_of(request)) as ticket:
-        try:
-            chunks = chunks_of(request, ticket, _BODY_BYTES, _BODY_SECONDS)
-            body = b"".join([chunk async for chunk in chunks])
-        except TooLarge:
-            headers = {"Connection": "close"}
-            raise ProblemError("too-large", f"the limit is {_BODY_BYTES:,} bytes", headers=headers) from None
+        body = await short_body(request, ticket, _BODY_BYTES, _BODY_SECONDS)
     try:
         return GivenCode.model_validate_json(body)
     except ValidationError as error:

@@ -15,6 +15,7 @@ from rca_api.shell.requests.parameters import WHOLE, Flag
 from rca_api.shell.requests.problems import problem_responses
 from rca_api.shell.requests.request_bodies import (
     WINDOW_BODY,
+    WINDOW_PROBLEMS,
     WINDOW_TYPES,
     content_type_of,
     limits_of,
@@ -24,9 +25,8 @@ from rca_api.shell.security.access import Diagnoser
 from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.what_if import work
-from rca_api.what_if.body import PARQUET, SCENARIOS, TRACE
 from rca_api.what_if.schemas import WhatIfAnswer
-from rca_api.what_if.work import Form, WhatIfOptions
+from rca_api.what_if.work import PARQUET, SCENARIOS, TRACE, Form, WhatIfOptions
 
 router = APIRouter(prefix="/v1/what-if", tags=["what-if"])
 
@@ -70,21 +70,7 @@ _BODY: dict[str, Any] = {
         },
     },
 }
-_PROBLEMS = problem_responses(
-    "invalid-input",
-    "invalid-window",
-    "invalid-trace",
-    "invalid-parameters",
-    "too-large",
-    "body-timeout",
-    "not-acceptable",
-    "unsupported-media-type",
-    "unsupported-encoding",
-    "busy",
-    "store-unavailable",
-    "process-ended",
-    "deadline-exceeded",
-)
+_PROBLEMS = problem_responses("invalid-window", "invalid-trace", *WINDOW_PROBLEMS, "not-acceptable")
 
 
 @router.post(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from fastapi import Request
 
-from rca.errors import cut
+from rca.errors import TooLarge, cut
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.requests.decoding import DECODERS, too_large
 from rca_api.shell.requests.problems import ProblemError
@@ -167,6 +167,16 @@ def check_declared(request: Request, limit: int) -> None:
     size = int(declared[:_MAX_DIGITS]) if declared.isascii() and declared.isdigit() else 0
     if size > limit:
         raise too_large(f"a body of {size:,} bytes is declared", limit)
+
+
+async def short_body(request: Request, ticket: Ticket, limit: int, timeout_seconds: float) -> bytes:
+    """Receive a whole body that is no window."""
+    try:
+        return b"".join([chunk async for chunk in chunks_of(request, ticket, limit, timeout_seconds)])
+    except TooLarge:
+        # The hint of that error is for windows. The rest is not read, so the connection has to close.
+        headers = {"Connection": "close"}
+        raise ProblemError("too-large", f"the limit is {limit:,} bytes", headers=headers) from None
 
 
 async def chunks_of(

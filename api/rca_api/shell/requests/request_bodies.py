@@ -12,12 +12,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 from starlette.types import Message
 
-from rca.errors import TooLarge, cut
+from rca.errors import cut
 from rca.window.encodings.json_text import json_memory, repeated_key
 from rca.window.rows.row_errors import shown
 from rca_api.shell.observability.tracing import Watch
 from rca_api.shell.processes.body import Received
-from rca_api.shell.requests.admission import Ticket, chunks_of, content_encoding
+from rca_api.shell.requests.admission import Ticket, content_encoding, short_body
 from rca_api.shell.requests.decoding import JSON, MULTIPART, Limits, media_type
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
@@ -25,6 +25,16 @@ from rca_api.shell.state import State
 from rca_api.shell.store import time_limits
 
 WINDOW_TYPES = (JSON, MULTIPART)
+#: Problem codes of operations that receive a window, and of those that answer with a stored one.
+WINDOW_PROBLEMS = (
+    *("invalid-input", "invalid-window", "invalid-parameters", "too-large", "body-timeout"),
+    *("unsupported-media-type", "unsupported-encoding", "busy", "store-unavailable", "process-ended"),
+    "deadline-exceeded",
+)
+STORED_WINDOW_PROBLEMS = (
+    *("not-found", "invalid-parameters", "not-acceptable", "busy", "store-unavailable", "source-error"),
+    *("process-ended", "deadline-exceeded"),
+)
 #: OpenAPI declaration of a window in a request body.
 WINDOW_BODY: dict[str, Any] = {
     "parameters": [
@@ -177,14 +187,7 @@ def _refuse_repeated_keys(body: bytes) -> None:
 
 
 async def _read(request: Request, ticket: Ticket) -> bytes:
-    try:
-        body = b"".join(
-            [chunk async for chunk in chunks_of(request, ticket, SMALL_BODY_BYTES, _SMALL_BODY_SECONDS)]
-        )
-    except TooLarge:
-        # The hint of that error is for windows. The rest is not read, so the connection has to close.
-        headers = {"Connection": "close"}
-        raise ProblemError("too-large", f"the limit is {SMALL_BODY_BYTES:,} bytes", headers=headers) from None
+    body = await short_body(request, ticket, SMALL_BODY_BYTES, _SMALL_BODY_SECONDS)
     if json_memory(body) > _SMALL_BODY_MEMORY:
         raise ProblemError("too-large", "the body has too many members, objects or values")
     return body

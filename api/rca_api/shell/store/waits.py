@@ -7,11 +7,15 @@ further ahead than clocks differ happened before the clock was put back, so it c
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import overload
 
 from sqlalchemy import ColumnElement, and_
 from sqlalchemy.orm import InstrumentedAttribute
+
+from rca_api.shell.store.base import now
 
 #: Replicas may have clocks that differ by seconds, and other settings. A shorter step back of the clock is
 #: waited for.
@@ -61,3 +65,35 @@ def is_recent(moment: datetime | _Column, at: datetime, length: timedelta) -> bo
     if isinstance(moment, datetime):
         return earliest <= moment <= furthest
     return and_(moment >= earliest, moment <= furthest)
+
+
+#: A larger difference of the two clocks between two calls means that the wall clock was set.
+_CLOCK_STEP_SECONDS = 60.0
+
+
+class Listening:
+    """Counts from the start of the service, and again after its clock was set or its machine slept.
+
+    A service that was away for a day does not know what it missed.
+
+    Parameters
+    ----------
+    clock, ticks : callable
+        Wall clock of the service; monotonic clock, seconds.
+    """
+
+    def __init__(
+        self, clock: Callable[[], datetime] = now, ticks: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock, self._ticks = clock, ticks
+        self._last_time = clock()
+        self._since = self._last_ticks = ticks()
+
+    def seconds(self) -> float:
+        """Seconds since then; to be asked at least every hour."""
+        at, ticks = self._clock(), self._ticks()
+        passed = (at - self._last_time).total_seconds()
+        if abs(passed - (ticks - self._last_ticks)) > _CLOCK_STEP_SECONDS:
+            self._since = ticks
+        self._last_time, self._last_ticks = at, ticks
+        return ticks - self._since
