@@ -5,20 +5,26 @@ The endpoints are plain functions: FastAPI runs them in threads, where they may 
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Path, Request, Response, Security
 from pydantic import Field
 
-from rca_api.models import schemas, service
+from rca.errors import InvalidInput
+from rca_api.models import schemas
+from rca_api.models.current import Choice
+from rca_api.models.shadow_comparison import summary
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.parameters import WHOLE
-from rca_api.shell.requests.problems import problem_responses
+from rca_api.shell.requests.problems import ProblemError, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, READ_PROBLEMS, SmallBodies
 from rca_api.shell.security.access import requires
 from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.state import State
-from rca_api.training_runs.schemas import TrainingRun
+from rca_api.training_runs.endpoints import ordered
+from rca_api.training_runs.schemas import PromotionOrder, TrainingRun
 
 router = APIRouter(prefix="/v1/models", tags=["models"], route_class=SmallBodies)
 Version = Annotated[
@@ -45,7 +51,11 @@ _REGISTRY = (
 )
 def list_models(request: Request) -> schemas.Models:
     """List the versions with scores, intervals and gate verdict, and the one that answers now."""
-    return service.models(State.of(request))
+    state = State.of(request)
+    choice = state.models.choice
+    found = state.registry.versions() if state.settings.has_registry else []
+    items = [_schema(each, choice) for each in found]
+    return schemas.Models(answering=_answering(choice), items=items)
 
 
 @router.post(
@@ -59,7 +69,12 @@ def rollback(
     caller: Annotated[Principal, Security(requires(Scope.rollback))],
 ) -> schemas.RolledBack:
     """Move the alias `champion` back. Replicas follow at their next poll. The gate is not used."""
-    return service.rollback(State.of(request), order, caller)
+    state = State.of(request)
+    if not state.settings.has_registry:
+        raise ProblemError("conflict", "there is no registry, so there is no champion to roll back")
+    with _conflicts():
+        done = state.registry.rollback(f"{order.reason} ({caller.name})", order.from_version)
+    return schemas.RolledBack.model_validate(done)
 
 
 @router.get(
@@ -80,9 +95,12 @@ def get_model(request: Request, version: Version) -> Response:
     """Show scores, tags and gate verdict of one version, or its model card."""
     accept = choose(request.headers.get("accept"), ("application/json", "text/markdown"))
     state = State.of(request)
-    if accept == "text/markdown":
-        return Response(service.card(state, version), media_type=accept)
-    return Response(service.model(state, version).model_dump_json(), media_type=accept)
+    if accept == "application/json":
+        return Response(_model(state, version).model_dump_json(), media_type=accept)
+    card = state.registry.card(version) if state.settings.has_registry else None
+    if not card:
+        raise _unknown(version)
+    return Response(card, media_type=accept)
 
 
 @router.post(
@@ -114,11 +132,24 @@ def promote(
     order: Annotated[schemas.PromotionRequest | None, Body(examples=schemas.PROMOTION_EXAMPLES)] = None,
 ) -> schemas.RegisteredModel | TrainingRun:
     """Promote a version that passes the gate. `force` with a reason promotes it without passing."""
-    done = service.promote(State.of(request), version, order or schemas.PromotionRequest(), caller)
-    if isinstance(done, TrainingRun):
+    state, order = State.of(request), order or schemas.PromotionRequest()
+    number = str(_model(state, version).version)
+    with _conflicts():
+        done = state.registry.promote(number, caller.name, order.force)
+    if done["unjudged"]:
+        run = ordered(state, "promotion", PromotionOrder(version=number, gate_windows=order.windows), caller)
         response.status_code = 202
-        response.headers["Location"] = f"/v1/training-runs/{done.id}"
-    return done
+        response.headers["Location"] = f"/v1/training-runs/{run.id}"
+        return run
+    found = _schema(done["version"], state.models.choice)
+    if not done["promoted"]:
+        reasons = found.gate.reasons if found.gate else "the gate refuses it"
+        raise ProblemError(
+            "gate-refused",
+            f"version {number} is not promoted: {reasons}",
+            hint="`force` with a reason promotes it without passing the gate",
+        )
+    return found
 
 
 @router.post(
@@ -129,7 +160,9 @@ def promote(
 )
 def retry(request: Request, version: Version) -> schemas.RegisteredModel:
     """Request another trial after the cause of a rejection is fixed. Replicas try it at the next poll."""
-    return service.retry(State.of(request), version)
+    state = State.of(request)
+    number = _model(state, version).version
+    return _schema(state.registry.retry(str(number)), state.models.choice)
 
 
 @router.get(
@@ -144,4 +177,49 @@ def get_shadow(
     request: Request, version: Annotated[int, Field(ge=1, le=2**31 - 1), WHOLE, Path()]
 ) -> schemas.ShadowSummary:
     """Show on how many windows this version agrees with the champion, and where it does not."""
-    return service.shadow(State.of(request), version)
+    with State.of(request).database.reading() as session:
+        return schemas.ShadowSummary.model_validate(summary(session, version))
+
+
+def _model(state: State, version: str) -> schemas.RegisteredModel:
+    """One version, by number or alias."""
+    found = state.registry.version(version) if state.settings.has_registry else None
+    if found is None:
+        raise _unknown(version)
+    return _schema(found, state.models.choice)
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """What the registry refuses is a conflict with its state."""
+    try:
+        yield
+    except InvalidInput as error:
+        raise ProblemError("conflict", error.message, hint=error.hint) from None
+
+
+def _answering(choice: Choice) -> schemas.Answering:
+    own: Literal["operator", "shipped"] = "shipped" if choice.champion.folder is None else "operator"
+    return schemas.Answering(
+        version=choice.champion.version,
+        source=own if choice.champion.version is None else "registry",
+        sha256=choice.champion.sha256,
+        previous=choice.previous.version if choice.previous else None,
+        challenger=choice.challenger.version if choice.challenger else None,
+        registry_failure=choice.failure,
+    )
+
+
+def _schema(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
+    return schemas.RegisteredModel.model_validate(
+        {
+            **found,
+            "answers": choice.champion.version == found["version"],
+            "rejected": choice.rejected.get(found["sha256"]),
+            "postponed": choice.postponed.get(found["sha256"]),
+        }
+    )
+
+
+def _unknown(version: str) -> ProblemError:
+    return ProblemError("not-found", f"there is no version {version!r}", hint="GET /v1/models lists them")
