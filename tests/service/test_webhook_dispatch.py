@@ -340,7 +340,7 @@ def test_a_delivery_claimed_by_a_killed_sender_is_sent_by_another(database: Data
         clock.go(61)
         assert dispatcher.send_due() == 1
         with database.session() as session:
-            assert outbox.held(session, lost) is None
+            assert outbox.LEASES.held_one(session, lost.owner, lost.number) is None
     assert len(held.received) == 1
 
 

@@ -78,9 +78,6 @@ def record(
         predicted_high=high,
         one_off_seconds=predicted.get("cost_seconds"),
         correction=predicted.get("correction") or 1.0,
-        outcome="pending",
-        windows_before=0,
-        windows_after=0,
     )
     session.add(row)
     session.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,11 +54,9 @@ def any_database(url: str | None) -> Iterator[Database]:
     settings = environment.read() if url is None else environment.read(database_url=url)
     logs.configure(settings.log_level)
     start_checks.check(settings, start_checks.DATABASE)
-    database = Database(settings.database_url, longest_seconds=settings.database_timeout_seconds)
-    try:
+    seconds = settings.database_timeout_seconds
+    with closing(Database(settings.database_url, longest_seconds=seconds)) as database:
         yield database
-    finally:
-        database.close()
 
 
 @contextmanager
@@ -96,9 +94,7 @@ def unchanged_database(settings: Settings) -> Iterator[Database]:
         raise SourceError(
             "the database does not exist yet", hint="the service or `rca db upgrade` creates it"
         )
-    database = Database(settings.database_url, longest_seconds=settings.database_timeout_seconds)
-    try:
+    seconds = settings.database_timeout_seconds
+    with closing(Database(settings.database_url, longest_seconds=seconds)) as database:
         database.check()
         yield database
-    finally:
-        database.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import NamedTuple, cast
 
@@ -205,17 +206,7 @@ def finish(row: DiagnosisRow, answer: DiagnosisAnswer, at: datetime) -> None:
     row.seconds_per_step = answer.seconds_per_step
     row.model_sha256 = answer.model_sha256
     row.document = answer.document
-    row.blames = [
-        BlameRow(
-            place=blame.place,
-            cause=blame.cause,
-            node=blame.node,
-            owner=blame.owner,
-            probability=blame.probability,
-            seconds_per_step=blame.seconds_per_step,
-        )
-        for blame in answer.blames
-    ]
+    row.blames = [BlameRow(**asdict(blame)) for blame in answer.blames]
 
 
 def healthy_windows(session: Session, *, since: datetime) -> dict[str, tuple[HealthyWindow, ...]]:

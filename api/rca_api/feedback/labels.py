@@ -63,22 +63,19 @@ def checked(given: GivenLabel, row: DiagnosisRow) -> WindowLabel:
     for number, cause in enumerate(given.causes):
         _check_cause(f"causes.{number}", cause, given.failure_mode, row)
     causes = tuple(
-        LabelledCause(
-            cause=each.cause,
-            ranks=tuple(sorted(set(each.ranks))),
-            nodes=tuple(sorted(set(each.nodes))),
-            first_step=each.first_step,
-            last_step=each.last_step,
-            severity=each.severity,
-        )
+        each.model_dump() | {"ranks": sorted(set(each.ranks)), "nodes": sorted(set(each.nodes))}
         for each in given.causes
     )
+<<<<<<< HEAD
     return WindowLabel(
         failure_mode=given.failure_mode,
         straggler_type=given.straggler_type,
         pattern=given.pattern,
         causes=causes,
     )
+=======
+    return Label.model_validate(given.model_dump() | {"causes": causes})
+>>>>>>> a8f55915 (Shorten what copies fields and translates errors in the service)
 
 
 def confirmed(row: DiagnosisRow) -> WindowLabel:

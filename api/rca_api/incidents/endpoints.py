@@ -39,6 +39,7 @@ from rca_api.shell.requests.pagination import AskedPage, Page, Paging, page
 from rca_api.shell.requests.parameters import Moment, Name
 from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
 from rca_api.shell.security.access import Reader
+from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
 router = APIRouter(prefix="/v1", tags=["incidents"])
@@ -108,13 +109,7 @@ def show_incident(
         row = session.get(IncidentRow, incident_id)
         if row is None:
             raise ProblemError("not-found", f"there is no incident {incident_id}")
-        detail = _detail(
-            session,
-            row,
-            lemons=state.settings.node_priors == "on",
-            prior=state.settings.node_lemon_prior,
-            public_url=state.settings.public_url,
-        )
+        detail = _detail(session, row, state.settings)
     content = as_markdown(detail) if accept == _MARKDOWN else detail.model_dump_json()
     return Response(content, media_type=accept)
 
@@ -127,9 +122,7 @@ def _listed(request: Request, filters: dict[str, Any], paging: AskedPage) -> Inc
     return IncidentPage(items=[read_incident(row, nodes[row.id]) for row in found.items], next=found.next)
 
 
-def _detail(
-    session: Session, row: IncidentRow, *, lemons: bool, prior: float, public_url: str
-) -> IncidentDetail:
+def _detail(session: Session, row: IncidentRow, settings: Settings) -> IncidentDetail:
     nodes = repository.nodes_of(session, [row.id])[row.id]
     newest = page(
         session,
@@ -148,9 +141,8 @@ def _detail(
         read=read_action,
     )
     # Without this job: the incident itself is no evidence of an earlier fault.
-    known = (
-        known_lemons(session, [node for node, _ in nodes], prior, exclude_job=row.job_id) if lemons else {}
-    )
+    named = [node for node, _ in nodes] if settings.node_priors == "on" else []
+    known = known_lemons(session, named, settings.node_lemon_prior, exclude_job=row.job_id)
     incident = read_incident(row, nodes)
     timeline = [read_event(each) for each in repository.timeline(session, row.id)]
     faulty = _newest(newest.items, "sick") or _newest(newest.items, "suspect")
@@ -158,7 +150,7 @@ def _detail(
     return IncidentDetail(
         **incident.model_dump(),
         stages=stages(incident, timeline, newest.items),
-        url=incident_url(public_url, row.id),
+        url=incident_url(settings.public_url, row.id),
         timeline=timeline,
         diagnoses=newest.items,
         actions=done.items,

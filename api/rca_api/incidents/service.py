@@ -270,20 +270,11 @@ def _opened(
         id=new_id(),
         job_id=job_id,
         open_job_id=job_id,
-        failure_mode=event.subject.failure_mode,
-        cause=event.subject.cause,
-        place=list(event.subject.place) or None,
-        uncertain=False,
-        suspected=False,
-        reopened=0,
-        changes=0,
         opened_at=at,
         began=row.window_start,
         ended=row.window_end,
-        windows=0,
-        seconds_lost=0.0,
-        gpu_hours_lost=0.0,
     )
+    _name(incident, event.subject)
     session.add(incident)
     session.flush()
     return incident

@@ -129,7 +129,7 @@ class WebhookDispatcher:
         )
 
     def _finish(self, session: Session, claimed: ClaimedMessage, outcome: AttemptOutcome) -> str:
-        row = outbox.held(session, claimed)
+        row = outbox.LEASES.held_one(session, claimed.owner, claimed.number)
         if row is None:
             return "lost"
         outbox.LEASES.end(row)

@@ -70,18 +70,8 @@ def create_webhook(request: Request, response: Response, given: NewWebhook, call
     """Create a webhook. Only this answer contains its secret."""
     state = State.of(request)
     _check(state.webhook_policy, given.url)
-    row = WebhookRow(
-        url=given.url,
-        secret=new_secret(),
-        events=list(dict.fromkeys(given.events)),
-        job_id=given.job_id,
-        causes=list(dict.fromkeys(given.causes)),
-        description=given.description,
-        form=given.form,
-        routing_key=given.routing_key,
-        active=True,
-        created_by=caller.id,
-    )
+    once = {"events": list(dict.fromkeys(given.events)), "causes": list(dict.fromkeys(given.causes))}
+    row = WebhookRow(**given.model_dump() | once, secret=new_secret(), created_by=caller.id)
     with state.database.session() as session:
         session.add(row)
         session.flush()

@@ -139,11 +139,6 @@ def claim(session: Session, at: datetime, limit: int, length: timedelta) -> list
     return [_claimed(session, row, owner) for row in LEASES.claim(session, wanted, owner, at, length).rows]
 
 
-def held(session: Session, claimed: ClaimedMessage) -> DeliveryRow | None:
-    """The row, locked; None if its lease was lost, or the delivery was deleted."""
-    return LEASES.held_one(session, claimed.owner, claimed.number)
-
-
 def _claimed(session: Session, row: DeliveryRow, owner: str) -> ClaimedMessage:
     webhook = session.get_one(WebhookRow, row.webhook_id)
     return ClaimedMessage(

@@ -22,7 +22,6 @@ from rca_api.shell.requests.request_bodies import (
     received,
 )
 from rca_api.shell.security.access import Diagnoser
-from rca_api.shell.security.principal import Principal
 from rca_api.shell.state import State
 from rca_api.what_if import work
 from rca_api.what_if.schemas import WhatIfAnswer
@@ -35,6 +34,7 @@ Size = Annotated[
     Query(description="Size of the job in this dimension; for bare traces only."),
 ]
 
+ACCEPTED_TYPES = (*WINDOW_TYPES, PARQUET)
 _WINDOW_CONTENT: dict[str, Any] = WINDOW_BODY["requestBody"]["content"]
 
 
@@ -111,16 +111,7 @@ async def create_what_if(
         "world_size": world_size,
     }
     given = {name: size for name, size in sizes.items() if size is not None}
-    content = await answer(request, WhatIfOptions(form, per_step, worker_steps, given), caller)
-    return Response(content, media_type=JSON)
-
-
-ACCEPTED_TYPES = (*WINDOW_TYPES, PARQUET)
-
-
-async def answer(request: Request, wanted: WhatIfOptions, caller: Principal) -> bytes:
-    """Answer one request, in a process of the pool."""
-    state = State.of(request)
+    options, state = WhatIfOptions(form, per_step, worker_steps, given), State.of(request)
     choose(request.headers.get("accept"), (JSON,))
     content_type = content_type_of(request, ACCEPTED_TYPES)
     encoding = content_encoding(request)
@@ -130,5 +121,5 @@ async def answer(request: Request, wanted: WhatIfOptions, caller: Principal) -> 
     async with received(request, caller.id, limits.sent) as body:
         sent = Sent(body.body, content_type, encoding, limits)
         deadline = Deadline.after(min(granted, wait or granted))
-        content: bytes = await state.pool.run(work.answer, sent, wanted, deadline=deadline)
-    return content
+        content: bytes = await state.pool.run(work.answer, sent, options, deadline=deadline)
+    return Response(content, media_type=JSON)

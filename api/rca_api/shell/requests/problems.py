@@ -6,8 +6,9 @@ Every code of the service is a line of `CATALOGUE`; codes of `rca.errors` keep t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -160,27 +161,20 @@ def internal_error() -> ProblemError:
 
 def install(app: FastAPI, retry_after_seconds: int) -> None:
     """Make every error of `app` a problem document."""
+    translated: dict[type[Exception], Callable[[Request, Any], ProblemError]] = {
+        ProblemError: lambda _, error: error,
+        RcaError: lambda _, error: from_rca_error(error, retry_after_seconds),
+        HTTPException: lambda request, error: _from_http_error(error, request),
+        RequestValidationError: lambda _, error: _from_validation(error),
+    }
 
-    def on_problem(request: Request, error: Exception) -> Response:
-        assert isinstance(error, ProblemError)  # noqa: S101  (registered for this class below)
-        return problem_response(request, error)
+    def answered(
+        translate: Callable[[Request, Any], ProblemError], request: Request, error: Exception
+    ) -> Response:
+        return problem_response(request, translate(request, error))
 
-    def on_rca_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RcaError)  # noqa: S101
-        return problem_response(request, from_rca_error(error, retry_after_seconds))
-
-    def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
-        return problem_response(request, _from_http_error(error, request))
-
-    def on_parameters(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101
-        return problem_response(request, _from_validation(error))
-
-    app.add_exception_handler(ProblemError, on_problem)
-    app.add_exception_handler(RcaError, on_rca_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(RequestValidationError, on_parameters)
+    for kind, translate in translated.items():
+        app.add_exception_handler(kind, partial(answered, translate))
 
 
 def _from_http_error(error: HTTPException, request: Request) -> ProblemError:
