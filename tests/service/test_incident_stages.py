@@ -15,6 +15,7 @@ from rca_api.incidents.markdown import page
 from rca_api.incidents.repository import found
 from rca_api.incidents.service import IncidentTracker
 from rca_api.shell.observability.metrics import Metrics
+from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Database
 
 
@@ -26,7 +27,7 @@ def detail(database: Database, *said: str) -> Any:
             diagnosed(session, tracker, number=number, said=each)
     with database.reading() as session:
         (row,) = session.scalars(found())
-        return _detail(session, row, lemons=False, prior=0.01, public_url="https://rca.example.org")
+        return _detail(session, row, Settings(public_url="https://rca.example.org"))
 
 
 def test_each_stage_has_its_time_since_the_begin(database: Database) -> None:
@@ -47,7 +48,7 @@ def test_an_incident_begins_with_the_onset_and_not_with_its_window(database: Dat
             diagnosed(session, tracker, number=number, said="nic_degradation", since=since.isoformat())
     with database.reading() as session:
         (row,) = session.scalars(found())
-        held = _detail(session, row, lemons=False, prior=0.01, public_url="")
+        held = _detail(session, row, Settings())
     assert held.began == onset
     assert held.stages[0].seconds == 15.0
     written = page(held)
@@ -87,7 +88,7 @@ def test_recovery_does_not_begin_within_the_last_faulty_window(database: Databas
             diagnosed(session, tracker, number=number)
     with database.reading() as session:
         (row,) = session.scalars(found())
-        held = _detail(session, row, lemons=False, prior=0.01, public_url="")
+        held = _detail(session, row, Settings())
     assert held.stages[-1].seconds == 60.0
 
 

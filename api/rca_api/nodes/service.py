@@ -61,19 +61,38 @@ def judged(record: NodeRecord, prior: float) -> float:
     return lemon_probability(record.blames, record.jobs, prior)
 
 
-def known_lemons(
-    session: Session, nodes: Sequence[str], prior: float, *, exclude_job: str
+def lemon_probabilities(
+    session: Session,
+    nodes: Sequence[str],
+    prior: float,
+    *,
+    exclude_job: str | None = None,
+    at: datetime | None = None,
 ) -> dict[str, float]:
-    """The lemons among nodes, with their probabilities.
+    """Lemon probability of nodes; nodes without a verdict are left out.
 
     Parameters
     ----------
     prior : float
-        Share of lemons among all nodes.
-    exclude_job : str
+        Share of lemons among all nodes, which holds for those that are left out.
+    exclude_job : str, optional
         Job whose own diagnoses do not count, so that they do not confirm themselves.
     """
-    since = now() - RECORD_AGE
-    found = repository.records(session, since=since, nodes=nodes, exclude_job=exclude_job) if nodes else []
-    known = {record.node: judged(record, prior) for record in sorted(found, key=lambda each: each.node)}
-    return {node: each for node, each in known.items() if each >= THRESHOLD}
+    if not nodes:
+        return {}
+    since = (at or now()) - RECORD_AGE
+    found = repository.records(session, since=since, nodes=nodes, exclude_job=exclude_job)
+    return {record.node: judged(record, prior) for record in sorted(found, key=lambda record: record.node)}
+
+
+def known_lemons(
+    session: Session,
+    nodes: Sequence[str],
+    prior: float,
+    *,
+    exclude_job: str | None = None,
+    at: datetime | None = None,
+) -> dict[str, float]:
+    """The lemons among `nodes`, with their probabilities; see `lemon_probabilities`."""
+    found = lemon_probabilities(session, nodes, prior, exclude_job=exclude_job, at=at)
+    return {node: each for node, each in found.items() if each >= THRESHOLD}
