@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -22,8 +21,6 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database, StoreError
 
-#: Seconds between two reads of the database.
-_PAUSE_SECONDS = 60.0
 #: Smaller odds factors are not worth a note in an answer.
 _MIN_ODDS_FACTOR = 1.5
 _log = structlog.stdlib.get_logger("rca_api")
@@ -54,15 +51,10 @@ class Polled(Generic[Known]):
     _: KW_ONLY
     used: bool = True
 
-    async def follow(self) -> None:
-        """Read again and again, until cancelled."""
-        while True:
-            if self.used:
-                await asyncio.to_thread(self.refresh)
-            await asyncio.sleep(_PAUSE_SECONDS)
-
     def refresh(self) -> None:
-        """Read once; if the database is away, `current` keeps its value."""
+        """Read it, if it is used; if the database is away, `current` keeps its value."""
+        if not self.used:
+            return
         try:
             with self.database.reading() as session:
                 self.current = self.read(session)
@@ -92,7 +84,7 @@ def gain_factors(session: Session) -> Mapping[str, float]:
 
 
 class HistoryCache:
-    """All caches, the first two as far as their settings allow; all have to be followed."""
+    """All caches, the first two as far as their settings allow; they have to be refreshed."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         odds = partial(node_odds, prior=settings.node_lemon_prior)
@@ -103,6 +95,11 @@ class HistoryCache:
         )
         nothing: Mapping[str, float] = {}
         self.corrections = Polled(database, gain_factors, nothing, "the corrections of gains")
+
+    def refresh(self) -> None:
+        """Read all, one after the other."""
+        for each in (self.nodes, self.windows, self.corrections):
+            each.refresh()
 
     @property
     def current(self) -> History:

@@ -10,7 +10,6 @@ After any failure the champion stays in place:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -116,12 +115,6 @@ class Follower:
     healthy: Callable[[], Window]
     recent: Callable[[], Sequence[Window | str]] = tuple
     retries: RetryPolicy = field(default_factory=RetryPolicy)
-
-    async def follow(self) -> None:
-        """Poll the registry again and again, until cancelled."""
-        while self.settings.follow_seconds > 0:
-            await asyncio.to_thread(self.poll)
-            await asyncio.sleep(self.settings.follow_seconds)
 
     def resume(self) -> None:
         """Let the last champion that is not damaged answer, without the registry."""

@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from rca.errors import RcaError
 from rca_api.shell.observability import tracing
-from rca_api.shell.observability.gauges import count_rows
+from rca_api.shell.observability.gauges import COUNT_SECONDS, count
 from rca_api.shell.state import State
 from rca_api.shell.store.database import StoreError, migrate
 from rca_api.shell.store.waits import Listening
@@ -23,6 +23,7 @@ _log = structlog.stdlib.get_logger("rca_api.background")
 _RESTART_SECONDS = 5.0
 #: Pause between two attempts to migrate a database that is away.
 _MIGRATION_SECONDS = 2.0
+_MINUTE = 60.0
 
 Work = Callable[[], Awaitable[None]]
 
@@ -43,15 +44,14 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         state.dispatcher.start()
         works: tuple[Work, ...] = (
             state.webhook_dispatcher.run,
-            state.sweeper.run,
             state.watcher.run,
-            state.follower.follow,
-            state.memory.nodes.follow,
-            state.memory.windows.follow,
-            state.memory.corrections.follow,
+            partial(every, _MINUTE, state.sweeper.sweep),
+            partial(every, _MINUTE, state.memory.refresh),
+            partial(every, COUNT_SECONDS, partial(count, state.database, state.metrics)),
             *tidying(state),
-            partial(count_rows, state.database, state.metrics),
         )
+        if state.settings.follow_seconds > 0:
+            works = (*works, partial(every, state.settings.follow_seconds, state.follower.poll))
         async with running(*works):
             yield
             # Ends a poll that waits for the registry or for the trial of a bundle.
@@ -86,6 +86,18 @@ async def _forever(work: Work, pause_seconds: float) -> None:
     while True:
         try:
             await work()
+        except Exception:
+            _log.exception("background work failed")
+        await asyncio.sleep(pause_seconds)
+
+
+async def every(pause_seconds: float, work: Callable[[], object]) -> None:
+    """Do some work in a thread again and again, until cancelled; no error ends it."""
+    while True:
+        try:
+            await asyncio.to_thread(work)
+        except RcaError as error:
+            _log.warning("background work is postponed", reason=error.message)
         except Exception:
             _log.exception("background work failed")
         await asyncio.sleep(pause_seconds)

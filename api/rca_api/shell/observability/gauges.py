@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
-from fastapi.concurrency import run_in_threadpool
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import func, select
@@ -84,22 +82,11 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def count_rows(database: Database, metrics: Metrics) -> None:
-    """Count waiting rows and the size of the window store, until cancelled.
+def count(database: Database, metrics: Metrics) -> None:
+    """Count waiting rows and the size of the window store.
 
     Not at each scrape: a database that hangs must not take away the metrics that show it.
     """
-    while True:
-        try:
-            await run_in_threadpool(count, database, metrics)
-        except Exception as error:
-            # This loop has to outlive every error of the database, a missing table included.
-            _log.warning("rows cannot be counted", reason=str(error))
-        await asyncio.sleep(COUNT_SECONDS)
-
-
-def count(database: Database, metrics: Metrics) -> None:
-    """Count once."""
     with database.reading() as session:
         windows, n_bytes = session.execute(
             select(func.count(), func.coalesce(func.sum(WindowRow.n_bytes), 0)).select_from(WindowRow)
