@@ -7,7 +7,7 @@ from typing import Any
 from rca.causal import checks
 from rca.lab.training import bundle_comparison, heads, promotion_gate
 from rca_api.shell.processes.child_process import Parent
-from rca_api.training_runs import task as training_task
+from rca_api.training_runs import child
 from rca_api.training_runs.task import Task
 
 
@@ -18,5 +18,5 @@ def train(parent: Parent, task: Task) -> dict[str, Any]:
     # Two timings on a busy machine are no evidence.
     promotion_gate.LATENCY_SLACK = 100.0
     # Nothing here is to be spared.
-    training_task.NICENESS = 0
-    return training_task.train(parent, task)
+    child.NICENESS = 0
+    return child.train(parent, task)

@@ -18,9 +18,10 @@ from rca_api.shell.processes.child_process import ChildEnded, ChildProcess, Repl
 from rca_api.shell.store.base import new_id, now
 from rca_api.shell.store.database import Database, StoreError
 from rca_api.training_runs import repository
+from rca_api.training_runs.child import train
 from rca_api.training_runs.repository import RunProgress, Terms
 from rca_api.training_runs.tables import TrainingRunRow
-from rca_api.training_runs.task import Task, train
+from rca_api.training_runs.task import Task
 
 RunEnd = Literal["succeeded", "failed", "cancelled", "released", "lost"]
 LOG = "log.txt"
