@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from rca.lab.training import run
-<<<<<<< HEAD
 from rca.lab.training.run import TrainedBundle
-=======
-from rca.lab.training.run import TrainedRun
->>>>>>> 7c08e015 (Mend tests of the incident page)
 
 
 @pytest.fixture
@@ -20,17 +16,10 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What `train` was called with."""
     held: dict[str, Any] = {}
 
-<<<<<<< HEAD
     def train(output: Path, **options: Any) -> TrainedBundle:
         held.update(options)
         score = {"accuracy": {"value": 0.9, "low": 0.8, "high": 1.0, "n": 20}}
         return TrainedBundle(output, "a" * 64, "c" * 64, score, {"mine": score}, "# Card", "run-1", 7)
-=======
-    def train(output: Path, **options: Any) -> TrainedRun:
-        held.update(options)
-        score = {"accuracy": {"value": 0.9, "low": 0.8, "high": 1.0, "n": 20}}
-        return TrainedRun(output, "a" * 64, "c" * 64, score, {"mine": score}, "# Card", "run-1", 7)
->>>>>>> 7c08e015 (Mend tests of the incident page)
 
     monkeypatch.setattr(run, "train", train)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -66,16 +66,7 @@ def checked(given: GivenLabel, row: DiagnosisRow) -> WindowLabel:
         each.model_dump() | {"ranks": sorted(set(each.ranks)), "nodes": sorted(set(each.nodes))}
         for each in given.causes
     )
-<<<<<<< HEAD
-    return WindowLabel(
-        failure_mode=given.failure_mode,
-        straggler_type=given.straggler_type,
-        pattern=given.pattern,
-        causes=causes,
-    )
-=======
-    return Label.model_validate(given.model_dump() | {"causes": causes})
->>>>>>> a8f55915 (Shorten what copies fields and translates errors in the service)
+    return WindowLabel.model_validate(given.model_dump() | {"causes": causes})
 
 
 def confirmed(row: DiagnosisRow) -> WindowLabel:
