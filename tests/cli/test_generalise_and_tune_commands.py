@@ -11,7 +11,7 @@ import pytest
 from rca.classify.classifier import HEADS
 from rca.commands.tune import HeadName
 from rca.lab.evaluation.intervals import Estimate
-from rca.lab.evaluation.run import Evaluation, Plan, evaluate_collection
+from rca.lab.evaluation.run import Evaluation, EvaluationPlan, evaluate_collection
 from rca.lab.training import generalise as generalise_module
 from rca.lab.training import tune as tune_module
 from rca.lab.training.settings import read_settings
@@ -27,7 +27,7 @@ def passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]
 
     def generalise(n_windows: int, seed: int, collections: Any, **options: Any) -> Evaluation:
         held.update(options, n_windows=n_windows, collections=list(collections))
-        return Evaluation(Plan(), "a fold", evaluate_collection(WINDOWS).cases[:2])
+        return Evaluation(EvaluationPlan(), "a fold", evaluate_collection(WINDOWS).cases[:2])
 
     def tune(n_windows: int, seed: int, collections: Any, **options: Any) -> list[TunedHead]:
         held.update(options, n_windows=n_windows, collections=list(collections))

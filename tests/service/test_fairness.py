@@ -108,7 +108,7 @@ def test_a_look_that_fails_is_repeated_after_doubled_pauses_and_given_up_until_n
 
     streams.begin(A, "a")
     streams.pool.during = failing
-    assert looks_after(0, 14, 1, 24, 1, 1000) == [1, 0, 1, 0, 1, 0]
+    assert looks_after(0, 14, 1.5, 24, 1.5, 1000) == [1, 0, 1, 0, 1, 0]
     with database.reading() as session:
         job = session.get_one(StreamedJobRow, "a")
         assert (job.pending, job.remarks) == (False, f"the last look failed: {problem}")
