@@ -53,7 +53,7 @@ audit: setup ## Compare requirements.lock with the database of known vulnerabili
 serve: setup ## Serve on http://127.0.0.1:8080 without keys (page at /ui, docs at /docs)
 	$(RUN)/rca serve --no-auth
 
-bench: setup ## Latency and memory tables, each beside its floor (BENCH=name for one)
+bench: setup ## Latency and memory tables (BENCH=name for one)
 	$(RUN)/python -m benchmarks $(BENCH)
 
 .cache/captures: data/testbed/captures/manifest.json | setup

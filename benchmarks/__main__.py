@@ -8,55 +8,44 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
-class Benchmark:
-    """A module to run, and whether it takes minutes; long ones run by name only."""
-
-    module: str
-    long: bool = False
-
-
+#: Module of each benchmark, and those that take minutes, which run by name only.
 BENCHMARKS = {
-    "answers": Benchmark("benchmarks.answers", long=True),
-    "antdt": Benchmark("benchmarks.antdt", long=True),
-    "collect": Benchmark("benchmarks.collecting"),
-    "diagnosis": Benchmark("benchmarks.diagnosis"),
-    "killed-ranks": Benchmark("benchmarks.killed_ranks", long=True),
-    "memory": Benchmark("benchmarks.memory", long=True),
-    "online": Benchmark("benchmarks.online", long=True),
-    "recovery": Benchmark("benchmarks.recovery", long=True),
-    "retold": Benchmark("benchmarks.retold", long=True),
-    "scale": Benchmark("benchmarks.scale", long=True),
-    "soak": Benchmark("benchmarks.soak", long=True),
-    "store": Benchmark("benchmarks.store", long=True),
-    "streams": Benchmark("benchmarks.streams", long=True),
-    "star": Benchmark("benchmarks.star", long=True),
-    "star-selector": Benchmark("benchmarks.star_selector", long=True),
-    "stragglar": Benchmark("benchmarks.stragglar", long=True),
-    "tabular": Benchmark("benchmarks.tabular_ranking"),
+    "answers": "answers",
+    "antdt": "antdt",
+    "diagnosis": "diagnosis",
+    "killed-ranks": "killed_ranks",
+    "memory": "memory",
+    "online": "online",
+    "recovery": "recovery",
+    "retold": "retold",
+    "scale": "scale",
+    "soak": "soak",
+    "streams": "streams",
+    "star": "star",
+    "star-selector": "star_selector",
+    "stragglar": "stragglar",
+    "tabular": "tabular_ranking",
 }
+LONG = BENCHMARKS.keys() - {"diagnosis", "tabular"}
 
 
 def main(arguments: list[str]) -> int:
     """Run the named benchmark with the remaining arguments, or every quick one."""
     if not arguments:
-        for name, benchmark in BENCHMARKS.items():
-            if benchmark.long:
-                sys.stderr.write(f"not run: python -m benchmarks {name}\n")
-        chosen = [each for each in BENCHMARKS.values() if not each.long]
-        return max(_run(benchmark, []) for benchmark in chosen)
+        for name in sorted(LONG):
+            sys.stderr.write(f"not run: python -m benchmarks {name}\n")
+        return max(_run(name, []) for name in BENCHMARKS if name not in LONG)
     name, *rest = arguments
     if name not in BENCHMARKS:
         sys.stderr.write(f"usage: python -m benchmarks [{'|'.join(BENCHMARKS)}] [OPTIONS]\n")
         return 0 if name in {"-h", "--help"} else 2
-    return _run(BENCHMARKS[name], rest)
+    return _run(name, rest)
 
 
-def _run(benchmark: Benchmark, arguments: list[str]) -> int:
-    return subprocess.run([sys.executable, "-m", benchmark.module, *arguments], check=False).returncode
+def _run(name: str, arguments: list[str]) -> int:
+    command = [sys.executable, "-m", f"benchmarks.{BENCHMARKS[name]}", *arguments]
+    return subprocess.run(command, check=False).returncode
 
 
 if __name__ == "__main__":

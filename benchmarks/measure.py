@@ -1,40 +1,33 @@
-"""Clocks and gauges: repeated timing, peak memory, one core for everything."""
+"""Clocks, gauges and tables: repeated timing, memory of processes, what the machine is."""
 
 from __future__ import annotations
 
-import os
 import platform
+import re
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+MIB = 1024**2
+MAX_RUNS = 300
+Found = TypeVar("Found")
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How long one measurement may go on: until `seconds` are spent, within a number of runs."""
-
-    seconds: float = 5.0
-    least: int = 5
-    most: int = 300
-
-    def spent(self, started: float, runs: int) -> bool:
-        """Whether to stop after `runs` runs since `started` (of `time.perf_counter`)."""
-        return runs >= self.most or (runs >= self.least and time.perf_counter() - started > self.seconds)
-
-
-def repeat(run: Callable[[], Any], budget: Budget) -> list[float]:
-    """Seconds of every call of `run`."""
-    taken: list[float] = []
-    started = time.perf_counter()
-    while not budget.spent(started, len(taken)):
-        begin = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - begin)
-    return taken
+def repeated(call: Callable[[], Found], seconds: float, least: int) -> list[Found]:
+    """What a call gives, again and again for so many seconds, and at least so often."""
+    found: list[Found] = []
+    end = time.perf_counter() + seconds
+    while len(found) < least or (time.perf_counter() < end and len(found) < MAX_RUNS):
+        found.append(call())
+    return found
 
 
 def summary(taken: list[float]) -> dict[str, float]:
@@ -48,69 +41,33 @@ def peak_memory(process: int | str = "self") -> int:
 
     From the kernel's own gauge: ``getrusage`` inherits the parent's peak across ``exec``.
     """
-    return _status(process, "VmHWM")
+    status = Path(f"/proc/{process}/status").read_text()
+    return 1024 * int(re.findall(r"VmHWM:\s*(\d+)", status)[0])
 
 
-def memory(process: int | str = "self") -> int:
-    """Resident size of a process now, bytes."""
-    return _status(process, "VmRSS")
-
-
-def proportional_memory(process: int | str = "self") -> int:
-    """Resident size of a process now, pages shared with others divided among them; bytes."""
-    for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"no Pss in /proc/{process}/smaps_rollup")
-
-
-def _status(process: int | str, field: str) -> int:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"no {field} in /proc/{process}/status")
-
-
-def processor_seconds(process: int) -> float:
-    """Processor time of a process so far, in the kernel and outside."""
-    user, system = _stat(Path(f"/proc/{process}"))[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+def memory() -> int:
+    """Resident size of this process now, bytes."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def child_processes(parent: int | None = None) -> list[int]:
     """Child processes of this process, or of the given one."""
-    parent = os.getpid() if parent is None else parent
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and int(_stat(entry)[1]) == parent:
-                found.append(int(entry.name))
-        except OSError:  # It ended while we looked.
-            continue
-    return found
-
-
-def _stat(entry: Path) -> list[str]:
-    # The name in the second field is in parentheses and may hold blanks.
-    return (entry / "stat").read_text().rpartition(")")[2].split()
-
-
-def pin_to_one_core() -> int:
-    """Keep this process, and every one it starts, on one core; return which."""
-    core = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {core})
-    return core
+    return [each.pid for each in psutil.Process(parent).children()]
 
 
 def machine() -> str:
     """Processor and versions in one line."""
-    from importlib.metadata import version
-
-    names = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    names = re.findall(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
     packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "pyarrow", "orjson", "lightgbm"))
-    processor = names[0] if names else platform.machine()
-    return f"{processor}; Python {platform.python_version()}, {packages}"
+    return f"{[*names, platform.machine()][0]}; Python {platform.python_version()}, {packages}"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table; the first column is text, the others are numbers."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console = Console(width=None if sys.stdout.isatty() else 210)
+    console.print(table, soft_wrap=True)

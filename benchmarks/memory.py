@@ -14,14 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.measure import machine, memory, peak_memory
-from benchmarks.window_shapes import ROUTES, SHAPES, SPARSE, Request, Route, largest, timed
+from benchmarks.measure import MIB, machine, memory, peak_memory, print_table
+from benchmarks.window_shapes import ROUTES, SHAPES, SPARSE, Route, ShapedRequest, largest, timed
 from rca.window.encodings import arrow
 from rca_api.diagnoses import work
 from rca_api.diagnoses.history import EarlierWindows, HealthyWindow, History
@@ -33,13 +30,12 @@ from rca_api.shell.requests.request_bodies import limits_of
 from rca_api.shell.settings.settings import Settings
 from rca_api.what_if.work import Wanted, answer
 
-MIB = 1024**2
 #: Peak of a process that no accepted request may exceed.
 MAX_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True)
-class Measured:
+class MemoryUse:
     """One request in a process of its own; sizes in bytes.
 
     Attributes
@@ -74,16 +70,13 @@ def main(arguments: list[str]) -> int:
     limit = int(Settings().max_window_memory_bytes) // MIB
     parser.add_argument("--limit", type=int, default=limit, help="MiB; the default of the service if absent")
     parser.add_argument("--shapes", nargs="+", default=[*SHAPES, *SPARSE], choices=[*SHAPES, *SPARSE])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
     given = parser.parse_args(arguments)
     found = list(measured(given.shapes, given.limit * MIB))
     _print(found, given.limit)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(each) for each in found], indent=2) + "\n")
     return int(any(each.accepted and each.peak > MAX_BYTES for each in found))
 
 
-def measured(shapes: list[str], limit: int) -> Iterator[Measured]:
+def measured(shapes: list[str], limit: int) -> Iterator[MemoryUse]:
     """Measure every shape on every route that takes it; `limit` is in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         for name in shapes:
@@ -95,7 +88,7 @@ def measured(shapes: list[str], limit: int) -> Iterator[Measured]:
                 yield found
 
 
-def of_request(name: str, request: Request, folder: Path, limit: int) -> Measured:
+def of_request(name: str, request: ShapedRequest, folder: Path, limit: int) -> MemoryUse:
     """One request, in a new process; bodies are in files of the folder, as the service keeps large ones."""
     bodies = [folder / "body", *([folder / "earlier"] if request.earlier is not None else [])]
     for path, content in zip(bodies, (request.body, request.earlier or b""), strict=False):
@@ -103,7 +96,7 @@ def of_request(name: str, request: Request, folder: Path, limit: int) -> Measure
     body, *earlier = map(str, bodies)
     command = [sys.executable, "-m", "benchmarks.memory", "--one", body, request.route, str(limit)]
     done = subprocess.run([*command, *earlier], check=True, capture_output=True)
-    return Measured(
+    return MemoryUse(
         shape=name, route=request.route, body=len(request.body), estimate=request.estimate,
         **json.loads(done.stdout),
     )  # fmt: skip
@@ -158,32 +151,21 @@ def _sent(body: Body) -> Sent:
     return Sent(body, kind, "identity", limits_of(Settings(), kind))
 
 
-def _print(found: list[Measured], limit: int) -> None:
-    table = Table(title=f"Memory of one request; limit of the estimate {limit:,} MiB", title_justify="left")
-    for name in ("shape", "route", "outcome"):
-        table.add_column(name)
-    for name in ("body\nMiB", "s", "estimate\nMiB", "taken\nMiB", "estimate\n/ taken", "peak\nMiB"):
-        table.add_column(name, justify="right")
-    for name in ("taken\n/ body", "answer\nkB"):
-        table.add_column(name, justify="right")
+def _print(found: list[MemoryUse], limit: int) -> None:
+    columns = ("shape", "route", "outcome", "body MiB", "s", "estimate MiB", "taken MiB", "estimate / taken")
+    rows = []
     for each in found:
         taken = max(each.peak - each.idle, 1)
         ratio = f"{each.estimate / taken:.1f}" if each.accepted and each.estimate else ""
-        table.add_row(
-            each.shape, each.route, each.outcome, f"{each.body / MIB:.3g}", f"{each.seconds:.2f}",
-            f"{each.estimate / MIB:,.0f}" if each.estimate else "", f"{taken / MIB:,.0f}", ratio,
-            f"{each.peak / MIB:,.0f}", f"{taken / each.body:,.0f}", f"{each.answer / 1000:,.0f}",
-        )  # fmt: skip
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    console.print(table)
+        sizes = (f"{each.body / MIB:.3g}", f"{each.seconds:.2f}", f"{each.estimate / MIB:,.0f}")
+        peak = (f"{taken / MIB:,.0f}", ratio, f"{each.peak / MIB:,.0f}", f"{taken / each.body:,.0f}")
+        rows.append((each.shape, each.route, each.outcome, *sizes, *peak))
+    title = f"Memory of one request; limit of the estimate {limit:,} MiB"
+    print_table(title, (*columns, "peak MiB", "taken / body"), rows)
     worst = max((each for each in found if each.accepted), key=lambda each: each.peak, default=None)
     if worst is not None:
-        console.print(
-            f"Worst accepted: {worst.shape}, {worst.route}: {worst.peak / MIB:,.0f} MiB of "
-            f"{MAX_BYTES / MIB:,.0f} MiB. {machine()}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        peak_mib = f"{worst.peak / MIB:,.0f} MiB of {MAX_BYTES / MIB:,.0f} MiB"
+        print(f"Worst accepted: {worst.shape}, {worst.route}: {peak_mib}. {machine()}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from benchmarks.windows import START
+from benchmarks.windows import START, step_columns
 from rca.arrays import FloatArray
 from rca.whatif.memory import trace_memory
 from rca.window import Window
@@ -43,7 +43,7 @@ MAX_JSON = int(Settings.model_fields["max_json_bytes"].default)
 
 
 @dataclass(frozen=True)
-class Request:
+class ShapedRequest:
     """A body, the route it is sent to, and the estimate of its memory.
 
     Attributes
@@ -59,7 +59,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Shape:
+class ShapeFamily:
     """A family of windows by size.
 
     Attributes
@@ -84,7 +84,7 @@ class Shape:
     earlier: bool = False
 
 
-def largest(shape: Shape, limit: int) -> list[Request]:
+def largest(shape: ShapeFamily, limit: int) -> list[ShapedRequest]:
     """Requests of the largest size with an estimate of at most `limit` bytes, one per route."""
     requests = []
     for route in shape.routes:
@@ -101,11 +101,11 @@ def largest(shape: Shape, limit: int) -> list[Request]:
         if shape.as_json:
             # Reading the text may take more than the work.
             found = max(found, MEMORY_PER_BYTE * len(body))
-        requests.append(Request(route, body, found, _before(window) if shape.earlier else None))
+        requests.append(ShapedRequest(route, body, found, _before(window) if shape.earlier else None))
     return requests
 
 
-def estimate(shape: Shape, window: Window, route: Route) -> int:
+def estimate(shape: ShapeFamily, window: Window, route: Route) -> int:
     """Bytes that the service reckons with."""
     if route == "what-if" and window.ops.num_rows:
         return trace_memory(window)
@@ -164,16 +164,8 @@ def timed(
     elif slow == "ranks":
         for rank in rng.choice(n_ranks, min(16, n_ranks // 4), replace=False):
             own["forward_seconds"][rank, half:] *= rng.uniform(1.2, 1.6)
-    work: FloatArray = np.sum(list(own.values()), axis=0)
-    wait = work.max(axis=0) - work
-    whole = work + wait + transfer
-    begin = START + np.concatenate([[0.0], np.cumsum(whole[0])[:-1]])
-    columns = {
-        **own,
-        "communication_wait_seconds": wait,
-        "communication_transfer_seconds": transfer,
-        "step_seconds": whole,
-    }
+    columns = step_columns(own, transfer)
+    wait = columns["communication_wait_seconds"]
     if phases >= len(SECONDS):
         columns |= {"communication_seconds": wait + transfer}
         columns |= {name: rng.integers(100, 200, size).astype(float) for name in LOAD_COLUMNS}
@@ -183,10 +175,14 @@ def timed(
     table = {
         "rank": rank[kept].astype(np.int32),
         "step": step[kept],
-        "start_time": np.tile(begin, n_ranks)[kept],
         **{name: seconds.ravel()[kept] for name, seconds in columns.items()},
     }
-    job: dict[str, Any] = {"job_id": JOB, "world_size": n_ranks, "start": START, "end": float(begin[-1] + 5)}
+    job: dict[str, Any] = {
+        "job_id": JOB,
+        "world_size": n_ranks,
+        "start": START,
+        "end": float(columns["start_time"].max() + 5),
+    }
     if stages > 1:
         job["parallelism"] = {"data": n_ranks // stages, "pipeline": stages}
     if nodes is not None:
@@ -268,36 +264,38 @@ def traced(n_steps: int, *, n_data: int = 16, microbatches: int = 8) -> Window:
 
 
 ROUTES: tuple[Route, ...] = ("diagnoses", "what-if")
-SHAPES: dict[str, Shape] = {
-    "ranks, one step each": Shape(lambda n: timed(n, 1, phases=1), 4_000, ROUTES, most=MAX_WORLD_SIZE),
-    "ranks x 100 steps, all columns": Shape(lambda n: timed(n, 100, phases=7), 400, ROUTES),
-    "ranks x 100 steps, few columns": Shape(lambda n: timed(n, 100, phases=1, slow="job"), 400, ROUTES),
-    "ranks x 100 steps, pipeline": Shape(lambda n: timed(n // 8 * 8, 100, phases=7, stages=8), 400, ROUTES),
-    "8 ranks, many steps": Shape(lambda n: timed(8, n, phases=7), 5_000, ROUTES),
-    "one cell of 30 filled": Shape(lambda n: timed(n, 700, phases=7, fill=1 / 30), 100, ROUTES),
-    "all ranks on one node": Shape(lambda n: timed(n, 20, nodes=n), 1_000),
-    "as JSON": Shape(lambda n: timed(n, 100, phases=5), 100, ROUTES, as_json=True),
-    "20 metrics of every rank": Shape(
+SHAPES: dict[str, ShapeFamily] = {
+    "ranks, one step each": ShapeFamily(lambda n: timed(n, 1, phases=1), 4_000, ROUTES, most=MAX_WORLD_SIZE),
+    "ranks x 100 steps, all columns": ShapeFamily(lambda n: timed(n, 100, phases=7), 400, ROUTES),
+    "ranks x 100 steps, few columns": ShapeFamily(lambda n: timed(n, 100, phases=1, slow="job"), 400, ROUTES),
+    "ranks x 100 steps, pipeline": ShapeFamily(
+        lambda n: timed(n // 8 * 8, 100, phases=7, stages=8), 400, ROUTES
+    ),
+    "8 ranks, many steps": ShapeFamily(lambda n: timed(8, n, phases=7), 5_000, ROUTES),
+    "one cell of 30 filled": ShapeFamily(lambda n: timed(n, 700, phases=7, fill=1 / 30), 100, ROUTES),
+    "all ranks on one node": ShapeFamily(lambda n: timed(n, 20, nodes=n), 1_000),
+    "as JSON": ShapeFamily(lambda n: timed(n, 100, phases=5), 100, ROUTES, as_json=True),
+    "20 metrics of every rank": ShapeFamily(
         lambda n: timed(n, 100, phases=5, metrics=sampled(n, 10), nodes=8), 400
     ),
-    "with an earlier window": Shape(
+    "with an earlier window": ShapeFamily(
         lambda n: timed(n, 100, phases=5, slow="", metrics=sampled(n, 10)), 200, earlier=True
     ),
-    "every known metric, few ranks": Shape(
+    "every known metric, few ranks": ShapeFamily(
         lambda n: timed(n, 20, metrics=sampled(16, 4, signals=300)), 1_000
     ),
-    "series of one sample": Shape(
+    "series of one sample": ShapeFamily(
         lambda n: timed(64, 20, metrics=sampled(64, 1, signals=100, devices=n)), 10
     ),
     # Its tables are the largest that the service decodes by default.
-    "samples in order of time": Shape(
+    "samples in order of time": ShapeFamily(
         lambda n: timed(64, 20, metrics=sampled(64, n, order="time")), 100, most=4_200
     ),
-    "one long series": Shape(lambda n: timed(8, 20, metrics=sampled(1, n, signals=1)), 100_000),
-    "events, each another text": Shape(
+    "one long series": ShapeFamily(lambda n: timed(8, 20, metrics=sampled(1, n, signals=1)), 100_000),
+    "events, each another text": ShapeFamily(
         lambda n: with_events(timed(64, 20), events(n)), 20_000, most=MAX_TEXTS
     ),
-    "operations": Shape(lambda n: traced(n), 50, ("what-if",)),
+    "operations": ShapeFamily(lambda n: traced(n), 50, ("what-if",)),
 }
 
 
@@ -317,8 +315,8 @@ def _document(world: int, n_steps: int = 1, **job: Any) -> bytes:
     )
 
 
-def _on_both(body: bytes) -> list[Request]:
-    return [Request(route, body) for route in ROUTES]
+def _on_both(body: bytes) -> list[ShapedRequest]:
+    return [ShapedRequest(route, body) for route in ROUTES]
 
 
 def _diagonal() -> bytes:
@@ -332,7 +330,7 @@ def _diagonal() -> bytes:
     return replace(window, job=job, steps=pa.table(table | seconds)).to_arrow()
 
 
-SPARSE: dict[str, Callable[[], list[Request]]] = {
+SPARSE: dict[str, Callable[[], list[ShapedRequest]]] = {
     "4 of 1,000,000 ranks": lambda: _on_both(_document(1_000_000)),
     "4 of 200,000 ranks": lambda: _on_both(_document(200_000)),
     "4 of 16,384 ranks": lambda: _on_both(_document(16_384)),
@@ -340,7 +338,7 @@ SPARSE: dict[str, Callable[[], list[Request]]] = {
     "16,384 stages": lambda: _on_both(_document(16_384, parallelism={"pipeline": 16_384})),
     "15,000 ranks in 60,000 steps": lambda: _on_both(_diagonal()),
     "twice the limit": lambda: [
-        Request("diagnoses", timed(8_000, 250, phases=7).to_arrow()),
-        Request("what-if", timed(8_000, 250, phases=7).to_arrow()),
+        ShapedRequest("diagnoses", timed(8_000, 250, phases=7).to_arrow()),
+        ShapedRequest("what-if", timed(8_000, 250, phases=7).to_arrow()),
     ],
 }

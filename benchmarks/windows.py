@@ -55,44 +55,37 @@ METRICS: dict[str, tuple[float, float, bool]] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class WindowSize:
     """How large a window is; ``samples`` counts per metric and rank."""
 
     ranks: int
     steps: int = 100
     metrics: int = 20
     samples: int = 10
-    stages: int = 1
 
     @property
     def slow_rank(self) -> int:
         """The rank with the throttled GPU."""
         return self.ranks * 2 // 3
 
-    @property
-    def numbers(self) -> int:
-        """Values in the steps and metrics tables, times and keys included."""
-        step_columns = len(PHASES) + 6
-        return self.ranks * (self.steps * step_columns + self.metrics * self.samples * 2)
 
-
-def make_window(shape: Shape, seed: int = 0) -> Window:
-    """One job in which `Shape.slow_rank` is throttled in the second half; the same for the same seed."""
-    if shape.metrics > len(METRICS) or shape.ranks % shape.stages:
-        raise ValueError(f"at most {len(METRICS)} metrics, and ranks must be divisible by stages")
+def make_window(shape: WindowSize, seed: int = 0) -> Window:
+    """One job in which `WindowSize.slow_rank` is throttled in the second half; the same for the same seed."""
+    if shape.metrics > len(METRICS):
+        raise ValueError(f"at most {len(METRICS)} metrics")
     rng = np.random.default_rng(seed)
     steps, end = _steps(shape, rng)
     metrics = _metrics(shape, rng, end) if shape.metrics and shape.samples else None
     return Window.from_tables(_job(shape, end), steps, metrics)
 
 
-def _job(shape: Shape, end: float) -> dict[str, Any]:
+def _job(shape: WindowSize, end: float) -> dict[str, Any]:
     return {
         "format": 1,
         "window_id": f"benchmark-{shape.ranks}",
         "job_id": "benchmark",
         "world_size": shape.ranks,
-        "parallelism": {"data": shape.ranks // shape.stages, "pipeline": shape.stages},
+        "parallelism": {"data": shape.ranks},
         "ranks": [
             {"rank": rank, "node": f"node-{rank // RANKS_PER_NODE}", "gpu": rank % RANKS_PER_NODE}
             for rank in range(shape.ranks)
@@ -102,30 +95,36 @@ def _job(shape: Shape, end: float) -> dict[str, Any]:
     }
 
 
-def _steps(shape: Shape, rng: np.random.Generator) -> tuple[pa.Table, float]:
+def _steps(shape: WindowSize, rng: np.random.Generator) -> tuple[pa.Table, float]:
     """The steps table, rank by rank as collectors write it, and when the last step ends."""
     size = (shape.ranks, shape.steps)
     phases = {name: usual * rng.lognormal(0.0, 0.01, size) for name, usual in PHASES.items()}
     for name in ("forward_seconds", "backward_seconds"):
         phases[name][shape.slow_rank, shape.steps // 2 :] *= THROTTLE_RATIO
-    own: FloatArray = np.sum(list(phases.values()), axis=0)
-    wait = own.max(axis=0) - own
-    transfer = TRANSFER_SECONDS * rng.lognormal(0.0, 0.01, size)
-    whole = own + wait + transfer
-    begin = START + np.concatenate([np.zeros((shape.ranks, 1)), np.cumsum(whole, axis=1)[:, :-1]], axis=1)
-    columns = {
+    columns = step_columns(phases, TRANSFER_SECONDS * rng.lognormal(0.0, 0.01, size))
+    table = {
         "rank": np.repeat(np.arange(shape.ranks, dtype=np.int32), shape.steps),
         "step": np.tile(np.arange(1000, 1000 + shape.steps, dtype=np.int64), shape.ranks),
-        "start_time": begin.ravel(),
-        **{name: seconds.ravel() for name, seconds in phases.items()},
-        "communication_wait_seconds": wait.ravel(),
-        "communication_transfer_seconds": transfer.ravel(),
-        "step_seconds": whole.ravel(),
+        **{name: held.ravel() for name, held in columns.items()},
     }
-    return pa.table(columns), float((begin[:, -1] + whole[:, -1]).max())
+    return pa.table(table), float((columns["start_time"] + columns["step_seconds"]).max())
 
 
-def _metrics(shape: Shape, rng: np.random.Generator, end: float) -> pa.Table:
+def step_columns(own: dict[str, FloatArray], transfer: FloatArray) -> dict[str, FloatArray]:
+    """Columns of the steps table from the phases and the exchange; arrays of shape (n_ranks, n_steps)."""
+    work: FloatArray = np.sum(list(own.values()), axis=0)
+    wait = work.max(axis=0) - work
+    whole = work + wait + transfer
+    return {
+        "start_time": START + np.cumsum(whole, axis=1) - whole,
+        **own,
+        "communication_wait_seconds": wait,
+        "communication_transfer_seconds": transfer,
+        "step_seconds": whole,
+    }
+
+
+def _metrics(shape: WindowSize, rng: np.random.Generator, end: float) -> pa.Table:
     """The metrics table, series by series as a Prometheus range query returns them."""
     names = list(METRICS)[: shape.metrics]
     n_series = shape.ranks * shape.metrics
@@ -153,7 +152,7 @@ def _metrics(shape: Shape, rng: np.random.Generator, end: float) -> pa.Table:
 
 
 def _samples(
-    metric: tuple[float, float, bool], shape: Shape, rng: np.random.Generator, interval: float
+    metric: tuple[float, float, bool], shape: WindowSize, rng: np.random.Generator, interval: float
 ) -> FloatArray:
     """One metric of every rank, shape (n_ranks, n_samples); counters are cumulative."""
     usual, throttled, counter = metric

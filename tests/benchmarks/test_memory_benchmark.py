@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.memory import MIB, Measured, of_request
+from benchmarks.measure import MIB
+from benchmarks.memory import MemoryUse, of_request
 from benchmarks.window_shapes import SHAPES, SPARSE, largest
 
 LIMIT = 150 * MIB
@@ -16,13 +17,14 @@ MAX_TIMES = 4.0
 NOISE = 12 * MIB
 
 
-def measured(name: str, folder: Path) -> list[Measured]:
+def measured(name: str, folder: Path) -> list[MemoryUse]:
     requests = SPARSE[name]() if name in SPARSE else largest(SHAPES[name], LIMIT)
     return [of_request(name, request, folder, LIMIT) for request in requests]
 
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.system
 @pytest.mark.parametrize(
     "name",
     [
@@ -44,6 +46,7 @@ def test_the_estimate_is_between_one_and_four_times_what_is_taken(name: str, tmp
 
 @pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.system
 def test_a_refused_window_takes_little_beyond_its_body(tmp_path: Path) -> None:
     for found in measured("4 of 1,000,000 ranks", tmp_path):
         assert found.outcome in {"invalid-window", "too-large"}
