@@ -20,10 +20,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.retold_incidents import INCIDENTS, Expected, Incident
+from benchmarks.measure import print_table
+from benchmarks.retold_incidents import INCIDENTS
+from benchmarks.retold_incidents.expected import Expected
+from benchmarks.retold_incidents.incident import ReportedIncident
 from rca.diagnosis import Bundle, diagnose
 from rca.errors import RcaError
 
@@ -43,15 +43,23 @@ SHOWN = 6
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswer:
     """The answer to one window, and what it is worth."""
 
     name: str
-    incident: Incident
+    incident: ReportedIncident
     variant: str
     outcome: str
     answer: str
     wanted: str
+
+    def row(self, held_out: bool) -> dict[str, Any]:
+        """For the file of `--json`; what is held out has no answer there either."""
+        row: dict[str, Any] = {"window": self.name, "kind": self.incident.kind, "variant": self.variant}
+        row |= {"held_out": self.incident.held_out, "outcome": self.outcome}
+        if self.incident.held_out and not held_out:
+            return row | {"window": None}
+        return row | {"answer": self.answer, "right": self.wanted}
 
 
 def main(arguments: list[str]) -> int:
@@ -64,62 +72,43 @@ def main(arguments: list[str]) -> int:
     if given.output is not None:
         return _write(incidents, given.output, given.seed)
     bundle = Bundle.load(given.bundle) if given.bundle else None
-    console = Console(width=170)
-    judged: list[Judged] = []
+    judged: list[JudgedAnswer] = []
     for each in incidents:
         if each.held_out and given.open:
             continue
         for variant, seed in product(each.variants, range(given.seed, given.seed + given.seeds)):
             judged.append(_judged(each, variant, seed, bundle))
             if not each.held_out or given.held_out:
-                _tell(console, judged[-1], given.failures)
+                _print_answer(judged[-1], given.failures)
     if given.json:
-        given.json.write_text(json.dumps([_row(each, given.held_out) for each in judged], indent=1) + "\n")
-    console.print(_by(judged, "half", lambda each: "held out" if each.incident.held_out else "open"))
+        given.json.write_text(json.dumps([each.row(given.held_out) for each in judged], indent=1) + "\n")
     shown = [each for each in judged if not each.incident.held_out or given.held_out]
-    console.print(_by(shown, "kind", lambda each: each.incident.kind))
-    console.print(_by(shown, "variant", lambda each: VARIANTS.get(each.variant, "other")))
+    _print_by(judged, "half", lambda each: "held out" if each.incident.held_out else "open")
+    _print_by(shown, "kind", lambda each: each.incident.kind)
+    _print_by(shown, "variant", lambda each: VARIANTS.get(each.variant, "other"))
     return 0
 
 
-def _judged(incident: Incident, variant: str, seed: int, bundle: Bundle | None) -> Judged:
+def _judged(incident: ReportedIncident, variant: str, seed: int, bundle: Bundle | None) -> JudgedAnswer:
     name = f"{incident.id}-{variant}" + (f" (seed {seed})" if seed else "")
+    right = "an error" if incident.refused else "an answer"
     try:
         retold = incident.retell(variant, seed)
     except RcaError as error:
         worth = "right" if incident.refused else "wrong"
-        return Judged(
-            name,
-            incident,
-            variant,
-            worth,
-            f"refused: {error}",
-            "an error" if incident.refused else "an answer",
-        )
+        return JudgedAnswer(name, incident, variant, worth, f"refused: {error}", right)
+    if not incident.refused:
+        right = wanted(retold.expected)
     try:
         answer = diagnose(retold.window, bundle=bundle, earlier=retold.earlier).to_dict()
     except RcaError as error:
-        return Judged(name, incident, variant, "wrong", f"refused: {error}", wanted(retold.expected))
-    if incident.refused:
-        return Judged(name, incident, variant, "wrong", described(answer), "an error")
-    return Judged(
-        name, incident, variant, outcome(answer, retold.expected), described(answer), wanted(retold.expected)
-    )
+        return JudgedAnswer(name, incident, variant, "wrong", f"refused: {error}", right)
+    worth = "wrong" if incident.refused else outcome(answer, retold.expected)
+    return JudgedAnswer(name, incident, variant, worth, described(answer), right)
 
 
 def outcome(answer: dict[str, Any], expected: Expected) -> str:
-    """What an answer is worth, one of `OUTCOMES`.
-
-    Parameters
-    ----------
-    answer : dict
-        A diagnosis as the interface writes it.
-    expected : Expected
-
-    Returns
-    -------
-    str
-    """
+    """What an answer, a diagnosis as the interface writes it, is worth: one of `OUTCOMES`."""
     verdict = answer["verdict"]
     placed = not expected.places or any(place.fits(blamed(answer)) for place in expected.places)
     price = answer["slowdown"]["seconds_per_step"]
@@ -132,7 +121,8 @@ def outcome(answer: dict[str, Any], expected: Expected) -> str:
         return "healthy" if verdict == "healthy" else "wrong"
     if verdict == "healthy":
         return "right"
-    named = not expected.causes or first_cause(answer) in expected.causes
+    first = answer["causes"][0]["cause"] if answer["causes"] else "unknown"
+    named = not expected.causes or first in expected.causes
     return "right" if placed and named and priced else "wrong"
 
 
@@ -143,11 +133,6 @@ def blamed(answer: dict[str, Any]) -> set[int]:
     if any(group["scope"] == "job" for group in answer["stragglers"]):
         ranks |= set(range(answer["window"]["world_size"]))
     return ranks
-
-
-def first_cause(answer: dict[str, Any]) -> str:
-    """The first cause; ``unknown`` if there is none."""
-    return str(answer["causes"][0]["cause"]) if answer["causes"] else "unknown"
 
 
 def described(answer: dict[str, Any]) -> str:
@@ -169,66 +154,40 @@ def wanted(expected: Expected) -> str:
         _ranks(set(place.at_least or place.at_most)) + ("" if place.at_least == place.at_most else " or part")
         for place in expected.places
     )
-    parts = [
-        "/".join(sorted(expected.verdicts)),
-        f"ranks {places}" if places else "",
-        "/".join(sorted(expected.causes)),
-    ]
-    if expected.lost:
-        parts.append(f"at least {expected.lost / 2:.3g} s per step")
+    lost = f"at least {expected.lost / 2:.3g} s per step" if expected.lost else ""
+    place = f"ranks {places}" if places else ""
+    parts = ["/".join(sorted(expected.verdicts)), place, "/".join(sorted(expected.causes)), lost]
     return "; ".join(part for part in parts if part) + (" (or undecided)" if expected.may_abstain else "")
 
 
 def _ranks(ranks: set[int]) -> str:
-    if not ranks:
-        return "none"
     ordered = sorted(ranks)
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"{ordered[0]}-{ordered[-1]}"
-    return ",".join(map(str, ordered[:SHOWN])) + (
-        f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
-    )
+    more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
+    return ",".join(map(str, ordered[:SHOWN])) + more if ordered else "none"
 
 
-def _tell(console: Console, judged: Judged, failures: bool) -> None:
-    if judged.outcome in {"right", "abstains"}:
-        if not failures:
-            console.print(
-                f"{judged.outcome:8s}  {judged.name}: {judged.answer}", highlight=False, markup=False
-            )
+def _print_answer(judged: JudgedAnswer, failures: bool) -> None:
+    acceptable = judged.outcome in {"right", "abstains"}
+    if acceptable and failures:
         return
-    console.print(
-        f"{judged.outcome:8s}  {judged.name}: {judged.answer}\n{'':10s}right: {judged.wanted}",
-        highlight=False,
-        markup=False,
-    )
+    right = "" if acceptable else f"\n{'':10s}right: {judged.wanted}"
+    print(f"{judged.outcome:8s}  {judged.name}: {judged.answer}{right}", flush=True)
 
 
-def _row(judged: Judged, held_out: bool) -> dict[str, Any]:
-    """One window for the file of `--json`; what is held out has no answer there either."""
-    row: dict[str, Any] = {"window": judged.name, "kind": judged.incident.kind, "variant": judged.variant}
-    row |= {"held_out": judged.incident.held_out, "outcome": judged.outcome}
-    if judged.incident.held_out and not held_out:
-        return row | {"window": None}
-    return row | {"answer": judged.answer, "right": judged.wanted}
-
-
-def _by(judged: list[Judged], title: str, key: Callable[[Judged], str]) -> Table:
+def _print_by(judged: list[JudgedAnswer], title: str, key: Callable[[JudgedAnswer], str]) -> None:
     """Windows by outcome, one row per value of the key and one for all."""
-    table = Table(title=f"windows by {title}", title_justify="left")
-    for name in (title, "windows", "faulty", *OUTCOMES):
-        table.add_column(name, justify="left" if name == title else "right")
-    groups = {
-        value: [each for each in judged if key(each) == value] for value in sorted(set(map(key, judged)))
-    }
-    for value, chosen in (groups | {"all": judged}).items():
+    rows = []
+    for value in (*sorted(set(map(key, judged))), "all"):
+        chosen = [each for each in judged if value in {"all", key(each)}]
         found = Counter(each.outcome for each in chosen)
         faulty = sum(not each.wanted.startswith(("healthy", "an error")) for each in chosen)
-        table.add_row(value, str(len(chosen)), str(faulty), *(str(found[name]) for name in OUTCOMES))
-    return table
+        rows.append((value, len(chosen), faulty, *(found[name] for name in OUTCOMES)))
+    print_table(f"windows by {title}", (title, "windows", "faulty", *OUTCOMES), rows)
 
 
-def _write(incidents: list[Incident], folder: Path, seed: int) -> int:
+def _write(incidents: list[ReportedIncident], folder: Path, seed: int) -> int:
     """Write the windows, and those of earlier days, as directories for `rca diagnose`."""
     for each in incidents:
         for variant in each.variants:
@@ -244,22 +203,20 @@ def _write(incidents: list[Incident], folder: Path, seed: int) -> int:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
+    style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks retold",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "python -m benchmarks retold", description=__doc__, formatter_class=style
     )
-    parser.add_argument("--bundle", type=Path, help="model bundle; the shipped one if absent")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="incidents with such an id")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise; every seed makes other windows")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="this seed and N - 1 more")
-    parser.add_argument("--open", action="store_true", help="leave the held-out half out")
-    parser.add_argument("--held-out", action="store_true", help="print the answers of the held-out half, too")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write outcomes and answers here, too")
-    parser.add_argument("--failures", action="store_true", help="print no acceptable answers")
-    parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="write the windows there, diagnose none"
-    )
+    option = parser.add_argument
+    option("--bundle", type=Path, help="model bundle; the shipped one if absent")
+    option("--only", default="*", metavar="PATTERN", help="incidents with such an id")
+    option("--seed", type=int, default=0, help="of the noise; every seed makes other windows")
+    option("--seeds", type=int, default=1, metavar="N", help="this seed and N - 1 more")
+    option("--open", action="store_true", help="leave the held-out half out")
+    option("--held-out", action="store_true", help="print the answers of the held-out half, too")
+    option("--json", type=Path, metavar="FILE", help="write outcomes and answers here, too")
+    option("--failures", action="store_true", help="print no acceptable answers")
+    option("--output", type=Path, metavar="FOLDER", help="write the windows there, diagnose none")
     return parser.parse_args(arguments)
 
 

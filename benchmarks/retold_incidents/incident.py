@@ -1,105 +1,41 @@
-"""What an incident is: where its figures are from, how to make its window, and which answers are right."""
+"""The register of incidents: where their figures are from, how their windows are made, and what is right."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from benchmarks.retold_incidents.expected import Expected
+from benchmarks.retold_incidents.jobs import ReportedJob, Timers
 from rca.window import Window
 
-SLOW = "fail_slow"
-STOP = "fail_stop"
-HEALTHY = "healthy"
+#: What is timed and exported in the variants that most incidents have; in others, all is.
+TIMERS = {
+    "poor": "few, joint",
+    "overlapped": "few, backward",
+    "events": "few, split",
+    "earlier": "few, split",
+    "bare": "none, untimed, exporters",
+    "steps": "none, untimed, exporters",
+    "none": "absent, untimed, exporters",
+}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Ranks that an answer may name: all of ``at_least``, and none besides ``at_most``."""
+class RetoldReport:
+    """One variant of an incident in the making."""
 
-    at_least: frozenset[int]
-    at_most: frozenset[int]
+    def __init__(self, name: str, variant: str, timers: Timers, rng: np.random.Generator) -> None:
+        self.name, self.variant, self.timers, self.rng = name, variant, timers, rng
+        self.retold: ReportedJob | None = None
 
-    def fits(self, ranks: set[int]) -> bool:
-        """Whether these ranks, and at least one, are within the bounds."""
-        return bool(ranks) and self.at_least <= ranks <= self.at_most
-
-
-def exactly(*ranks: int) -> Place:
-    """These ranks, and no other ones."""
-    return Place(frozenset(ranks), frozenset(ranks))
-
-
-def between(at_least: Iterable[int], at_most: Iterable[int]) -> Place:
-    """Ranks that have to be named, and ranks that may be."""
-    core = frozenset(at_least)
-    return Place(core, core | frozenset(at_most))
-
-
-def some_of(ranks: Iterable[int]) -> Place:
-    """One of these ranks, or several of them."""
-    return Place(frozenset(), frozenset(ranks))
-
-
-def whole(world_size: int) -> Place:
-    """All ranks of the job."""
-    return exactly(*range(world_size))
-
-
-@dataclass(frozen=True)
-class Expected:
-    """Which answers to a window are right.
-
-    Parameters
-    ----------
-    verdicts : frozenset of str
-        One of them has to be the verdict.
-    places : tuple of Place
-        The blamed ranks have to fit one of them. Empty: the place is not judged.
-    causes : frozenset of str
-        The first cause has to be one of them; ``unknown`` stands for an answer without a cause, too.
-        Empty: the cause is not judged.
-    may_abstain : bool
-        An undecided answer is acceptable, because the window does not tell.
-    lost : float, seconds per step
-        Time that no timer covers. An answer that prices the slowdown at less than half of it is not right.
-    """
-
-    verdicts: frozenset[str]
-    places: tuple[Place, ...] = ()
-    causes: frozenset[str] = frozenset()
-    may_abstain: bool = False
-    lost: float = 0.0
-
-    @property
-    def healthy_is_wrong(self) -> bool:
-        """Whether a healthy verdict is a failure: the job is faulty, and the window shows that."""
-        return HEALTHY not in self.verdicts
-
-    def or_abstains(self) -> Expected:
-        """The same, with undecided answers accepted."""
-        return replace(self, may_abstain=True)
-
-    def that_lost(self, seconds: float) -> Expected:
-        """The same, with the seconds per step that the price has to contain."""
-        return replace(self, lost=seconds)
-
-
-def slow(causes: str, *places: Place) -> Expected:
-    """Fail-slow for one of the causes, separated by spaces, at one of the places."""
-    return Expected(frozenset({SLOW}), places, frozenset(causes.split()))
-
-
-def stop(causes: str, *places: Place) -> Expected:
-    """Fail-stop for one of the causes, separated by spaces, at one of the places."""
-    return Expected(frozenset({STOP}), places, frozenset(causes.split()))
-
-
-#: A sound job: undecided is a failure too, for it pages the on-call.
-SOUND = Expected(frozenset({HEALTHY}))
+    def job(self, ranks: int, steps: int, seconds: dict[str, float], **options: Any) -> ReportedJob:
+        """The job that the report is about; options are the further fields of `ReportedJob`."""
+        self.retold = ReportedJob(self.rng, self.name, self.timers, ranks, steps, seconds, **options)
+        return self.retold
 
 
 @dataclass(frozen=True)
@@ -111,11 +47,8 @@ class Retold:
     earlier: Window | None = None
 
 
-Maker = Callable[[np.random.Generator, str], Retold]
-
-
 @dataclass(frozen=True)
-class Incident:
+class ReportedIncident:
     """A public report, retold as one window per variant.
 
     The variants are ``rich`` (with exporters), ``poor`` (step times and few phases), ``events`` (what ended
@@ -126,8 +59,9 @@ class Incident:
     id: str
     source: str
     variants: tuple[str, ...]
-    make: Maker
-    refused: bool = False
+    timers: dict[str, str]
+    make: Callable[[RetoldReport], Expected]
+    refused: bool
 
     @property
     def held_out(self) -> bool:
@@ -142,23 +76,37 @@ class Incident:
     def retell(self, variant: str, seed: int = 0) -> Retold:
         """The window of one variant, the same for the same seed."""
         entropy = int.from_bytes(hashlib.sha256(f"{self.id}/{variant}".encode()).digest()[:8], "big")
-        return self.make(np.random.default_rng([seed, entropy]), variant)
+        timers = Timers.of(self.timers.get(variant, "all, split, exporters"))
+        report = RetoldReport(self.id, variant, timers, np.random.default_rng([seed, entropy]))
+        expected = self.make(report)
+        job = report.retold
+        assert job is not None
+        return Retold(job.window(), expected, job.earlier)
 
 
 #: Every incident by its id, in the order of the modules.
-INCIDENTS: dict[str, Incident] = {}
+INCIDENTS: dict[str, ReportedIncident] = {}
 
 
-def incident(id_: str, source: str, *variants: str, refused: bool = False) -> Callable[[Maker], Maker]:
-    """Register the function below as the maker of an incident."""
+def incident(
+    source: str, variants: str = "rich", *, refused: bool = False, **timers: str
+) -> Callable[[Callable[[RetoldReport], Expected]], Callable[[RetoldReport], Expected]]:
+    """Register the function below as an incident, whose id is the function's name.
 
-    def register(make: Maker) -> Maker:
-        if id_ in INCIDENTS:
-            raise ValueError(f"two incidents have the id {id_}")
-        INCIDENTS[id_] = Incident(id_, source, variants or ("rich",), make, refused)
+    Parameters
+    ----------
+    variants : str
+        Separated by spaces.
+    timers : str
+        By variant, what is timed and exported where it differs from `TIMERS`, as `Timers.of` reads it.
+    """
+
+    def register(make: Callable[[RetoldReport], Expected]) -> Callable[[RetoldReport], Expected]:
+        name = make.__name__.replace("_", "-")
+        if name in INCIDENTS:
+            raise ValueError(f"two incidents have the id {name}")
+        held = TIMERS | timers
+        INCIDENTS[name] = ReportedIncident(name, source, tuple(variants.split()), held, make, refused)
         return make
 
     return register
-
-
-Row = dict[str, Any]

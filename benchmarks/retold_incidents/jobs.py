@@ -6,15 +6,17 @@ simulated windows meets jobs that were made in another way.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rca.arrays import FloatArray
+from benchmarks.retold_incidents.exporters import Exporters
+from rca.arrays import BoolArray, FloatArray
 from rca.window import Window
 
 #: Phases before the collective, in their order, and phases after it.
@@ -22,129 +24,298 @@ BEFORE = ("data_loading", "host_to_device", "gc", "forward", "backward")
 AFTER = ("optimizer", "checkpoint")
 #: Relative noise of a duration beside that of the job, by phase.
 JITTER = {"data_loading": 18.0, "host_to_device": 4.0, "gc": 8.0, "checkpoint": 4.0}
+PEER_LOST = (
+    "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error"
+)
+WATCHDOG = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum={}, OpType={}, Timeout(ms)={})"
 
 
-class Job:
-    """Durations of each rank and step, which an incident changes before the job is played.
+@dataclass(frozen=True)
+class Timers:
+    """What the window of a job has.
 
-    Parameters
+    Attributes
     ----------
-    rng : Generator
-    ranks, steps : int
+    phases : tuple of str, optional
+        Phases that are timed; all of them by default.
+    waiting : str
+        ``split`` into wait and transfer, ``joint`` in one column, within ``backward`` as an overlapped
+        all-reduce ends, or ``untimed``.
+    """
+
+    phases: tuple[str, ...] | None
+    waiting: str
+    exporters: bool
+    with_steps: bool
+
+    @classmethod
+    def of(cls, text: str) -> Timers:
+        """Read ``PHASES, WAITING[, exporters]``: names of phases or ``all``, ``none``, ``absent``, ``few``.
+
+        Few are forward and backward. Absent are the steps themselves.
+        """
+        names, waiting, *more = text.split(", ")
+        known = {"all": None, "few": ("forward", "backward"), "none": (), "absent": ()}
+        phases = known.get(names, tuple(names.split()))
+        return cls(phases, waiting, more == ["exporters"], names != "absent")
+
+
+@dataclass
+class ReportedJob:
+    """Durations of each rank and step, what the exporters show, and events.
+
+    An incident changes the durations first. The job is played when its exporters or times are asked for.
+
+    Attributes
+    ----------
     seconds : mapping of phase to float, seconds
         Mean durations of the phases in `BEFORE` and `AFTER` and of ``transfer``.
     noise : float
         Relative standard deviation of computing from step to step; windows have 0.7 to 1.8 times as much.
-    spread : float
-        Relative standard deviation between sound ranks: chips differ.
+    gpu : str
+        A key of `benchmarks.retold_incidents.exporters.GPUS`.
+    every : float, seconds
+        Interval of the scrapes.
+    ports : int
+        InfiniBand or RoCE ports of a node.
+    stop_at : int, optional
+        Index of a step that no rank finishes.
+    tail : float, seconds, optional
+        From the last finished step to the end of the window; by default a part of a step.
+    groups : ndarray of shape (n_ranks,), optional
+        Communication group of each rank; by default all are in one. Ranks of one node wait for each other
+        in the next forward, as tensor parallelism makes them.
+    unfinished : ranks, optional
+        Ranks with a row of the step that they did not finish.
+    kept : ndarray of bool of shape (n_ranks, n_finished), optional
+        Rows to write; all by default.
+    load : mapping of column to ndarray of shape (n_ranks, n_steps)
+        Samples, tokens and squared lengths.
+    phase : dict of phase to ndarray of shape (n_ranks, n_steps), seconds
+        ``transfer`` is the exchange, ``untimed`` within the step, ``between`` two steps.
+    skew : ndarray of shape (n_nodes,), seconds
+        How far each node's clock is ahead.
     """
 
-    def __init__(
-        self,
-        rng: np.random.Generator,
-        ranks: int,
-        steps: int,
-        seconds: Mapping[str, float],
-        *,
-        per_node: int = 8,
-        noise: float = 0.01,
-        spread: float = 0.004,
-        first_step: int = 0,
-        framework: str = "pytorch",
-        parallelism: Mapping[str, int] | None = None,
-        node_names: str = "node-{:03d}",
-    ) -> None:
-        self.rng = rng
-        self.ranks, self.steps, self.per_node = ranks, steps, per_node
-        self.first_step, self.framework = first_step, framework
-        self.parallelism = dict(parallelism or {"data": ranks})
-        self.node_names = node_names
+    rng: np.random.Generator
+    name: str
+    timers: Timers
+    ranks: int
+    steps: int
+    seconds: Mapping[str, float]
+    per_node: int = 8
+    noise: float = 0.01
+    framework: str = "pytorch"
+    parallelism: Mapping[str, int] | None = None
+    gpu: str = "H100"
+    every: float = 15.0
+    ports: int = 8
+    roce: bool = False
+    processes: bool = False
+    stop_at: int | None = None
+    tail: float | None = None
+    groups: npt.NDArray[np.integer] | None = None
+    unfinished: Any = None
+    kept: BoolArray | None = None
+    load: Mapping[str, FloatArray] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    earlier: Window | None = None
+
+    def __post_init__(self) -> None:
+        rng, size = self.rng, (self.ranks, self.steps)
         self.start = 1_782_000_000.0 + float(rng.integers(0, 5_000_000))
-        size = (ranks, steps)
-        noise = noise * float(rng.uniform(0.7, 1.8))
-        chip = 1 + spread * rng.standard_normal((ranks, 1))
-        # A long queue of rare hiccups: an interrupt, a page fault, a timer of another process.
+        noise = self.noise * float(rng.uniform(0.7, 1.8))
+        chip = 1 + 0.004 * rng.standard_normal((self.ranks, 1))
         self.phase: dict[str, FloatArray] = {}
-        for name, mean in seconds.items():
+        for name, mean in self.seconds.items():
             sigma = min(0.5, noise * JITTER.get(name, 1.0))
             drawn = mean * rng.lognormal(-(sigma**2) / 2, sigma, size)
             if name in {"forward", "backward"}:
+                # A long queue of rare hiccups: an interrupt, a page fault, a timer of another process.
                 drawn = drawn * chip
                 hiccups = rng.random(size) < 0.0015
                 drawn = drawn + hiccups * mean * rng.exponential(0.08, size)
             self.phase[name] = drawn
-        self.transfer = self.phase.pop("transfer", np.zeros(size))
         # All ranks end a collective together: the noise of a ring is shared.
-        self.transfer = self.transfer.mean(axis=0) * np.ones((ranks, 1)) * (1 + 0.02 * noise)
-        self.transfer = self.transfer * rng.lognormal(0, 2 * noise, (1, steps))
-        self.transfer = self.transfer * rng.lognormal(0, noise / 3, size)
-        #: Seconds within the step that no timer covers, and seconds between two steps.
+        transfer = self.phase.pop("transfer", np.zeros(size))
+        transfer = transfer.mean(axis=0) * np.ones((self.ranks, 1)) * (1 + 0.02 * noise)
+        transfer = transfer * rng.lognormal(0, 2 * noise, (1, self.steps))
+        self.transfer = transfer * rng.lognormal(0, noise / 3, size)
         self.untimed: FloatArray = np.zeros(size)
         self.between: FloatArray = np.abs(rng.normal(0, 2e-4, size))
+        self.skew: FloatArray = np.zeros(self.n_nodes)
+        self.begin = self.wait = self.whole = np.zeros((0, 0))
+        self.end = 0.0
 
     @property
     def n_nodes(self) -> int:
         return -(-self.ranks // self.per_node)
 
     def node(self, index: int) -> str:
-        return self.node_names.format(index)
+        return f"node-{index:03d}"
 
-    def of_node(self, index: int) -> list[int]:
-        """Ranks of a node."""
-        return list(range(index * self.per_node, min(self.ranks, (index + 1) * self.per_node)))
+    def of_node(self, *nodes: int) -> list[int]:
+        """Ranks of some nodes."""
+        return [rank for rank in range(self.ranks) if rank // self.per_node in nodes]
 
-    def slow(self, phase: str, factor: float | FloatArray, ranks: Any = slice(None), since: int = 0) -> None:
-        """Multiply a phase of some ranks from a step on; ``compute`` is forward and backward."""
-        for name in ("forward", "backward") if phase == "compute" else (phase,):
-            held = self.transfer if name == "transfer" else self.phase[name]
+    def held(self, phase: str) -> FloatArray:
+        """Durations of a phase, to be changed in place."""
+        if phase in {"transfer", "untimed", "between"}:
+            found: FloatArray = getattr(self, phase)
+            return found
+        return self.phase.setdefault(phase, np.zeros((self.ranks, self.steps)))
+
+    def slow(
+        self, phases: str, factor: float | FloatArray, ranks: Any = slice(None), since: int = 0,
+        until: int | None = None,
+    ) -> None:  # fmt: skip
+        """Multiply phases of some ranks in some steps; ``compute`` is forward and backward."""
+        for name in phases.replace("compute", "forward backward").split():
             rows = np.arange(self.ranks)[ranks]
-            held[rows, since:] = held[rows, since:] * factor
+            self.held(name)[rows, since:until] *= factor
 
-    def play(
-        self,
-        *,
-        groups: npt.NDArray[np.integer] | None = None,
-        stop_at: int | None = None,
-        tail: float | None = None,
-    ) -> Played:
-        """Let the ranks wait for each other.
+    def delay(
+        self, phase: str, seconds: float | FloatArray, ranks: Any = slice(None), steps: Any = slice(None)
+    ) -> None:
+        """Add seconds to a phase of some ranks in some steps."""
+        self.held(phase)[ranks, steps] += seconds
 
-        Parameters
-        ----------
-        groups : ndarray of shape (n_ranks,), optional
-            Communication group of each rank; by default all are in one. Ranks of one node wait for each other
-            in the next forward, as tensor parallelism makes them.
-        stop_at : int, optional
-            Index of a step that no rank finishes.
-        tail : float, seconds, optional
-            From the last finished step to the end of the window; by default a part of a step, as in a running
-            job.
-        """
-        before = sum(
-            (self.phase[name] for name in BEFORE if name in self.phase), np.zeros(self.untimed.shape)
+    def play(self) -> None:
+        """Let the ranks wait for each other."""
+        if self.end:
+            return
+        shape = self.untimed.shape
+        before, after = (
+            sum((self.phase[name] for name in names if name in self.phase), np.zeros(shape))
+            for names in (BEFORE, AFTER)
         )
         before = before + self.untimed
-        after = sum((self.phase[name] for name in AFTER if name in self.phase), np.zeros(self.untimed.shape))
-        members = np.zeros(self.ranks, dtype=np.int64) if groups is None else np.asarray(groups)
+        grouped = self.groups is not None
+        members = np.zeros(self.ranks, dtype=np.int64) if self.groups is None else self.groups
         nodes = np.arange(self.ranks) // self.per_node
         clock = self.start + np.abs(self.rng.normal(0, 1e-3, self.ranks))
-        begin, wait, inner = (np.zeros(self.untimed.shape) for _ in range(3))
+        self.begin, self.wait, inner = (np.zeros(shape) for _ in range(3))
         for step in range(self.steps):
-            begin[:, step] = clock
-            if groups is not None:
+            self.begin[:, step] = clock
+            if grouped:
                 inner[:, step] = _last_of(clock, nodes) - clock
             arrive = clock + inner[:, step] + before[:, step]
             last = _last_of(arrive, members)
-            wait[:, step] = last - arrive
+            self.wait[:, step] = last - arrive
             clock = last + self.transfer[:, step] + after[:, step] + self.between[:, step]
-        if groups is not None:
+        if grouped:
             self.phase["forward"] = self.phase["forward"] + inner
-        whole = before + inner + wait + self.transfer + after
-        finished = self.steps if stop_at is None else stop_at
+        self.whole = before + inner + self.wait + self.transfer + after
+        tail = self.tail
         if tail is None:
-            tail = float(self.rng.uniform(0.1, 0.9) * np.median(whole))
-        end = float((begin + whole)[:, finished - 1].max()) if finished else float(begin.min())
-        return Played(self, begin, wait, whole, finished, end + tail)
+            tail = float(self.rng.uniform(0.1, 0.9) * np.median(self.whole))
+        self.end = self.stopped + tail
+
+    @property
+    def finished(self) -> int:
+        """Number of steps that all ranks finish."""
+        return self.steps if self.stop_at is None else self.stop_at
+
+    def at(self, step: int) -> float:
+        """When the step began, on the clock of the first rank."""
+        self.play()
+        return float(self.begin[0, step])
+
+    @property
+    def stopped(self) -> float:
+        """When the last finished step ended."""
+        if not self.begin.size:
+            self.play()
+        if not self.begin.size:
+            self.play()
+        if not self.finished:
+            return float(self.begin.min())
+        return float((self.begin + self.whole)[:, self.finished - 1].max())
+
+    @cached_property
+    def seen(self) -> Exporters:
+        """What the exporters show, which an incident changes; nothing where the window has none."""
+        self.play()
+        return Exporters(self)
+
+    def event(
+        self, at: float, rank: int | None, kind: str, message: str | None = None, *, code: Any = None,
+        node: int | None = None,
+    ) -> None:  # fmt: skip
+        """Add a row of the events table, on the rank's node or another one."""
+        at_node = node if rank is None else rank // self.per_node
+        where = {"node": None if at_node is None else self.node(at_node), "rank": rank}
+        self.events.append({"time": at, **where, "kind": kind, "code": code, "message": message})
+
+    def watchdogs(
+        self, begin: float, spread: float, numbers: Mapping[int, int], milliseconds: int,
+        operation: str = "ALLREDUCE", text: str = "",
+    ) -> None:  # fmt: skip
+        """Timeouts of a collective within `spread` seconds, one per rank with its sequence number."""
+        for rank, number in numbers.items():
+            message = text.format(rank) + WATCHDOG.format(number, operation, milliseconds)
+            self.event(begin + float(self.rng.uniform(0, spread)), rank, "nccl_timeout", message)
+
+    def gang_abort(self, culprits: Iterable[int], code: str, after: tuple[float, float]) -> None:
+        """Exits of all others with the same code within an interval after the first errors."""
+        begin = self.events[-1]["time"]
+        for rank in set(range(self.ranks)) - set(culprits):
+            at = begin + float(self.rng.uniform(*after))
+            if self.rng.random() < 0.7:
+                self.event(at - 0.3, rank, "log", PEER_LOST)
+            self.event(at, rank, "process_exit", code=code)
+        self.events.sort(key=lambda row: row["time"])
+
+    def usual(self, seconds_before: float, **changes: Any) -> None:
+        """Compare the window with one of the sound job before it, with other fields."""
+        self.play()
+        job = replace(self, **changes)
+        job.start = self.start - seconds_before
+        self.earlier = job.window()
+
+    def window(self) -> Window:
+        """The telemetry window."""
+        self.play()
+        document = {
+            "format": 1, "window_id": self.name, "job_id": self.name, "framework": self.framework,
+            "world_size": self.ranks, "parallelism": dict(self.parallelism or {"data": self.ranks}),
+            "ranks": [
+                {"rank": rank, "node": self.node(rank // self.per_node), "gpu": rank % self.per_node}
+                for rank in range(self.ranks)
+            ],
+            "start": self.start, "end": self.end,
+        }  # fmt: skip
+        steps = self._table() if self.timers.with_steps else None
+        return Window.from_tables(document, steps, self.seen.table(), self.events or None)
+
+    def _table(self) -> pa.Table | None:
+        n, timers = self.finished, self.timers
+        names = tuple(self.phase) if timers.phases is None else timers.phases
+        columns = {f"{name}_seconds": self.phase[name] for name in names}
+        exchange = self.wait + self.transfer
+        if timers.waiting == "split":
+            columns |= {"communication_wait_seconds": self.wait}
+            columns |= {"communication_transfer_seconds": self.transfer}
+        elif timers.waiting == "joint":
+            columns["communication_seconds"] = exchange
+        elif timers.waiting == "backward":
+            columns["backward_seconds"] = columns["backward_seconds"] + exchange
+        columns |= {"step_seconds": self.whole, **self.load}
+        keep = np.ones((self.ranks, n), dtype=bool) if self.kept is None else self.kept
+        rank, step = (grid[keep] for grid in np.mgrid[0 : self.ranks, 0:n])
+        ahead = self.skew[np.arange(self.ranks) // self.per_node]
+        values = {"start_time": (self.begin[:, :n] + ahead[:, None])[keep]}
+        values |= {name: column[:, :n][keep] for name, column in columns.items()}
+        if self.unfinished is not None:
+            more = np.arange(self.ranks)[self.unfinished]
+            rank, step = np.concatenate([rank, more]), np.concatenate([step, np.full(more.size, n)])
+            last = n - 1
+            began = self.begin[more, n] if n < self.steps else (self.begin + self.whole)[more, last]
+            values = {
+                name: np.concatenate([held, began if name == "start_time" else np.full(more.size, np.nan)])
+                for name, held in values.items()
+            }
+        return pa.table({"rank": rank.astype(np.int32), "step": step, **values}) if rank.size else None
 
 
 def _last_of(times: FloatArray, members: npt.NDArray[np.integer]) -> FloatArray:
@@ -152,119 +323,3 @@ def _last_of(times: FloatArray, members: npt.NDArray[np.integer]) -> FloatArray:
     latest = np.full(int(members.max()) + 1, -np.inf)
     np.maximum.at(latest, members, times)
     return latest[members]
-
-
-@dataclass
-class Played:
-    """When each rank began each step and how long it waited; arrays have shape (n_ranks, n_steps)."""
-
-    job: Job
-    begin: FloatArray
-    wait: FloatArray
-    whole: FloatArray
-    finished: int
-    end: float
-    #: Seconds that each node's clock is ahead.
-    skew: FloatArray = field(default_factory=lambda: np.zeros(0))
-
-    def at(self, step: int) -> float:
-        """When the step began, on the clock of the first rank."""
-        return float(self.begin[0, step])
-
-    @property
-    def stopped(self) -> float:
-        """When the last finished step ended."""
-        if not self.finished:
-            return float(self.begin.min())
-        return float((self.begin + self.whole)[:, self.finished - 1].max())
-
-    def document(self, window_id: str) -> dict[str, Any]:
-        """The job's metadata."""
-        job = self.job
-        return {
-            "format": 1,
-            "window_id": window_id,
-            "job_id": window_id,
-            "framework": job.framework,
-            "world_size": job.ranks,
-            "parallelism": job.parallelism,
-            "ranks": [
-                {"rank": rank, "node": job.node(rank // job.per_node), "gpu": rank % job.per_node}
-                for rank in range(job.ranks)
-            ],
-            "start": job.start,
-            "end": self.end,
-        }
-
-    def steps(
-        self,
-        phases: tuple[str, ...] | None = None,
-        *,
-        waiting: str = "split",
-        unfinished: Any = None,
-        kept: Any = None,
-        load: Mapping[str, FloatArray] | None = None,
-    ) -> pa.Table | None:
-        """The steps table.
-
-        Parameters
-        ----------
-        phases : tuple of str, optional
-            Phases that are timed; all of them by default.
-        waiting : str
-            ``split`` into wait and transfer, ``joint`` in one column, within ``backward`` as an overlapped
-            all-reduce ends, or ``untimed``.
-        unfinished : ranks, optional
-            Ranks with a row of the step that they did not finish.
-        kept : ndarray of bool of shape (n_ranks, n_finished), optional
-            Rows to write; all by default.
-        load : mapping of column to ndarray of shape (n_ranks, n_steps), optional
-            Samples, tokens and squared lengths.
-        """
-        n = self.finished
-        job = self.job
-        names = tuple(job.phase) if phases is None else phases
-        columns = {f"{name}_seconds": job.phase[name][:, :n].copy() for name in names}
-        exchange = self.wait + job.transfer
-        if waiting == "split":
-            columns["communication_wait_seconds"] = self.wait[:, :n]
-            columns["communication_transfer_seconds"] = job.transfer[:, :n]
-        elif waiting == "joint":
-            columns["communication_seconds"] = exchange[:, :n]
-        elif waiting == "backward":
-            columns["backward_seconds"] = columns["backward_seconds"] + exchange[:, :n]
-        columns["step_seconds"] = self.whole[:, :n]
-        for name, values in (load or {}).items():
-            columns[name] = values[:, :n]
-        ahead = self.skew[np.arange(job.ranks) // job.per_node] if self.skew.size else np.zeros(job.ranks)
-        keep = np.ones((job.ranks, n), dtype=bool) if kept is None else kept
-        rank, step = (grid[keep] for grid in np.mgrid[0 : job.ranks, 0:n])
-        values = {"start_time": (self.begin[:, :n] + ahead[:, None])[keep]}
-        values |= {name: column[keep] for name, column in columns.items()}
-        if unfinished is not None:
-            extra = np.arange(job.ranks)[unfinished]
-            rank, step = np.concatenate([rank, extra]), np.concatenate([step, np.full(extra.size, n)])
-            began = (
-                self.begin[extra, n] if n < job.steps else self.begin[extra, n - 1] + self.whole[extra, n - 1]
-            )
-            values = {
-                name: np.concatenate([held, began if name == "start_time" else np.full(extra.size, np.nan)])
-                for name, held in values.items()
-            }
-        if not rank.size:
-            return None
-        return pa.table({"rank": rank.astype(np.int32), "step": step + job.first_step, **values})
-
-    def window(
-        self,
-        window_id: str,
-        phases: tuple[str, ...] | None = None,
-        *,
-        metrics: pa.Table | None = None,
-        events: list[dict[str, Any]] | None = None,
-        with_steps: bool = True,
-        **table: Any,
-    ) -> Window:
-        """The telemetry window with these tables; further arguments are those of `steps`."""
-        steps = self.steps(phases, **table) if with_steps else None
-        return Window.from_tables(self.document(window_id), steps, metrics, events)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from benchmarks.retold import main, outcome
-from benchmarks.retold_incidents import INCIDENTS, Expected
-from benchmarks.retold_incidents.incident import SOUND, exactly, slow, stop
+from benchmarks.retold_incidents import INCIDENTS
+from benchmarks.retold_incidents.expected import SOUND, Expected, exactly, slow, stop
 from rca.window.causes import CAUSES
 
 #: Causes that the catalogue is to get; an answer may name them already.
