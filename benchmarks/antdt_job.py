@@ -1,7 +1,7 @@
 """One rank of the job that `benchmarks.antdt` measures: data parallel training over gloo, one slow rank.
 
-A sample costs each rank a pause, which stands for the time of its device. The slow rank does real work on the
-processor in addition, or pauses longer. Forward, backward, all-reduce and optimizer are real.
+A sample costs each rank a pause, which stands for the time of its device. The slow rank pauses longer.
+Forward, backward, all-reduce and optimizer are real.
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-
-# DistributedDataParallel imports it: once here, before the ranks are forked.
-import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.small_job import data_of, network, spend
-from rca.runtime.antdt import ControlAction, Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
+from benchmarks.small_job import data_of, join, network
+from rca.runtime.antdt import Decision, Monitor, NonDedicated, Thresholds, equal, loss_scale
 from rca.runtime.antdt.agent import Agent
 from rca.runtime.data_shards.leases import Checkpoint
 from rca.runtime.data_shards.shard_client import ShardClient
@@ -43,7 +39,7 @@ SHARD_SIZE = 32
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardedJob:
     """What all ranks of one start have in common."""
 
     folder: Path
@@ -57,7 +53,6 @@ class Job:
     slow_rank: int = 1
     slow_factor: float = 4.0
     sample_seconds: float = 5e-3
-    slow_by: str = "sleep"
     life: int = 0
     #: Steps between checkpoints, and where rank 2 kills itself; 0 for never.
     checkpoint_every: int = 0
@@ -72,7 +67,7 @@ class Job:
 
 
 @dataclass
-class Run:
+class SeenTraining:
     """What rank 0 has seen of one training."""
 
     mode: str
@@ -84,13 +79,13 @@ class Run:
     predicted: list[tuple[float, float]] = field(default_factory=list)
 
 
-def device_time(job: Job, rank: int, n_samples: int) -> None:
+def device_time(job: ShardedJob, rank: int, n_samples: int) -> None:
     """Spend the time of a device on some samples."""
     factor = job.slow_factor if rank == job.slow_rank else 1.0
-    spend(job.sample_seconds * n_samples, factor, job.slow_by)
+    time.sleep(factor * job.sample_seconds * n_samples)
 
 
-def static_batches(job: Job, seed: int, rank: int) -> Iterator[np.ndarray]:
+def static_batches(job: ShardedJob, seed: int, rank: int) -> Iterator[np.ndarray]:
     """Equal shares, fixed before the job begins."""
     size = job.batch // job.n_ranks
     for epoch in range(job.n_epochs):
@@ -100,9 +95,9 @@ def static_batches(job: Job, seed: int, rank: int) -> Iterator[np.ndarray]:
             yield mine[first : first + size]
 
 
-def train_static(job: Job, rank: int, seed: int) -> Run:
+def train_static(job: ShardedJob, rank: int, seed: int) -> SeenTraining:
     """Static data parallelism."""
-    run, (x, y) = Run("static", seed), data_of(job.n_samples, seed)
+    run, (x, y) = SeenTraining("static", seed), data_of(job.n_samples, seed)
     model = DistributedDataParallel(network(seed))
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     dist.barrier()
@@ -117,9 +112,9 @@ def train_static(job: Job, rank: int, seed: int) -> Run:
     return finished(run, model, x, y)
 
 
-def train_antdt(job: Job, rank: int, seed: int, store: Any) -> Run:
+def train_antdt(job: ShardedJob, rank: int, seed: int, store: Any) -> SeenTraining:
     """Shards from the service, and batch sizes from the controller."""
-    run, (x, y) = Run("antdt", seed), data_of(job.n_samples, seed)
+    run, (x, y) = SeenTraining("antdt", seed), data_of(job.n_samples, seed)
     model = DistributedDataParallel(network(seed))
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     service = ShardClient(job.url, f"seed-{seed}-{bool(job.checkpoint_every)}", job.plan(seed))
@@ -133,7 +128,7 @@ def train_antdt(job: Job, rank: int, seed: int, store: Any) -> Run:
         controller=NonDedicated(first, restart_seconds=3600.0, least_gain=0.1) if rank == 0 else None,
         monitor=Monitor(job.n_ranks, RULES) if rank == 0 else None,
         prefix=f"antdt-{seed}",
-        on_action=lambda action: note(run, action),
+        on_action=lambda action: run.predicted.append((action.before, action.after)),
     )
     agent.watch(model)
     dist.barrier()
@@ -169,11 +164,7 @@ def train_antdt(job: Job, rank: int, seed: int, store: Any) -> Run:
     return finished(run, model, x, y)
 
 
-def note(run: Run, action: ControlAction) -> None:
-    run.predicted.append((action.before, action.after))
-
-
-def finished(run: Run, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Run:
+def finished(run: SeenTraining, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> SeenTraining:
     with torch.no_grad():
         run.loss = float(torch.nn.functional.cross_entropy(model(x), y))
     dist.barrier()
@@ -181,7 +172,7 @@ def finished(run: Run, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor)
 
 
 def keep(
-    job: Job, rank: int, step: int, model: torch.nn.Module, sampler: ShardSampler, service: ShardClient
+    job: ShardedJob, rank: int, step: int, model: torch.nn.Module, sampler: ShardSampler, service: ShardClient
 ) -> None:
     """Keep the model and the shards as they are after a step; the job has a barrier at checkpoints anyway."""
     sampler.flush()
@@ -193,7 +184,7 @@ def keep(
     dist.barrier()
 
 
-def resumed(job: Job, rank: int, model: torch.nn.Module, service: ShardClient) -> int:
+def resumed(job: ShardedJob, rank: int, model: torch.nn.Module, service: ShardClient) -> int:
     """Load the checkpoint; gives its step."""
     kept = torch.load(job.folder / "checkpoint.pt")
     model.load_state_dict(kept["model"])
@@ -204,7 +195,7 @@ def resumed(job: Job, rank: int, model: torch.nn.Module, service: ShardClient) -
     return int(kept["step"])
 
 
-def gradient_error(job: Job, rank: int) -> float:
+def gradient_error(job: ShardedJob, rank: int) -> float:
     """Largest difference between the update of unequal batches and that of one batch, as a share of it."""
     decision = Decision.of(np.arange(1, job.n_ranks + 1) ** 2)
     (x, y), model = data_of(job.n_samples, 0), DistributedDataParallel(network(0))
@@ -218,12 +209,9 @@ def gradient_error(job: Job, rank: int) -> float:
     return max(float((a.grad - b.grad).abs().max() / b.grad.abs().max()) for a, b in pairs)
 
 
-def rank_main(job: Job, rank: int) -> None:
+def rank_main(job: ShardedJob, rank: int) -> None:
     """Train with each seed in both modes; rank 0 writes what it has seen."""
-    torch.set_num_threads(1)
-    limit = timedelta(seconds=60)
-    store = dist.TCPStore("127.0.0.1", job.port, job.n_ranks, is_master=rank == 0, timeout=limit)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=job.n_ranks, timeout=limit)
+    store = join(rank, job.n_ranks, job.port)
     runs = []
     error = gradient_error(job, rank)
     for seed in job.seeds:

@@ -5,28 +5,11 @@ process more. In a second part the rank gets slow in the middle of the job. Loss
 from copies of the parameters, so that they take no time.
 
 Measured: forward, backward, messages, updates, the clock and the loss. Simulated: a pause for each sample
-stands for the device. The slow rank works on a processor in addition, or pauses longer with `--slow sleep`.
+stands for the device; the slow rank pauses longer.
 
 Speeds are predicted by `rca.runtime.star.simulation`, for each seed from its synchronous run: own times of
 the workers, time of an all-reduce and of a message of the server, gradient noise scale, and the learning
 rate beside the best one.
-
-``--seeds 5 --updates 40 --target 0.3 --slow sleep``, two cores shared with other work, 95 % intervals:
-
-==================  ==================  ==============  ==============================
-mode                speed, measured     speed           measured over predicted speed
-                                        predicted
-==================  ==================  ==============  ==============================
-asynchronous        2.44 (1.31, 3.58)   2.58            0.95 (0.50, 1.41)
-x-order, x = 3      2.43 (2.21, 2.65)   2.12            1.15 (0.99, 1.31)
-static groups       2.30 (1.94, 2.65)   2.15            1.07 (0.88, 1.26)
-dynamic groups      1.90 (1.45, 2.34)   2.15            0.88 (0.68, 1.08)
-ring with children  1.98 (1.61, 2.35)   1.56            1.28 (1.00, 1.56)
-switching ring      1.24 (1.05, 1.43)   1.39            0.89 (0.74, 1.05)
-==================  ==================  ==============  ==============================
-
-Before staleness and messages counted, 4.57, 2.68 and 2.68 were predicted for asynchronous, x-order, ring.
-What is left: processes that compute at the same time share two cores, which the simulation leaves out.
 """
 
 from __future__ import annotations
@@ -37,13 +20,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.nn.utils import vector_to_parameters
 
-from benchmarks.antdt import interval
-from benchmarks.small_job import data_of, network
-from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, SimulatedJob, Worker, run
+from benchmarks.measure import print_table
+from benchmarks.small_job import data_of, interval, network
+from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, ModeJob, StarWorker, run
 from rca.runtime.star.grouping import Groups, XOrder
 from rca.runtime.star.learning_rate import best_learning_rate
 from rca.runtime.star.modes import choose, clustered, heuristic_order, static_groups
@@ -57,23 +38,23 @@ from rca.runtime.star.simulation import with_ring, with_server
 MODES = ("synchronous", *WITH_SERVER, "ring with children")
 CHANGING = ("synchronous", "asynchronous", "switching ring")
 _SIMULATED_STEPS = 400
+#: When a copy of the parameters was made, after how many full batches, and the copy.
+Copy = tuple[float, float, np.ndarray]
 
 
-def full_loss(job: SimulatedJob, vector: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
+def full_loss(job: ModeJob, vector: np.ndarray) -> tuple[torch.nn.Module, torch.Tensor]:
     """The model with some parameters, and its loss over all samples."""
     model, (x, y) = network(job.seed), data_of(N_SAMPLES, job.seed)
     vector_to_parameters(torch.from_numpy(vector), model.parameters())
     return model, torch.nn.functional.cross_entropy(model(x), y)
 
 
-def loss_of(job: SimulatedJob, vector: np.ndarray) -> float:
+def loss_of(job: ModeJob, vector: np.ndarray) -> float:
     with torch.no_grad():
         return float(full_loss(job, vector)[1])
 
 
-def to_target(
-    job: SimulatedJob, copies: list[tuple[float, float, np.ndarray]], target: float
-) -> tuple[float, float]:
+def to_target(job: ModeJob, copies: list[Copy], target: float) -> tuple[float, float]:
     """Seconds and full batches until the loss is at the target for the first time; infinite if never.
 
     The first update warms up: its time is replaced by that of the others.
@@ -85,9 +66,9 @@ def to_target(
     return float("inf"), float("inf")
 
 
-def measured_noise(job: SimulatedJob, vector: np.ndarray, draws: int = 200) -> float | None:
+def measured_noise(job: ModeJob, vector: np.ndarray, draws: int = 200) -> float | None:
     """Gradient noise scale at some parameters, from batches of one worker and of all."""
-    worker = Worker(replace(job, sample_seconds=0.0), 0)
+    worker = StarWorker(replace(job, sample_seconds=0.0), 0)
     small, large = [], []
     for _ in range(draws):
         parts = torch.stack([worker.gradient(torch.from_numpy(vector)) for _ in range(N_WORKERS)])
@@ -96,7 +77,7 @@ def measured_noise(job: SimulatedJob, vector: np.ndarray, draws: int = 200) -> f
     return noise_scale(np.array(small), np.array(large), job.batch, job.batch * N_WORKERS).samples
 
 
-def job_to_simulate(job: SimulatedJob, full: dict[str, Any], target: float) -> Simulated:
+def job_to_simulate(job: ModeJob, full: dict[str, Any], target: float) -> Simulated:
     """What a synchronous run, up to the target, says about its job; the server is run alone for its part."""
     own = [np.array(each[1:]) for each in full["own"]]
     steps = np.diff([at for at, _, _ in full["copies"]])[1:]
@@ -132,9 +113,9 @@ def predicted(job: Simulated, mode: str, groups: tuple[tuple[int, ...], ...]) ->
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    job = SimulatedJob(
+    job = ModeJob(
         "synchronous", 1000, options.updates, options.batch, options.factor, options.sample_seconds,
-        options.slow, options.learning_rate,
+        options.learning_rate,
     )  # fmt: skip
     before = replace(job, updates=max(options.updates // 2, 8))
     first = job_to_simulate(before, run(before), options.target)
@@ -177,7 +158,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"parts": parts, "job": first, "order": order, "chosen": f"{chosen.kind} {chosen.groups}"}
 
 
-def share_before(job: SimulatedJob, full: dict[str, Any], target: float) -> float:
+def share_before(job: ModeJob, full: dict[str, Any], target: float) -> float:
     """Share of the time to the target of a synchronous run before its rank gets slow."""
     times = [at for at, _, _ in full["copies"]]
     batches = min(to_target(job, full["copies"], target)[1], job.updates)
@@ -185,7 +166,7 @@ def share_before(job: SimulatedJob, full: dict[str, Any], target: float) -> floa
     return (change - start) / (end - start) if end > change else 1.0
 
 
-def judged(job: SimulatedJob, found: dict[str, Any], target: float) -> dict[str, Any]:
+def judged(job: ModeJob, found: dict[str, Any], target: float) -> dict[str, Any]:
     """Figures of one training."""
     seconds, batches = to_target(job, found["copies"], target)
     return {
@@ -213,39 +194,32 @@ def figures(rows: dict[str, list[dict[str, Any]]], mode: str) -> dict[str, Any]:
 
 
 def render(found: dict[str, Any], options: argparse.Namespace) -> None:
-    console, job = Console(width=190), found["job"]
-    console.print(
-        f"{N_WORKERS} workers, batches of {options.batch}, one slowed {options.factor:g} times "
-        f"({options.slow}); {options.seeds} seeds; target loss {options.target:g}. Intervals: 95 %."
+    job = found["job"]
+    print(
+        f"{N_WORKERS} workers, batches of {options.batch}, one slowed {options.factor:g} times; "
+        f"{options.seeds} seeds; target loss {options.target:g}. Intervals: 95 %."
     )
     steps = ", ".join(f"{1e3 * each:.0f}" for each in job.seconds)
-    console.print(
+    print(
         f"Measured before: own steps of {steps} ms, all-reduce {1e3 * job.reduce_seconds:.1f} ms, a message "
         f"of the server {1e3 * job.server_seconds:.2f} ms, gradient noise scale {job.noise:.0f} samples, "
         f"learning rate {job.learning_rate:.2g} of the best one without noise."
     )
     stragglers = np.flatnonzero(is_straggler(job.seconds)).tolist()
-    console.print(
-        f"Stragglers {stragglers}; the heuristic takes x = {found['order']}, the price {found['chosen']}."
-    )
+    print(f"Stragglers {stragglers}; the heuristic takes x = {found['order']}, the price {found['chosen']}.")
+    names = ("seconds", "over synchronous", "over asynchronous", "predicted", "over predicted")
+    means = ("full batches", "staleness", "final loss", "changes")
     for part, modes in found["parts"].items():
-        names = ("seconds", "over synchronous", "over asynchronous")
-        table = Table(
-            "mode", *names, "predicted", "measured / predicted", "full batches", "staleness", "final loss",
-            "changes", "reached",
-            box=None, pad_edge=False, title=part, title_justify="left",
-        )  # fmt: skip
-        for mode, each in modes.items():
-            cells = [shown(each[name]) for name in names]
-            guess = [shown(each[name]) if name in each else "" for name in ("predicted", "over predicted")]
-            means = [
-                f"{each[name]['mean']:.3g}" for name in ("full batches", "staleness", "final loss", "changes")
-            ]
-            table.add_row(mode, *cells, *guess, *means, f"{each['reached']}/{options.seeds}")
-        console.print(table)
-    console.print(
-        "Measured: gradients, messages, updates, clock, loss. Simulated: a device is a pause per sample."
-    )
+        rows = [
+            (
+                mode,
+                *(shown(each[name]) if name in each else "" for name in names),
+                *(f"{each[name]['mean']:.3g}" for name in means),
+                f"{each['reached']}/{options.seeds}",
+            )
+            for mode, each in modes.items()
+        ]
+        print_table(part, ("mode", *names, *means, "reached"), rows)
 
 
 def shown(found: dict[str, float]) -> str:
@@ -259,7 +233,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples of a worker and step")
     parser.add_argument("--factor", type=float, default=4.0, help="how slow the slow rank is")
     parser.add_argument("--sample-seconds", type=float, default=1e-3, help="time of a device for a sample")
-    parser.add_argument("--slow", choices=["sleep", "work"], default="work", help="what slows it")
     parser.add_argument("--learning-rate", type=float, default=0.2, help="of an update from all workers")
     parser.add_argument("--target", type=float, default=0.1, help="loss over all samples to reach")
     options = parser.parse_args()

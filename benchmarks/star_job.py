@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import queue
+import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-
-# DistributedDataParallel imports it: once here, before the ranks are forked.
-import torch._dynamo
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.antdt import FORK, free_port
-from benchmarks.small_job import data_of, network, spend
+from benchmarks.small_job import TIMEOUT, data_of, free_port, join, network, run_ranks
 from rca.runtime.star.grouping import DynamicGroups, Grouping, Groups, XOrder
 from rca.runtime.star.leaving import StragglersLeave
 from rca.runtime.star.parameter_server import serve, work
@@ -31,7 +25,6 @@ from rca.runtime.star.switching_ring import SwitchingRing
 
 N_SAMPLES = 4096
 N_WORKERS, SLOW = 4, 1
-TIMEOUT = timedelta(seconds=60)
 WITH_SERVER = ("asynchronous", "x-order", "static groups", "dynamic groups")
 #: Workers are in a dynamic group if their times differ by at most this share of the shortest; a rank that
 #: takes longer by more leaves the ring.
@@ -40,7 +33,7 @@ _JOB_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Job:
+class ModeJob:
     """One training; `updates` counts full batches.
 
     `slow_after` are the steps of the slow rank before it gets slow. `groups` are those of a server's mode;
@@ -53,7 +46,6 @@ class Job:
     batch: int
     factor: float
     sample_seconds: float
-    slow_by: str
     learning_rate: float
     noise: float | None = None
     groups: tuple[tuple[int, ...], ...] = ()
@@ -61,6 +53,7 @@ class Job:
     slow_after: int = 0
     probe: bool = False
     port: int = 0
+    folder: Path = Path()
 
     @property
     def has_server(self) -> bool:
@@ -76,10 +69,10 @@ class Job:
         return Groups(tuple(tuple(worker + 1 for worker in group) for group in self.groups))
 
 
-class Worker:
+class StarWorker:
     """Data, model and the time of a worker's own work."""
 
-    def __init__(self, job: Job, worker: int) -> None:
+    def __init__(self, job: ModeJob, worker: int) -> None:
         self.job, self.worker = job, worker
         self.x, self.y = data_of(N_SAMPLES, job.seed)
         self.model = network(job.seed)
@@ -91,7 +84,7 @@ class Worker:
         self.began = time.monotonic()
         chosen = self.draw.integers(N_SAMPLES, size=self.job.batch)
         is_slow = self.worker == SLOW and len(self.seconds) >= self.job.slow_after
-        spend(self.job.sample_seconds * self.job.batch, self.job.factor if is_slow else 1.0, self.job.slow_by)
+        time.sleep(self.job.sample_seconds * self.job.batch * (self.job.factor if is_slow else 1.0))
         return torch.nn.functional.cross_entropy(model(self.x[chosen]), self.y[chosen])
 
     def note(self) -> None:
@@ -107,7 +100,7 @@ class Worker:
         return found
 
 
-def timed_all_reduce(worker: Worker, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def timed_all_reduce(worker: StarWorker, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     if bucket.is_last():
         worker.note()
     return default_hooks.allreduce_hook(None, bucket)
@@ -120,7 +113,7 @@ timed_all_reduce.__annotations__ = {
 }
 
 
-def train_all_reduce(job: Job, worker: Worker) -> dict[str, Any]:
+def train_all_reduce(job: ModeJob, worker: StarWorker) -> dict[str, Any]:
     """Synchronous SGD, or a ring that the slow rank has left or leaves when it gets slow."""
     parameters = list(worker.model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=job.learning_rate)
@@ -161,9 +154,9 @@ def train_all_reduce(job: Job, worker: Worker) -> dict[str, Any]:
     return {"copies": copies, "seconds": worker.seconds, "staleness": staleness, "changes": changes}
 
 
-def train_with_server(job: Job, rank: int) -> dict[str, Any]:
+def train_with_server(job: ModeJob, rank: int) -> dict[str, Any]:
     """A parameter server on rank 0; worker w is rank w + 1."""
-    worker = Worker(job, max(rank - 1, 0))
+    worker = StarWorker(job, max(rank - 1, 0))
     parameters = parameters_to_vector(worker.model.parameters()).detach().clone()
     dist.barrier()
     if rank:
@@ -193,36 +186,21 @@ def train_with_server(job: Job, rank: int) -> dict[str, Any]:
     return {"copies": copies, "staleness": staleness, "changes": changes}
 
 
-def rank_main(job: Job, rank: int, results: multiprocessing.Queue[tuple[int, dict[str, Any]]]) -> None:
-    torch.set_num_threads(1)
-    size = N_WORKERS + job.has_server
-    store = dist.TCPStore("127.0.0.1", job.port, size, is_master=rank == 0, timeout=TIMEOUT)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    found = train_with_server(job, rank) if job.has_server else train_all_reduce(job, Worker(job, rank))
+def rank_main(job: ModeJob, rank: int) -> None:
+    join(rank, N_WORKERS + job.has_server, job.port)
+    found = train_with_server(job, rank) if job.has_server else train_all_reduce(job, StarWorker(job, rank))
     if rank:
         found.pop("copies", None)
-    results.put((rank, found))
+    torch.save(found, job.folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def run(job: Job) -> dict[str, Any]:
+def run(job: ModeJob) -> dict[str, Any]:
     """Run one training on processes of its own; what rank 0 has seen, and the times of all workers."""
-    job, results = replace(job, port=free_port()), FORK.Queue()
-    size = N_WORKERS + job.has_server
-    ranks = [FORK.Process(target=rank_main, args=(job, rank, results)) for rank in range(size)]
-    for each in ranks:
-        each.start()
-    found: dict[int, dict[str, Any]] = {}
-    deadline = time.monotonic() + _JOB_SECONDS
-    try:
-        while len(found) < size:
-            if any(each.exitcode not in (0, None) for each in ranks) or time.monotonic() > deadline:
-                raise SystemExit(f"a rank of the mode {job.mode} has failed or takes too long")
-            with suppress(queue.Empty):
-                found |= [results.get(timeout=1.0)]
-    finally:
-        for each in ranks:
-            each.join(10)
-            each.kill()
-    return found[0] | {"own": [found[worker + job.has_server]["seconds"] for worker in range(N_WORKERS)]}
+    with tempfile.TemporaryDirectory() as name:
+        job, size = replace(job, port=free_port(), folder=Path(name)), N_WORKERS + job.has_server
+        if any(run_ranks(rank_main, job, size, _JOB_SECONDS)):
+            raise SystemExit(f"a rank of the mode {job.mode} has failed or takes too long")
+        found = [torch.load(job.folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
+    return found[0] | {"own": [each["seconds"] for each in found[job.has_server :]]}

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    size = ["--seeds", "1", "--samples", "512", "--sample-seconds", "0.001", "--slow", "sleep", "--json"]
+    size = ["--seeds", "1", "--samples", "512", "--sample-seconds", "0.001", "--json"]
     command = [sys.executable, "-m", "benchmarks", "antdt", *size]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
