@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 import rca
+from benchmarks.measure import print_table
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.lab.evaluation.intervals import poisson_rate
-from rca.lab.evaluation.tables import TextTable
 from rca.lab.simulation.engine import simulate
 from rca.lab.simulation.sampling import sample_scenario
 from rca.lab.simulation.scenario import SimulationScenario
@@ -77,9 +77,9 @@ def main(arguments: list[str]) -> int:
             print(f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours", file=sys.stderr)
             if hours >= given.hours:
                 break
-        print(_healthy(healthy).to_markdown())
+        _print_healthy(healthy)
         seeds = range(FAULTY_SEED, FAULTY_SEED + given.faulty)
-        print(_faulty(list(workers.map(watched_faulty, seeds, chunk=2))).to_markdown())
+        _print_faulty(list(workers.map(watched_faulty, seeds, chunk=2)))
     return 0
 
 
@@ -155,50 +155,24 @@ def _cut(window: Window, zero: int, last: int, change: StepTimeChange | None) ->
     return between_steps(window, zero + max(0, first_step(change, last)), zero + last)
 
 
-def _healthy(jobs: Sequence[Watched]) -> TextTable:
+def _print_healthy(jobs: Sequence[Watched]) -> None:
     hours, alarms = sum(job.hours for job in jobs), sum(job.alarms for job in jobs)
     rate, low, high = (1e3 * each for each in poisson_rate(alarms, hours))
-    return TextTable(
-        "healthy jobs",
-        ("jobs", "job-hours", "diagnoses", "jobs with an alarm", "alarms", "per 1,000 h [95 %]"),
-        (
-            (
-                str(len(jobs)),
-                f"{hours:,.0f}",
-                str(sum(job.diagnoses for job in jobs)),
-                str(sum(job.alarms > 0 for job in jobs)),
-                str(alarms),
-                f"{rate:.2f} [{low:.2f}, {high:.2f}]",
-            ),
-        ),
-    )
+    diagnoses, alarmed = sum(job.diagnoses for job in jobs), sum(job.alarms > 0 for job in jobs)
+    row = (len(jobs), f"{hours:,.0f}", diagnoses, alarmed, alarms, f"{rate:.2f} [{low:.2f}, {high:.2f}]")
+    columns = ("jobs", "job-hours", "diagnoses", "jobs with an alarm", "alarms", "per 1,000 h [95 %]")
+    print_table("healthy jobs", columns, [row])
 
 
-def _faulty(jobs: Sequence[Watched]) -> TextTable:
+def _print_faulty(jobs: Sequence[Watched]) -> None:
     rows = []
     for low, high in ((0.0, 1.05), (1.05, 1.1), (1.1, 1.25), (1.25, 2.0), (2.0, np.inf)):
         group = [job for job in jobs if low <= job.slowdown < high]
-        rows.append(
-            (
-                f"{low:g} to {high:g}",
-                str(len(group)),
-                _share(group, [job.seen_after for job in group]),
-                _share(group, [job.alarmed_after for job in group]),
-                f"{sum(job.alarmed_after is not None for job in group)}",
-            )
-        )
-    header = (
-        "step time grows by a factor of",
-        "jobs",
-        f"seen within {WITHIN_STEPS}",
-        f"alarm within {WITHIN_STEPS}",
-        "alarm",
-    )
-    return TextTable("stragglers", header, tuple(rows))
-
-
-def _share(group: Sequence[Watched], after: Sequence[int | None]) -> str:
-    return f"{sum(each is not None and each <= WITHIN_STEPS for each in after)} of {len(group)}"
+        seen, alarmed = ([getattr(job, name) for job in group] for name in ("seen_after", "alarmed_after"))
+        soon = [sum(each is not None and each <= WITHIN_STEPS for each in after) for after in (seen, alarmed)]
+        rows.append((f"{low:g} to {high:g}", len(group), *soon, sum(each is not None for each in alarmed)))
+    within = (f"seen within {WITHIN_STEPS}", f"alarm within {WITHIN_STEPS}")
+    print_table("stragglers", ("step time grows by a factor of", "jobs", *within, "alarm"), rows)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,14 @@ is enough from which more do not help.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.measure import machine
+from benchmarks.measure import machine, print_table
 from rca.dask_client import local_cluster
 from rca.diagnosis.bundle import baseline
 from rca.lab.simulation.corpus import simulated_window
@@ -37,25 +31,19 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=__doc__)
     parser.add_argument("--windows", type=int, default=48, help="simulated windows of a sweep")
     parser.add_argument("--tasks", type=int, default=400, help="tasks that do nothing")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
     given = parser.parse_args(arguments)
-    found: dict[str, Any] = {"machine": machine(), "windows": given.windows}
-    with TemporaryDirectory() as folder:
-        for number in range(given.windows):
-            window, _ = simulated_window(_SEED + number, with_steps=True)
-            window.to_directory(Path(folder, f"{number:09d}"))
-        windows = archived([f"file://{folder}"])
-        found["here"] = _swept(HERE, windows)
-        for count in (1, 2):
-            with _cluster(count) as workers:
-                # The first windows of a worker wait for imports and compilation.
-                _swept(workers, windows[: 4 * count * CHUNK])
-                found[f"{count} workers"] = _swept(workers, windows)
-                if count == 1:
-                    found["by URL"] = _seconds(workers, _nothing, [_named(n) for n in range(given.tasks)])
-    render(found, Console(width=None if sys.stdout.isatty() else 120))
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=2) + "\n")
+    windows = [simulated_window(_SEED + number, with_steps=True)[0] for number in range(given.windows)]
+    found: dict[str, Any] = {"machine": machine(), "windows": given.windows, "here": _swept(HERE, windows)}
+    for count in (1, 2):
+        with _cluster(count) as workers:
+            # The first windows of a worker wait for imports and compilation.
+            _swept(workers, windows[: 4 * count * CHUNK])
+            found[f"{count} workers"] = _swept(workers, windows)
+            if count == 1:
+                found["by URL"] = _idle(workers, [(_named(number), None) for number in range(given.tasks)])
+                sent = [windows[number % len(windows)] for number in range(given.tasks)]
+                found["by content"] = _idle(workers, [(_named(n), each) for n, each in enumerate(sent)])
+    render(found)
     return 0
 
 
@@ -85,21 +73,27 @@ def _seconds(workers: Workers, work: Any, windows: list[Found]) -> float:
     return (time.perf_counter() - begin) / n
 
 
-def render(found: dict[str, Any], console: Console) -> None:
+def render(found: dict[str, Any]) -> None:
     """Print what was measured, and what follows for many workers."""
-    table = Table("sweep", "ms per window", "windows per s", "ratio to one process", title=found["machine"])
     here = found["here"]
-    for name in ("here", "1 workers", "2 workers"):
-        each = found[name]
-        table.add_row(name, f"{each * 1e3:.0f}", f"{1 / each:.1f}", f"{here / each:.2f}")
-    console.print(table)
-    table = Table("client and scheduler, ms per window", "busy workers at most", f"with {_MANY}")
-    # A worker adds `here` per window, the client and the scheduler take `serial` for each.
-    serial = found["by URL"]
-    table.add_row(
-        f"{serial * 1e3:.2f}", f"{here / serial:,.0f}", f"{min(_MANY / here, 1 / serial):,.0f} windows/s"
-    )
-    console.print(table)
+    sweeps = {name: found[name] for name in ("here", "1 workers", "2 workers")}
+    rows = [
+        (name, f"{each * 1e3:.0f}", f"{1 / each:.1f}", f"{here / each:.2f}") for name, each in sweeps.items()
+    ]
+    print_table(found["machine"], ("sweep", "ms per window", "windows per s", "ratio to one process"), rows)
+    # A worker adds `here` per window, the client and the scheduler take their part for each.
+    rows = [
+        (
+            name,
+            f"{found[name] * 1e3:.2f}",
+            f"{here / found[name]:,.0f}",
+            f"{min(_MANY / here, 1 / found[name]):,.0f}",
+        )
+        for name in ("by URL", "by content")
+    ]
+    most = f"windows/s of {_MANY}"
+    columns = ("workers read", "client and scheduler, ms per window", "busy workers at most", most)
+    print_table("More workers", columns, rows)
 
 
 if __name__ == "__main__":

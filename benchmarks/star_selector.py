@@ -2,21 +2,6 @@
 
 ``--write`` stores the model that `rca.runtime.star.selector` ships, as LightGBM text. Everything is
 simulated: see `rca.runtime.star.simulation`. The same jobs give the same model.
-
-Time to progress over synchronous training, geometric mean over 200 held-out jobs, 95 % bootstrap intervals:
-
-================  ======================  =========================
-choice            time                    learned choice over it
-================  ======================  =========================
-synchronous       1                       0.569 (0.536 to 0.606)
-asynchronous      0.596 (0.559 to 0.636)  0.955 (0.941 to 0.968)
-heuristic         0.667 (0.628 to 0.709)  0.853 (0.834 to 0.871)
-price             0.617 (0.578 to 0.660)  0.921 (0.904 to 0.938)
-learned           0.569 (0.536 to 0.606)  1
-best of all       0.563 (0.530 to 0.599)  1.011 (1.007 to 1.015)
-================  ======================  =========================
-
-Asynchronous training is the best fixed mode there. Measured jobs are in `benchmarks/star.py`.
 """
 
 from __future__ import annotations
@@ -29,9 +14,9 @@ from typing import Any
 
 import lightgbm
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.measure import print_table
+from rca.lab.evaluation.intervals import bootstrap
 from rca.runtime.star import selector
 from rca.runtime.star.grouping import of_mode
 from rca.runtime.star.modes import heuristic_order
@@ -58,11 +43,10 @@ PARAMETERS: dict[str, Any] = {
     "verbose": -1,
 }
 ROUNDS = 80
-_DRAWS = 2000
 
 
 @dataclass(frozen=True)
-class Case:
+class SimulatedModes:
     """One job: its modes with their features, and the simulated time of each over synchronous training."""
 
     modes: tuple[Mode, ...]
@@ -93,7 +77,7 @@ def drawn(seed: int) -> SimulatedJob:
     )
 
 
-def case(seed: int) -> Case:
+def case(seed: int) -> SimulatedModes:
     """Simulate a job in all modes that can be chosen."""
     job = drawn(seed)
     draw = np.random.default_rng([seed, 8])
@@ -115,27 +99,23 @@ def case(seed: int) -> Case:
     )
     price = [mode.seconds for mode in modes]
     rows = features(steps, progress, modes, job.server_seconds)
-    return Case(modes, rows, np.array(seconds) / seconds[0], heuristic, int(np.argmin(price)))
+    return SimulatedModes(modes, rows, np.array(seconds) / seconds[0], heuristic, int(np.argmin(price)))
 
 
-def fitted(cases: list[Case]) -> lightgbm.Booster:
+def fitted(cases: list[SimulatedModes]) -> lightgbm.Booster:
     rows = np.concatenate([each.rows for each in cases])
     targets = np.log(np.concatenate([each.times for each in cases]))
     return lightgbm.train(PARAMETERS, lightgbm.Dataset(rows, targets), ROUNDS)
 
 
-def choices(cases: list[Case], booster: lightgbm.Booster, known: list[Case]) -> dict[str, np.ndarray]:
+def choices(cases: list[SimulatedModes], booster: lightgbm.Booster) -> dict[str, np.ndarray]:
     """Time of each way to choose, over synchronous training, for each job."""
-    fixed = {"synchronous": _synchronous, "asynchronous": _asynchronous, "all but one": _all_but_one}
-    best = min(fixed, key=lambda name: np.mean([np.log(each.times[fixed[name](each)]) for each in known]))
-    learned = [int(np.argmin(np.asarray(booster.predict(each.rows)))) for each in cases]
     picked = {
         "synchronous": [0 for _ in cases],
         "asynchronous": [_asynchronous(each) for each in cases],
-        f"best fixed mode ({best})": [fixed[best](each) for each in cases],
         "heuristic": [each.heuristic for each in cases],
         "price": [each.priced for each in cases],
-        "learned": learned,
+        "learned": [int(np.argmin(np.asarray(booster.predict(each.rows)))) for each in cases],
         "best of all": [int(np.argmin(each.times)) for each in cases],
     }
     return {
@@ -144,26 +124,14 @@ def choices(cases: list[Case], booster: lightgbm.Booster, known: list[Case]) -> 
     }
 
 
-def _synchronous(_: Case) -> int:
-    return 0
-
-
-def _asynchronous(of: Case) -> int:
+def _asynchronous(of: SimulatedModes) -> int:
     return next(number for number, mode in enumerate(of.modes) if mode.order == 1 and mode.kind == "x-order")
 
 
-def _all_but_one(of: Case) -> int:
-    n = len({worker for mode in of.modes for group in mode.groups for worker in group})
-    return next(
-        number for number, mode in enumerate(of.modes) if mode.order == n - 1 and mode.kind == "x-order"
-    )
-
-
-def mean_interval(logs: np.ndarray) -> tuple[float, float, float]:
+def geometric(ratios: np.ndarray) -> str:
     """Geometric mean with its 95 % bootstrap interval over jobs."""
-    drawn_logs = logs[np.random.default_rng(0).integers(0, logs.size, (_DRAWS, logs.size))].mean(axis=1)
-    low, high = np.quantile(drawn_logs, [0.025, 0.975])
-    return float(np.exp(logs.mean())), float(np.exp(low)), float(np.exp(high))
+    value, low, high, _ = bootstrap(np.log(ratios), np.random.default_rng(0))
+    return f"{np.exp(value):.3f} [{np.exp(low):.3f}, {np.exp(high):.3f}]"
 
 
 def main() -> None:
@@ -179,23 +147,13 @@ def main() -> None:
     known, held = cases[: options.jobs], cases[options.jobs :]
     booster = fitted(known)
     text = booster.model_to_string()
-    found = choices(held, booster, known)
-    console = Console(width=110)
-    console.print(
-        f"{len(known)} jobs to learn from, {len(held)} held out; model of {len(text) / 1e3:.0f} kB. "
-        "Time to progress over synchronous training, geometric mean, 95 % interval over held-out jobs."
-    )
-    table = Table("choice", "time", "learned / it", box=None, pad_edge=False)
-    for name, times in found.items():
-        middle, low, high = mean_interval(np.log(times))
-        ratio = mean_interval(np.log(found["learned"]) - np.log(times))
-        table.add_row(
-            name, f"{middle:.3f} [{low:.3f}, {high:.3f}]", f"{ratio[0]:.3f} [{ratio[1]:.3f}, {ratio[2]:.3f}]"
-        )
-    console.print(table)
+    found = choices(held, booster)
+    print(f"{len(known)} jobs to learn from, {len(held)} held out; model of {len(text) / 1e3:.0f} kB.")
+    rows = [(name, geometric(times), geometric(found["learned"] / times)) for name, times in found.items()]
+    print_table("Time over synchronous training, 95 % intervals", ("choice", "time", "learned / it"), rows)
     if options.write:
         MODEL.write_text(text, encoding="utf-8")
-        console.print(f"written: {MODEL.name}")
+        print(f"written: {MODEL.name}")
 
 
 if __name__ == "__main__":

@@ -1,19 +1,7 @@
-"""StragglAR beside a ring: rounds of its schedules, and all-reduces with a really delayed rank.
+"""StragglAR beside a ring: all-reduces with a really delayed rank.
 
 The ranks are processes on one machine. Each has a network namespace of its own, whose cable is limited with a
 token bucket. The straggler sleeps before it joins. Times count from the last arrival to the last end.
-
-Ring time over StragglAR's, measured and (predicted): 4 MiB, 100 Mbit/s, two cores shared with other work. The
-90 % intervals are at most 0.03 wide.
-
-=====================  ===========  ===========
-delay                  4 ranks      8 ranks
-=====================  ===========  ===========
-none                   0.73 (0.75)  0.82 (0.82)
-break-even             0.97 (1.00)  1.01 (1.01)
-2 x break-even         1.09 (1.13)  1.33 (1.32)
-3 x break-even         1.11 (1.13)  1.35 (1.36)
-=====================  ===========  ===========
 """
 
 from __future__ import annotations
@@ -21,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -33,25 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.measure import print_table
+from rca.lab.evaluation.intervals import bootstrap
+from rca.lab.evaluation.tables import cell
 from rca.lab.testbed.names import INTERFACE
 from rca.lab.testbed.network import TestbedNode, network, run_in_node
 from rca.lab.testbed.probe import installed, probe
 from rca.lab.testbed.process import ProcessPlacement, ProcessTable
 from rca.runtime.stragglar import cost
-from rca.runtime.stragglar.checker import check
 from rca.runtime.stragglar.cost import Link
-from rca.runtime.stragglar.schedule import fewest_rounds, schedule
 
-#: Of version 2 of the paper; 48 has two figures.
-PUBLISHED = {
-    3: "-", 4: "4", 5: "-", 6: "7", 7: "-", 8: "9", 9: "-", 10: "12", 12: "15", 14: "17", 16: "18", 18: "21",
-    20: "24", 22: "26", 24: "27", 26: "31", 28: "33", 30: "38", 32: "35", 33: "-", 40: "47", 48: "55 to 57",
-    64: "68", 96: "108", 99: "-", 128: "133", 192: "208", 256: "262",
-}  # fmt: skip
-ALGORITHMS = ("ring", "torch", "stragglar", "eager")
+ALGORITHMS = ("ring", "stragglar")
 DELAYS = {"none": 0.0, "break-even": 1.0, "2 x break-even": 2.0, "3 x break-even": 3.0}
 TIMEOUT = timedelta(seconds=120)
 # Two jumbo frames: a deeper bucket would let each round send its first bytes at full speed.
@@ -69,7 +49,7 @@ _PINGS, _TRANSFERS = 40, 6
 
 
 @dataclass(frozen=True)
-class Plan:
+class AllReducePlan:
     """One group's experiment: what each rank runs, in order.
 
     Attributes
@@ -106,22 +86,7 @@ class Plan:
                 yield cells[position]
 
 
-def rounds_table(console: Console, largest: int) -> None:
-    table = Table("ranks", "rounds", "published", "lower bound", "build", "check", box=None, pad_edge=False)
-    for n, published in PUBLISHED.items():
-        if n > largest:
-            continue
-        began = time.perf_counter()
-        rounds = schedule(n, n // 2)
-        built = time.perf_counter()
-        check(rounds)
-        checked = time.perf_counter()
-        figures = (n, len(rounds.rounds), published, fewest_rounds(n))
-        table.add_row(*map(str, figures), f"{built - began:.3f} s", f"{checked - built:.3f} s")
-    console.print(table)
-
-
-def measure(plan: Plan) -> tuple[Link, list[dict[str, Any]]]:
+def measure(plan: AllReducePlan) -> tuple[Link, list[dict[str, Any]]]:
     """Run the plan on limited cables.
 
     Returns
@@ -156,7 +121,7 @@ def measure(plan: Plan) -> tuple[Link, list[dict[str, Any]]]:
 
 
 @contextmanager
-def _limited(plan: Plan) -> Iterator[list[TestbedNode]]:
+def _limited(plan: AllReducePlan) -> Iterator[list[Node]]:
     with network(plan.n_ranks, os.cpu_count() or 1, namespaces=True, shaped=True) as nodes:
         rate = f"{plan.rate:g}mbit"
         for node in nodes:
@@ -165,12 +130,11 @@ def _limited(plan: Plan) -> Iterator[list[TestbedNode]]:
         yield nodes
 
 
-def _serve(plan: Plan, node: TestbedNode, folder: Path) -> None:
+def _serve(plan: AllReducePlan, node: Node, folder: Path) -> None:
     """One rank: measure the link, then run the plan and write the times."""
     import torch
     import torch.distributed as dist
 
-    from rca.runtime.stragglar.arrivals import Arrivals
     from rca.runtime.stragglar.execution import all_reduce
     from rca.runtime.stragglar.point_to_point import ring_all_reduce
 
@@ -182,13 +146,10 @@ def _serve(plan: Plan, node: TestbedNode, folder: Path) -> None:
     dist.init_process_group(
         "gloo", f"tcp://{first}:{_PORT}", TIMEOUT, world_size=plan.n_ranks, rank=node.index
     )
-    arrivals = Arrivals()
     tensor = torch.ones(plan.n_values)
     algorithms: dict[str, Callable[[], object]] = {
         "ring": lambda: ring_all_reduce(tensor),
-        "torch": lambda: dist.all_reduce(tensor),
         "stragglar": lambda: all_reduce(tensor, plan.straggler),
-        "eager": lambda: all_reduce(tensor, arrivals.last()),
     }
     for run in algorithms.values():
         run()
@@ -209,7 +170,7 @@ def _serve(plan: Plan, node: TestbedNode, folder: Path) -> None:
     dist.barrier()
 
 
-def _measured_link(plan: Plan, rank: int) -> Link:
+def _measured_link(plan: AllReducePlan, rank: int) -> Link:
     """Constants of a message while all ranks send around a ring; the same on all ranks."""
     import torch
     import torch.distributed as dist
@@ -235,53 +196,26 @@ def _measured_link(plan: Plan, rank: int) -> Link:
     return Link(tiny, max(0.0, seconds(n_values, _TRANSFERS) - tiny) / (4 * n_values))
 
 
-def _median_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Median and its 90 % bootstrap interval."""
-    draws = np.random.default_rng(0).integers(0, values.size, (2000, values.size))
-    low, high = np.quantile(np.median(values[draws], axis=1), [0.05, 0.95])
-    return float(np.median(values)), float(low), float(high)
-
-
-def measured_table(console: Console, plan: Plan) -> list[dict[str, Any]]:
+def measured_table(plan: AllReducePlan) -> None:
     link, runs = measure(plan)
     n, size = plan.n_ranks, plan.size
-    console.print(
+    print(
         f"{n} ranks, {size / 2**20:g} MiB, {plan.rate:g} Mbit/s per cable, {plan.repeats} repeats. "
         f"Measured link: {link.alpha * 1e3:.2f} ms per message, {8e-6 / link.beta:.0f} Mbit/s. "
         f"Break-even delay {cost.break_even_delay(n, size, link) * 1e3:.0f} ms."
     )
-    table = Table(
-        "delay", "algorithm", "ms after the last arrival", "ring / this [90 %]", "predicted",
-        box=None, pad_edge=False,
-    )  # fmt: skip
     rows = []
     for delay in DELAYS:
-        ring = _of(runs, "ring", delay)
-        for name in ALGORITHMS:
-            taken = _of(runs, name, delay)
-            ratio, low, high = _median_interval(ring / taken)
-            late = np.array(
-                [run["late"] for run in runs if (run["algorithm"], run["delay"]) == (name, delay)]
-            )
-            predicted = None
-            if name in ("stragglar", "eager"):
-                ours = np.median([cost.stragglar_seconds(n, size, link, each) for each in late])
-                predicted = cost.ring_seconds(n, size, link) / float(ours)
-            rows.append(
-                {"ranks": n, "delay": delay, "late": float(np.median(late)), "algorithm": name,
-                 "seconds": float(np.median(taken)), "ratio": ratio, "low": low, "high": high,
-                 "predicted": predicted}
-            )  # fmt: skip
-            table.add_row(
-                f"{delay} ({np.median(late) * 1e3:.0f} ms)", name, f"{np.median(taken) * 1e3:.0f}",
-                f"{ratio:.2f} [{low:.2f}, {high:.2f}]", "" if predicted is None else f"{predicted:.2f}",
-            )  # fmt: skip
-    console.print(table)
-    return rows
-
-
-def _of(runs: list[dict[str, Any]], name: str, delay: str) -> np.ndarray:
-    return np.array([run["seconds"] for run in runs if (run["algorithm"], run["delay"]) == (name, delay)])
+        of = [run for run in runs if run["delay"] == delay]
+        ring, ours = ([run for run in of if run["algorithm"] == name] for name in ALGORITHMS)
+        seconds = [np.array([run["seconds"] for run in each]) for each in (ring, ours)]
+        ratio = cell(bootstrap(seconds[0] / seconds[1], np.random.default_rng(0), np.median))
+        late = [run["late"] for run in ours]
+        expected = np.median([cost.stragglar_seconds(n, size, link, each) for each in late])
+        times = [f"{1e3 * np.median(each):.0f}" for each in (late, *seconds)]
+        rows.append((delay, *times, ratio, f"{cost.ring_seconds(n, size, link) / expected:.2f}"))
+    columns = ("delay", "straggler late, ms", "ring, ms", "StragglAR, ms", "ring / StragglAR", "predicted")
+    print_table("Median time after the last arrival", columns, rows)
 
 
 def main() -> None:
@@ -291,24 +225,17 @@ def main() -> None:
     parser.add_argument("--mib", type=float, default=4.0, help="size of the tensor")
     parser.add_argument("--mbit", type=float, default=100.0, help="rate of each cable, each direction")
     parser.add_argument("--repeats", type=int, default=6, help="runs of each algorithm and delay")
-    parser.add_argument("--largest", type=int, default=256, help="largest size in the table of rounds")
-    parser.add_argument("--json", action="store_true", help="print the measured figures as JSON too")
     options = parser.parse_args()
-    console = Console(width=120)
-    rounds_table(console, options.largest)
-    if options.ranks and not installed("torch"):
-        console.print("Not measured: PyTorch is not installed.")
+    if not installed("torch"):
+        print("Not measured: PyTorch is not installed.")
         return
-    permitted = probe() if options.ranks else None
-    if permitted is not None and not (permitted.namespaces and permitted.htb):
-        console.print("Not measured: network namespaces with token buckets are not permitted here.")
+    permitted = probe()
+    if not (permitted.namespaces and permitted.htb):
+        print("Not measured: network namespaces with token buckets are not permitted here.")
         return
-    rows = []
     for n_ranks in options.ranks:
         n_values = int(options.mib * 2**20 / 4)
-        rows += measured_table(console, Plan(n_ranks, n_values, options.mbit, options.repeats))
-    if options.json:
-        sys.stdout.write(json.dumps(rows) + "\n")
+        measured_table(AllReducePlan(n_ranks, n_values, options.mbit, options.repeats))
 
 
 if __name__ == "__main__":

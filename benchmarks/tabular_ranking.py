@@ -8,20 +8,63 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import pandas as pd
 
+import rca
+from benchmarks.measure import print_table
 from benchmarks.tabular import pipelines, services
-from benchmarks.tabular.accuracy import hits, with_interval
-from benchmarks.tabular.baselines import ours, ours_informed, robust_scaler
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 from benchmarks.tabular.petshop import read_petshop
+from rca.lab.evaluation.intervals import bootstrap
+from rca.lab.evaluation.tables import cell
 
-Ranking = Callable[[Case], list[Hashable]]
+#: Depths of Avg@5.
+DEPTHS = (1, 2, 3, 4, 5)
+
+
+def ours(case: TabularCase) -> list[Hashable]:
+    """`rca.rank_causes` with what a case comes with: tables and direction only."""
+    return rca.rank_causes(case.normal, case.anomalous, worse=case.worse)["cause"].tolist()
+
+
+def ours_informed(case: TabularCase) -> list[Hashable]:
+    """`rca.rank_causes` with graph and target too."""
+    found = rca.rank_causes(case.normal, case.anomalous, case.graph, case.target, case.worse)
+    return found["cause"].tolist()
+
+
+def robust_scaler(case: TabularCase) -> list[Hashable]:
+    """Largest departure from the median in interquartile ranges over all anomalous rows, as BARO ranks [1]_.
+
+    References
+    ----------
+    .. [1] Pham et al., "BARO: Robust Root Cause Analysis for Microservices via Multivariate Bayesian Online
+       Change Point Detection", FSE 2024. A range of zero counts as one, as in scikit-learn's scaler.
+    """
+    before, after = numeric(case)
+    middle = before.median()
+    width = before.quantile(0.75) - before.quantile(0.25)
+    away = ((after - middle) / width.where(width > 0, 1.0)).abs().max()
+    return away.sort_values(ascending=False, kind="stable").index.tolist()
+
+
+def numeric(case: TabularCase) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables without the clock."""
+    drop = [name for name in ("time", "timestamp") if name in case.normal.columns]
+    before = case.normal.drop(columns=drop).select_dtypes("number")
+    return before, case.anomalous[before.columns]
+
+
+def hits(case: TabularCase, ranking: Sequence[Hashable]) -> np.ndarray:
+    """Whether a right column is among the first 1, 2, ... 5."""
+    return np.array([bool(case.causes & set(ranking[:depth])) for depth in DEPTHS], dtype=float)
+
+
+Ranking = Callable[[TabularCase], list[Hashable]]
 RANKINGS: dict[str, Ranking] = {
     "rca.rank_causes": ours,
     "rca.rank_causes, graph and target": ours_informed,
@@ -42,30 +85,23 @@ def main() -> None:
         raise SystemExit(
             f"{given.public}: no issue of PetShop; expected */graph.csv and */issue_*/target.json"
         )
-    groups: dict[str, list[Case]] = {}
+    groups: dict[str, list[TabularCase]] = {}
     for case in cases:
         groups.setdefault(case.family, []).append(case)
     if len(groups) > 1:
         groups["all"] = cases
-    console = Console(width=140)
     for family, members in groups.items():
-        console.print(_table(family, members))
+        _print_scores(family, members)
 
 
-def held_out(n_cases: int, seed: int) -> list[Case]:
+def held_out(n_cases: int, seed: int) -> list[TabularCase]:
     """The same number of incidents of every synthetic family."""
     rng = np.random.default_rng([seed, 1])
     return [draw(rng) for draw in FAMILIES.values() for _ in range(n_cases)]
 
 
-def _table(family: str, cases: list[Case]) -> Table:
-    columns = cases[0].normal.shape[1]
-    table = Table(
-        title=f"{family}: {len(cases)} incidents, {columns} columns in the first", title_justify="left"
-    )
-    table.add_column("ranking")
-    for name in ("AC@1", "AC@3", "Avg@5", "ms per case"):
-        table.add_column(name, justify="right")
+def _print_scores(family: str, cases: list[TabularCase]) -> None:
+    rows = []
     for name, rank in RANKINGS.items():
         found, taken = [], []
         for case in cases:
@@ -74,9 +110,11 @@ def _table(family: str, cases: list[Case]) -> Table:
             taken.append(time.perf_counter() - began)
             found.append(hits(case, order))
         judged = np.array(found)
-        shares = [with_interval(values) for values in (judged[:, 0], judged[:, 2], judged.mean(axis=1))]
-        table.add_row(name, *shares, f"{1e3 * float(np.median(taken)):.1f}")
-    return table
+        scores = (judged[:, 0], judged[:, 2], judged.mean(axis=1))
+        shares = [cell(bootstrap(each, np.random.default_rng(0))) for each in scores]
+        rows.append((name, *shares, f"{1e3 * float(np.median(taken)):.1f}"))
+    title = f"{family}: {len(cases)} incidents, {cases[0].normal.shape[1]} columns in the first"
+    print_table(title, ("ranking", "AC@1", "AC@3", "Avg@5", "ms per case"), rows)
 
 
 if __name__ == "__main__":

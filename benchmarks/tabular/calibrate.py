@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 from benchmarks.tabular.scms import draw
 from rca.causal.ranking.columns import read_columns
 from rca.causal.ranking.evidence import BootstrapEvidence, gather
@@ -31,24 +31,24 @@ PENALTY = 0.01
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedEvidence:
     """Evidence of one case and the index of its true column, None for no fault."""
 
     evidence: BootstrapEvidence
     truth: int | None
 
 
-def judge(case: Case, with_graph: bool, with_target: bool) -> Judged:
+def judge(case: TabularCase, with_graph: bool, with_target: bool) -> JudgedEvidence:
     """The evidence that `rca.rank_causes` would weigh."""
     columns = read_columns(case.normal, case.anomalous)
     graph = read_graph(case.graph, columns.names) if with_graph else None
     target = columns.names.index(case.target) if with_target else None
     before, after = oriented(columns, case.worse)
     truth = next((columns.names.index(name) for name in case.causes), None)
-    return Judged(gather(before, after, graph, target, rounds=0), truth)
+    return JudgedEvidence(gather(before, after, graph, target, rounds=0), truth)
 
 
-def fit(judged: Sequence[Judged], held: Mapping[str, float] | None = None) -> dict[str, float]:
+def fit(judged: Sequence[JudgedEvidence], held: Mapping[str, float] | None = None) -> dict[str, float]:
     """Most likely weights by name, those that are held at their value."""
     usable = [one for one in judged if one.truth is None or one.evidence.candidates[one.truth]]
     features = usable[0].evidence.features
@@ -79,7 +79,7 @@ def fit(judged: Sequence[Judged], held: Mapping[str, float] | None = None) -> di
     return {NOTHING: float(found.x[-1]), **weights}
 
 
-def first_right(judged: Sequence[Judged], weights: dict[str, float]) -> tuple[float, float]:
+def first_right(judged: Sequence[JudgedEvidence], weights: dict[str, float]) -> tuple[float, float]:
     """Share of faults with their column first, and mean log-likelihood of the true column."""
     right, likelihood = [], []
     for one in judged:

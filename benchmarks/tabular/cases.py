@@ -12,7 +12,7 @@ from rca.causal.ranking.rank import Worse
 
 
 @dataclass(frozen=True)
-class Case:
+class TabularCase:
     """An incident with its true root cause.
 
     Attributes

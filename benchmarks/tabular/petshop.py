@@ -19,14 +19,14 @@ from pathlib import Path
 import networkx
 import pandas as pd
 
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 
 NORMAL = Path("noissue") / "metrics.csv"
 #: Metrics of which less is worse; of all others, more.
 LOWER_IS_WORSE = frozenset({"availability", "requests"})
 
 
-def read_petshop(folder: Path) -> Iterator[Case]:
+def read_petshop(folder: Path) -> Iterator[TabularCase]:
     """All issues under a folder, in the order of their paths; scenarios without normal rows are left out."""
     for drawn in sorted(folder.rglob("graph.csv")):
         scenario = drawn.parent
@@ -38,7 +38,7 @@ def read_petshop(folder: Path) -> Iterator[Case]:
             yield _case(described, normal, calls.reverse())
 
 
-def _case(described: Path, normal: pd.DataFrame, graph: networkx.DiGraph) -> Case:
+def _case(described: Path, normal: pd.DataFrame, graph: networkx.DiGraph) -> TabularCase:
     facts = json.loads(described.read_text())
     target, metric = facts["target"]["node"], facts["target"]["metric"]
     statistic = facts["target"]["agg"]
@@ -47,7 +47,7 @@ def _case(described: Path, normal: pd.DataFrame, graph: networkx.DiGraph) -> Cas
         for table in (normal, _metrics(described.parent / "metrics.csv"))
     )
     components = usual.columns.intersection(during.columns)
-    return Case(
+    return TabularCase(
         family=f"PetShop, {described.parents[1].name}",
         normal=usual[components],
         anomalous=during[components],

@@ -10,12 +10,12 @@ import networkx
 import numpy as np
 import pandas as pd
 
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 
 BUFFER = 60.0
 
 
-def draw(rng: np.random.Generator, n_normal: int = 400, n_anomalous: int = 120) -> Case:
+def draw(rng: np.random.Generator, n_normal: int = 400, n_anomalous: int = 120) -> TabularCase:
     """Per stage its seconds per item, its backlog and its age of the oldest item; one stage gets slower."""
     n_stages, n = int(rng.integers(4, 10)), n_normal + n_anomalous
     slow = int(rng.integers(n_stages))
@@ -32,7 +32,7 @@ def draw(rng: np.random.Generator, n_normal: int = 400, n_anomalous: int = 120) 
         table[f"p{stage}_backlog"] = backlog[:, stage]
         table[f"p{stage}_age"] = age[:, stage]
     frame = pd.DataFrame(table)
-    return Case(
+    return TabularCase(
         family="pipeline with back-pressure",
         normal=frame.iloc[:n_normal],
         anomalous=frame.iloc[n_normal:],

@@ -16,7 +16,7 @@ import networkx
 import numpy as np
 import pandas as pd
 
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 
 NOISES = ("normal", "laplace", "student", "gamma", "lognormal")
 LINKS = ("linear", "linear", "saturating", "hinge", "growing")
@@ -49,7 +49,7 @@ class Model:
         return found
 
 
-def draw(rng: np.random.Generator, *, course: bool = False) -> Case:
+def draw(rng: np.random.Generator, *, course: bool = False) -> TabularCase:
     """One incident, with a course or without."""
     mixed = rng.random() < 0.3
     model = _model(rng, int(rng.integers(4, 40)), mixed, LINKS_WITH_COURSE if course else LINKS)
@@ -85,7 +85,7 @@ def draw(rng: np.random.Generator, *, course: bool = False) -> Case:
         missing = rng.random(frame.shape) < 0.03
         missing[[0, 1, n_normal]] = False  # No column may vanish: the truth might.
         frame = frame.mask(missing)
-    return Case(
+    return TabularCase(
         family="random models",
         normal=frame.iloc[:n_normal],
         anomalous=frame.iloc[n_normal:],

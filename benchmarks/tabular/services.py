@@ -12,7 +12,7 @@ import networkx
 import numpy as np
 import pandas as pd
 
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 
 FAULTS = ("cpu", "mem", "disk", "delay", "loss")
 METRICS = ("load", "cpu", "mem", "diskio", "latency-50", "latency-90", "error")
@@ -34,7 +34,7 @@ class System:
         return len(self.base)
 
 
-def draw(rng: np.random.Generator, n_normal: int = 600, n_anomalous: int = 300) -> Case:
+def draw(rng: np.random.Generator, n_normal: int = 600, n_anomalous: int = 300) -> TabularCase:
     """All metrics of every service; the right answer is the metric that the fault acts on."""
     system, fault = _system(rng), str(rng.choice(FAULTS))
     culprit = int(rng.integers(1, system.size))
@@ -42,7 +42,7 @@ def draw(rng: np.random.Generator, n_normal: int = 600, n_anomalous: int = 300) 
     frame = pd.DataFrame(columns)
     frame.insert(0, "time", np.arange(len(frame)) + 1_700_000_000)
     hit = {"disk": ["diskio"], "delay": ["latency-50", "latency-90"], "loss": ["error"]}.get(fault, [fault])
-    return Case(
+    return TabularCase(
         family=f"services, {fault}",
         normal=frame.iloc[:n_normal],
         anomalous=frame.iloc[n_normal:],
@@ -52,7 +52,7 @@ def draw(rng: np.random.Generator, n_normal: int = 600, n_anomalous: int = 300) 
     )
 
 
-def draw_latencies(rng: np.random.Generator) -> Case:
+def draw_latencies(rng: np.random.Generator) -> TabularCase:
     """Only the latency of every service, few anomalous rows: the graph has to carry the answer."""
     system = _system(rng)
     culprit = int(rng.integers(1, system.size))
@@ -63,7 +63,7 @@ def draw_latencies(rng: np.random.Generator) -> Case:
     graph = networkx.DiGraph()
     graph.add_nodes_from(kept)
     graph.add_edges_from((f"s{j:02d}", f"s{i:02d}") for i, j in np.argwhere(system.calls > 0))
-    return Case(
+    return TabularCase(
         family="latencies of a call graph",
         normal=frame.iloc[:300],
         anomalous=frame.iloc[305:],

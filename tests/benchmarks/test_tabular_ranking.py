@@ -10,10 +10,9 @@ import pytest
 
 from benchmarks import tabular_ranking
 from benchmarks.tabular import calibrate, pipelines, scms, services
-from benchmarks.tabular.accuracy import hits, with_interval
-from benchmarks.tabular.baselines import ours, ours_informed, robust_scaler
-from benchmarks.tabular.cases import Case
+from benchmarks.tabular.cases import TabularCase
 from benchmarks.tabular.petshop import read_petshop
+from benchmarks.tabular_ranking import hits, ours, ours_informed, robust_scaler
 
 FAMILIES = [
     scms.draw,
@@ -51,15 +50,14 @@ def test_a_pipeline_keeps_every_item():
 
 
 def test_hits_are_counted_by_depth() -> None:
-    case = Case("x", pd.DataFrame(), pd.DataFrame(), frozenset({"b_cpu"}))
+    case = TabularCase("x", pd.DataFrame(), pd.DataFrame(), frozenset({"b_cpu"}))
     assert hits(case, ["a_cpu", "a_mem", "b_cpu"]).tolist() == [0, 0, 1, 1, 1]
-    assert with_interval(np.ones(4)) == "1.00 [1.00, 1.00]"
 
 
 def test_the_robust_scaler_counts_interquartile_ranges():
     normal = pd.DataFrame({"time": range(5), "wide": [0, 10, 20, 30, 40.0], "still": [1.0] * 5})
     anomalous = pd.DataFrame({"time": [9], "wide": [60.0], "still": [2.5]})
-    case = Case("x", normal, anomalous, frozenset({"wide"}))
+    case = TabularCase("x", normal, anomalous, frozenset({"wide"}))
     assert robust_scaler(case) == ["wide", "still"]
 
 
