@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from rca.diagnosis import diagnose
-from rca.diagnosis.format_1 import lifted
-from rca.features.former_names import current_name
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.testbed.pack import unpack
 from rca.sources.labels import MANIFEST_FILE, read_collection
@@ -34,21 +32,6 @@ FIRST_SEED = 770_000_000
 #: Fields of an answer that hold sentences.
 WORDS = ("note", "notes", "next_check", "runbook", "sentence", "unfamiliar")
 VOLATILE = ("diagnosis_id", "created_at")
-#: Fields that format 1 did not have, or that count more in format 2.
-NEW_IN_FORMAT_2 = (
-    "verdict",
-    "since",
-    "until",
-    "window",
-    "places",
-    "compared_with",
-    "device",
-    "recommended",
-    "gpu_hours_idle",
-    "gpu_hours_lost",
-    "left_out",
-)
-
 Source = tuple[str, str]
 
 
@@ -68,9 +51,7 @@ def main(arguments: list[str]) -> int:
     _print_digests(answers)
     if given.before is None:
         return 0
-    before = _read(given.before)
-    if any("verdict" not in answer for answer in before.values()):
-        before, answers = _of_both_formats(before), _of_both_formats(answers)
+    before = dict(map(json.loads, given.before.read_text().splitlines()))
     if given.ignore_words:
         before, answers = _without_words(before), _without_words(answers)
     return _compare(before, answers, given.ignore)
@@ -142,28 +123,6 @@ def _compare(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]
     for field, count in changed.most_common():
         print(f"  {count:5d}  {field}")
     return int(different > 0)
-
-
-def _read(path: Path) -> dict[str, dict[str, Any]]:
-    """Answers that an older commit kept, in the present format and with the features' names of today."""
-    kept = map(json.loads, path.read_text().splitlines())
-    return {name: _renamed(lifted(answer) if answer["format"] == 1 else answer) for name, answer in kept}
-
-
-def _of_both_formats(value: Any) -> Any:
-    """An answer without the fields that format 1 did not have, and without the hours of a stopped job."""
-    if isinstance(value, dict):
-        return {key: _of_both_formats(held) for key, held in value.items() if key not in NEW_IN_FORMAT_2}
-    return [_of_both_formats(held) for held in value] if isinstance(value, list) else value
-
-
-def _renamed(value: Any) -> Any:
-    """Every text of an answer that is a former name of a feature, renamed."""
-    if isinstance(value, dict):
-        return {key: _renamed(held) for key, held in value.items()}
-    if isinstance(value, list):
-        return [_renamed(held) for held in value]
-    return current_name(value) if isinstance(value, str) else value
 
 
 def _without_words(value: Any) -> Any:

@@ -38,7 +38,7 @@ STOPS = ("finally", "last", "never")
 #: How it times its phases: by a context each, or by hooks on the model of data parallelism.
 TIMERS = ("phases", "watch")
 #: Seconds from the first step to the kill, or of a healthy job.
-SHORTEST, LONGEST = 0.5, 2.5
+MIN_SECONDS, MAX_SECONDS = 0.5, 2.5
 #: Work of a rank in each step.
 WORK_SECONDS = 0.01
 #: A collective gives up after so many seconds, and so does a job.
@@ -46,23 +46,19 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Job:
+class KilledJob:
     """One job to run.
 
     Attributes
     ----------
-    seed : int
     ends, stops, timers : str
         Of `ENDS`, `STOPS` and `TIMERS`.
-    killed : int or None
-        Rank that gets SIGKILL.
-    vanishes : int or None
-        Rank of a healthy job that ends by ``os._exit(0)`` after its last step.
+    killed, vanishes : int or None
+        Rank that gets SIGKILL; rank of a healthy job that ends by ``os._exit(0)`` after its last step.
     seconds : float
         From the first step to the kill; without one, to the end.
     """
 
-    seed: int
     ends: str
     stops: str
     timers: str
@@ -70,25 +66,15 @@ class Job:
     vanishes: int | None
     seconds: float
 
-    @property
-    def title(self) -> str:
-        return f"{self.ends}/{self.stops}/{self.timers}"
-
 
 @dataclass(frozen=True)
-class Outcome:
-    """The answer about one job.
+class KillAnswer:
+    """The answer about one job, with the ranks of each straggler that stopped it.
 
-    Attributes
-    ----------
-    job : Job
-    mode : str
-    blamed : tuple of tuple of int
-        Ranks of each straggler that stopped the job. Those that were slow before are left out: other
-        processes of the machine may have slowed them.
+    Those that were slow before are left out: other processes of the machine may have slowed them.
     """
 
-    job: Job
+    job: KilledJob
     mode: str
     blamed: tuple[tuple[int, ...], ...]
 
@@ -105,7 +91,7 @@ class Outcome:
         return self.mode.startswith("fail_stop") and self.blamed == ((self.job.killed,),)
 
 
-def jobs(kills: int, healthy: int, seed: int) -> list[Job]:
+def jobs(kills: int, healthy: int, seed: int) -> list[KilledJob]:
     """Jobs whose variants take turns, with random ranks and moments."""
     chance = np.random.default_rng(seed)
     variants = list(product(ENDS, STOPS, TIMERS))
@@ -114,21 +100,13 @@ def jobs(kills: int, healthy: int, seed: int) -> list[Job]:
     for number in range(kills + healthy):
         ends, stops, timers = variants[number % len(variants)]
         rank, kill = int(chance.integers(RANKS)), number < kills
-        made.append(
-            Job(
-                seed=seed + number,
-                ends=ends,
-                stops=stops,
-                timers=timers,
-                killed=rank if kill else None,
-                vanishes=rank if not kill and number % 2 else None,
-                seconds=chance.uniform(SHORTEST, LONGEST),
-            )
-        )
+        killed, vanishes = rank if kill else None, rank if not kill and number % 2 else None
+        seconds = chance.uniform(MIN_SECONDS, MAX_SECONDS)
+        made.append(KilledJob(ends, stops, timers, killed, vanishes, seconds))
     return made
 
 
-def run(job: Job, folder: Path) -> bool:
+def run(job: KilledJob, folder: Path) -> bool:
     """Run a job, which leaves the files of its collector in `folder`; False in a rank's own process."""
     started = folder / "started"
     ranks = []
@@ -160,7 +138,7 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
-def _train(job: Job, rank: int, folder: Path, started: Path) -> None:
+def _train(job: KilledJob, rank: int, folder: Path, started: Path) -> None:
     """One rank's training code, which reacts to a lost peer as the job says."""
     # Runs last at the interpreter's end: to take apart PyTorch would take a second.
     atexit.register(os._exit, 0)
@@ -176,7 +154,7 @@ def _train(job: Job, rank: int, folder: Path, started: Path) -> None:
         collect.stop()
 
 
-def _react(job: Job, rank: int, folder: Path, started: Path) -> None:
+def _react(job: KilledJob, rank: int, folder: Path, started: Path) -> None:
     try:
         _loop(job, rank, folder, started)
     except RuntimeError:
@@ -190,7 +168,7 @@ def _react(job: Job, rank: int, folder: Path, started: Path) -> None:
         os._exit(0)
 
 
-def _loop(job: Job, rank: int, folder: Path, started: Path) -> None:
+def _loop(job: KilledJob, rank: int, folder: Path, started: Path) -> None:
     import torch
     import torch.distributed as dist
 
@@ -223,21 +201,18 @@ def main(arguments: list[str]) -> int:
     import torch.distributed
     import torch.nn.parallel  # noqa: F401
 
-    kept = given.keep or Path(tempfile.mkdtemp())
-    made = [
-        (job, kept / f"{number:03}")
-        for number, job in enumerate(jobs(given.kills, given.healthy, given.seed))
-    ]
+    kept = Path(tempfile.mkdtemp())
+    drawn = jobs(given.kills, given.healthy, given.seed)
+    made = [(job, kept / f"{number:03}") for number, job in enumerate(drawn)]
     if not _run_all(made, given.at_once):
         return 0
     # Not before the last rank was forked: a diagnosis starts threads.
     outcomes = [_outcome(job, folder) for job, folder in made]
-    if given.keep is None:
-        shutil.rmtree(kept)
+    shutil.rmtree(kept)
     return _sums(outcomes)
 
 
-def _run_all(made: Sequence[tuple[Job, Path]], at_once: int) -> bool:
+def _run_all(made: Sequence[tuple[KilledJob, Path]], at_once: int) -> bool:
     """Run the jobs, some at once; False in the process of a rank, which ends as that of a training script."""
     gc.freeze()
     running = 0
@@ -256,32 +231,31 @@ def _run_all(made: Sequence[tuple[Job, Path]], at_once: int) -> bool:
     return True
 
 
-def _outcome(job: Job, folder: Path) -> Outcome:
+def _outcome(job: KilledJob, folder: Path) -> KillAnswer:
     """Diagnose a job, and print a line."""
     try:
         diagnosis = diagnose(read_window(folder / "collected"))
     except (RcaError, ValueError) as error:
-        outcome = Outcome(job, f"unreadable: {error}", ())
+        outcome = KillAnswer(job, f"unreadable: {error}", ())
     else:
         blamed = tuple(tuple(each.ranks) for each in diagnosis.stragglers if each.straggler_type is None)
         mode = diagnosis.failure_mode + (" (undecided)" if diagnosis.abstained else "")
-        outcome = Outcome(job, mode, blamed)
+        outcome = KillAnswer(job, mode, blamed)
     _print(outcome, folder)
     return outcome
 
 
-def _print(outcome: Outcome, folder: Path) -> None:
+def _print(outcome: KillAnswer, folder: Path) -> None:
     job = outcome.job
     truth = "healthy" if job.killed is None else f"killed {job.killed}"
     gone = "" if job.vanishes is None else f" (rank {job.vanishes} vanishes)"
     answer = f"{outcome.mode} {[list(each) for each in outcome.blamed]}"
     mark = "right" if outcome.right else "WRONG"
-    print(
-        f"{folder.name} {mark} {job.title:24} {truth}{gone} after {job.seconds:.2f} s: {answer}", flush=True
-    )
+    title = f"{folder.name} {mark} {job.ends}/{job.stops}/{job.timers}"
+    print(f"{title:36} {truth}{gone} after {job.seconds:.2f} s: {answer}", flush=True)
 
 
-def _sums(outcomes: Sequence[Outcome]) -> int:
+def _sums(outcomes: Sequence[KillAnswer]) -> int:
     kills = [each for each in outcomes if each.job.killed is not None]
     others = [each for each in outcomes if each.job.killed is None]
     healthy = sum(each.healthy for each in kills)
@@ -299,7 +273,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--healthy", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=2, help="jobs that run at the same time")
-    parser.add_argument("--keep", type=Path, help="leave the files of every job in this folder")
     return parser.parse_args(arguments)
 
 

@@ -7,7 +7,7 @@ what the removal of the fault saves: the mean step of the window less that of it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ AIM = 0.15
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PromisedGain:
     """What the plan says about one action; `said` is why it is not offered, or empty."""
 
     seconds: float | None
@@ -43,13 +43,13 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Row:
+class GainRow:
     """One action on one really captured fault; gains in seconds per step.
 
     Attributes
     ----------
     fault, action, job : str
-    predicted : Prediction
+    predicted : PromisedGain
     measured : float
     interval : tuple of float
         Of the measured gain.
@@ -60,7 +60,7 @@ class Row:
     fault: str
     action: str
     job: str
-    predicted: Prediction
+    predicted: PromisedGain
     measured: float
     interval: Interval
     step: float
@@ -89,11 +89,8 @@ class Row:
         held = self.predicted.interval
         return float("nan") if held is None else (held[1] - held[0]) / 2 / abs(self.measured)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"error": self.error, "covered": self.covered, "overlap": self.overlap}
 
-
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def summary(rows: Sequence[GainRow]) -> dict[str, Any]:
     """Figures of some rows: how many have a prediction, its median error, and how often intervals hold.
 
     Returns
@@ -116,15 +113,12 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "covered": share([row.covered for row in known]),
         "overlap": share([row.overlap for row in known]),
         "width": float(np.median([row.width for row in known])) if known else float("nan"),
-        "measured_share": float(np.median([row.measured / row.step for row in rows]))
-        if rows
-        else float("nan"),
     }
 
 
-def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[str, ...], list[Row]]:
+def grouped(rows: Iterable[GainRow], *names: str) -> dict[tuple[str, ...], list[GainRow]]:
     """Rows by some of their fields, sorted."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
+    groups: dict[tuple[str, ...], list[GainRow]] = {}
     for row in rows:
         groups.setdefault(tuple(str(getattr(row, name)) for name in names), []).append(row)
     return dict(sorted(groups.items()))
@@ -182,22 +176,22 @@ def ends(option: Option, true: LabelledCause) -> bool:
     return there and option.action in {REMEDY_OF.get(cause) for cause in accepted(true)}
 
 
-def prediction(plan: Plan, action: str, true: LabelledCause | None = None) -> Prediction:
+def prediction(plan: Plan, action: str, true: LabelledCause | None = None) -> PromisedGain:
     """The gain that a plan promises for an action, on a fault if one is given."""
     found = [each for each in plan.options if each.action == action and (true is None or ends(each, true))]
     if not found:
-        return Prediction(None, None, why_not(plan, action, true))
+        return PromisedGain(None, None, why_not(plan, action, true))
     gains = [(each.seconds_per_step_saved, each.interval) for each in found]
     known = [
         (seconds, interval) for seconds, interval in gains if seconds is not None and interval is not None
     ]
     if len(known) < len(gains):
-        return Prediction(None, None, "the gain is unknown")
+        return PromisedGain(None, None, "the gain is unknown")
     low, high = (sum(interval[side] for _, interval in known) for side in (0, 1))
-    return Prediction(sum(seconds for seconds, _ in known), (low, high))
+    return PromisedGain(sum(seconds for seconds, _ in known), (low, high))
 
 
-def mean(predictions: Sequence[Prediction]) -> Prediction:
+def mean(predictions: Sequence[PromisedGain]) -> PromisedGain:
     """Mean of predictions and of their intervals; if most are missing, what the first of these says."""
     known = [
         (each.seconds, *each.interval)
@@ -207,7 +201,7 @@ def mean(predictions: Sequence[Prediction]) -> Prediction:
     if 2 * len(known) <= len(predictions):
         return next(each for each in predictions if each.said)
     seconds, low, high = np.mean(known, axis=0)
-    return Prediction(float(seconds), (float(low), float(high)))
+    return PromisedGain(float(seconds), (float(low), float(high)))
 
 
 def why_not(plan: Plan, action: str, true: LabelledCause | None) -> str:
@@ -226,14 +220,14 @@ def why_not(plan: Plan, action: str, true: LabelledCause | None) -> str:
     return f"names {', '.join(named)}"
 
 
-def captured_rows(folder: Path, part: str | None = None) -> Iterator[Row]:
+def captured_rows(folder: Path, part: str | None = None) -> Iterator[GainRow]:
     """Every action that would end the one fault of a collection's windows, measured and predicted."""
     for entry in read_collection(folder):
         if part is None or entry.summary.get("split") == part:
             yield from _rows_of(entry, folder.name)
 
 
-def _rows_of(entry: CollectionEntry, collection: str) -> Iterator[Row]:
+def _rows_of(entry: CollectionEntry, collection: str) -> Iterator[GainRow]:
     label = entry.read_label()
     if label.failure_mode != "fail_slow" or len(label.causes) != 1:
         return
@@ -248,4 +242,4 @@ def _rows_of(entry: CollectionEntry, collection: str) -> Iterator[Row]:
     offered = [each.action for each in plan.options if ends(each, true)]
     for action in sorted(set(offered) & {*ALSO_END, *(each.name for each in REMEDIES)}) or [remedy]:
         held = prediction(plan, action, true)
-        yield Row(true.cause, action, f"{collection}/{entry.id}", held, *gain, float(seconds.mean()))
+        yield GainRow(true.cause, action, f"{collection}/{entry.id}", held, *gain, float(seconds.mean()))

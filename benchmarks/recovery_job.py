@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import rca
-from benchmarks.recovery_gains import Row, difference, mean, prediction, step_seconds
+from benchmarks.recovery_gains import GainRow, difference, mean, prediction, step_seconds
 from rca.arrays import FloatArray
 from rca.errors import RcaError
 from rca.lab.testbed.bed import Bed
@@ -53,7 +53,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Pair:
+class Remedied:
     """A fault, and an action that is really carried out against it.
 
     Attributes
@@ -223,55 +223,57 @@ def _on(scope: str, kind: str, severity: int = 2) -> dict[str, object]:
 
 
 PAIRS = (
-    Pair("cpu hogs of a rank", "evict_other_process", "hogs killed", _on("rank", "cpu_hogs")),
-    Pair("cpu hogs of a node", "evict_other_process", "hogs killed", _on("node", "cpu_hogs")),
-    Pair("cpu quota", "evict_other_process", "quota lifted", _on("rank", "cpu_quota")),
-    Pair("memory limit", "evict_other_process", "limit lifted", _on("rank", "memory_pressure")),
-    Pair(
+    Remedied("cpu hogs of a rank", "evict_other_process", "hogs killed", _on("rank", "cpu_hogs")),
+    Remedied("cpu hogs of a node", "evict_other_process", "hogs killed", _on("node", "cpu_hogs")),
+    Remedied("cpu quota", "evict_other_process", "quota lifted", _on("rank", "cpu_quota")),
+    Remedied("memory limit", "evict_other_process", "limit lifted", _on("rank", "memory_pressure")),
+    Remedied(
         "slow dataset", "add_loader_workers", "two more loader processes, four batches in work",
         _on("rank", "slow_dataset"), more_loaders(3, 2),
     ),
-    Pair("heavy decoding", "add_loader_workers", "batches decoded in advance", _on("rank", "heavy_decoding")),
-    Pair(
+    Remedied(
+        "heavy decoding", "add_loader_workers", "batches decoded in advance", _on("rank", "heavy_decoding")
+    ),
+    Remedied(
         "heavy decoding beside", "add_loader_workers", "two more loaders on the same core",
         _on("rank", "heavy_decoding", 3), more_loaders(3, 2),
     ),
-    Pair(
+    Remedied(
         "gc pauses", "plan_garbage_collection", "objects frozen (gc.freeze) on all ranks",
         _on("rank", "gc_pauses", 3), knobs({Knob.FREEZE_OBJECTS: 1.0}),
     ),
-    Pair(
+    Remedied(
         "checkpoints", "checkpoint_asynchronously", "written by a thread",
         _on("job", "checkpoint_stall"), knobs({Knob.CHECKPOINT_IN_BACKGROUND: 1.0}),
     ),
-    Pair(
+    Remedied(
         "checkpoints seldom", "checkpoint_asynchronously", "every 24 steps, not every 6",
         _on("job", "checkpoint_stall"), knobs({Knob.CHECKPOINT_EVERY: 24}, {Knob.CHECKPOINT_EVERY: 6}),
     ),
-    Pair("disk limit", "call_storage_team", "limit lifted", _on("node", "storage_throttle", 3)),
-    Pair("nic rate", "drain_node", "a sound node in its place", _on("node", "nic_rate", 3), nodes=3),
-    Pair("nic delay", "drain_node", "a sound node in its place", _on("node", "nic_delay"), nodes=3),
-    Pair("fabric rate", "call_network_team", "limit lifted on all nodes", _on("job", "fabric_rate")),
-    Pair("slow device", "drain_node", "a sound device in its place", _on("rank", "device_clock")),
-    Pair(
+    Remedied("disk limit", "call_storage_team", "limit lifted", _on("node", "storage_throttle", 3)),
+    Remedied("nic rate", "drain_node", "a sound node in its place", _on("node", "nic_rate", 3), nodes=3),
+    Remedied("nic delay", "drain_node", "a sound node in its place", _on("node", "nic_delay"), nodes=3),
+    Remedied("fabric rate", "call_network_team", "limit lifted on all nodes", _on("job", "fabric_rate")),
+    Remedied("slow device", "drain_node", "a sound device in its place", _on("rank", "device_clock")),
+    Remedied(
         "slow device shared", "adjust_batch_sizes", "batches by equal_finish, gradients weighted",
         _on("rank", "device_clock"), Switch(take_shares, leave_shares), whole=True,
     ),
-    Pair(
+    Remedied(
         "slow device waits", "backup_workers", "its gradients left out; it gets no updates meanwhile",
         _on("rank", "device_clock"), whole=True, nodes=4, average=without(3), samples=7 / 8,
     ),
-    Pair(
+    Remedied(
         "slow device, slow links", "straggler_aware_all_reduce", "StragglAR over gloo",
         _on("rank", "device_clock", 3), whole=True, nodes=8, per_node=1, average=straggler_aware(3),
         beside=(_on("job", "fabric_rate", 3),),
     ),
-    Pair("copy link", "drain_node", "foreign copiers ended", _on("node", "copy_bandwidth")),
-    Pair(
+    Remedied("copy link", "drain_node", "foreign copiers ended", _on("node", "copy_bandwidth")),
+    Remedied(
         "unequal sequences", "rebalance_sequences", "batches of the same mean cost on all ranks",
         _on("job", "sequence_lengths", 3), knobs({Knob.BALANCED_LENGTHS: 1.0}), model="transformer",
     ),
-    Pair(
+    Remedied(
         "full last stage", "rebalance_stages", "its longer kernels spread over both stages",
         _on("stage", "full_last_stage"), balanced_stages(FAULTS["full_last_stage"].level(2)),
         pipeline=2,
@@ -279,7 +281,7 @@ PAIRS = (
 )  # fmt: skip
 
 
-def carried_out(pair: Pair, seed: int) -> Row:
+def carried_out(pair: Remedied, seed: int) -> GainRow:
     """Run one job, plan from its turns under the fault, and measure the action."""
     scenario = pair.scenario(seed)
     captured = capture(scenario, at_step=_Alternation(pair.switch), average=pair.average)
@@ -294,16 +296,16 @@ def carried_out(pair: Pair, seed: int) -> Row:
     left = seconds[_counted(step, LEFT)]
     # With fewer samples a step is worth less: then more steps make the same progress.
     measured = difference(left, seconds[_counted(step, TAKEN)] / pair.samples)
-    return Row(pair.name, pair.action, scenario.name, mean(predictions), *measured, float(left.mean()))
+    return GainRow(pair.name, pair.action, scenario.name, mean(predictions), *measured, float(left.mean()))
 
 
-def in_child(index: int, seed: int) -> Row | str:
+def in_child(index: int, seed: int) -> GainRow | str:
     """`carried_out` in a process of its own, which keeps no pipe of the job; or why it failed."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(_row_or_reason, (index, seed))
 
 
-def _row_or_reason(index: int, seed: int) -> Row | str:
+def _row_or_reason(index: int, seed: int) -> GainRow | str:
     try:
         return carried_out(PAIRS[index], seed)
     except RcaError as error:
