@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: pip install torch==2.13.0")
 #: It starts thirteen processes, and a service.
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.system]
 ROOT = Path(__file__).resolve().parents[3]
 
 
