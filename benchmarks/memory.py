@@ -28,7 +28,7 @@ from rca_api.shell.processes.process import Context, Setup, call, initialize
 from rca_api.shell.requests.decoding import JSON, Body, Sent
 from rca_api.shell.requests.request_bodies import limits_of
 from rca_api.shell.settings.settings import Settings
-from rca_api.what_if.work import Wanted, answer
+from rca_api.what_if.work import WhatIfOptions, answer
 
 #: Peak of a process that no accepted request may exceed.
 MAX_BYTES = 1024 * MIB
@@ -138,7 +138,7 @@ def one(path: str, route: Route, limit: str, earlier: str | None = None) -> None
 
 def _run(context: Context, route: Route, body: Body, history: History) -> Reply:
     if route == "what-if":
-        return call(answer, context, _sent(body), Wanted("full", True, False, {}))
+        return call(answer, context, _sent(body), WhatIfOptions("full", True, False, {}))
     return call(work.diagnose, context, _sent(body), BundleRef(None), JSON, history)
 
 

@@ -28,7 +28,7 @@ from rca.window.window import Window
 from rca.workers import Workers
 from rca_api.jobs.segments import MAX_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed
-from rca_api.jobs.work import Look, Wanted, first_step, is_due
+from rca_api.jobs.work import Look, WantedLook, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
 MAX_WORLD = 32
@@ -131,7 +131,7 @@ def _watched(window: Window, onset: int | None) -> Watched:
         # Numbers from 0: the warm-up of a watched job is its own.
         change = change_in(steps[looked] - zero, seconds[looked])
         last = int(steps[end - 1]) - zero
-        wanted = Wanted(changed_step, next_step, first)
+        wanted = WantedLook(changed_step, next_step, first)
         due = is_due(change, last, wanted)
         if due:
             first = None

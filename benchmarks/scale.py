@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.measure import machine, print_table
@@ -32,17 +34,20 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--windows", type=int, default=48, help="simulated windows of a sweep")
     parser.add_argument("--tasks", type=int, default=400, help="tasks that do nothing")
     given = parser.parse_args(arguments)
-    windows = [simulated_window(_SEED + number, with_steps=True)[0] for number in range(given.windows)]
-    found: dict[str, Any] = {"machine": machine(), "windows": given.windows, "here": _swept(HERE, windows)}
-    for count in (1, 2):
-        with _cluster(count) as workers:
-            # The first windows of a worker wait for imports and compilation.
-            _swept(workers, windows[: 4 * count * CHUNK])
-            found[f"{count} workers"] = _swept(workers, windows)
-            if count == 1:
-                found["by URL"] = _idle(workers, [(_named(number), None) for number in range(given.tasks)])
-                sent = [windows[number % len(windows)] for number in range(given.tasks)]
-                found["by content"] = _idle(workers, [(_named(n), each) for n, each in enumerate(sent)])
+    found: dict[str, Any] = {"machine": machine(), "windows": given.windows}
+    with TemporaryDirectory() as folder:
+        for number in range(given.windows):
+            window, _ = simulated_window(_SEED + number, with_steps=True)
+            window.to_directory(Path(folder, f"{number:09d}"))
+        windows = archived([f"file://{folder}"])
+        found["here"] = _swept(HERE, windows)
+        for count in (1, 2):
+            with _cluster(count) as workers:
+                # The first windows of a worker wait for imports and compilation.
+                _swept(workers, windows[: 4 * count * CHUNK])
+                found[f"{count} workers"] = _swept(workers, windows)
+                if count == 1:
+                    found["by URL"] = _seconds(workers, _nothing, [_named(n) for n in range(given.tasks)])
     render(found)
     return 0
 
@@ -81,19 +86,11 @@ def render(found: dict[str, Any]) -> None:
         (name, f"{each * 1e3:.0f}", f"{1 / each:.1f}", f"{here / each:.2f}") for name, each in sweeps.items()
     ]
     print_table(found["machine"], ("sweep", "ms per window", "windows per s", "ratio to one process"), rows)
-    # A worker adds `here` per window, the client and the scheduler take their part for each.
-    rows = [
-        (
-            name,
-            f"{found[name] * 1e3:.2f}",
-            f"{here / found[name]:,.0f}",
-            f"{min(_MANY / here, 1 / found[name]):,.0f}",
-        )
-        for name in ("by URL", "by content")
-    ]
-    most = f"windows/s of {_MANY}"
-    columns = ("workers read", "client and scheduler, ms per window", "busy workers at most", most)
-    print_table("More workers", columns, rows)
+    # A worker adds `here` per window, the client and the scheduler take `serial` for each.
+    serial = found["by URL"]
+    row = (f"{serial * 1e3:.2f}", f"{here / serial:,.0f}", f"{min(_MANY / here, 1 / serial):,.0f}")
+    columns = ("client and scheduler, ms per window", "busy workers at most", f"windows/s of {_MANY}")
+    print_table("More workers", columns, [row])
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def measure(plan: AllReducePlan) -> tuple[Link, list[dict[str, Any]]]:
 
 
 @contextmanager
-def _limited(plan: AllReducePlan) -> Iterator[list[Node]]:
+def _limited(plan: AllReducePlan) -> Iterator[list[TestbedNode]]:
     with network(plan.n_ranks, os.cpu_count() or 1, namespaces=True, shaped=True) as nodes:
         rate = f"{plan.rate:g}mbit"
         for node in nodes:
@@ -130,7 +130,7 @@ def _limited(plan: AllReducePlan) -> Iterator[list[Node]]:
         yield nodes
 
 
-def _serve(plan: AllReducePlan, node: Node, folder: Path) -> None:
+def _serve(plan: AllReducePlan, node: TestbedNode, folder: Path) -> None:
     """One rank: measure the link, then run the plan and write the times."""
     import torch
     import torch.distributed as dist
