@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 import rca
 from rca.cli import app
 from rca.cli import run as run_command_line
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.prose
 
@@ -111,13 +112,11 @@ SHOWN = sorted(
 )
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that reads like the repository's root, and that an example may write into."""
+def enter_checkout(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a folder read like the repository's root, and run in it: an example may write into it."""
     for entry in ROOT.iterdir():
-        (tmp_path / entry.name).symlink_to(entry)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (folder / entry.name).symlink_to(entry)
+    monkeypatch.chdir(folder)
 
 
 def test_there_is_something_to_run() -> None:
@@ -126,9 +125,11 @@ def test_there_is_something_to_run() -> None:
     assert WITH_DOCTESTS
 
 
-@pytest.mark.parametrize("path", WITH_PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
-@pytest.mark.usefixtures("checkout")
-def test_python_blocks_run_one_after_the_other(path: Path) -> None:
+@for_each("path", WITH_PYTHON, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_blocks_run_one_after_the_other(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_checkout(tmp_path, monkeypatch)
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in blocks(path):
         if block.language != "python" or NOT_RUN in block.code.splitlines()[0]:
@@ -142,11 +143,15 @@ def test_python_blocks_run_one_after_the_other(path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    ("place", "command"), COMMANDS, ids=[f"{place} {command}" for place, command in COMMANDS]
-)
-@pytest.mark.usefixtures("checkout")
-def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@for_each(("place", "command"), COMMANDS, ids=[f"{place} {command}" for place, command in COMMANDS])
+def test_commands_run(
+    place: str,
+    command: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    enter_checkout(tmp_path, monkeypatch)
     arguments = shlex.split(command, comments=True)[1:]
     assert not set(arguments) & {"<", ">", "&&", ";"}, f"{place}: use arguments, or mark the line `{NOT_RUN}`"
     assert arguments[:1] not in [[name] for name in ENDLESS], f"{place}: mark `{command}` with `{NOT_RUN}`"
@@ -158,7 +163,7 @@ def test_commands_run(place: str, command: str, capsys: pytest.CaptureFixture[st
     assert "Traceback" not in printed.err
 
 
-@pytest.mark.parametrize("shown", SHOWN)
+@for_each("shown", SHOWN)
 def test_a_shown_command_has_only_options_that_exist(shown: str) -> None:
     command: Any = typer.main.get_command(app)
     words = shlex.split(shown)[1:]
@@ -196,7 +201,7 @@ def test_windows_shown_as_json_can_be_diagnosed(block: Block) -> None:
     assert rca.diagnose(window).job_id == json.loads(block.code)["job"]["job_id"]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_to_pages_and_sections_that_exist(path: Path) -> None:
     prose = FENCE.sub("", path.read_text(encoding="utf-8"))
     broken = []
@@ -217,7 +222,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
+@for_each("path", [*PAGES, *OTHERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_paths_in_prose_exist(path: Path) -> None:
     if path == HISTORY:
         return
@@ -227,7 +232,7 @@ def test_paths_in_prose_exist(path: Path) -> None:
     assert {name for name in named if not any(ROOT.glob(name))} == set()
 
 
-@pytest.mark.parametrize("folder", ["rca", "api", "models", "benchmarks", "tests"])
+@for_each("folder", ["rca", "api", "models", "benchmarks", "tests"])
 def test_pages_that_code_refers_to_exist(folder: str) -> None:
     missing = set()
     for path in (ROOT / folder).rglob("*.py"):
@@ -242,9 +247,7 @@ def test_the_readme_is_short() -> None:
     assert len(text.split()) <= 900
 
 
-@pytest.mark.parametrize(
-    "path", [*PAGES, ROOT / "data" / "README.md"], ids=lambda path: str(path.relative_to(ROOT))
-)
+@for_each("path", [*PAGES, ROOT / "data" / "README.md"], ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_sentence_has_more_than_25_words(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     if not text.startswith(GENERATED):
@@ -257,7 +260,7 @@ def test_the_guides_are_short() -> None:
     assert sum(len(text.split()) for text in texts if not text.startswith(GENERATED)) <= 15_000
 
 
-@pytest.mark.parametrize("path", DECISIONS, ids=lambda path: path.name)
+@for_each("path", DECISIONS, ids=lambda path: path.name)
 def test_a_decision_has_a_status_and_is_short(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert len(text.split()) <= 150
@@ -289,8 +292,8 @@ def sentences(text: str) -> list[str]:
 
 @pytest.mark.system
 @pytest.mark.parametrize("path", WITH_DOCTESTS, ids=lambda path: str(path.relative_to(ROOT)))
-@pytest.mark.usefixtures("checkout")
-def test_docstring_examples_run(path: Path) -> None:
+def test_docstring_examples_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_checkout(tmp_path, monkeypatch)
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     try:
         module = importlib.import_module(name)

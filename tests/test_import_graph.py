@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.for_each import for_each
+
 ROOT = Path(__file__).resolve().parent.parent
 #: Package -> the folder that holds it.
 PACKAGES = {"rca": ROOT, "rca_api": ROOT / "api", "rca_models": ROOT / "models"}
@@ -133,7 +135,7 @@ def written(folder: Path, sources: Mapping[str, str]) -> Graph:
     return import_graph(modules_of({"package": folder}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "source",
     [
         "import package.b",

@@ -10,6 +10,7 @@ import pytest
 
 import rca
 from rca import collect
+from tests.for_each import for_each
 
 #: Measured at 0.9 to 7 s each; `rca diagnose` has 2 s in all.
 HEAVY = (
@@ -43,7 +44,7 @@ def test_nothing_of_ours_is_public_by_accident() -> None:
     assert ours <= set(rca.__all__)
 
 
-@pytest.mark.parametrize("name", rca.__all__)
+@for_each("name", rca.__all__)
 def test_every_promised_name_is_documented(name: str) -> None:
     member = getattr(rca, name)
     assert inspect.getdoc(member), f"rca.{name} has no docstring"

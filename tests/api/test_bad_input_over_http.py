@@ -23,6 +23,7 @@ from rca.window.window import Window
 from rca_api.diagnoses import work
 from rca_api.shell.requests.decoding import Body, Limits, Sent
 from rca_api.shell.requests.problems import CATALOGUE, from_rca_error
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -43,7 +44,7 @@ def problem(answer: Response, status: int, code: str) -> dict[str, object]:
     return body
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@for_each("name", REFUSED)
 def test_a_malformed_window_is_refused_with_its_place(client: TestClient, name: str) -> None:
     case = REFUSED[name]
     body = problem(client.post("/v1/diagnoses", content=case.body, headers=JSON), 422, "invalid-window")

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 import rca
 from rca.window.encodings import arrow
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -27,7 +28,7 @@ def lasting(diagnosis: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in diagnosis.items() if key not in VOLATILE}
 
 
-@pytest.mark.parametrize("path", WINDOWS, ids=lambda path: path.name)
+@for_each("path", WINDOWS, ids=lambda path: path.name)
 def test_real_windows_get_the_answer_the_library_gives(client: TestClient, path: Path) -> None:
     window = rca.read_window(path)
     answer = client.post("/v1/diagnoses", content=window.to_json(), headers=JSON)
@@ -86,7 +87,7 @@ def test_arrow_gets_the_same_answer_as_json(client: TestClient) -> None:
     assert lasting(by_arrow.json()) == lasting(by_json.json())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("encoding", "pack"),
     [
         ("gzip", gzip.compress),
@@ -102,7 +103,7 @@ def test_compressed_bodies_are_unpacked(client: TestClient, encoding: str, pack:
     assert answer.json()["job_id"] == "job-1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("accept", "media_type"),
     [
         (None, "application/json"),

@@ -14,6 +14,7 @@ from rca.causal.graph import PHASES, mechanism_parents
 from rca.causal.responsibility import UNMEASURED, responsibilities
 from rca.errors import BundleError
 from rca.features.resource_evidence import ADDED_RESOURCES, resource_names
+from tests.for_each import for_each
 
 
 def step_of(work):
@@ -124,7 +125,7 @@ def test_mechanisms_survive_their_document_and_refuse_a_foreign_arrow():
         Mechanisms.from_document(document)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("resources", "message"),
     [
         (resource_names()[1:], f"{resource_names()[0]} missing$"),

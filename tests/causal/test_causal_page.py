@@ -15,6 +15,7 @@ from rca.causal.intervals import Margin
 from rca.causal.report import causal_page
 from rca.errors import BundleError
 from rca.features.resource_evidence import resource_names
+from tests.for_each import for_each
 
 ARROW = {
     "source": "nic",
@@ -105,7 +106,7 @@ def test_the_shipped_page_is_what_the_shipped_mechanisms_say() -> None:
     assert causal_page(mechanisms) == (folder / "causal.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "message"),
     [
         ("coefficients", [[0.1]], "coefficients has the shape"),

@@ -9,23 +9,24 @@ import pytest
 from incidents import CHAIN, SHAPES, first, system
 
 import rca
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@for_each("shape", SHAPES)
+@for_each("seed", range(3))
 def test_the_planted_cause_comes_first_without_a_graph(shape, seed):
     edges, columns, cause = SHAPES[shape]
     assert first(*system(edges, columns, cause=cause, seed=seed)) == cause
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@for_each("shape", SHAPES)
+@for_each("seed", range(3))
 def test_the_planted_cause_comes_first_with_a_graph(shape, seed):
     edges, columns, cause = SHAPES[shape]
     assert first(*system(edges, columns, cause=cause, seed=seed), networkx.DiGraph(edges)) == cause
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("shape", SHAPES)
 def test_one_anomalous_row_is_enough_given_the_graph(shape):
     edges, columns, cause = SHAPES[shape]
     normal, anomalous = system(edges, columns, cause=cause, size=15.0)

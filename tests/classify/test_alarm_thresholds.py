@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from rca.classify.decision_table import LARGE_LOSS
 from rca.classify.preconditions import alarm_thresholds
 from rca.diagnosis.bundle import baseline
 from rca.features import WINDOW_FEATURES, extract
+from tests.for_each import for_each
 
 THREE = {"fault": 0.94, "fault_costly": 0.86, "fault_unseen": 0.97}
 
@@ -23,7 +23,7 @@ def window(**known: float) -> np.ndarray:
     return held
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lateness", "share", "wanted"),
     [
         (LARGE_LOSS, 1.0, 0.86),

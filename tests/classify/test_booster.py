@@ -10,6 +10,7 @@ import pytest
 
 from rca.classify.booster import Booster
 from rca.errors import BundleError
+from tests.for_each import for_each
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -42,7 +43,7 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("rows", QUESTIONS.values(), ids=QUESTIONS)
+@for_each("rows", QUESTIONS.values(), ids=QUESTIONS)
 def test_raw_scores_equal_lightgbms(pair, rows) -> None:
     reference, ours = pair
     expected = np.asarray(reference.predict(rows, raw_score=True)).reshape(len(rows), -1)

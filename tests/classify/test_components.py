@@ -21,6 +21,7 @@ from rca.classify.components import (
 )
 from rca.lab.training.corpus import RANKS_KEPT
 from rca.window.job import Job, Parallelism, Topology
+from tests.for_each import for_each
 
 
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
@@ -124,7 +125,7 @@ def test_no_other_components_are_likelier_together(
     assert sum(_gain(component.ranks, odds) for component in found) == pytest.approx(best)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("faulty", "expected"),
     [
         ({5}, [("rank", (5,))]),

@@ -13,6 +13,7 @@ from rca.classify.components import Component, ComponentCause
 from rca.features.resource_evidence import resource_names
 from rca.features.slow_segment import Segment
 from rca.window.job import Job, RankPlace
+from tests.for_each import for_each
 
 LATE = 0
 
@@ -86,7 +87,7 @@ def test_a_faulty_port_of_another_node_is_a_second_fault(given: dict[str, float]
     assert (port.ranks if port else None) == ((2, 3) if found else None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rank", "cause", "found"),
     [
         (LATE, "cpu_contention", True),
@@ -101,8 +102,8 @@ def test_a_faulty_port_is_no_second_fault_next_to_a_link_fault(rank: int, cause:
     assert (link_evidence.faulty_port_of_other_node([suspect], with_faulty_port()) is not None) is found
 
 
-@pytest.mark.parametrize("cause", ["memory_pressure", "cpu_contention", "unknown"])
-@pytest.mark.parametrize(("slow_from", "found"), [(5, False), (9, False), (11, True), (20, True)])
+@for_each("cause", ["memory_pressure", "cpu_contention", "unknown"])
+@for_each(("slow_from", "found"), [(5, False), (9, False), (11, True), (20, True)])
 def test_a_cause_that_lengthens_transfers_explains_them(cause: str, slow_from: int, found: bool) -> None:
     suspect = ComponentCause(Component("rank", (LATE,), 0.99), cause)
     beside = with_faulty_port(slow_from=slow_from)

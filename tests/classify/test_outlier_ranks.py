@@ -9,6 +9,7 @@ import rca
 from rca.classify.suspects import job_is_suspect, outlier_ranks_of
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
+from tests.for_each import for_each
 
 LATE = {5: 0.05}
 
@@ -26,7 +27,7 @@ def test_a_certain_rank_without_whom_all_were_quicker_stands_out(late) -> None:
     assert np.flatnonzero(outlier_ranks_of(probability(r5=0.97), late)).tolist() == [5]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "suspected",
     [{}, {"r5": 0.8}, {"r5": 0.97, "r2": 0.3}, {"r2": 0.97}, {f"r{rank}": 0.97 for rank in range(5)}],
     ids=["nobody", "not certain", "another suspect", "nothing gained", "most"],

@@ -14,6 +14,7 @@ from rca.classify.suspects import Suspicion
 from rca.diagnosis.bundle import baseline
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.resource_evidence import resource_names
+from tests.for_each import for_each
 
 NODE, STAGE = Component("node", (4, 5, 6, 7), 0.8), Component("stage", (4, 5, 6, 7), 0.8)
 #: A head that takes every fault for one of some ranks.
@@ -33,7 +34,7 @@ def features(*own_time_excess: float, noise: float = 0.01) -> Any:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("excess", "late"),
     [
         ((0.01, 0.34, 0.08, 0.01), [5]),

@@ -13,6 +13,7 @@ import rca
 from rca.classify.operator_inputs import checked_priors, ratios, read_priors, reweighted
 from rca.errors import InvalidInput, SourceError
 from rca.window.causes import SLOW_CAUSES
+from tests.for_each import for_each
 
 frequencies = st.dictionaries(st.sampled_from(SLOW_CAUSES), st.floats(1e-3, 1e3), min_size=1)
 beliefs = st.fixed_dictionaries({name: st.floats(1e-6, 1) for name in SLOW_CAUSES})
@@ -47,7 +48,7 @@ def test_what_was_never_seen_is_rare_and_not_impossible() -> None:
     assert priors["gpu_throttling"] == priors["cpu_contention"] > 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("priors", "said"),
     [
         ({}, "no cause"),

@@ -13,6 +13,7 @@ from rca.classify.counterfactual import cost, is_residual_suspect
 from rca.features import FeatureSet
 from rca.features.slow_segment import Segment
 from rca.window.job import Job, Parallelism, RankPlace
+from tests.for_each import for_each
 
 PLACES = tuple(RankPlace(rank=rank, node=f"n{rank // 4}") for rank in range(16))
 SIZES = Parallelism(data=4, pipeline=2, tensor=2)
@@ -51,7 +52,7 @@ def left_over(
     return is_residual_suspect(each, belief, first or [HOT], job, job)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "each",
     [
         suspected("cpu_contention", 12),
@@ -68,7 +69,7 @@ def test_another_fault_is_told(each: ComponentCause) -> None:
     assert left_over(each)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "each",
     [
         suspected("cpu_contention", 5),
@@ -132,7 +133,7 @@ def test_it_has_to_cost_something_where_it_is_priced() -> None:
     assert not is_residual_suspect(suspected("cpu_contention", 12), 1.0, [HOT], elsewhere, COSTLY)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("component", "job", "seconds"),
     [
         (Component("rank", (12,), 1.0), counterfactual(ranks=0.02), 0.02),

@@ -13,6 +13,7 @@ from rca.classify.shared_parts import carrying, crowded_switch, through_switches
 from rca.features.port_evidence import PortEvidence
 from rca.features.resource_evidence import RESOURCES, ResourceEvidence, resource_names
 from rca.window.job import Job, RankPlace, Topology
+from tests.for_each import for_each
 
 NODES, PER_NODE, PER_LEAF = 6, 4, 2
 N_RANKS = NODES * PER_NODE
@@ -86,8 +87,8 @@ def test_a_part_that_all_ranks_share_says_nothing() -> None:
     assert Job(job_id="j", world_size=4, ranks=places, start=0.0, end=1.0).topology.parts == ()
 
 
-@pytest.mark.parametrize("past", [True, False], ids=["since", "from the first step on"])
-@pytest.mark.parametrize(
+@for_each("past", [True, False], ids=["since", "from the first step on"])
+@for_each(
     ("crowded", "level", "name"),
     [
         (node(2, 3), "leaf_switch", "leaf1"),
@@ -173,7 +174,7 @@ def test_without_signals_of_ports_all_nodes_of_the_leaf_have_to_be_suspects(
     assert len(found) == (1 if joined else 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ranks", "cause", "level"),
     [
         ((10, 11), PCIE, "pcie_switch"),

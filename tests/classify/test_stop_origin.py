@@ -10,6 +10,7 @@ import pytest
 
 from rca.classify.components import Component
 from rca.classify.stop_origin import refine_stop_cause, stop_origin
+from tests.for_each import for_each
 
 CAUSES = {"process_crash": 0.8, "hang": 0.2}
 
@@ -53,7 +54,7 @@ def test_who_works_while_all_others_wait_is_waited_for() -> None:
     assert kept([], answer) == [(3,)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         features(cpu_ratio={3: 0.45}),
@@ -96,7 +97,7 @@ def test_whose_process_works_did_not_die() -> None:
     assert sum(answer.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         features(),

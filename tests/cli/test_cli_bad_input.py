@@ -14,12 +14,13 @@ import pytest
 from bad_windows import REFUSED, WHOLE, window_document
 
 import rca
+from tests.for_each import for_each
 
 Run = Callable[..., Any]
 
 
-@pytest.mark.parametrize("command", ["diagnose", "validate"])
-@pytest.mark.parametrize("name", REFUSED)
+@for_each("command", ["diagnose", "validate"])
+@for_each("name", REFUSED)
 def test_a_malformed_window_is_refused_with_its_place(rca_command: Run, command: str, name: str) -> None:
     case = REFUSED[name]
     ran = rca_command(command, "-", stdin=case.body)

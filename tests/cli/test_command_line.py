@@ -22,6 +22,7 @@ from rca.commands import COMMANDS
 from rca.window.catalogue import KNOWN
 from rca_api.shell.settings import environment
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 Run = Callable[..., Any]
 
@@ -34,7 +35,7 @@ def test_help_lists_every_command_and_examples(rca_command: Run) -> None:
     assert "rca diagnose window.json --format json | jq .causes" in ran.out
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@for_each("name", COMMANDS)
 def test_every_command_explains_itself_with_examples(rca_command: Run, name: str) -> None:
     ran = rca_command(name, "--help")
     assert ran.code == 0
@@ -214,10 +215,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
-    "command", [("serve", "--port", "0"), ("serve", "--print-config"), ("worker", "--once")]
-)
-@pytest.mark.parametrize("variable", BAD)
+@for_each("command", [("serve", "--port", "0"), ("serve", "--print-config"), ("worker", "--once")])
+@for_each("variable", BAD)
 def test_a_bad_variable_is_named_in_one_line_without_its_value(
     rca_command: Run,
     served: dict[str, Any],

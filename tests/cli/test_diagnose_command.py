@@ -15,6 +15,7 @@ import pytest
 from bad_windows import WHOLE
 
 import rca
+from tests.for_each import for_each
 from tests.shifted_windows import shifted
 
 WINDOWS = Path("data/windows")
@@ -22,7 +23,7 @@ SLOW = WINDOWS / "cpu-contention-node"
 Run = Callable[..., Any]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "abstained", "code"),
     [
         ("healthy", False, 0),
@@ -42,9 +43,7 @@ def test_the_exit_code_is_the_verdict(
     assert rca_command("diagnose", SLOW).code == code
 
 
-@pytest.mark.parametrize(
-    "path", sorted(path.parent for path in WINDOWS.glob("*/window.json")), ids=lambda p: p.name
-)
+@for_each("path", sorted(path.parent for path in WINDOWS.glob("*/window.json")), ids=lambda p: p.name)
 def test_real_windows_get_the_answer_the_library_gives(rca_command: Run, path: Path) -> None:
     ran = rca_command("diagnose", path, "--format", "json")
     here = rca.diagnose(rca.read_window(path))
@@ -54,7 +53,7 @@ def test_real_windows_get_the_answer_the_library_gives(rca_command: Run, path: P
     assert ran.err == ""
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("chosen", "start"),
     [("json", "{"), ("markdown", "# "), ("html", "<!doctype html>"), ("table", "FAIL-SLOW"), ("slack", "{")],
 )
@@ -94,7 +93,7 @@ def test_an_earlier_window_is_compared_with(rca_command: Run, tmp_path: Path) ->
     assert "standard input is one window" in twice.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "start"),
     [("a.json", "{"), ("a.html", "<!doctype"), ("a.md", "# "), ("a", "# "), ("a.txt", "FAIL-SLOW")],
 )

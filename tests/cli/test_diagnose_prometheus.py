@@ -13,6 +13,7 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.sources.instants import moment_of, seconds_of
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import (
     END,
     INTERVAL,
@@ -87,7 +88,7 @@ def test_a_refused_token_is_bad_input_and_not_shown(rca_command: Run, tmp_path: 
     assert "s3cret" not in ran.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         ((), "nothing to diagnose"),

@@ -17,6 +17,7 @@ import rca
 from rca.commands.mcp_tools import INSTRUCTIONS, Tools, server
 from rca.errors import InvalidInput, RcaError
 from rca.runbook.procedures import Library
+from tests.for_each import for_each
 
 Run = Callable[..., Any]
 ID = "0123456789abcdef" * 2
@@ -84,7 +85,7 @@ def test_names_that_are_no_paths_are_refused(tools: Tools, path: str) -> None:
         tools.diagnose_window(path)
 
 
-@pytest.mark.parametrize("path", ["../secret.json", "/etc/passwd", "link.json", "none.json", "-"])
+@for_each("path", ["../secret.json", "/etc/passwd", "link.json", "none.json", "-"])
 def test_files_outside_the_folder_are_refused(tools: Tools, path: str) -> None:
     with pytest.raises(RcaError, match=r"is outside the folder|no such file"):
         tools.diagnose_window(path)
@@ -117,7 +118,7 @@ def linked(tools: Tools, tmp_path: Path, make_window: Any) -> Tools:
     return Tools(root, tools.library, tools.service)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "window link",

@@ -14,6 +14,7 @@ import pytest
 
 from rca_api.shell.settings import environment, start_checks
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 pytestmark = [
     pytest.mark.system,
@@ -137,7 +138,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def refused(rca_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def refused(rca_command: Run, tmp_path: Path) -> Run:
     """Run a command with one wrong variable, and check how it ends; gives its error."""
     (tmp_path / SECRET).write_text("not a database, not a bundle and not JSON " * 100)
     (tmp_path / "list.json").write_text("[1]")
@@ -150,8 +151,9 @@ def refused(rca_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
     def run(command: tuple[str, ...], name: str, value: str) -> str:
         variable = environment.variable_of(name)
-        monkeypatch.setenv(variable, value.replace("{tmp}", str(tmp_path)))
-        ran = rca_command(*command)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(variable, value.replace("{tmp}", str(tmp_path)))
+            ran = rca_command(*command)
         assert (ran.code, ran.out) == (2, ""), ran.err
         assert ran.err.count("\n") == 1
         assert ran.err.startswith("error (invalid-input): ")
@@ -171,14 +173,14 @@ def test_every_setting_has_wrong_values_here() -> None:
         assert issubclass(kind, int | float), f"{name} is not a number: give wrong values of it in WRONG"
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
+@for_each(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
 def test_a_wrong_value_is_refused(refused: Run, name: str, value: str) -> None:
     commands = [each for each, checked in COMMANDS.items() if name not in CHECKED or name in checked]
     # One that checks the setting; the others read it in the same way.
     refused(commands[0], name, value)
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@for_each("name", NUMBERS)
 def test_a_wrong_number_is_refused(refused: Run, name: str) -> None:
     is_size = "bytes" in name
     wrong = (SECRET, "-1", "5s3cretpw", "2000EiB") if is_size else WRONG_NUMBERS
@@ -186,8 +188,8 @@ def test_a_wrong_number_is_refused(refused: Run, name: str) -> None:
         refused(("worker", "--once"), name, value)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
+@for_each("command", COMMANDS)
+@for_each(
     ("name", "value"),
     [
         ("queue_limit", SECRET),
@@ -201,7 +203,7 @@ def test_every_command_refuses_a_wrong_value(
     refused(command, name, value)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@for_each("command", COMMANDS)
 def test_a_data_folder_that_cannot_be_made_is_named_once(refused: Run, command: tuple[str, ...]) -> None:
     assert refused(command, "data_dir", "/proc/nope").count("RCA_") == 1
 
@@ -233,7 +235,7 @@ def test_a_missing_driver_is_named_with_its_extra(
     assert f"pip install 'straggler-rca[{extra}]'" in refused(("serve", "--port", "0"), name, value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command", [("db", "status"), ("db", "upgrade"), ("keys", "list"), ("worker", "--once"), ("db", "prune")]
 )
 def test_a_database_that_is_away_is_an_error_of_one_line(
@@ -258,7 +260,7 @@ def test_the_service_starts_without_its_servers(monkeypatch: pytest.MonkeyPatch,
     assert rca_command("serve", "--port", "0").code == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "bundle",
@@ -309,7 +311,7 @@ def test_a_port_that_needs_more_rights_is_refused(rca_command: Run, monkeypatch:
     assert "Permission denied" in ran.err
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri",
     [
         SECRET,
@@ -323,7 +325,7 @@ def test_a_port_that_needs_more_rights_is_refused(rca_command: Run, monkeypatch:
         "mssql+s3cretpw://db/mlflow",
     ],
 )
-@pytest.mark.parametrize("command", [("list",), ("show",), ("rollback",), ("retry",)])
+@for_each("command", [("list",), ("show",), ("rollback",), ("retry",)])
 def test_a_store_of_models_that_cannot_be_used_is_an_error_of_one_line(
     rca_command: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uri: str, command: tuple[str, ...]
 ) -> None:

@@ -19,6 +19,7 @@ from rca import collect
 from rca.collect import collection, counters, identity, recorder
 from rca.collect.segments import TimedSegment, read_segment
 from rca.collect.timers import COLUMNS, StepTimer
+from tests.for_each import for_each
 
 
 @pytest.fixture(autouse=True)
@@ -130,9 +131,7 @@ def test_stopping_while_an_error_passes_is_no_normal_exit(
     assert found.open_step[0] == 7
 
 
-@pytest.mark.parametrize(
-    "end", [StopIteration(), StopAsyncIteration(), GeneratorExit(), SystemExit(), SystemExit(0)]
-)
+@for_each("end", [StopIteration(), StopAsyncIteration(), GeneratorExit(), SystemExit(), SystemExit(0)])
 def test_exceptions_that_are_no_errors_end_normally(tmp_path: Path, end: BaseException) -> None:
     found = stopped_by(end, tmp_path)
     assert [each["code"] for each in found.events[:-1]] == ["0"]
@@ -325,7 +324,7 @@ def test_importing_the_collector_imports_numpy_and_nothing_heavier() -> None:
     assert all(name.startswith("rca.collect") for name in ours)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("environment", "rank", "world_size", "gpu", "run"),
     [
         ({}, 0, 1, None, None),

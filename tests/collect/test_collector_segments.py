@@ -16,6 +16,7 @@ from rca.collect.segments import (
     read_segment,
     table_block,
 )
+from tests.for_each import for_each
 
 HEADER = {"rank": 0, "steps": ["step", "start_time"], "series": [["a", None]]}
 
@@ -55,7 +56,7 @@ def test_no_rows_are_no_block() -> None:
     assert table_block(STEPS, np.empty((0, 2))) == b""
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
+@for_each("cut", range(1, 40))
 def test_a_cut_block_is_skipped(tmp_path: Path, cut: int) -> None:
     (path,) = written(tmp_path, steps(1), steps(2))
     body = path.read_bytes()[:-cut] if cut < len(steps(2)) else path.read_bytes()[: -len(steps(2))]

@@ -12,6 +12,7 @@ import pytest
 from collected_files import Event, write_rank
 
 import rca
+from tests.for_each import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLED = 1
@@ -44,7 +45,7 @@ def blamed(folder: Path) -> tuple[str, list[list[int]]]:
     return diagnosis.failure_mode, [list(each.ranks) for each in diagnosis.stragglers]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("events", "options"),
     [
         ([LOST, FAILED], {}),
@@ -125,9 +126,9 @@ HEALTHY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("last", HEALTHY)
-@pytest.mark.parametrize("until", [30.5, 60.0], ids=["at once", "after a checkpoint"])
-@pytest.mark.parametrize("events", [[NORMAL], []], ids=["stop", "no stop"])
+@for_each("last", HEALTHY)
+@for_each("until", [30.5, 60.0], ids=["at once", "after a checkpoint"])
+@for_each("events", [[NORMAL], []], ids=["stop", "no stop"])
 def test_a_missing_record_is_no_alarm_if_the_others_end_normally(
     tmp_path: Path, last: str, until: float, events: list[Event]
 ) -> None:

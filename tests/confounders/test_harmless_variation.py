@@ -15,6 +15,7 @@ from rca.features import extract
 from rca.lab.simulation import Benign, HarmlessSignal, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 ODDITIES = {
     "a hot GPU at full clock": Exported("DCGM_FI_DEV_GPU_TEMP", [[60.0]] * 3 + [[89.0]] + [[61.0]] * 4),
@@ -31,7 +32,7 @@ ODDITIES = {
 }
 
 
-@pytest.mark.parametrize("oddity", ODDITIES.values(), ids=ODDITIES)
+@for_each("oddity", ODDITIES.values(), ids=ODDITIES)
 def test_a_signal_without_a_cost_is_no_fault_but_a_late_rank_is(make_window, oddity: Exported) -> None:
     diagnosis = rca.diagnose(exported(make_window(), oddity))
     assert (diagnosis.failure_mode, diagnosis.stragglers) == ("healthy", [])
@@ -40,7 +41,7 @@ def test_a_signal_without_a_cost_is_no_fault_but_a_late_rank_is(make_window, odd
     assert [each.ranks for each in late.stragglers] == [[3]]
 
 
-@pytest.mark.parametrize("kind", get_args(HarmlessSignal.model_fields["kind"].annotation))
+@for_each("kind", get_args(HarmlessSignal.model_fields["kind"].annotation))
 def test_simulated_harmless_signals_blame_nobody(kind: str) -> None:
     scenario = SimulationScenario(
         seed=1,
@@ -52,9 +53,9 @@ def test_simulated_harmless_signals_blame_nobody(kind: str) -> None:
     assert rca.diagnose(simulate(scenario).window).failure_mode == "healthy"
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
-@pytest.mark.parametrize("noise", [0.0005, 0.002])
+@for_each("seed", range(4))
+@for_each("n_ranks", [2, 8, 64])
+@for_each("noise", [0.0005, 0.002])
 def test_honest_noise_blames_nobody(make_window, n_ranks: int, noise: float, seed: int) -> None:
     window = make_window(n_ranks, noise=noise, seed=seed, ranks_per_node=max(1, min(8, n_ranks // 4)))
     diagnosis = rca.diagnose(window)
@@ -70,8 +71,8 @@ def test_a_late_rank_is_found_in_the_same_noise(make_window, n_ranks: int, noise
     assert [each.ranks for each in diagnosis.stragglers] == [[1]]
 
 
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
-@pytest.mark.parametrize("seed", range(6))
+@for_each("n_ranks", [2, 8, 64])
+@for_each("seed", range(6))
 def test_very_noisy_ranks_blame_nobody_in_particular(make_window, n_ranks: int, seed: int) -> None:
     """Each rank's phases jump by 4 ms at random: the last rank changes from step to step."""
     diagnosis = rca.diagnose(make_window(n_ranks, noise=0.004, seed=seed))
@@ -83,8 +84,8 @@ def test_a_single_hiccup_is_not_a_straggler(make_window, steps: slice) -> None:
     assert rca.diagnose(make_window(n_steps=60, late={4: 0.05}, steps=steps)).failure_mode == "healthy"
 
 
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
-@pytest.mark.parametrize("seconds", [0.01, 0.03, 0.1])
+@for_each("n_ranks", [2, 8, 64])
+@for_each("seconds", [0.01, 0.03, 0.1])
 def test_a_job_slow_on_all_ranks_alike_stays_healthy(make_window, n_ranks: int, seconds: float) -> None:
     """Nobody straggles; that the job became slower shows in `versus_own_past`."""
     window = make_window(
@@ -104,8 +105,8 @@ def test_a_warm_up_is_not_a_fault(make_window) -> None:
     assert rca.diagnose(make_window(late=late, steps=slice(0, 2))).failure_mode == "healthy"
 
 
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
-@pytest.mark.parametrize("silence", [0.0, 0.05, 0.11], ids=["at once", "half a step", "a step"])
+@for_each("n_ranks", [2, 8, 64])
+@for_each("silence", [0.0, 0.05, 0.11], ids=["at once", "half a step", "a step"])
 def test_a_job_that_is_cut_by_the_window_is_not_stopped(make_window, n_ranks: int, silence: float) -> None:
     window = make_window(n_ranks)
     job = window.job.model_copy(update={"end": window.job.end - 0.1 + silence + 1e-3})

@@ -10,15 +10,16 @@ from rca.classify.classifier import Classifier
 from rca.classify.preconditions import single_events
 from rca.diagnosis.bundle import baseline
 from rca.features import FeatureSet, extract
+from tests.for_each import for_each
 
 #: A usual step of `make_window`, seconds.
 STEP = 0.113
 PHASES = ("data_loading_seconds", "host_to_device_seconds", "forward_seconds", "backward_seconds")
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("length", [2, 5, 20, 50])
-@pytest.mark.parametrize(("n_steps", "at"), [(60, 30), (60, 59), (200, 77)])
+@for_each("phase", PHASES)
+@for_each("length", [2, 5, 20, 50])
+@for_each(("n_steps", "at"), [(60, 30), (60, 59), (200, 77)])
 def test_one_long_step_of_one_rank_is_healthy(make_window, phase, length, n_steps, at) -> None:
     window = make_window(n_steps=n_steps, late={5: length * STEP}, steps=slice(at, at + 1), phase=phase)
     diagnosis = rca.diagnose(window)

@@ -7,10 +7,11 @@ import pytest
 from hand_made import KERNELS, Exported, believed, blamed, components, exported, names_of
 
 import rca
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(("n_ranks", "per_node", "node"), [(8, 2, 1), (16, 8, 1), (64, 8, 5)])
-@pytest.mark.parametrize("seconds", [0.012, 0.04])
+@for_each(("n_ranks", "per_node", "node"), [(8, 2, 1), (16, 8, 1), (64, 8, 5)])
+@for_each("seconds", [0.012, 0.04])
 def test_a_nodes_fault_names_the_node_not_its_ranks(
     make_window, n_ranks: int, per_node: int, node: int, seconds: float
 ) -> None:

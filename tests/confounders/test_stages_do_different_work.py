@@ -8,6 +8,7 @@ from hand_made import KERNELS, believed, blamed, names_of
 import rca
 from rca.lab.simulation import SimulationScenario, Telemetry, Workload, simulate
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 SHAPES = pytest.mark.parametrize(
     ("pipeline", "data"), [(2, 4), (4, 2), (4, 16)], ids=["2 stages of 4", "4 stages of 2", "4 stages of 16"]
@@ -15,7 +16,7 @@ SHAPES = pytest.mark.parametrize(
 
 
 @SHAPES
-@pytest.mark.parametrize("extra", [0.0, 0.06, 0.1])
+@for_each("extra", [0.0, 0.06, 0.1])
 def test_stages_with_different_work_are_not_stragglers(pipeline: int, data: int, extra: float) -> None:
     """The last stage computes the logits as well: a tenth more is what a well-balanced job looks like."""
     job = SimulationScenario(

@@ -11,6 +11,7 @@ import rca
 from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.window.job import Parallelism
 from rca.window.times.phases import PhaseArrays
+from tests.for_each import for_each
 
 
 def uneven_sequences(make_window, n_ranks: int, *, spread: float, seed: int = 0) -> rca.Window:
@@ -37,8 +38,8 @@ def uneven_sequences(make_window, n_ranks: int, *, spread: float, seed: int = 0)
     return rca.Window.from_tables(job, pa.table(columns))
 
 
-@pytest.mark.parametrize("logged", [True, False], ids=["lengths logged", "lengths unknown"])
-@pytest.mark.parametrize(("n_ranks", "spread"), [(8, 0.2), (8, 0.5), (64, 0.2), (64, 0.5)])
+@for_each("logged", [True, False], ids=["lengths logged", "lengths unknown"])
+@for_each(("n_ranks", "spread"), [(8, 0.2), (8, 0.5), (64, 0.2), (64, 0.5)])
 def test_workload_causes_do_not_blame_machines(
     make_window, n_ranks: int, spread: float, logged: bool
 ) -> None:
@@ -65,7 +66,7 @@ def test_two_ranks_with_uneven_sequences_are_not_two_sick_machines(make_window) 
     assert all(cause.owner == "workload" for cause in diagnosis.causes if cause.probability >= 0.4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pipeline", "data", "seconds"),
     [
         (2, 4, 0.02),
@@ -156,8 +157,8 @@ def growing(seed: int, factor: float, counted: str, ramp: int = 0, **given: obje
     )
 
 
-@pytest.mark.parametrize(("factor", "ramp"), [(1.3, 0), (2.0, 0), (2.0, 30), (0.5, 0)])
-@pytest.mark.parametrize("counted", ["samples", "lengths"])
+@for_each(("factor", "ramp"), [(1.3, 0), (2.0, 0), (2.0, 30), (0.5, 0)])
+@for_each("counted", ["samples", "lengths"])
 def test_larger_batches_and_longer_sequences_are_a_healthy_job(
     factor: float, ramp: int, counted: str
 ) -> None:

@@ -11,6 +11,7 @@ import rca
 from rca.lab.simulation import Fault, SimulationScenario, Telemetry, Workload, simulate
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 FAULTS = {
     "gpu_throttling": Fault(cause="gpu_throttling", ranks=(6,), nodes=(3,)),
@@ -40,7 +41,7 @@ def job(*faults: Fault, seed: int = 12) -> SimulationScenario:
     )
 
 
-@pytest.mark.parametrize("pair", list(combinations(FAULTS, 2)), ids=" and ".join)
+@for_each("pair", list(combinations(FAULTS, 2)), ids=" and ".join)
 def test_two_faults_at_once_are_both_named(pair: tuple[str, str]) -> None:
     diagnosis = rca.diagnose(simulate(job(*(FAULTS[name] for name in pair))).window)
     assert believed(diagnosis) == {(name, FAULTS[name].ranks) for name in pair}

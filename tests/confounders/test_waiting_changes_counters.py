@@ -20,13 +20,14 @@ from hand_made import (
 )
 
 import rca
+from tests.for_each import for_each
 
 HARDWARE = {"gpu_throttling", "gpu_contention", "gpu_memory_errors", "pcie_degradation"}
 STRETCHES = pytest.mark.parametrize("steps", [slice(None), slice(15, 32)], ids=["always", "for a while"])
 
 
 @STRETCHES
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
+@for_each("n_ranks", [2, 8, 64])
 def test_idle_clocks_of_waiting_gpus_are_not_throttling(make_window, n_ranks: int, steps: slice) -> None:
     """Rank 1's loader stalls; the others wait for it at 600 MHz, 95 W and PCIe generation 1."""
     window = make_window(

@@ -8,13 +8,14 @@ from hand_made import blamed
 
 import rca
 from rca.window.times.phases import PhaseArrays
+from tests.for_each import for_each
 
 WHOLE, MIDDLE, END = slice(None), slice(15, 30), slice(20, None)
 
 
-@pytest.mark.parametrize("steps", [WHOLE, MIDDLE, END], ids=["always", "for a while", "from then on"])
-@pytest.mark.parametrize("seconds", [0.012, 0.03, 0.2], ids=["a tenth", "a quarter", "twice the step"])
-@pytest.mark.parametrize("n_ranks", [2, 8, 64])
+@for_each("steps", [WHOLE, MIDDLE, END], ids=["always", "for a while", "from then on"])
+@for_each("seconds", [0.012, 0.03, 0.2], ids=["a tenth", "a quarter", "twice the step"])
+@for_each("n_ranks", [2, 8, 64])
 def test_waiting_ranks_are_not_blamed(make_window, n_ranks: int, seconds: float, steps: slice) -> None:
     slow = n_ranks - 1
     window = make_window(
@@ -66,8 +67,8 @@ def test_with_step_times_alone_nobody_is_blamed(make_window) -> None:
     assert not [each for each in rca.diagnose(window).stragglers if each.scope != "job"]
 
 
-@pytest.mark.parametrize("n_ranks", [2, 4, 8, 64])
-@pytest.mark.parametrize("steps", [WHOLE, END], ids=["always", "from then on"])
+@for_each("n_ranks", [2, 4, 8, 64])
+@for_each("steps", [WHOLE, END], ids=["always", "from then on"])
 def test_what_the_slow_rank_costs_is_what_it_is_late(make_window, n_ranks: int, steps: slice) -> None:
     window = make_window(n_ranks, late={1: 0.03}, steps=steps)
     share = 1.0 if steps == WHOLE else 0.5

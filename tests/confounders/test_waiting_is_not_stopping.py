@@ -10,6 +10,7 @@ from hand_made import blamed
 
 import rca
 from rca.features import extract
+from tests.for_each import for_each
 
 COLLECTIVE = (
     "communication_wait_seconds",
@@ -38,8 +39,8 @@ def stopped(
     return rca.Window.from_tables(job, steps, None, events)
 
 
-@pytest.mark.parametrize("row_lost", [False, True], ids=["row begun", "row never written"])
-@pytest.mark.parametrize(("n_ranks", "faulty"), [(2, 1), (8, 0), (8, 5), (64, 40)])
+@for_each("row_lost", [False, True], ids=["row begun", "row never written"])
+@for_each(("n_ranks", "faulty"), [(2, 1), (8, 0), (8, 5), (64, 40)])
 def test_the_rank_that_did_not_arrive_is_named_not_those_that_wait(
     make_window, n_ranks: int, faulty: int, row_lost: bool
 ) -> None:

@@ -19,6 +19,7 @@ from rca.diagnosis.answer_limits import MAX_TEXT_LENGTH, MIN_PLACES, within_limi
 from rca.window import Window
 from rca.window.catalogue import KNOWN
 from tests.conftest import START, MakeWindow
+from tests.for_each import for_each
 
 MEGABYTE = 1_000_000
 MANY = 30_000
@@ -70,7 +71,7 @@ WINDOWS: dict[str, Callable[[MakeWindow], Window]] = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+@for_each("name", WINDOWS)
 def test_no_megabyte_of_names_comes_back(name: str, make_window: MakeWindow) -> None:
     window = WINDOWS[name](make_window)
     diagnosis = rca.diagnose(window)

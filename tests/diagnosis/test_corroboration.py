@@ -14,6 +14,7 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.machine_evidence import CORROBORATED, causes_of_loudest_resource, corroborated
 from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, resource_names
+from tests.for_each import for_each
 
 BELIEFS = {"unknown": 0.5, "gpu_contention": 0.3, "cpu_contention": 0.15, "memory_pressure": 0.05}
 
@@ -94,7 +95,7 @@ def test_that_nothing_explains_it_is_never_sure(slow, first: str, hears: bool) -
     assert (next(iter(found.causes)) == "cpu_contention") is hears
 
 
-@pytest.mark.parametrize(
+@for_each(
     "quiet",
     [
         {"cpu_load": 1.9},
@@ -146,7 +147,7 @@ def test_nearly_all_lateness_in_one_phase_speaks_for_who_lengthens_it_alone(slow
     assert next(iter(booked(slow, INPUT, checkpoint=0.18))) == "checkpoint_stall"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "other",
     [
         {"data_loading": 0.12},

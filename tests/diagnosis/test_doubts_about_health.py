@@ -11,6 +11,7 @@ import pytest
 import rca
 from rca.features import extract
 from rca.features.end_events import Event, ranks_that_failed
+from tests.for_each import for_each
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def test_without_events_and_pauses_the_window_is_healthy_with_certainty(healthy)
     assert not any("between the steps" in note for note in diagnosis.quality.notes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "code"),
     [
         ("xid", "79"),
@@ -56,7 +57,7 @@ def test_without_events_and_pauses_the_window_is_healthy_with_certainty(healthy)
         ("nccl_timeout", None),
     ],
 )
-@pytest.mark.parametrize("ranks", [range(8), range(3, 4)], ids=["all", "one"])
+@for_each("ranks", [range(8), range(3, 4)], ids=["all", "one"])
 def test_a_reported_failure_while_rows_go_on_is_not_certainly_healthy(healthy, ranks, kind, code) -> None:
     diagnosis = rca.diagnose(with_events(healthy, ranks, kind, code))
     assert diagnosis.failure_mode == "healthy"
@@ -70,7 +71,7 @@ def test_a_reported_failure_while_rows_go_on_is_not_certainly_healthy(healthy, r
     assert "launcher's log" in diagnosis.next_check
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "code"),
     [("xid", "43"), ("xid", "63"), ("ecc", "sbe"), ("process_exit", "0"), ("log", None)],
     ids=["another program", "remapped row", "corrected", "exit 0", "log line"],

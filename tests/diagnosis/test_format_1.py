@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 import rca
 from rca.diagnosis.result import Diagnosis
+from tests.for_each import for_each
 
 #: An answer as version 1 of the format wrote it; only what differs by window is in `changed`.
 STORED: dict[str, Any] = {
@@ -146,7 +147,7 @@ def test_a_newer_format_is_refused() -> None:
         read(format=3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changed",
     [
         {"causes": None},

@@ -22,6 +22,7 @@ from rca.lab.simulation import Fault, SimulationScenario, simulate
 from rca.window import Window
 from rca.window.job import Parallelism
 from tests.diagnosis.simulated_jobs import WORKLOAD, job
+from tests.for_each import for_each
 
 ALL = tuple(range(16))
 HOT = Fault(cause="gpu_throttling", ranks=(3,), severity=0.7)
@@ -104,8 +105,8 @@ def test_of_many_ranks_the_first_still_costs_most() -> None:
     assert found["runtime_gc"] < 2 * causes["runtime_gc"]
 
 
-@pytest.mark.parametrize("cause", ["gpu_throttling", "cpu_contention", "pcie_degradation", "memory_pressure"])
-@pytest.mark.parametrize("seed", [1, 2])
+@for_each("cause", ["gpu_throttling", "cpu_contention", "pcie_degradation", "memory_pressure"])
+@for_each("seed", [1, 2])
 def test_one_fault_is_told_as_before(
     cause: str, seed: int, without_asking_again: Callable[[Window], Diagnosis]
 ) -> None:
@@ -114,7 +115,7 @@ def test_one_fault_is_told_as_before(
     assert result(rca.diagnose(window)) == result(without_asking_again(window))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("slow", "left", "same"),
     [
         ((52, 99), (8, 44), False),

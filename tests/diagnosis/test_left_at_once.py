@@ -15,6 +15,7 @@ from rca.features import extract
 from rca.features.post_stop_signals import PostStopSignals
 from rca.lab.simulation import simulate
 from rca.window.window import Window
+from tests.for_each import for_each
 
 MEMORY = "DCGM_FI_DEV_FB_USED"
 DEVICE = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_POWER_USAGE", MEMORY)
@@ -54,7 +55,7 @@ def ended(*found: tuple[str, str], busy: tuple[int, ...] = (), holding: tuple[in
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("gpu", "memory", "all_ranks"),
     [
         ([0.0, 0.1], [0.0, 0.15], True),
@@ -78,7 +79,7 @@ def test_a_job_gone_from_everybody_at_once_is_no_stop_and_no_health() -> None:
     assert "sacct" in diagnosis.next_check
 
 
-@pytest.mark.parametrize(
+@for_each(
     "found",
     [
         ("process_exit", "exited with 1"),
@@ -103,7 +104,7 @@ def test_a_silent_job_with_a_trouble_event_is_never_certainly_healthy(found: tup
     assert diagnosis.quality.events_used == 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     "found",
     [
         ("log", "wandb: Synced 5 files"),

@@ -15,6 +15,7 @@ from rca.features import extract
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window import Window
 from rca.window.causes import SLOW_CAUSES, UNKNOWN
+from tests.for_each import for_each
 
 
 def causes(window: Window, **beliefs: float) -> list[Cause]:
@@ -54,7 +55,7 @@ def charged(**beliefs: float) -> dict[str, tuple[float, dict[str, float]]]:
     return _charges(everything, weights, {"forward": 1.0, "backward": 0.0})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("beliefs", "unknown"),
     [
         (dict.fromkeys(("gpu_contention", "gpu_throttling", "pcie_degradation"), 0.09), 0.73),

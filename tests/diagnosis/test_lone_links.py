@@ -17,6 +17,7 @@ from rca.diagnosis.bundle import baseline
 from rca.features import extract
 from rca.lab.simulation import Fault, simulate
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 
 def with_event(window: rca.Window, node: str, message: str) -> rca.Window:
@@ -25,7 +26,7 @@ def with_event(window: rca.Window, node: str, message: str) -> rca.Window:
     return replace(window, events=pa.Table.from_pylist([row], schema=window.events.schema))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "went"),
     [
         ("mlx5_0 port 1 changed state: DOWN, then ACTIVE", True),

@@ -23,6 +23,7 @@ from rca.features import RANK_FEATURES, extract
 from rca.features.resource_evidence import RESOURCES, activity_per_compute, resource_names
 from rca.lab.simulation import Fault, simulate
 from rca.window.causes import CAUSES, DECIDING
+from tests.for_each import for_each
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def busy(features) -> BusyEvidence:
     return BusyEvidence.from_features(features, baseline().mechanisms)
 
 
-@pytest.mark.parametrize("cause", DECIDING)
+@for_each("cause", DECIDING)
 def test_normal_signals_contradict_and_moved_or_missing_ones_do_not(slow, cause: str) -> None:
     def normal_on(scores: dict[str, float]) -> bool:
         features = measured(slow, scores)
@@ -68,7 +69,7 @@ def collecting(slow, shown: list[float], *, peers: float = 0.0):
     return replace(slow, evidence=evidence)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sounder", "of_them", "normal"),
     [(0, 0.9, True), (0, 0.7, True), (4, 0.9, True), (1, 0.7, True), (2, 0.7, False), (4, 0.7, False)],
 )

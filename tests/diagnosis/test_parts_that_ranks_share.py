@@ -23,6 +23,7 @@ from rca.lab.simulation import (
 )
 from rca.window.job import Parallelism
 from rca.window.window import Window
+from tests.for_each import for_each
 
 NODES, PER_NODE, LEAF = 6, 4, 2
 FIRST = 30
@@ -127,13 +128,13 @@ OTHER = pytest.mark.parametrize("inject", [one_gpu, two_hot_gpus, one_node, fabr
 
 
 @SHARED
-@pytest.mark.parametrize("seed", QUICK)
+@for_each("seed", QUICK)
 def test_the_part_that_slow_ranks_share_is_named(inject: Inject, seed: int) -> None:
     check_named(inject, seed)
 
 
 @OTHER
-@pytest.mark.parametrize("seed", QUICK[:1])
+@for_each("seed", QUICK[:1])
 def test_no_part_is_blamed_for_other_faults_or_none(inject: Inject | None, seed: int) -> None:
     check_not_blamed(inject, seed)
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import rca
 from rca.cli import app
 from rca.window.schema import COLLECTIVES
+from tests.for_each import for_each
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "traces" / "flight-recorder"
 Row = tuple[int, str, str, int | None]
@@ -78,7 +79,7 @@ def test_two_ranks_on_two_nodes_are_two_and_a_whole_node_is_one() -> None:
     assert node.stragglers[0].scope == "node"
 
 
-@pytest.mark.parametrize("culprit", range(8))
+@for_each("culprit", range(8))
 def test_ranks_that_wait_for_the_culprit_elsewhere_are_not_blamed(culprit: int) -> None:
     """Tensor groups of two, and data groups across them: the culprit's partner is late in its data group."""
     rows: list[Row] = []

@@ -13,6 +13,7 @@ from rca.diagnosis.planning import plan
 from rca.diagnosis.result import Evidence
 from rca.recovery.remedies import REMEDIES, REMEDY_OF
 from rca.window.causes import CAUSES, SLOW_CAUSES
+from tests.for_each import for_each
 
 SPEAKS_FOR = Evidence(signal="sm_clock_mhz", value=900.0, reference=1700.0, unit="MHz", note="")
 
@@ -68,8 +69,8 @@ def test_every_slow_cause_has_an_action_a_meaning_and_a_check(make_window) -> No
         assert next_check("fail_slow", True, [given], []) == CAUSES[name].next_check
 
 
-@pytest.mark.parametrize("name", ["gpu_throttling", "gpu_memory_errors", "nic_degradation"])
-@pytest.mark.parametrize("evidence", [[], [SPEAKS_FOR.model_copy(update={"signal": "forward_seconds"})]])
+@for_each("name", ["gpu_throttling", "gpu_memory_errors", "nic_degradation"])
+@for_each("evidence", [[], [SPEAKS_FOR.model_copy(update={"signal": "forward_seconds"})]])
 def test_no_machine_is_taken_out_of_service_on_times_alone(make_window, name: str, evidence) -> None:
     diagnosis = rca.diagnose(make_window(late={5: 0.05}, phase="data_loading_seconds"))
     given = diagnosis.causes[0].model_copy(update={"cause": name, "probability": 0.99, "evidence": evidence})
@@ -85,7 +86,7 @@ def test_the_next_check_asks_for_what_is_missing() -> None:
     assert "nothing to do" in next_check("healthy", True, [], ["cpu_wait"])
 
 
-@pytest.mark.parametrize(("n_ranks", "n_steps"), [(1, 1), (1, 30), (2, 1), (2, 2), (8, 3)])
+@for_each(("n_ranks", "n_steps"), [(1, 1), (1, 30), (2, 1), (2, 2), (8, 3)])
 def test_the_smallest_windows_get_an_answer(make_window, n_ranks: int, n_steps: int) -> None:
     diagnosis = rca.diagnose(make_window(n_ranks, n_steps))
     assert diagnosis.stragglers == []

@@ -18,6 +18,7 @@ from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract
 from rca.features.groups import feature_groups
 from rca.features.resource_evidence import RESOURCES
 from rca.window.causes import UNKNOWN
+from tests.for_each import for_each
 
 #: A slow GPU lengthens its kernels, wherever they are.
 KERNELS = {"forward_seconds": 0.35, "backward_seconds": 0.65}
@@ -118,7 +119,7 @@ def test_every_feature_can_be_read_or_is_left_out(real_windows) -> None:
     assert read > 30
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value", "shown", "unit"),
     [
         ("log2_ranks", 6.0, 64.0, "ranks"),

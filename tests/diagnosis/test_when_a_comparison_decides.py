@@ -18,6 +18,7 @@ from rca.features import WINDOW_FEATURES, extract
 from rca.features.slow_segment import Segment
 from rca.window import Window
 from rca.window.baseline_window import after_earlier
+from tests.for_each import for_each
 
 
 def told_of(
@@ -130,7 +131,7 @@ def test_the_same_cause_may_be_less_likely_and_a_bare_answer_gives_way(
     assert not decided(told_of(congested, before, bare, alone=slow))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "code", "counts"),
     [
         ("fail_slow", None, True),
@@ -153,7 +154,7 @@ def test_what_the_comparison_may_say(
     assert not decided(told_of(congested, before, odd))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "opens"),
     [
         (None, True),
@@ -186,7 +187,7 @@ def test_doubts_of_a_slow_job_do_not_give_way_to_other_doubts(congested: Window,
     assert not decided(told_of(congested, before, undecided, alone=undecided))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("first", "last", "counts"),
     [
         (STEPS, 2 * STEPS - 1, True),

@@ -26,6 +26,7 @@ from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause
 from rca.features import extract
 from rca.window.times.step_clock import StepClock
+from tests.for_each import for_each
 
 THRESHOLDS = {"decide": 0.5, "name": 0.4}
 MINIMAL = ("rank", "step", "start_time", "step_seconds")
@@ -220,7 +221,7 @@ STRANGE = familiar_with(0.1, log2_ranks=(0.0, 2.0))
 USUAL = familiar_with(log2_ranks=(0.0, 12.0))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mode", "chance", "certainty", "code"),
     [
         ("healthy", 0.9, 0.0, "out_of_distribution"),

@@ -18,6 +18,7 @@ from rca.cli import run
 from rca.lab.evaluation.scores import judge
 from rca.sources.labels import accepted, read_label
 from rca.window.encodings import arrow
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +51,7 @@ def test_the_library_names_the_true_ranks(name: str, expected: Expected) -> None
     assert expected.open or not diagnosis.abstained
 
 
-@pytest.mark.parametrize("name", SLOW)
+@for_each("name", SLOW)
 def test_the_slow_steps_are_those_of_the_injection(name: str) -> None:
     straggler = rca.diagnose(rca.read_window(WINDOWS / name)).stragglers[0]
     cause = read_label(WINDOWS / name).causes[0]
@@ -59,7 +60,7 @@ def test_the_slow_steps_are_those_of_the_injection(name: str) -> None:
     assert straggler.last_step == pytest.approx(cause.last_step, abs=4)
 
 
-@pytest.mark.parametrize("name", SLOW)
+@for_each("name", SLOW)
 def test_the_seconds_are_about_what_the_injection_cost(name: str) -> None:
     """Labels hold medians before and during; the fault acts in 31 of 65 steps, and medians hide pauses."""
     label = json.loads((WINDOWS / name / "label.json").read_text())["impact"]
@@ -121,7 +122,7 @@ def test_without_any_metric_the_failure_mode_is_still_right(
         assert named == expected.ranks
 
 
-@pytest.mark.parametrize("seed", range(10))
+@for_each("seed", range(10))
 def test_with_any_half_of_the_metrics_no_healthy_window_raises_an_alarm(seed: int) -> None:
     for name in HEALTHY:
         diagnosis = rca.diagnose(half_of_the_metrics(rca.read_window(WINDOWS / name), seed))
@@ -149,8 +150,8 @@ def half_of_the_metrics(window: rca.Window, seed: int) -> rca.Window:
     return rca.Window.from_tables(window.job, window.steps, window.metrics.filter(seen), window.events)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7])
-@pytest.mark.parametrize("name", [*HEALTHY, "slow-dataset", "cpu-contention-node"])
+@for_each("share", [0.5, 0.7])
+@for_each("name", [*HEALTHY, "slow-dataset", "cpu-contention-node"])
 def test_a_window_taken_earlier_or_later_gets_the_same_verdict(name: str, share: float) -> None:
     """The first part of a capture: the fault begins at step 21 or 22 of 66."""
     window = rca.read_window(WINDOWS / name)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rca.lab.evaluation.intervals import bootstrap, calibration_estimate, poisson_rate, score, share_interval
+from tests.for_each import for_each
 
 
 def rng() -> np.random.Generator:
@@ -80,7 +81,7 @@ def test_answers_without_confidence_have_no_calibration() -> None:
     assert found.n == 0
 
 
-@pytest.mark.parametrize(("successes", "n"), [(0, 8), (8, 8), (3, 8), (1, 1), (0, 1), (2700, 2876)])
+@for_each(("successes", "n"), [(0, 8), (8, 8), (3, 8), (1, 1), (0, 1), (2700, 2876)])
 def test_the_interval_of_a_share_is_the_exact_one(successes: int, n: int) -> None:
     from scipy.stats import binomtest
 

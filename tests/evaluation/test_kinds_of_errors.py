@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from judged import HEALTHY, SILENT, row, slow_answer, slow_label
 
 from rca.lab.evaluation.answer import MethodAnswer, NamedCause
 from rca.lab.evaluation.error_kinds import KINDS, kind_of_error
 from rca.lab.evaluation.tables import errors_table
 from rca.sources.labels import WindowLabel
+from tests.for_each import for_each
 
 ONE = slow_label(ranks=(5, 6))
 TWO = WindowLabel.model_validate(
@@ -24,7 +24,7 @@ APART = MethodAnswer(
 )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "label", "kind"),
     [
         (SILENT, HEALTHY, "right"),

@@ -13,6 +13,7 @@ import pytest
 from rca import Window, diagnose, read_window
 from rca.lab.evaluation.signal_sets import SIGNAL_SETS, TELEMETRY, restrict, telemetry_of
 from rca.lab.simulation import sample_scenario, simulate
+from tests.for_each import for_each
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_step_times_only_are_four_columns(window: Window) -> None:
     assert bare.steps.num_rows == window.steps.num_rows
 
 
-@pytest.mark.parametrize("signals", SIGNAL_SETS)
+@for_each("signals", SIGNAL_SETS)
 def test_every_set_is_a_valid_window_that_can_be_diagnosed(window: Window, signals: str) -> None:
     left = restrict(window, signals)
     again = Window.from_tables(left.job, left.steps, left.metrics, left.events, left.ops)

@@ -8,6 +8,7 @@ import pytest
 from rca.features.end_events import End, Event, ranks_in_events
 from rca.features.end_origin import end_origin
 from rca.window.job import Job
+from tests.for_each import for_each
 
 SIGN, STEP = 100.0, 1.0
 #: Eight ranks on two nodes.
@@ -94,7 +95,7 @@ def test_few_ranks_without_a_watchdog_are_the_origin_on_several_nodes_as_well() 
     assert np.flatnonzero(began).tolist() == [9, 14]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "events",
     [
         [ended(0.5, 5, "1"), *all_others(5, "1")],
@@ -224,14 +225,14 @@ FATAL = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "message"), CORRECTED + FATAL)
+@for_each(("code", "message"), CORRECTED + FATAL)
 def test_only_uncorrected_memory_errors_are_failures(code: str | None, message: str | None) -> None:
     event = ended(0.4, 5, code, message, kind="ecc")
     ends = (code, message) in FATAL
     assert (event.failure, event.trouble, event.harmless) == (ends, ends, not ends)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "message"),
     [
         ("63", None), ("63.0", None), ("Xid 121", None), ("XID:160", None), ("92", "high ECC error rate"),
@@ -243,7 +244,7 @@ def test_xid_codes_of_corrected_errors_are_no_failures(code: str | None, message
     assert ended(0.4, 5, code, message, kind="xid").corrected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "message"),
     [
         ("79", None), ("64", "row remapper: failed to remap row"), ("gpu63", "Xid 79"), (None, None),

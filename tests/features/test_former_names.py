@@ -11,6 +11,7 @@ import pytest
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES
 from rca.features.former_names import current_name, with_current_names
+from tests.for_each import for_each
 
 TODAY = frozenset((*RANK_FEATURES, *WINDOW_FEATURES))
 #: Names of the features that the bundle of commit 59ccc931 has.
@@ -41,7 +42,7 @@ def test_every_former_name_is_one_feature_of_today(table_8: dict[str, Any]) -> N
     assert len({name for name in former if current_name(name) != name}) > 150
 
 
-@pytest.mark.parametrize("name", sorted(TODAY))
+@for_each("name", sorted(TODAY))
 def test_a_name_of_today_stays_as_it_is(name: str) -> None:
     assert current_name(name) == name
 

@@ -13,6 +13,7 @@ from rca.lab.simulation import Benign, Fault, SimulationScenario, Telemetry, Wor
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 from rca.window.window import Window
+from tests.for_each import for_each
 
 MARGIN = 9
 EVERY = tuple(EXPORTERS)
@@ -187,14 +188,14 @@ DONE = [
 ]
 
 
-@pytest.mark.parametrize("words", DONE)
+@for_each("words", DONE)
 def test_a_message_of_completion_is_a_normal_end(words: str) -> None:
     window = resized(simulate(job(exporters=())).window, after=60.0)
     done = {"time": 1.0, "rank": 0, "kind": "log", "message": words}
     assert extract(with_events(window, [done])).job_end.steps_since_progress == 0.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "more"),
     [
         ({"message": "training step 12 done"}, []),

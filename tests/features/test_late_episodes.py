@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, extract, late_episodes
 from rca.features.late_episodes import EPISODE_MIN_SHARE, MAX_STEP_LATENESS, LateEpisodes
+from tests.for_each import for_each
 
 UNIT = 1.0
 
@@ -311,8 +312,8 @@ def test_excess_outside_is_unknown_if_the_episode_is_the_whole_window(make_windo
     assert feature(features, "worst_episode_excess") == feature(features, "episode_excess")[5] > 0.1
 
 
-@pytest.mark.parametrize("late", [{5: 0.06}, {}, {2: 0.01, 6: 0.03}, {0: 0.02, 3: 0.02}])
-@pytest.mark.parametrize("steps", [slice(None), slice(10, 30)])
+@for_each("late", [{5: 0.06}, {}, {2: 0.01, 6: 0.03}, {0: 0.02, 3: 0.02}])
+@for_each("steps", [slice(None), slice(10, 30)])
 def test_the_windows_row_repeats_the_costliest_episode(
     make_window, late: dict[int, float], steps: slice
 ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from rca.robust import PARTITION_FROM, group_members, nan_max, nan_mean, nan_quantile, zero_if_nan
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, PARTITION_FROM - 1, PARTITION_FROM, PARTITION_FROM + 1])
-@pytest.mark.parametrize("q", [0.0, 0.35, 0.5, 0.9, 1.0])
+@for_each("n_rows", [1, 2, PARTITION_FROM - 1, PARTITION_FROM, PARTITION_FROM + 1])
+@for_each("q", [0.0, 0.35, 0.5, 0.9, 1.0])
 def test_quantiles_are_those_of_numpy_at_every_size(n_rows: int, q: float) -> None:
     values = np.random.default_rng(1).normal(size=(n_rows, 3)).round(1)
     np.testing.assert_allclose(

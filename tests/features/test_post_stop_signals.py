@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rca.features.post_stop_signals import FinalSignals
+from tests.for_each import for_each
 
 BUSY = {
     "gpu_power": 350.0,
@@ -38,7 +39,7 @@ def test_memory_and_host_cpu_do_not_show_work(only: tuple[str, ...]) -> None:
     assert final_signals(only=only) == FinalSignals()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kept",
     [
         {"gpu_power": 0.5},

@@ -7,6 +7,7 @@ import pytest
 
 from rca.arrays import FloatArray
 from rca.features.step_time_change import change_in
+from tests.for_each import for_each
 
 ONSET = 150
 
@@ -25,8 +26,8 @@ def first_seen(seconds: FloatArray, first: int = 40) -> int | None:
     return next((end for end in ends if change_in(steps[:end], seconds[:end]) is not None), None)
 
 
-@pytest.mark.parametrize("factor", [1.1, 1.3, 3.0])
-@pytest.mark.parametrize("seed", range(5))
+@for_each("factor", [1.1, 1.3, 3.0])
+@for_each("seed", range(5))
 def test_a_change_is_seen_within_twenty_steps(factor: float, seed: int) -> None:
     seconds = series(seed)
     seconds[ONSET:] *= factor
@@ -39,7 +40,7 @@ def test_a_change_is_seen_within_twenty_steps(factor: float, seed: int) -> None:
     assert found.after / found.before == pytest.approx(factor, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each("seed", range(20))
 def test_noise_is_no_change(seed: int) -> None:
     seconds = series(seed)
     for end in range(40, 400, 12):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
 from rca.recovery.outcomes import PRIOR_INCIDENTS, Correction, correction, judged, observed_gain
+from tests.for_each import for_each
 
 SECONDS = st.floats(-1.0, 1.0)
 GAINS = st.dictionaries(
@@ -47,7 +48,7 @@ def test_a_loss_that_stays_in_all_windows_does_not_change_the_gain(losses: list[
     assert plain.interval[0] <= plain.seconds <= plain.interval[1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("before", "after", "predicted", "outcome"),
     [
         ([0.10, 0.11, 0.10], [0.00, 0.01, 0.00], 0.1, "helped"),

@@ -16,6 +16,7 @@ from rca.recovery.remedies import REMEDY_OF
 from rca.recovery.site import Site
 from rca.recovery.situation import Situation
 from rca.window.causes import CAUSES, STOP_CAUSES
+from tests.for_each import for_each
 from tests.recovery.situations import fault, job, situation, slow_rank
 
 SLOW = sorted(set(CAUSES) - set(STOP_CAUSES))
@@ -31,8 +32,8 @@ SITUATIONS = {
 }
 
 
-@pytest.mark.parametrize("given", SITUATIONS.values(), ids=SITUATIONS)
-@pytest.mark.parametrize("action", ACTIONS, ids=[action.name for action in ACTIONS])
+@for_each("given", SITUATIONS.values(), ids=SITUATIONS)
+@for_each("action", ACTIONS, ids=[action.name for action in ACTIONS])
 def test_every_action_is_an_option_or_says_why_not(action, given: Situation) -> None:
     found = action.options(given)
     assert found
@@ -51,7 +52,7 @@ def test_every_action_is_an_option_or_says_why_not(action, given: Situation) -> 
             assert each.seconds_per_step_saved <= given.step_seconds
 
 
-@pytest.mark.parametrize("given", SITUATIONS.values(), ids=SITUATIONS)
+@for_each("given", SITUATIONS.values(), ids=SITUATIONS)
 def test_every_action_is_in_the_plan(given: Situation) -> None:
     found = plan(given)
     assert {each.action for each in (*found.options, *found.rejected)} == {each.name for each in ACTIONS}
@@ -59,7 +60,7 @@ def test_every_action_is_in_the_plan(given: Situation) -> None:
     assert found.why
 
 
-@pytest.mark.parametrize("cause", SLOW)
+@for_each("cause", SLOW)
 def test_every_cause_has_its_remedy(cause: str) -> None:
     found = plan(situation(faults=(fault(cause),)))
     (remedy,) = [each for each in found.options if each.action == REMEDY_OF[cause]]
@@ -99,7 +100,7 @@ def test_hints_of_the_job_set_the_cost_of_a_restart() -> None:
     assert Site(restart_seconds=5).filled(of_job).restart_cost == 5 + 250
 
 
-@pytest.mark.parametrize("wrong", ["soon", True, -1, float("nan"), 1e99])
+@for_each("wrong", ["soon", True, -1, float("nan"), 1e99])
 def test_wrong_hints_are_no_costs(wrong) -> None:
     assert Site.of_job(job(hints={"restart_seconds": wrong}), 0.5) == Site()
 
@@ -173,7 +174,7 @@ def test_no_node_is_isolated_beyond_what_covers_the_fault() -> None:
     assert found.nodes == ["node-0", "node-1"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("chances", "changes", "why"),
     [
         ([0.05] * 7, {}, "fewer than two nodes"),

@@ -17,6 +17,7 @@ from rca.runtime.workload.collection import PlannedCollection, planned_pauses
 from rca.runtime.workload.sequences import fit_square, pack, sequence_costs
 from rca.runtime.workload.stages import StageBalance, as_scenario, balance_stages, layer_costs
 from rca.whatif.optypes import NAMES
+from tests.for_each import for_each
 
 TRACES = Path(os.environ.get("RCA_WHAT_IF_TRACES", "../shared/traces/what-if"))
 TIMES = st.lists(st.floats(0.0, 10.0), min_size=4, max_size=9)
@@ -44,7 +45,7 @@ def test_costs_of_layers_follow_from_measured_stages() -> None:
     assert layer_costs([8.0, 8.0, 8.0, 12.0], [8] * 4) == (1.0, [0.0, 0.0, 0.0, 4.0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("times", "stages", "more"),
     [
         ([1.0], 2, {}),

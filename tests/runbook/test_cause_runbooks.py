@@ -14,6 +14,7 @@ from rca.runbook.procedures import Library, Runbook, runbook
 from rca.runbook.procedures.pages import markdown, text
 from rca.runbook.procedures.sources import PLATFORMS, SECTIONS, Platform, texts, unknown_placeholders
 from rca.window.causes import SPECS
+from tests.for_each import for_each
 
 LIBRARY = Library.read()
 PAGES = [(cause, platform) for cause in SPECS for platform in PLATFORMS]
@@ -42,7 +43,7 @@ def test_every_cause_has_a_runbook() -> None:
     assert set(LIBRARY.runbooks) == set(SPECS)
 
 
-@pytest.mark.parametrize("cause", SPECS)
+@for_each("cause", SPECS)
 def test_every_placeholder_and_every_shared_step_exists(cause: str) -> None:
     source = LIBRARY.runbooks[cause]
     assert unknown_placeholders(source, LIBRARY.common.placeholders) == []
@@ -59,7 +60,7 @@ def test_what_is_shared_is_known_and_used() -> None:
     assert set(common.steps) <= used
 
 
-@pytest.mark.parametrize(("cause", "platform"), PAGES)
+@for_each(("cause", "platform"), PAGES)
 def test_a_page_is_whole_and_short(cause: str, platform: Platform) -> None:
     found = page(cause, platform)
     assert found.verify
@@ -87,7 +88,7 @@ def test_a_placeholder_names_the_step_that_shows_it() -> None:
         assert {name for step in source.steps() for name in step.shows} <= set(LIBRARY.common.placeholders)
 
 
-@pytest.mark.parametrize(("cause", "platform"), PAGES)
+@for_each(("cause", "platform"), PAGES)
 def test_every_command_is_one_that_its_program_takes(cause: str, platform: Platform) -> None:
     for command in commands(page(cause, platform)):
         check(command)
@@ -103,7 +104,7 @@ def test_a_shell_can_parse_every_command(tmp_path: Path) -> None:
     assert (parsed.returncode, parsed.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("cause", [cause for cause, spec in SPECS.items() if spec.owner == "workload"])
+@for_each("cause", [cause for cause, spec in SPECS.items() if spec.owner == "workload"])
 def test_no_machine_is_taken_out_for_a_cause_of_the_workload(cause: str) -> None:
     for platform in PLATFORMS:
         shown = text(page(cause, platform))
@@ -119,7 +120,7 @@ def test_sentences_are_short() -> None:
                     assert len(sentence.split()) <= 25, sentence
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         "nvidia-smi -q -d PCIE",

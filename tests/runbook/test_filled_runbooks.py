@@ -18,6 +18,7 @@ from rca.runbook.procedures import DiagnosedCause, Library, Runbook, runbook
 from rca.runbook.procedures.pages import markdown, text
 from rca.runbook.procedures.sources import SECTIONS
 from rca.window.job import Job, RankPlace
+from tests.for_each import for_each
 
 Varied = Callable[..., Diagnosis]
 LIBRARY = Library.read()
@@ -101,7 +102,7 @@ def test_more_nodes_than_a_person_drains_at_once_are_not_filled_in(
     assert found.contain[0].commands == ["kubectl cordon NODES"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     [
         "a; rm -rf /",
@@ -255,7 +256,7 @@ def test_a_site_replaces_a_runbook_and_shared_entries(tmp_path: Path, throttled:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "content", "said"),
     [
         ("gpu_throtling", OWN, "gpu_throtling.yaml is named after no cause"),

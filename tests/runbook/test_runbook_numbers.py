@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rca.runbook import numbers
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "shown"),
     [
         (0.0, "0 s"),
@@ -58,7 +58,7 @@ def test_ratio_units_are_not_printed() -> None:
     assert numbers.quantity(0.9937, "s/s") == "99.4 %"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "shown"),
     [
         (0.0, "0 steps"),

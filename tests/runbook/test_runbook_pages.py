@@ -17,6 +17,7 @@ from rich.console import Console
 import rca
 from rca.diagnosis.result import AbstentionReason, Contribution, Diagnosis, EarlierWindow, Preference
 from rca.runbook import render
+from tests.for_each import for_each
 
 Varied = Callable[..., Diagnosis]
 HOSTILE = "n<script>alert(1)</script>|x`` `*_[a](http://evil) \x1b[31m\u202e\n# big"
@@ -68,7 +69,7 @@ def terminal_text(diagnosis: Diagnosis, width: int = 200) -> str:
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("line", TOLD)
+@for_each("line", TOLD)
 def test_every_rendering_shows_the_same(throttled: Diagnosis, line: str) -> None:
     assert line in from_markdown(render(throttled, "markdown")).text
     assert line in html_text(render(throttled, "html")).text
@@ -183,7 +184,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
     )
 
 
-@pytest.mark.parametrize(
+@for_each(
     "line",
     [
         "Not certain, cause_not_certain: No cause is certain enough to be named: between a, b.",

@@ -25,6 +25,7 @@ from rca_api.shell.security.principal import Scope
 from rca_api.shell.security.rates import Rates
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
+from tests.for_each import for_each
 
 OPEN_TO_ALL = {"/healthz", "/readyz", "/metrics"}
 
@@ -207,7 +208,7 @@ def test_metrics_can_be_closed(tmp_path: Path) -> None:
     service.parts.database.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("address", "headers", "allowed"),
     [
         ("http://127.0.0.1", {}, True),
@@ -266,7 +267,7 @@ def test_no_secret_reaches_the_log(service: Service, monkeypatch: pytest.MonkeyP
     assert len([json.loads(line) for line in told.splitlines()]) == 2
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     [
         "postgresql://rca:TOP@db:5432/rca",
@@ -303,7 +304,7 @@ def test_a_log_of_text_hides_passwords_in_tracebacks() -> None:
     assert "s3cretpw" not in text
 
 
-@pytest.mark.parametrize("piece", ["a", "http://a:", "eyJ", "?key", "bearer ", "a://"])
+@for_each("piece", ["a", "http://a:", "eyJ", "?key", "bearer ", "a://"])
 def test_no_text_takes_long_to_redact(piece: str) -> None:
     began = time.process_time()
     hidden(piece * (64 * 1024 // len(piece)))

@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 MOMENTS = [
     "0001-01-01T00:00:00Z",
@@ -64,7 +65,7 @@ def test_lists_accept_any_moment_of_the_calendar(client: TestClient) -> None:
             assert client.get(path, params={"since": moment}).status_code == status, (path, moment)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "moment",
     ["2026-11-26T09:00", "2026-11-26T09:00Z", "2026-13-26T09:00:00Z", "2026-11-26T25:00:00Z", "2026-11-26"],
 )

@@ -27,6 +27,7 @@ from rca_api.shell.processes.slot import Slot
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.database import Schema, StoreError
 from rca_api.shell.store.waits import Listening
+from tests.for_each import for_each
 
 
 def test_a_database_that_comes_back_is_migrated_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +164,7 @@ def test_a_queued_diagnosis_waits_for_a_process_that_starts_slowly() -> None:
     assert set(claims) == {(1, 1)}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("warm", "others", "claimed"), [(1, 0, 1), (1, 3, 1), (1, 4, 2), (1, 32, 9), (1, 100, 26), (0, 100, 0)]
 )
 def test_queued_diagnoses_keep_their_share_of_a_pool_that_others_keep_busy(

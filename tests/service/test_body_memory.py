@@ -24,6 +24,7 @@ from rca_api.diagnoses import work
 from rca_api.shell.requests.decoding import Body, Sent
 from rca_api.shell.requests.request_bodies import limits_of
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.slow
 
@@ -158,7 +159,7 @@ def costs() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", BODIES)
+@for_each("name", BODIES)
 def test_no_body_takes_more_than_a_gibibyte(costs: dict[str, dict[str, Any]], name: str) -> None:
     cost = costs[name]
     assert cost["outcome"] in ("accepted", "too-large", "invalid-window", "invalid-input")

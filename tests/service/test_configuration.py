@@ -10,6 +10,7 @@ import pytest
 from rca.cli import run
 from rca_api.shell.settings import environment
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 
 def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -19,7 +20,7 @@ def shown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", Settings.model_fields)
+@for_each("name", Settings.model_fields)
 def test_every_setting_says_what_it_is(name: str) -> None:
     description = Settings.model_fields[name].description
     assert description, f"write a docstring below {name} in rca_api/shell/settings/settings.py"

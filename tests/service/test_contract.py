@@ -24,6 +24,7 @@ from rca_api.shell.security.principal import Scope
 from rca_api.shell.settings.settings import Settings
 from rca_api.training_runs.schemas import TrainingOrder
 from rca_api.webhooks.schemas import NewWebhook, WebhookChange
+from tests.for_each import for_each
 
 #: The committed document, which `test_openapi_document` compares with the service's own.
 DOCUMENT: dict[str, Any] = json.loads((Path(__file__).parents[2] / "api" / "openapi.json").read_text())
@@ -107,7 +108,7 @@ def test_any_value_in_an_address_gets_a_declared_status(client: TestClient, valu
     assert undeclared == {}
 
 
-@pytest.mark.parametrize("value", CONTROL, ids=ascii)
+@for_each("value", CONTROL, ids=ascii)
 def test_a_control_character_in_a_name_is_refused_not_unknown(client: TestClient, value: str) -> None:
     for path in ("/v1/jobs/{job_id}/incidents", "/v1/nodes/{node}/history"):
         name = "job_id" if "job" in path else "node"
@@ -130,7 +131,7 @@ def test_a_slash_at_the_end_is_another_address(client: TestClient) -> None:
 # Methods
 
 
-@pytest.mark.parametrize("path", PATHS)
+@for_each("path", PATHS)
 def test_every_other_method_gets_405_and_all_methods_of_the_address(client: TestClient, path: str) -> None:
     methods = {method.upper() for method in PATHS[path]}
     for method in {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"} - methods:
@@ -147,7 +148,7 @@ def test_allow_names_methods_that_work_but_are_not_documented(client: TestClient
 # Query strings
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), OPERATIONS, ids=lambda each: str(each)[:60])
+@for_each(("path", "method", "operation"), OPERATIONS, ids=lambda each: str(each)[:60])
 def test_unknown_query_parameters_are_refused_with_the_known_ones(
     client: TestClient, path: str, method: str, operation: dict[str, Any]
 ) -> None:
@@ -229,7 +230,7 @@ def test_each_value_in_a_query_has_one_spelling(client: TestClient) -> None:
     assert seen == set(SPELLINGS)
 
 
-@pytest.mark.parametrize("value", CONTROL, ids=ascii)
+@for_each("value", CONTROL, ids=ascii)
 def test_names_in_a_query_have_no_control_characters(client: TestClient, value: str) -> None:
     found = {
         (path, name): client.get(path, params={name: value}).status_code
@@ -327,7 +328,7 @@ def other_types(value: Any) -> list[Any]:
     return [5, True, [value]]
 
 
-@pytest.mark.parametrize(("model", "document"), BODIES, ids=lambda each: getattr(each, "__name__", ""))
+@for_each(("model", "document"), BODIES, ids=lambda each: getattr(each, "__name__", ""))
 def test_no_value_in_a_body_is_taken_for_another_type(
     model: type[BaseModel], document: dict[str, Any]
 ) -> None:
@@ -339,8 +340,8 @@ def test_no_value_in_a_body_is_taken_for_another_type(
             assert caught.value.errors()[0]["loc"][: len(place)] == place
 
 
-@pytest.mark.parametrize("value", CONTROL, ids=ascii)
-@pytest.mark.parametrize(("model", "document"), BODIES, ids=lambda each: getattr(each, "__name__", ""))
+@for_each("value", CONTROL, ids=ascii)
+@for_each(("model", "document"), BODIES, ids=lambda each: getattr(each, "__name__", ""))
 def test_texts_in_bodies_have_no_control_characters(
     model: type[BaseModel], document: dict[str, Any], value: str
 ) -> None:
@@ -379,7 +380,7 @@ def test_short_bodies_are_plain_json(client: TestClient, headers: dict[str, str]
         assert (answer.status_code, answer.json()["code"]) == (415, code)
 
 
-@pytest.mark.parametrize("name", [*CONTROL, "", " ", "x" * 129], ids=lambda name: ascii(name[:10]))
+@for_each("name", [*CONTROL, "", " ", "x" * 129], ids=lambda name: ascii(name[:10]))
 def test_names_of_keys_are_printable(client: TestClient, name: str) -> None:
     with client.app.state.parts.database.session() as session, pytest.raises(InvalidInput, match="name"):
         keys.create(session, name, [Scope.read])

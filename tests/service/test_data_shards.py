@@ -34,6 +34,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import new_id, now
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.old_rows import Ages, OldRows
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import dripping, talking
 
 sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))
@@ -186,7 +187,7 @@ def test_an_epoch_over_http(client: TestClient) -> None:
     assert call(client, "GET", "/epoch", None, 404)["code"] == "not-found"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("place", "body", "status"),
     [
         ("", {"name": "a/b", "n_samples": 1, "shard_size": 1}, 422),

@@ -9,6 +9,7 @@ import pytest
 
 from rca.errors import InvalidInput, TooLarge
 from rca_api.shell.requests.decoding import decompress
+from tests.for_each import for_each
 
 LIMIT = 8 << 20
 NOISE = os.urandom(3 << 20)
@@ -30,8 +31,8 @@ def test_members_follow_one_another(pieces: list[bytes]) -> None:
     assert decompress(packed, "gzip", LIMIT) == b"".join(pieces)
 
 
-@pytest.mark.parametrize("content", [b"window" * 9, NOISE], ids=["small", "large"])
-@pytest.mark.parametrize("missing", [1, 8, 9])
+@for_each("content", [b"window" * 9, NOISE], ids=["small", "large"])
+@for_each("missing", [1, 8, 9])
 def test_what_ends_too_early_is_damaged(content: bytes, missing: int) -> None:
     with pytest.raises(InvalidInput, match="ends too early"):
         decompress(gzip.compress(content)[:-missing], "gzip", LIMIT)

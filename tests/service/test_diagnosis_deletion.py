@@ -24,6 +24,7 @@ from rca_api.shell.security.authority import Authority
 from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.store.base import Base
 from rca_api.webhooks.tables import DeliveryRow
+from tests.for_each import for_each
 
 
 @pytest.fixture
@@ -155,7 +156,7 @@ def test_a_diagnosis_is_deleted_only_when_it_has_ended(client: TestClient, make_
     gone(client, found)
 
 
-@pytest.mark.parametrize("scope", list(Scope))
+@for_each("scope", list(Scope))
 def test_only_admins_delete(client: TestClient, scope: Scope, monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = live(client, "healthy")
     caller = Principal("key:1", "x", frozenset({scope}))

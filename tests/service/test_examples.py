@@ -19,6 +19,7 @@ from receivers import Receiver, answers, promises_more_than_it_sends, receiver
 from slack_limits import refused
 
 from rca_api.hooks.schemas import AlertAnswer, AlertAnswers, AlertGroup
+from tests.for_each import for_each
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -322,7 +323,7 @@ def test_the_robusta_action_adds_the_summary_to_the_message(
     assert sent.startsAt.isoformat() == "2026-11-18T11:00:00+00:00"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "body", "said"),
     [
         (

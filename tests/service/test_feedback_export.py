@@ -27,6 +27,7 @@ from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.window_store import WindowStore
+from tests.for_each import for_each
 
 MakeWindow = Callable[..., Window]
 SLOW_NIC = WindowLabel(
@@ -152,7 +153,7 @@ def test_without_feedback_the_collection_is_empty(database: Database, tmp_path: 
     assert len(read_collection(tmp_path)) == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other", "same"),
     [
         (SLOW_NIC, SLOW_NIC.model_copy(update={"pattern": "persistent"}), True),

@@ -20,6 +20,7 @@ from rca_api.incidents.state_machine import (
     next_state,
     replay,
 )
+from tests.for_each import for_each
 
 #: What opens it and what is a relapse have tests of their own.
 SETTINGS = Hysteresis(opening_windows=1, reopen_seconds=0.0, silence_seconds=600.0)
@@ -60,7 +61,7 @@ def lived(letters: str, settings: Hysteresis = SETTINGS, probability: float = 0.
     return told
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("letters", "expected"),
     [
         ("hhhh", []),
@@ -115,7 +116,7 @@ def test_silence_of_just_the_allowed_time_ends_nothing() -> None:
     assert events == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("letters", "probability", "expected"),
     [
         # A slow job: two of three confident windows, or a very sure one.
@@ -136,7 +137,7 @@ def test_opening_and_relapses(letters: str, probability: float, expected: list[s
     assert lived(letters, FIRM, probability) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("letters", "expected"),
     [
         ("hshh", []),

@@ -30,6 +30,7 @@ from rca_api.shell.store.canonical import CanonicalPieces
 from rca_api.shell.store.window_store import WindowStore
 from rca_api.what_if.work import WhatIfOptions, answered, refuse_long_replays
 from tests.conftest import MakeWindow
+from tests.for_each import for_each
 from tests.shifted_windows import shifted
 
 pytestmark = pytest.mark.system
@@ -61,9 +62,9 @@ def stored_windows(client: TestClient) -> list[str]:
     return list(parts.windows.digests())
 
 
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("prefer", ["", "respond-async"])
-@pytest.mark.parametrize("encoding", ["JSON", "Arrow"])
+@for_each("route", ROUTES)
+@for_each("prefer", ["", "respond-async"])
+@for_each("encoding", ["JSON", "Arrow"])
 def test_beyond_the_limit_a_window_gets_413_and_is_not_stored(
     client: TestClient, route: str, prefer: str, encoding: str
 ) -> None:

@@ -21,6 +21,7 @@ from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
+from tests.for_each import for_each
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -41,7 +42,7 @@ def parts(client: TestClient) -> State:
     return found
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "/v1/jobs/%2e%2e/incidents",

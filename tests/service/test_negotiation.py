@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from starlette.requests import Request
 
 from rca_api.shell.requests.negotiation import Preferences
+from tests.for_each import for_each
 
 LATER, NOW = Preferences(respond_async=True), Preferences()
 
@@ -17,7 +17,7 @@ def preferences(*headers: str) -> Preferences:
     return Preferences.of(Request({"type": "http", "headers": raw}))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("header", "expected"),
     [
         ("respond-async", LATER),
@@ -78,7 +78,7 @@ def test_several_headers_are_one_list_in_which_the_first_mention_counts() -> Non
     assert preferences() == NOW
 
 
-@pytest.mark.parametrize("part", ['"', '\\"', '"\\', ",", ";", "=", "a=", "  ", 'a="', "a;"], ids=ascii)
+@for_each("part", ['"', '\\"', '"\\', ",", ";", "=", "a=", "  ", 'a="', "a;"], ids=ascii)
 def test_a_header_of_any_form_is_read_in_one_pass(part: str) -> None:
     began = time.process_time()
     preferences(part * (65_536 // len(part)))

@@ -36,6 +36,7 @@ from rca_api.nodes.service import Exposures, judged, known_lemons, lemon_probabi
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.state import OnDiagnosed
 from rca_api.shell.store.database import Database
+from tests.for_each import for_each
 
 PRIOR = 0.01
 
@@ -45,7 +46,7 @@ def blame(day: float, probability: float = 0.9, job: str | None = None) -> JobBl
     return JobBlame(job or f"job-{day}", start + 3600, start, probability)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("probabilities", "clean", "lemon"),
     [
         ([], 0, False),

@@ -18,6 +18,7 @@ from rca.diagnosis.result import RecoveryFacts, Removal
 from rca.runbook.plan_page import plan_markdown
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
+from tests.for_each import for_each
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_fields_of_the_site_replace_those_of_the_service(client: TestClient) -> 
     assert [each["one_off_seconds"] for each in costs] == [70.0, 15.0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "status", "said"),
     [
         ({"diagnosis_id": "0" * 32}, 404, "no diagnosis"),

@@ -18,6 +18,7 @@ from rca.errors import InvalidInput, MissingExtra
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.rates import Rates
 from rca_api.shell.store.redis_pool import is_redis, redis_pool
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -53,7 +54,7 @@ def rates(server: RedisServer) -> Iterator[Callable[..., Rates]]:
         each.close()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@for_each("form", FORMS)
 def test_replicas_count_requests_together(
     server: RedisServer, rates: Callable[..., Rates], form: str
 ) -> None:
@@ -109,7 +110,7 @@ def test_a_wrong_password_does_not_refuse_requests(server: RedisServer, rates: C
     assert "s3cretpw" not in str(logged)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "redis://:s3cretpw@127.0.0.1:port/0",
@@ -135,8 +136,6 @@ def test_without_the_driver_the_error_names_the_extra(monkeypatch: pytest.Monkey
     assert "straggler-rca[redis]" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize(
-    "url", ["memory://", "sqlite:///redis.db", "postgresql://redis", "redis", "redis://", ""]
-)
+@for_each("url", ["memory://", "sqlite:///redis.db", "postgresql://redis", "redis", "redis://", ""])
 def test_other_urls_are_no_redis(url: str) -> None:
     assert not is_redis(url)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from pydantic import BaseModel
 
 from rca.diagnosis import result
 from rca_api.shell import reference
+from tests.for_each import for_each
 
 FOLDER = Path("docs/reference")
 COMMAND = "python -m rca_api.shell.reference docs/reference"
 
 
-@pytest.mark.parametrize("name", reference.PAGES)
+@for_each("name", reference.PAGES)
 def test_a_page_written_from_the_code_is_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name](), f"run {COMMAND}"
 

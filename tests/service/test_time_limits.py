@@ -23,6 +23,7 @@ from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store import time_limits
 from rca_api.shell.store.database import Database, StoreError
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -192,7 +193,7 @@ def test_a_transaction_that_waits_for_a_connection_gives_up(database: Database) 
     assert database.schema().current is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("deadline", "longest", "expected"),
     [(None, 10.0, 10.0), (5.0, 10.0, 4.5), (60.0, 10.0, 10.0), (0.0, 10.0, 1.0), (5.0, None, None)],
 )

@@ -21,6 +21,7 @@ from rca_api.shell.security import issuer as issuer_keys
 from rca_api.shell.security.issuer import IssuerError
 from rca_api.shell.security.principal import Scope
 from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import dripping, talking
 
 ISSUER, AUDIENCE, NOW = "https://id.example", "straggler-rca", 1_800_000_000.0
@@ -93,7 +94,7 @@ def test_odd_scope_claims_give_no_scope(
     assert verifier.verify(issuer.token(**claims)).scopes == frozenset()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "claims",
     [
         {"exp": NOW - 61},
@@ -139,7 +140,7 @@ def with_other_claims(issuer: Issuer) -> str:
     return ".".join((head, issuer.token(scope="admin").split(".")[1], signature))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "forge",
     [
         unsigned,
@@ -155,7 +156,7 @@ def test_forged_tokens(issuer: Issuer, verifier: TokenVerifier, forge: Callable[
         verifier.verify(forge(issuer))
 
 
-@pytest.mark.parametrize("token", ["", "x", "a.b.c", "....", "\udcff.a.b", "é" * 100])
+@for_each("token", ["", "x", "a.b.c", "....", "\udcff.a.b", "é" * 100])
 def test_what_is_no_token(verifier: TokenVerifier, token: str) -> None:
     with pytest.raises(RefusedToken):
         verifier.verify(token)
@@ -316,7 +317,7 @@ class Dripping(BaseHTTPRequestHandler):
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
+@for_each(
     "answer",
     [
         b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 500_000,

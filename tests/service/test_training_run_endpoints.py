@@ -17,6 +17,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 from rca_api.training_runs.schemas import DEFAULT_SEED, DEFAULT_WINDOWS
 from rca_api.training_runs.tables import TrainingRunRow
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -94,7 +95,7 @@ def test_a_second_order_is_refused_with_the_address_of_the_active_run(client: Te
     assert client.post(URL, json={}).status_code == 202
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["../elsewhere", "/etc", "linked", "notes", "none", "http://169.254.169.254/", "feedback", "", ".."],
 )
@@ -103,9 +104,7 @@ def test_unknown_collections_are_refused(client: TestClient, name: str) -> None:
     assert (told.status_code, told.json()["code"]) == (422, "invalid-parameters")
 
 
-@pytest.mark.parametrize(
-    "body", [{"windows": 3}, {"seed": -1}, {"tracking_uri": "http://x"}, {"windows": "many"}, []]
-)
+@for_each("body", [{"windows": 3}, {"seed": -1}, {"tracking_uri": "http://x"}, {"windows": "many"}, []])
 def test_invalid_orders_are_refused(client: TestClient, body: object) -> None:
     assert client.post(URL, json=body).status_code == 422
 

@@ -14,6 +14,7 @@ from rca_api.webhooks import delivery
 from rca_api.webhooks.addresses import Policy, Refused, is_public
 from rca_api.webhooks.dispatcher import Retries
 from rca_api.webhooks.outbox import MAX_PAUSE
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.smoke
 
@@ -48,7 +49,7 @@ def test_secrets_are_long_and_unique() -> None:
     assert {len(base64.b64decode(each.removeprefix("whsec_"))) for each in made} == {32}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     [
         "127.0.0.1",
@@ -133,7 +134,7 @@ def test_addresses_that_only_the_service_can_reach_are_not_public(address: str) 
     assert address not in caught.value.message
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     [
         "8.8.8.8",
@@ -153,7 +154,7 @@ def test_public_addresses_are_public(address: str) -> None:
     assert is_public(address)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "http://hooks.example.org/",
@@ -207,7 +208,7 @@ PRIVATE_LITERALS = [
 ]
 
 
-@pytest.mark.parametrize("host", PRIVATE_LITERALS)
+@for_each("host", PRIVATE_LITERALS)
 def test_a_private_address_is_refused_before_anything_is_sent(host: str) -> None:
     with pytest.raises(Refused) as caught:
         Policy().check(f"https://{host}:8443/hook")
@@ -226,7 +227,7 @@ def test_public_addresses_and_names_are_accepted(host: str) -> None:
     Policy().check(f"https://{host}/hook")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "host",
     [
         "2130706433",
@@ -263,7 +264,7 @@ def test_a_host_that_resolvers_may_read_as_another_address_is_refused(host: str)
             policy.check(f"https://{host}/hook")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     [
         "https://hooks.example.org@127.0.0.1/",

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
+from tests.for_each import for_each
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -73,7 +74,7 @@ def test_the_key_of_a_receiver_does_not_go_to_a_new_url(tmp_path: Path) -> None:
     state_of(held).database.close()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::127.0.0.1]", "169.254.169.254", "2130706433", "localhost"])
+@for_each("host", ["127.0.0.1", "[::127.0.0.1]", "169.254.169.254", "2130706433", "localhost"])
 def test_a_private_address_is_refused_on_creation_and_on_change(tmp_path: Path, host: str) -> None:
     held = TestClient(create_app(Settings(data_dir=tmp_path)))
     state_of(held).database.upgrade()

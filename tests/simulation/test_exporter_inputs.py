@@ -5,16 +5,15 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
 import rca.lab.simulation.exporters as exporters
+from tests.for_each import for_each
 
 FILES = sorted(Path(exporters.__file__).parent.glob("*.py"))
 #: Names of faults: in a scenario, in the catalogue of faults, in a label.
 FORBIDDEN = {"faults", "severity", "cause", "causes", "label"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+@for_each("path", FILES, ids=[path.stem for path in FILES])
 def test_no_exporter_reads_a_fault(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

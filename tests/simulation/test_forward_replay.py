@@ -10,6 +10,7 @@ from rca.lab.simulation.schedule import SimulatedStepShape, StepPlan, compute_or
 from rca.whatif.graph.replay import end_times
 from rca.whatif.optypes import ALL_GATHER, BACKWARD, CLIP, FORWARD, REDUCE_SCATTER
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 SHAPES = {
     "data parallel": SimulatedStepShape(),
@@ -46,7 +47,7 @@ def _even(shape: SimulatedStepShape, n_data: int = 2) -> float:
     return float(run_forward(plan, durations, Feed(nothing, nothing, nothing, nothing, 1, 0)).exchanged.max())
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@for_each("shape", SHAPES.values(), ids=SHAPES)
 def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
     rng, plan = np.random.default_rng(3), plan_of(shape)
     durations = _random_durations(plan, n_data=3, n_steps=2, rng=rng)
@@ -61,7 +62,7 @@ def test_starts_and_ends_are_those_of_the_what_if_replay(shape):
     np.testing.assert_allclose(op_starts(plan, replay), start, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 2), (2, 8), (4, 8), (4, 3), (8, 32)])
+@for_each(("stages", "microbatches"), [(1, 1), (2, 2), (2, 8), (4, 8), (4, 3), (8, 32)])
 def test_equal_stages_take_as_many_turns_as_microbatches_and_stages_but_one(stages, microbatches):
     turns = microbatches + stages - 1 if stages > 1 else 1
     each = FORWARD_SECONDS + BACKWARD_SECONDS

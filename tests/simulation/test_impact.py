@@ -11,6 +11,7 @@ from rca.lab.simulation.faults import apply_faults
 from rca.lab.simulation.impact import Runs, impacts, slowdown, total_impact
 from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.timing import run_steps
+from tests.for_each import for_each
 
 THROTTLED = fault("gpu_throttling", ranks=(3,), severity=0.8)
 STALLED = fault("data_loader_stall", ranks=(1,), severity=0.8)
@@ -21,7 +22,7 @@ def seconds(drawn, *faults):
     return run_steps(drawn, apply_faults(drawn, faults), draw_noise(drawn)).step_seconds
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("faults", "n_runs"),
     [((), 0), ((CRASHED,), 0), ((THROTTLED,), 2), ((THROTTLED, STALLED), 4), ((THROTTLED, CRASHED), 4)],
     ids=["healthy", "stopped", "slow", "two slow", "slow and stopped"],

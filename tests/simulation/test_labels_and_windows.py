@@ -24,6 +24,7 @@ from rca.lab.simulation.corpus import sampled
 from rca.lab.simulation.faults import FIRST_CAUSES
 from rca.window.window import Window
 from rca.workers import HERE
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.slow
 
@@ -183,7 +184,7 @@ def test_some_windows_end_long_after_the_job():
     assert max(silences) > 30
 
 
-@pytest.mark.parametrize("cause", ["healthy", *FAULTS])
+@for_each("cause", ["healthy", *FAULTS])
 def test_a_requested_cause_is_simulated(cause):
     rng = np.random.default_rng(1)
     for _ in range(3):

@@ -30,6 +30,7 @@ from rca.lab.training.simulated import simulated_examples
 from rca.sources.labels import WindowLabel
 from rca.window.window import Window
 from rca.workers import HERE
+from tests.for_each import for_each
 
 SLOW = [
     name for name, each in MECHANISMS.items() if each.labels and each.job not in {"hang", "process_crash"}
@@ -115,7 +116,7 @@ def test_a_version_has_its_own_causes() -> None:
     assert sampled(rng, 2, cause="gpu_throttling").faults[0].cause == "gpu_throttling"
 
 
-@pytest.mark.parametrize("name", MECHANISMS)
+@for_each("name", MECHANISMS)
 def test_windows_keep_the_format_and_have_a_label_of_the_mechanism(name: str) -> None:
     found = made(name)
     window = found.window
@@ -130,7 +131,7 @@ def test_windows_keep_the_format_and_have_a_label_of_the_mechanism(name: str) ->
     example(window, label, group="", seed=0)
 
 
-@pytest.mark.parametrize("name", SLOW)
+@for_each("name", SLOW)
 def test_the_cost_in_the_label_is_what_the_clocks_of_both_windows_differ_by(name: str) -> None:
     clean = changed(drawn(name), benign={"warmup_steps": 0})
     found = simulate(clean)

@@ -10,6 +10,7 @@ from rca.lab.simulation import Benign, Telemetry, sample_scenario, simulate
 from rca.whatif import scenarios_of, what_if
 from rca.window.job import Parallelism
 from rca.window.window import Window
+from tests.for_each import for_each
 
 JOBS = {
     "data parallel": Parallelism(data=8),
@@ -36,8 +37,8 @@ def _traced(shape: Parallelism, **changes):
     )
 
 
-@pytest.mark.parametrize("gathered", [0.0, 0.4])
-@pytest.mark.parametrize("shape", JOBS.values(), ids=JOBS)
+@for_each("gathered", [0.0, 0.4])
+@for_each("shape", JOBS.values(), ids=JOBS)
 def test_a_replay_without_delays_reproduces_the_simulated_steps(shape, gathered):
     window = simulate(_traced(shape, gather_share=gathered)).window
     Window.from_tables(window.job, window.steps, window.metrics, window.events, window.ops)

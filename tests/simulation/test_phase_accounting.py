@@ -11,6 +11,7 @@ from rca.lab.simulation.exporters import EXPORTERS
 from rca.window.job import Parallelism
 from rca.window.times.hidden_waits import without_hidden_waits
 from rca.window.times.phases import PhaseArrays
+from tests.for_each import for_each
 
 TENSOR = Parallelism(data=2, tensor=4)
 WAIT, TRANSFER = "communication_wait_seconds", "communication_transfer_seconds"
@@ -128,7 +129,7 @@ def test_an_optimizer_that_waits_for_the_gradients_is_as_long_as_the_exchange_an
     assert waited[2] < 0.2 * np.delete(waited, 2).min()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("phase_accounting", "holder", "held"),
     [
         ({"copy_in": "data loading"}, "data_loading_seconds", ["host_to_device_seconds"]),
@@ -141,7 +142,7 @@ def test_an_optimizer_that_waits_for_the_gradients_is_as_long_as_the_exchange_an
         ),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("exchange_in", ["own phase", "layers"])
+@for_each("exchange_in", ["own phase", "layers"])
 def test_inputs_may_be_timed_within_another_phase(phase_accounting, holder, held, exchange_in):
     shape = Parallelism(data=8)
     apart, inside = (
@@ -221,8 +222,8 @@ def test_a_stop_in_the_collective_leaves_every_backward_open(place):
     assert np.isnan(phase(window, "backward_seconds")[:, -1]).all()
 
 
-@pytest.mark.parametrize("cause", ["process_crash", "hang"])
-@pytest.mark.parametrize(
+@for_each("cause", ["process_crash", "hang"])
+@for_each(
     ("place", "ended"), [("own phase", (True, True)), ("backward", (True, False)), ("layers", (False, False))]
 )
 def test_no_rank_ends_a_phase_with_the_exchange_without_the_stopped_rank(cause, place, ended):

@@ -7,6 +7,7 @@ import pytest
 from simulated import phase, scenario
 
 from rca.lab.simulation import FAULTS, simulate
+from tests.for_each import for_each
 
 # Cause -> own phases that grow on the victims (relative to peers and to the time before).
 OWN = {
@@ -29,7 +30,7 @@ def _growth(window, name, rows):
     return values[:, 22:51].mean() - values[:, 5:20].mean()
 
 
-@pytest.mark.parametrize("cause", OWN)
+@for_each("cause", OWN)
 def test_own_phases_grow_on_the_affected_ranks_only(cause):
     drawn = scenario(cause)
     window = simulate(drawn).window
@@ -41,7 +42,7 @@ def test_own_phases_grow_on_the_affected_ranks_only(cause):
         assert abs(elsewhere) < 0.2 * grown, name
 
 
-@pytest.mark.parametrize("cause", OWN)
+@for_each("cause", OWN)
 def test_peers_wait_for_the_affected_ranks(cause):
     drawn = scenario(cause)
     window = simulate(drawn).window
@@ -112,7 +113,7 @@ SEEN_IN = [
 ]
 
 
-@pytest.mark.parametrize(("cause", "dialect"), SEEN_IN)
+@for_each(("cause", "dialect"), SEEN_IN)
 def test_every_slow_cause_can_be_seen_in_both_dialects(cause, dialect):
     label = simulate(scenario(cause, dialect=dialect)).label
     assert label["failure_mode"] == "fail_slow"

@@ -14,6 +14,7 @@ from rca.lab.simulation.impact import slowdown
 from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.timing import run_steps
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 CALM = Benign(warmup_steps=0, hiccup_probability=0.0)
 
@@ -147,8 +148,8 @@ def test_stages_hold_whole_layers():
     np.testing.assert_allclose(share * 12.5, [12, 13, 13, 12 + 0.05 * 12.5])
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("deviation", [0.02, 0.2, 0.5])
+@for_each("packed", [True, False])
+@for_each("deviation", [0.02, 0.2, 0.5])
 def test_wider_lengths_make_steps_uneven_by_the_given_spread(packed, deviation):
     load = cluster_workload().model_copy(update={"packed": packed, "samples_per_step": 8})
     drawn = scenario(

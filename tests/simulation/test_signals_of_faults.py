@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from simulated import change, scenario
 
 from rca.lab.simulation import HarmlessSignal, SimulationScenario, simulate
+from tests.for_each import for_each
 
 # Cause, variant, signal, scope, dialect, direction.
 SIGNALS = [
@@ -44,7 +44,7 @@ def _observed(drawn: SimulationScenario):
     return window, (float(at[3]), float(at[20])), (float(at[22]), float(at[50]))
 
 
-@pytest.mark.parametrize(("cause", "variant", "signal", "scope", "dialect", "direction"), SIGNALS)
+@for_each(("cause", "variant", "signal", "scope", "dialect", "direction"), SIGNALS)
 def test_signals_change_on_the_affected_ranks(cause, variant, signal, scope, dialect, direction):
     drawn = scenario(cause, dialect=dialect)
     injected = drawn.faults[0].model_copy(update={"variant": variant})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from simulated import cluster_workload, fault, scenario
 
 from rca.lab.simulation import Benign
@@ -11,6 +10,7 @@ from rca.lab.simulation.faults import FAULTS, apply_faults
 from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.timing import run_steps
 from rca.window.job import Parallelism
+from tests.for_each import for_each
 
 SHAPES = [
     Parallelism(data=8),
@@ -30,7 +30,7 @@ def _arrival(timing):
     return timing.start + sum(timing.phases[f"{name}_seconds"] for name in OWN)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("shape", SHAPES)
 def test_waiting_is_the_rest_of_a_step(shape):
     timing = _run(scenario("gpu_throttling", parallelism=shape, workload=cluster_workload()))
     wait = timing.phases["communication_wait_seconds"]
@@ -45,7 +45,7 @@ def test_members_of_a_collective_leave_its_wait_together():
     np.testing.assert_allclose(together, np.broadcast_to(together[0], together.shape), rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@for_each("shape", SHAPES)
 def test_each_step_starts_where_the_last_one_ended(shape):
     timing = _run(scenario(parallelism=shape))
     ends = timing.start + timing.phases["step_seconds"]
@@ -81,7 +81,7 @@ def test_gathered_parameters_delay_all_ranks_at_the_start_of_a_step():
     assert late.step_seconds.sum() > together.step_seconds.sum()
 
 
-@pytest.mark.parametrize("cause", [cause for cause, kind in FAULTS.items() if kind.straggler_type])
+@for_each("cause", [cause for cause, kind in FAULTS.items() if kind.straggler_type])
 def test_a_fault_never_speeds_a_step_up_and_leaves_the_time_before_alone(cause):
     # The testbed has no links inside a node.
     with_fault = scenario(cause, dialect="mixed" if cause == "nvlink_degradation" else "cpu_testbed")

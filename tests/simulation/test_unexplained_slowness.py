@@ -16,6 +16,7 @@ from rca.lab.simulation.noise import draw_noise
 from rca.lab.simulation.resources import Resources
 from rca.lab.simulation.timing import run_steps
 from rca.window.causes import UNKNOWN
+from tests.for_each import for_each
 
 #: What only times show.
 STRETCHES = {
@@ -28,7 +29,7 @@ STRETCHES = {
 }
 
 
-@pytest.mark.parametrize("variant", UNEXPLAINED_TYPES)
+@for_each("variant", UNEXPLAINED_TYPES)
 def test_unexplained_slowness_shows_in_times_only(variant: str) -> None:
     base = scenario("gpu_throttling", dialect="mixed")
     job = base.model_copy(update={"faults": (fault(UNKNOWN, variant=variant),)})

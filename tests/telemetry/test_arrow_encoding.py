@@ -14,6 +14,7 @@ from telemetry_windows import START, job, metrics, rows_of, steps, window
 from rca.errors import InvalidWindow, TooLarge
 from rca.window.encodings import arrow
 from rca.window.window import Window
+from tests.for_each import for_each
 
 FORM = "multipart/form-data; boundary=xyz"
 
@@ -91,7 +92,7 @@ def test_a_wrong_length_is_not_believed() -> None:
     assert Window.from_arrow(body, FORM).steps.num_rows == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("body", "message"),
     [
         (b"", "does not contain its boundary"),
@@ -126,7 +127,7 @@ def test_metadata_that_is_no_json() -> None:
     assert refused(form(("job", b"{"), STEPS)).table == "job"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "held", [b"", b"PAR1", STEPS[1][:200], STEPS[1][8:], b"\xff\xff\xff\xff\x10\x00\x00\x00" + b"\xff" * 64]
 )
 def test_a_table_that_is_no_arrow(held: bytes) -> None:

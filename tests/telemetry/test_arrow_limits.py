@@ -19,6 +19,7 @@ from rca.window.encodings.multipart import MAX_HEADER, boundary_of, split_parts
 from rca.window.rows import texts
 from rca.window.schema import SPECS
 from rca.window.window import Window
+from tests.for_each import for_each
 
 FORM = "multipart/form-data; boundary=xyz"
 MEGABYTE = 1 << 20
@@ -73,7 +74,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@for_each("name", BOMBS)
 def test_a_small_body_cannot_become_a_large_window(name: str) -> None:
     body = BOMBS[name]()
     with pytest.raises(TooLarge):
@@ -186,7 +187,7 @@ def replaced(table: pa.Table, name: str, array: pa.Array) -> pa.Table:
     return left.append_column(name, array)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "header",
     [
         b"\r\nContent-Length: " + b"9" * 5000,
@@ -210,7 +211,7 @@ def test_any_header_of_a_part_is_accepted_or_refused(header: bytes) -> None:
         assert Window.from_arrow(form(header), FORM).steps.num_rows == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content_type",
     [
         "multipart/form-data; boundary=\u00e9",

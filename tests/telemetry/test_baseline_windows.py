@@ -15,6 +15,7 @@ from rca.window import Window
 from rca.window.baseline_window import after_earlier, refuse_incomparable
 from rca.window.times.phases import PhaseArrays
 from rca.window.times.step_clock import StepClock
+from tests.for_each import for_each
 from tests.shifted_windows import shifted
 
 HOUR = 3600.0
@@ -103,7 +104,7 @@ def scraped(interval: float) -> Window:
     return clocked(*((time, None, 0) for time in np.arange(0.0, 10.0, interval)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("own", "earlier", "kept"),
     [(1.0, 0.1, (10, 10)), (1.0, 1.0, (10, 10)), (1.5, 1.0, (7, 10)), (1.0, 4.0, (3, 3)), (4.0, 1.0, (3, 3))],
 )
@@ -151,7 +152,7 @@ def test_numbers_that_leave_no_room_are_refused() -> None:
         after_earlier(window(steps=steps(step=column)), shifted(window(), -HOUR))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("earlier", "message"),
     [
         (window(), "ends 10 s after the window begins"),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rca.window.causes import CAUSES, UNKNOWN, pattern_of
+from tests.for_each import for_each
 
 BY_DESIGN = {"stage_imbalance", "sequence_length_imbalance", "checkpoint_stall", "recompilation"}
 
 
-@pytest.mark.parametrize("cause", [*CAUSES, UNKNOWN])
+@for_each("cause", [*CAUSES, UNKNOWN])
 def test_what_is_made_into_the_job_is_deterministic_and_the_rest_persists(cause: str) -> None:
     lasting = "deterministic" if cause in BY_DESIGN else "persistent"
     assert pattern_of(cause, ends_inside=False) == lasting

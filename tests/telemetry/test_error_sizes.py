@@ -13,6 +13,7 @@ from rca.errors import InvalidInput, RcaError
 from rca.whatif.scenario import Scenario
 from rca.window import Window
 from rca.window.encodings import arrow
+from tests.for_each import for_each
 
 LONG = "x" * 1_000_000
 MOST = 20_000
@@ -54,7 +55,7 @@ CASES: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@for_each("name", CASES)
 def test_no_megabyte_comes_back_in_an_error(name: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         CASES[name]()

@@ -13,6 +13,7 @@ import rca
 from rca.errors import InvalidInput
 from rca.sources import flight_recorder
 from rca.sources.registry import SOURCES, read_files, source_of
+from tests.for_each import for_each
 
 
 def states(window: rca.Window) -> dict[int, str]:
@@ -92,7 +93,7 @@ def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content",
     [
         pickle.dumps(hang([])[0])[:-40],

@@ -13,6 +13,7 @@ import pytest
 from rca.errors import InvalidInput
 from rca.window.fragments import between_steps, complete_until, current, joined, within
 from rca.window.window import Window
+from tests.for_each import for_each
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def sorted_rows(table: pa.Table, *keys: str) -> list[dict[str, object]]:
     return table.select(names).sort_by([(key, "ascending") for key in keys]).to_pylist()
 
 
-@pytest.mark.parametrize("order", list(permutations(range(4)))[::5])
+@for_each("order", list(permutations(range(4)))[::5])
 def test_rows_of_all_ranks_make_the_window(window: Window, order: tuple[int, ...]) -> None:
     found = joined([of_rank(window, rank) for rank in (*order, order[0], order[2])])
     assert sorted_rows(found.steps, "step", "rank") == sorted_rows(window.steps, "step", "rank")

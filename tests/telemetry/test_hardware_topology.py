@@ -12,6 +12,7 @@ import rca
 from rca.errors import InvalidInput, InvalidWindow, SourceError
 from rca.window.topology import HardwareTopology, merged, read_topology, with_topology
 from rca.window.topology.hostlist import MAX_HOSTS, expanded
+from tests.for_each import for_each
 
 TOPOLOGY_CONF = """
 # Two leaves under one spine.
@@ -142,7 +143,7 @@ def test_hostlists_are_expanded(expression: str, hosts: list[str]) -> None:
     assert expanded(expression) == hosts
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression", ["n[1-", "n]1[", "n[[1]]", "n[a-b]", "n[3-1]", f"n[0-{MAX_HOSTS}]", "n[0-999][0-999]"]
 )
 def test_a_wrong_hostlist_is_refused(expression: str) -> None:
@@ -311,7 +312,7 @@ def test_the_topology_of_another_cluster_is_refused(tmp_path: Path) -> None:
         with_topology(job(node=[None] * 8), path)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "content", "message"),
     [
         ("t.conf", "SwitchName=s Switches=a,b\n", "defines no switch with nodes"),

@@ -9,6 +9,7 @@ from telemetry_windows import START, UNUSABLE_NAMES, job, refusal, window
 
 from rca.window import names
 from rca.window.job import Job
+from tests.for_each import for_each
 
 
 def test_one_rank_is_a_job() -> None:
@@ -20,7 +21,7 @@ def test_unknown_metadata_is_kept() -> None:
     assert window(job=job(cluster="west")).job.model_dump()["cluster"] == "west"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "column"),
     [
         ({"job_id": None}, "job_id"),
@@ -122,8 +123,8 @@ def test_ranks_without_a_tensor_group_work_alone_however_they_are_listed() -> No
     assert grouped.topology.worker.tolist() == [0] * 4 + [1] * 4
 
 
-@pytest.mark.parametrize("bad", UNUSABLE_NAMES, ids=ascii)
-@pytest.mark.parametrize("field", ["job_id", "window_id", "ranks.0.node"])
+@for_each("bad", UNUSABLE_NAMES, ids=ascii)
+@for_each("field", ["job_id", "window_id", "ranks.0.node"])
 def test_names_are_not_blank_nor_relative_and_all_of_them_is_seen(field: str, bad: str) -> None:
     change = {"ranks": [{"rank": 0, "node": bad}]} if field == "ranks.0.node" else {field: bad}
     error = refusal(job(**change))
@@ -136,7 +137,7 @@ def test_a_framework_may_be_empty_but_has_one_line() -> None:
     assert refusal(job(framework="torch\n2")).column == "framework"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name", ["node 1", "ノード-1", "a/b:c%2F", "\u00a0x", "\U0001f600", " padded ", "...", "a/..b", "שלום"]
 )
 def test_other_characters_are_accepted_in_names(name: str) -> None:
@@ -157,7 +158,7 @@ def places(*coordinates: tuple[int, ...], **sizes: int) -> dict[str, object]:
     return job(world_size=len(ranks), parallelism=sizes, ranks=ranks)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "shared",
     [
         places((0,), (0,), data=2),
@@ -174,7 +175,7 @@ def test_two_ranks_cannot_be_at_one_place(shared: dict[str, object]) -> None:
     assert "default order" in str(error.hint)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "apart",
     [
         # Tensor parallel alone: the one data rank is shared, as it has to be.

@@ -11,6 +11,7 @@ from telemetry_windows import START, job, metrics, window
 
 from rca.errors import InvalidWindow
 from rca.window.window import Window
+from tests.for_each import for_each
 
 
 def document(**changes: Any) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def test_the_job_and_a_table_are_required(absent: tuple[str, ...]) -> None:
     assert refused(document(**dict.fromkeys(absent))).table == absent[0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "kind"),
     [("0.4", "str"), (True, "bool"), (False, "bool"), ([0.4], "list"), ({"s": 0.4}, "dict")],
 )
@@ -130,7 +131,7 @@ def test_a_number_spelled_otherwise_is_shown(value: Any, kind: str) -> None:
     assert (error.rows[0]["row"], error.rows[0]["type"]) == (1, kind)
 
 
-@pytest.mark.parametrize("value", [True, False, "1", 1.5, None])
+@for_each("value", [True, False, "1", 1.5, None])
 def test_ranks_are_integers(value: Any) -> None:
     error = refused(with_steps(rank=[0, value]))
     assert (error.table, error.column) == ("steps", "rank")
@@ -185,7 +186,7 @@ def test_a_series_with_unequal_lists_is_named(series: dict[str, Any]) -> None:
     assert error.rows[0]["name"] == "a"
 
 
-@pytest.mark.parametrize("label", [{"name": 5}, {"node": 5}, {"rank": "1"}, {"device": True}, {"rank": True}])
+@for_each("label", [{"name": 5}, {"node": 5}, {"rank": "1"}, {"device": True}, {"rank": True}])
 def test_labels_of_a_series_have_their_types(label: dict[str, Any]) -> None:
     series = {"name": "a", "times": [START], "values": [1.0]} | label
     error = refused(document(metrics=[series]))
@@ -199,7 +200,7 @@ def test_values_of_a_series_are_numbers(value: Any) -> None:
     assert (error.table, error.column) == ("metrics", "value")
 
 
-@pytest.mark.parametrize("held", [{}, "x", [1], [None], [[]]])
+@for_each("held", [{}, "x", [1], [None], [[]]])
 def test_metrics_and_events_are_lists_of_objects(held: Any) -> None:
     assert refused(document(metrics=held)).table == "metrics"
     assert refused(document(events=held)).table == "events"

@@ -20,6 +20,7 @@ from rca.sources.read import read_window
 from rca.window.encodings import json_text
 from rca.window.encodings.json_text import MEMORY_PER_BYTE, json_memory, parsed_json
 from rca.window.window import Window
+from tests.for_each import for_each
 
 MEGABYTE = 1 << 20
 SMALL = orjson.loads(window().to_json())
@@ -42,7 +43,7 @@ UNITS = {
 }
 
 
-@pytest.mark.parametrize("name", UNITS)
+@for_each("name", UNITS)
 def test_json_that_would_become_large_is_refused_before_it_is_parsed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,8 +155,8 @@ def test_a_key_of_a_large_text_is_not_searched(monkeypatch: pytest.MonkeyPatch) 
         parsed_json(b'{"a":1,"a":2}', "window")
 
 
-@pytest.mark.parametrize("levels", [64, 100, 252, 253, 254, 255, 900, 1022])
-@pytest.mark.parametrize("kind", [list, dict])
+@for_each("levels", [64, 100, 252, 253, 254, 255, 900, 1022])
+@for_each("kind", [list, dict])
 def test_members_of_a_job_are_nested_to_a_limit(levels: int, kind: type) -> None:
     deep: Any = 0
     for _ in range(levels):
@@ -241,7 +242,7 @@ def test_any_damage_of_the_text_is_accepted_or_refused(cut: st.DataObject) -> No
             read_window(encoded)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value", ["a" * 10_000_000, ["a" * 10_000_000], {"a" * 10_000_000: 0}, [[0] * 1_000_000], [0] * 1_000_000]
 )
 def test_an_error_is_short_however_long_its_reason(value: Any) -> None:

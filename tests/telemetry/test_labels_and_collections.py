@@ -11,6 +11,7 @@ from telemetry_windows import window
 
 from rca.errors import InvalidInput, SourceError
 from rca.sources.labels import WindowLabel, read_collection, read_label, write_labelled
+from tests.for_each import for_each
 
 SLOW = WindowLabel(
     failure_mode="fail_slow",
@@ -51,7 +52,7 @@ def test_a_labelled_window_is_replaced_with_its_label(tmp_path: Path) -> None:
     assert read_label(tmp_path / "w").failure_mode == "healthy"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "named"),
     [
         ('{"failure_mode": "slow"}', "failure_mode"),

@@ -10,6 +10,7 @@ import pytest
 from telemetry_windows import START, UNUSABLE_NAMES, metrics, refusal, steps, window
 
 from rca.window import names
+from tests.for_each import for_each
 
 
 def events(**changes: Any) -> pa.Table:
@@ -114,7 +115,7 @@ def test_events_are_checked(column: str, value: list[Any]) -> None:
     assert (error.table, error.column) == ("events", column)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("column", "value"),
     [("rank", [2]), ("duration", [-1.0]), ("duration", [None]), ("start_ts", [float("nan")]), ("mc", None)],
 )
@@ -142,8 +143,8 @@ def with_name(place: str, name: str) -> dict[str, pa.Table]:
     return {"ops": ops(**{column: [name]})}
 
 
-@pytest.mark.parametrize("bad", UNUSABLE_NAMES, ids=ascii)
-@pytest.mark.parametrize(
+@for_each("bad", UNUSABLE_NAMES, ids=ascii)
+@for_each(
     "place", ["metrics.name", "metrics.node", "metrics.device", "events.kind", "events.node", "ops.optype"]
 )
 def test_names_are_not_blank_nor_relative_and_all_of_them_is_seen(place: str, bad: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 import rca
 from rca.errors import InvalidInput
 from rca.sources.registry import source_of
+from tests.for_each import for_each
 
 
 def member(rank: int, process: int, count: int | None) -> dict[str, Any]:
@@ -124,7 +125,7 @@ def test_a_status_is_not_taken_for_a_flight_recorder_dump(tmp_path: Path) -> Non
     assert source.name == "nccl-ras"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "message"),
     [
         (json.dumps(status(communicator("0xa", BEHIND)))[:-60], "no complete RAS status"),

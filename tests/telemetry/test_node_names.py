@@ -16,9 +16,10 @@ from rca.window.job import Job, Parallelism, RankPlace
 from rca.window.node_names import placed, same_nodes
 from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "nodes", "same"),
     [
         (["a", "b", "c"], ["b", "a"], [1, 0, -1]),

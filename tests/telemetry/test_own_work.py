@@ -8,6 +8,7 @@ import pytest
 from rca.arrays import FloatArray
 from rca.window.times.own_work import own_work
 from rca.window.times.phases import PhaseArrays
+from tests.for_each import for_each
 
 RANKS, STEPS = 6, 20
 WORK = {
@@ -43,7 +44,7 @@ def late(**untimed: list[int]) -> FloatArray:
     return found
 
 
-@pytest.mark.parametrize(
+@for_each(
     "untimed",
     [
         {},

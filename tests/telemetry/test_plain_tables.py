@@ -15,6 +15,7 @@ import rca
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
 from rca.sources import table
 from rca.sources.registry import source_of
+from tests.for_each import for_each
 
 BEGIN = datetime(2026, 3, 21, 2, 7, 8, tzinfo=UTC)
 JOB = {"job_id": "mine", "world_size": 4, "start": BEGIN.timestamp(), "end": BEGIN.timestamp() + 40}
@@ -97,7 +98,7 @@ def test_metrics_without_ranks_count_nodes(tmp_path: Path) -> None:
     assert any("each node counts as one rank" in note for note in window.notes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("rank,step,step_ms\n0,1,5\n", "start_time is missing"),
@@ -180,7 +181,7 @@ def test_times_without_a_zone_are_noted_and_durations_are_read() -> None:
     assert window.steps.column("step_seconds")[0].as_py() == 1.5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "message"),
     [
         (5, "is a int"),

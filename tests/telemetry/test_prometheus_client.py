@@ -23,6 +23,7 @@ from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.credentials import read_token
 from rca.sources.prometheus.promql import hosts, matcher
 from rca.sources.prometheus.queries import Query, read_samples
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import Answer, failure, free_port, stub, success
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
@@ -48,7 +49,7 @@ def silent(phase: str, done: int, total: int) -> None:
     pass
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "said", "hint"),
     [
         ((401, "text/plain", b"no"), "refuses the credentials (401)", "RCA_PROMETHEUS_TOKEN"),
@@ -309,7 +310,7 @@ def test_a_proxy_without_post_gets_get() -> None:
         assert Prometheus(url).query("up", 0.0) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "url",
     ["ftp://prometheus", "http://", "http://host:port", "prometheus:9090/graph", "https://p.example/mimir/"],
 )
@@ -425,7 +426,7 @@ def test_pods_that_no_device_names_are_an_error_with_a_hint() -> None:
     assert "DCGM_EXPORTER_KUBERNETES" in str(refused.value.hint)
 
 
-@pytest.mark.parametrize("timeout", [0.0, -1.0, 86_401.0, float("inf"), float("nan")])
+@for_each("timeout", [0.0, -1.0, 86_401.0, float("inf"), float("nan")])
 def test_a_timeout_that_no_socket_takes_is_refused(timeout: float) -> None:
     with pytest.raises(rca.InvalidInput, match=r"a timeout of .* cannot be used"):
         rca.read_prometheus("http://127.0.0.1:1", "llama", timeout=timeout)

@@ -25,6 +25,7 @@ from rca.sources.prometheus import answers, client, matrix, queries
 from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.queries import Query, read_samples
 from rca.sources.prometheus.rank_places import natural
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import Answer, dripping, failure, stub, success, talking
 
 pytestmark = pytest.mark.system
@@ -60,7 +61,7 @@ def sending(body: bytes, status: bytes = b"200 OK") -> Iterator[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-@pytest.mark.parametrize(
+@for_each(
     ("begin", "unit", "said"),
     [
         (BEGIN, b'[1,"1"],', "need more than 256 MiB of memory"),
@@ -95,7 +96,7 @@ def test_small_odd_answers_are_an_error_with_a_reason(data: bytes, said: str) ->
         rca.read_prometheus(url, "llama")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "result",
     [
         [{"metric": {}}],

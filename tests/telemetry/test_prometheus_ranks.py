@@ -14,6 +14,7 @@ from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.rank_places import natural, place_ranks
 from rca.sources.prometheus.window import OFF_BY_DEFAULT
 from rca.window.catalogue import resolve
+from tests.for_each import for_each
 
 CLOCK = "DCGM_FI_DEV_SM_CLOCK"
 COUNTERS = Path("api/deploy/prometheus/dcgm-counters.csv")
@@ -122,7 +123,7 @@ def test_groups_without_devices_hold_no_ranks_and_missing_pods_keep_theirs() -> 
     assert ordinals(pods, [("ml", "w0"), ("ml", "w2")]) == {("ml", "w0"): 0, ("ml", "w2"): 2}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("title", "labels", "pod"),
     [
         (
@@ -162,7 +163,7 @@ def test_groups_without_devices_hold_no_ranks_and_missing_pods_keep_theirs() -> 
         ),
     ],
 )
-@pytest.mark.parametrize("prefix", ["label_", "pod_label_", ""])
+@for_each("prefix", ["label_", "pod_label_", ""])
 def test_labels_of_controllers_give_the_pod(
     title: str, labels: dict[str, str], pod: tuple[str, int, int], prefix: str
 ) -> None:
@@ -179,7 +180,7 @@ def test_the_first_pod_of_every_set_follows_the_last_of_the_one_before() -> None
     assert [numbers["ml", pod.name] for pod in pods] == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "pod"),
     [
         ("j-worker-12", ("worker", 0, 12)),
@@ -229,7 +230,7 @@ def test_a_label_may_hold_the_rank() -> None:
         table([gpu("a", 0, global_rank="1"), gpu("a", 1, global_rank="1")], label_map)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("labels: [", "is no YAML"),

@@ -12,15 +12,14 @@ from telemetry_windows import window
 
 from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
 from rca.sources.read import read_window
+from tests.for_each import for_each
 
 JSON = window().to_json()
 ARROW = window().to_arrow()
 ZSTD = pa.compress(JSON, codec="zstd", asbytes=True)
 
 
-@pytest.mark.parametrize(
-    "body", [JSON, b" \n" + JSON, ARROW, gzip.compress(JSON), gzip.compress(ARROW), ZSTD]
-)
+@for_each("body", [JSON, b" \n" + JSON, ARROW, gzip.compress(JSON), gzip.compress(ARROW), ZSTD])
 def test_content_tells_its_encoding(body: bytes, tmp_path: Path) -> None:
     (tmp_path / "any.name").write_bytes(body)
     for source in (body, bytearray(body), memoryview(body), io.BytesIO(body), tmp_path / "any.name"):

@@ -23,6 +23,7 @@ from rca.sources.prometheus.credentials import read_token, trust
 from rca.sources.prometheus.label_map import read_label_map
 from rca.whatif.trace.reader import count_rows, read_trace
 from rca.window.topology import with_topology
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 HEALTHY = ROOT / "data" / "windows" / "healthy"
@@ -52,15 +53,19 @@ def _named(path: Path, name: str) -> Path:
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
+    return pipe_in(tmp_path)
+
+
+def pipe_in(folder: Path) -> Path:
     """A pipe without a writer: who opens it waits for ever."""
-    os.mkfifo(tmp_path / "pipe")
-    return tmp_path / "pipe"
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
 
 
-@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
-def test_a_pipe_is_refused_at_once(pipe: Path, read: Callable[[Path], Any]) -> None:
+@for_each("read", READERS.values(), ids=READERS)
+def test_a_pipe_is_refused_at_once(tmp_path: Path, read: Callable[[Path], Any]) -> None:
     with pytest.raises(RcaError, match="it is a pipe, not a regular file"):
-        read(pipe)
+        read(pipe_in(tmp_path))
 
 
 @pytest.mark.system

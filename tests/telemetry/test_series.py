@@ -8,6 +8,7 @@ from telemetry_windows import START, metrics, window
 
 from rca.window.grouping import contiguous_order, run_starts, series_numbers
 from rca.window.signals.series import SeriesSet
+from tests.for_each import for_each
 
 
 def series(*samples: tuple[object, ...]) -> SeriesSet:
@@ -72,7 +73,7 @@ def test_a_window_without_metrics_has_no_series() -> None:
     assert empty.bin_means([START, START + 1]).shape == (0, 1)
 
 
-@pytest.mark.parametrize("edges", [[1.0], [], [2.0, 1.0], [1.0, 1.0], [[1.0, 2.0]]])
+@for_each("edges", [[1.0], [], [2.0, 1.0], [1.0, 1.0], [[1.0, 2.0]]])
 def test_edges_must_ascend(edges: list[float]) -> None:
     with pytest.raises(ValueError, match="ascending"):
         SeriesSet.from_window(window()).bin_means(edges)

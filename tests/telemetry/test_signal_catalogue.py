@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rca.window.catalogue import KNOWN, channels, resolve, to_markdown, unit_of_channel
+from tests.for_each import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "channel"),
     [
         ("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz"),
@@ -62,7 +63,7 @@ def test_cpu_time_is_split_by_mode(device: str | None, expected: tuple[str, ...]
     assert signal.channels(device) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("device", "expected"),
     [
         ("loader/user", ("process_cpu", "loader_cpu")),
@@ -92,7 +93,7 @@ def test_loopback_is_no_network() -> None:
     assert signal.channels("eth0") == ("net_drops",)
 
 
-@pytest.mark.parametrize("channel", [channel for channel, signals in channels().items() if len(signals) > 1])
+@for_each("channel", [channel for channel, signals in channels().items() if len(signals) > 1])
 def test_signals_of_one_channel_agree(channel: str) -> None:
     signals = channels()[channel]
     assert len({(one.kind, one.unit, one.combine, one.worse) for one in signals}) == 1
@@ -112,7 +113,7 @@ def test_the_table_lists_every_name_once() -> None:
     assert all(f"| `{channel}` |" in table for channel in channels())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "device", "channels"),
     [
         ("amd_gpu_clock", "0/GPU_CLOCK_TYPE_SYSTEM/3", ("sm_clock_mhz",)),

@@ -21,6 +21,7 @@ from rca.collect.segments import SAMPLES, STEPS, SegmentWriter, table_block
 from rca.collect.timers import COLUMNS
 from rca.errors import RcaError
 from rca.sources.registry import SOURCES, source_of
+from tests.for_each import for_each
 
 BEGIN = 1_760_000_000.0
 Writer = Callable[[Path], None]
@@ -129,7 +130,7 @@ def test_every_source_is_covered() -> None:
     assert sorted(WRITERS) == sorted(source.name for source in SOURCES)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@for_each("name", WRITERS)
 def test_content_decides(written: dict[str, Path], tmp_path: Path, name: str) -> None:
     for path in written[name].iterdir():
         found = source_of(path)
@@ -142,7 +143,7 @@ def test_content_decides(written: dict[str, Path], tmp_path: Path, name: str) ->
             assert renamed.name == name
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@for_each("name", WRITERS)
 def test_a_window_is_valid_and_survives_its_encoding(written: dict[str, Path], name: str) -> None:
     window = rca.read_window(written[name])
     assert window.steps.num_rows or window.metrics.num_rows or window.collectives.num_rows
@@ -153,8 +154,8 @@ def test_a_window_is_valid_and_survives_its_encoding(written: dict[str, Path], n
     )
 
 
-@pytest.mark.parametrize("share", [0.03, 0.5, 0.97])
-@pytest.mark.parametrize("name", WRITERS)
+@for_each("share", [0.03, 0.5, 0.97])
+@for_each("name", WRITERS)
 def test_cut_files_are_refused_or_read_in_part(
     written: dict[str, Path], tmp_path: Path, name: str, share: float
 ) -> None:
@@ -168,7 +169,7 @@ def test_cut_files_are_refused_or_read_in_part(
     assert n_rows <= rca.read_window(written[name]).steps.num_rows
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@for_each("name", WRITERS)
 def test_files_among_others_are_refused(written: dict[str, Path], tmp_path: Path, name: str) -> None:
     for path in written[name].iterdir():
         shutil.copy(path, tmp_path / path.name)

@@ -18,6 +18,7 @@ from rca.window.job import RankPlace
 from rca.window.rows import validation
 from rca.window.rows.density import CELLS_PER_ROW, FREE_CELLS, FREE_RANKS, RANKS_PER_REPORTING
 from rca.window.rows.validation import MAX_WORLD_SIZE
+from tests.for_each import for_each
 
 MAX_MEMORY = 24 << 20
 """Bytes for a refusal. The arrays of the smallest window here would take more than 100 MB."""
@@ -56,7 +57,7 @@ def refused(work: Callable[[], object], kind: type[InvalidWindow | TooLarge]) ->
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "table", "column", "message"),
     [
         ({"world_size": 1_000_000}, FOUR, "world_size", "is 1000000"),

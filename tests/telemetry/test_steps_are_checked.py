@@ -12,6 +12,7 @@ from telemetry_windows import START, job, refusal, steps, window
 from rca.errors import InvalidWindow
 from rca.sources.read import read_window
 from rca.window import PhaseArrays
+from tests.for_each import for_each
 
 
 def test_tables_come_out_in_the_formats_types_and_order() -> None:
@@ -136,7 +137,7 @@ def test_a_missing_rank_is_not_rank_zero() -> None:
     assert (error.column, error.message) == ("rank", "is missing")
 
 
-@pytest.mark.parametrize("values", [["0.4"] * 4, [True] * 4, [[0.4]] * 4, [{"s": 0.4}] * 4, [b"0.4"] * 4])
+@for_each("values", [["0.4"] * 4, [True] * 4, [[0.4]] * 4, [{"s": 0.4}] * 4, [b"0.4"] * 4])
 def test_numbers_are_numbers(values: list[object]) -> None:
     error = refusal(table=steps(forward_seconds=values))
     assert (error.column, error.expected) == ("forward_seconds", "numbers")

@@ -12,6 +12,7 @@ from rca.window.job import Job, Parallelism, Topology
 from rca.window.times.hidden_waits import without_hidden_waits
 from rca.window.times.own_work import UNTIMED, own_work
 from rca.window.times.phases import PhaseArrays
+from tests.for_each import for_each
 
 STEPS, STEP = 30, 1.0
 FORWARD, BACKWARD, OPTIMIZER, LOADING = (
@@ -65,12 +66,12 @@ def test_phases_without_waiting_are_unchanged() -> None:
     assert all(np.array_equal(given.seconds[name], before[name]) for name in before)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("forward", "backward", "optimizer"),
     [(0.25, 0.25, 0.25), (0.5, 0.0, 0.0), (0.0, 0.3, 0.0), (0.1, 0.3, 0.0), (0.0, 0.0, 0.8)],
     ids=["everything", "forward", "backward", "backward mostly", "host"],
 )
-@pytest.mark.parametrize("first", [0, FIRST], ids=["always", "later"])
+@for_each("first", [0, FIRST], ids=["always", "later"])
 def test_a_faster_rank_waits_in_no_phase(
     forward: float, backward: float, optimizer: float, first: int
 ) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.yaml_documents import MAX_BYTES, read_document
+from tests.for_each import for_each
 
 HINT = "see the guide"
 
@@ -43,7 +44,7 @@ def test_yaml_json_and_nothing_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         (

@@ -12,6 +12,7 @@ from rca.lab.testbed.ranks.calibration import COPY_SECONDS, adopt_pace, calibrat
 from rca.lab.testbed.ranks.models import Network
 from rca.lab.testbed.ranks.shared import DevicePace, RankMemory, Row, job_pace
 from rca.lab.testbed.ranks.stand_in import CHUNK_SECONDS, CHUNKS, OPTIMIZER_SECONDS
+from tests.for_each import for_each
 
 
 class Modelled:
@@ -53,8 +54,8 @@ def network_of(scale: float = 1.0, **fields: int) -> Network:
     return Network([], [2.5e-3 * scale] * 8, [4.9e-3 * scale] * 8, lambda raw, length: raw, **fields)
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0])
-@pytest.mark.parametrize("per_repeat", [5e-6, 1.3e-4, 7e-3])
+@for_each("scale", [1.0, 2.0])
+@for_each("per_repeat", [5e-6, 1.3e-4, 7e-3])
 def test_a_gpu_gets_the_work_of_a_nominal_step_and_other_ranks_its_pace(per_repeat, scale):
     device, pace, network = Modelled(per_repeat, bandwidth=25e9), job_pace(), network_of(scale)
     calibrate(device, network, 0, scale, pace)

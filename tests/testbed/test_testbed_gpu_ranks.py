@@ -18,6 +18,7 @@ from rca.lab.testbed import FAULTS, gpus
 from rca.lab.testbed.campaign import require_gpus_of
 from rca.lab.testbed.gpus import Gpu, GpuMissing, find_gpus, require_gpus
 from rca.lab.testbed.matrix import ScenarioMatrix, expand, read_matrix
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 GPU_MATRIX = ROOT / "data/testbed/matrix-gpu.yaml"
@@ -51,7 +52,7 @@ def test_uneven_sequences_are_refused_in_a_job_with_gpus():
         gpu_scenario(fault, model="transformer")
 
 
-@pytest.mark.parametrize("kind", ["cpu_hogs", "slow_dataset", "heavy_decoding", "gc_pauses", "killed_rank"])
+@for_each("kind", ["cpu_hogs", "slow_dataset", "heavy_decoding", "gc_pauses", "killed_rank"])
 def test_host_faults_may_hit_ranks_with_a_gpu(kind):
     assert gpu_scenario({"kind": kind, "scope": "rank", "ranks": [1], "first_step": 15}).faults
 

@@ -19,6 +19,7 @@ from rca.lab.testbed.sampling.nvml import NAMES, XID_NAME, GpuProbe, reasons_in_
 from rca.lab.testbed.sampling.series import Series
 from rca.lab.testbed.scenario import TestbedJob
 from rca.window.catalogue import resolve
+from tests.for_each import for_each
 
 GPU = Gpu(0, "GPU-1", "NVIDIA Imaginary", "570.00")
 #: What the fake's answers are in DCGM's units: watts, MiB, bytes per second, nanoseconds, millijoules.
@@ -58,14 +59,14 @@ def test_every_value_has_dcgms_name_and_unit():
     assert set(probe.answered) == set(NAMES) == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@for_each("name", NAMES)
 def test_every_name_is_known_to_the_catalogue(name):
     signal = resolve(name)
     assert signal is not None
     assert signal.scale == 1, "a name the catalogue rescales would be another exporter's"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "unit"),
     [
         ("DCGM_FI_DEV_SM_CLOCK", "MHz"),

@@ -9,11 +9,12 @@ from rca.errors import InvalidInput, SourceError
 from rca.lab.testbed import BENIGN, FAULTS, read_scenario
 from rca.lab.testbed.capture import refuse_impossible
 from rca.window.causes import CAUSES, SPECS
+from tests.for_each import for_each
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "data/testbed/examples").glob("*.yaml"))
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@for_each("kind", FAULTS)
 def test_every_fault_names_a_cause_of_the_catalogue_and_its_type(kind):
     spec = FAULTS[kind]
     assert {spec.cause, *spec.alike} <= set(SPECS)
@@ -28,7 +29,7 @@ def test_slow_copies_over_a_healthy_link_are_no_fault_of_the_link():
     assert (FAULTS["pageable_copies"].cause, FAULTS["pageable_copies"].straggler_type) == ("unknown", "host")
 
 
-@pytest.mark.parametrize("kind", [kind for kind, spec in FAULTS.items() if not spec.stops_the_job])
+@for_each("kind", [kind for kind, spec in FAULTS.items() if not spec.stops_the_job])
 def test_severities_differ_and_are_ordered(kind):
     levels = FAULTS[kind].levels
     assert list(levels) in (sorted(levels), sorted(levels, reverse=True))
@@ -65,7 +66,7 @@ def test_affected_ranks_follow_from_the_scope():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fault", "message"),
     [
         ({"kind": "solar_flare", "scope": "rank", "ranks": [0], "first_step": 9}, "unknown fault"),

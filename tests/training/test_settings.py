@@ -12,6 +12,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.lab.training import heads, run
 from rca.lab.training.heads import PARAMETERS, fit_head, targets
 from rca.lab.training.settings import TUNABLE, read_settings, write_settings
+from tests.for_each import for_each
 
 TUNED = {"mode": {"num_leaves": 5, "lambda_l2": 0.5}}
 
@@ -21,7 +22,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "tuned.json") == TUNED
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("heads_told", "complaint"),
     [
         ({"moods": {}}, "no head 'moods'"),

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.for_each import for_each
+
 pytest.importorskip("mlflow")
 
 from rca.errors import SourceError
@@ -152,7 +154,7 @@ def test_a_folder_that_cannot_be_made_is_reported() -> None:
         complete_file(Path("/proc/nowhere/mlflow.db"))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("uri", "file"),
     [
         ("sqlite:////data/mlflow.db", Path("/data/mlflow.db")),
@@ -168,7 +170,7 @@ def test_only_stores_in_a_file_have_one(uri: str, file: Path | None) -> None:
     assert store_file.store_file(uri) == file
 
 
-@pytest.mark.parametrize(
+@for_each(
     "uri",
     [
         "http://user:s3cretpw@127.0.0.1:1/mlflow",

@@ -22,6 +22,7 @@ from rca.whatif.report import render, worker_grid, write_heatmap
 from rca.whatif.scenario import Scenario
 from rca.whatif.timeline import timeline
 from rca.window.window import Window
+from tests.for_each import for_each
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 
@@ -79,7 +80,7 @@ def test_moving_a_stage_boundary_balances_the_stages() -> None:
     assert after < 0.9 * before
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("description", "text"),
     [
         ({"changes": [{"to": "faster"}]}, "to"),

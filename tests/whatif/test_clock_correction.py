@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 import rca.cli
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.graph.clock_offsets import joint_offsets
+from tests.for_each import for_each
 
 HERE = Path(os.environ.get("RCA_WHAT_IF_TRACES", "../shared/traces/what-if"))
 Row = dict[str, Any]
@@ -41,8 +42,8 @@ def skewed(execution: Execution, seconds: Callable[[Row], float]) -> pa.Table:
     return table_of([row | {"start_ts": row["start_ts"] + 0.1 + seconds(row)} for row in execution.rows])
 
 
-@pytest.mark.parametrize("skew", [0.02, -0.02, 0.3])
-@pytest.mark.parametrize("name", SHARED)
+@for_each("skew", [0.02, -0.02, 0.3])
+@for_each("name", SHARED)
 def test_a_shared_clock_is_corrected(execution: Execution, name: str, skew: float) -> None:
     right = what_if(execution.table, execution.job.meta)
     found = what_if(skewed(execution, lambda row: skew * SHARED[name](row)), execution.job.meta)

@@ -14,6 +14,7 @@ from synthetic_jobs import Execution, Key, execute, make_job, rows_of, run, tabl
 from rca.errors import InvalidTrace
 from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.result import WhatIf
+from tests.for_each import for_each
 
 Row = dict[str, Any]
 
@@ -42,7 +43,7 @@ def is_op(row: Row, optype: str, **where: int) -> bool:
     return row["optype"] == optype and all(row[name] == value for name, value in where.items())
 
 
-@pytest.mark.parametrize(
+@for_each(
     "optype",
     [
         "forward-compute",
@@ -130,8 +131,8 @@ def test_contradicting_metadata_gets_a_note(
     assert found.slowdown == clean.slowdown
 
 
-@pytest.mark.parametrize("skew", [0.02, -0.02])
-@pytest.mark.parametrize("sizes", [{"pp": 4, "dp": 2}, {"pp": 2, "dp": 3}, {"pp": 1, "dp": 4}])
+@for_each("skew", [0.02, -0.02])
+@for_each("sizes", [{"pp": 4, "dp": 2}, {"pp": 2, "dp": 3}, {"pp": 1, "dp": 4}])
 def test_a_skewed_clock_is_corrected(sizes: dict[str, int], skew: float) -> None:
     ran = execute(make_job(microbatches=4, **sizes), n_steps=6)
     right = what_if(ran.table, ran.job.meta)
@@ -214,7 +215,7 @@ def edit(**values: object) -> Callable[[Row], Row]:
     return lambda row: row | values
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "text"),
     [
         (lambda t: t.drop_columns(["optype"]), "optype"),

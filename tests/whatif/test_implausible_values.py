@@ -19,6 +19,7 @@ from rca.errors import InvalidTrace
 from rca.whatif import what_if
 from rca.whatif.trace.reader import trace_from_table
 from rca.whatif.trace.trace import TraceMeta
+from tests.for_each import for_each
 
 JOB = make_job(pp=2, dp=2, microbatches=4)
 EXECUTION = execute(JOB, 3)
@@ -41,7 +42,7 @@ def all_of(name: str, value: object) -> Change:
     return column(name, np.full(TABLE.num_rows, value))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "text"),
     [
         (all_of("duration", np.float32(0)), "operations take no time"),

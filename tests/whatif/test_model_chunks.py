@@ -13,6 +13,7 @@ from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.optypes import FORWARD
 from rca.whatif.trace.reader import trace_from_table
 from rca.whatif.trace.trace import TraceMeta
+from tests.for_each import for_each
 
 Row = dict[str, Any]
 SIZES = [
@@ -34,8 +35,8 @@ def is_compute(row: Row) -> bool:
     return str(row["optype"]).endswith("compute")
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("evidence", EVIDENCE)
+@for_each("sizes", SIZES, ids=str)
+@for_each("evidence", EVIDENCE)
 def test_chunks_are_derived_from_the_rows(sizes: dict[str, int], evidence: str) -> None:
     ran = execute(make_job(**sizes), n_steps=3)  # type: ignore[arg-type]
     right = replay_of(ran.table, ran.job.meta)

@@ -14,6 +14,7 @@ from rca.errors import InvalidWindow
 from rca.whatif import WhatIf, what_if
 from rca.whatif.trace.trace_checks import shared_ranks
 from rca.window.window import Window
+from tests.for_each import for_each
 
 Row = dict[str, Any]
 JOB = make_job(pp=2, dp=2, microbatches=4)
@@ -43,7 +44,7 @@ def only(optype: str, change: Callable[[Row], Row]) -> Callable[[Row], Row]:
     return lambda row: change(row) if row["optype"] == optype else row
 
 
-@pytest.mark.parametrize(
+@for_each(
     "change",
     [
         counted_on,

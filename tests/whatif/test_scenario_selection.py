@@ -14,6 +14,7 @@ from rca.whatif import scenarios_of
 from rca.whatif.analysis import replay_of
 from rca.whatif.graph.trace_replay import TraceReplay
 from rca.window.window import Window
+from tests.for_each import for_each
 
 JOB = make_job(pp=2, dp=3, microbatches=4)
 
@@ -42,7 +43,7 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("description", "text"),
     [
         *NOTHING,
@@ -61,7 +62,7 @@ def test_a_change_that_finds_no_operation_is_refused(
         scenarios_of(replay, [description])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("description", "text"),
     [
         *NOTHING,

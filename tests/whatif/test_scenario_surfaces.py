@@ -27,6 +27,7 @@ from rca.window.encodings import arrow
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.what_if import work
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.system
 
@@ -111,7 +112,7 @@ def test_more_workers_per_step_than_an_answer_holds_are_refused(
         document(what_if(TABLE), Extras(worker_steps=True))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "text"),
     [
         (["--seed", "-1"], "greater than or equal to 0"),
@@ -156,7 +157,7 @@ def test_lists_of_scenarios_are_checked_by_position(scenarios: Any, text: str) -
         described_all(scenarios)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "place"),
     [
         ({"select": {"ranks": ["1"]}, "to": "peers"}, "changes.0.select.ranks.0"),
@@ -219,7 +220,7 @@ def test_thousands_of_scenarios_are_answered_at_once(client: TestClient) -> None
     assert outcomes[1234]["step_seconds"] == pytest.approx(alone, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("scenarios", "code", "text"),
     [
         (b"[", "invalid-input", "not JSON"),

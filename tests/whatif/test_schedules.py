@@ -13,6 +13,7 @@ from rca.whatif.analysis import replay_of, what_if
 from rca.whatif.graph.replay import Engine, end_times
 from rca.whatif.optypes import OP_TYPES
 from rca.whatif.result import WhatIf
+from tests.for_each import for_each
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def test_results_of_both_engines_equal_brute_force(job: SyntheticJob) -> None:
         check(lambda found, i=index: found.workers.seconds[i], lambda key, d, w=worker: (key[2], d) == w)
 
 
-@pytest.mark.parametrize("name", [name for name in JOBS if JOBS[name].pp * JOBS[name].dp > 1])
+@for_each("name", [name for name in JOBS if JOBS[name].pp * JOBS[name].dp > 1])
 def test_the_slow_worker_is_found(name: str) -> None:
     job = JOBS[name]
 

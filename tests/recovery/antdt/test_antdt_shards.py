@@ -16,6 +16,7 @@ from rca.runtime.data_shards import shard_plan
 from rca.runtime.data_shards.leases import MAX_EPOCHS_SHOWN, Checkpoint, LeaseState, ShardReport
 from rca.runtime.data_shards.shard_plan import MAX_EPOCHS, ShardPlan
 from rca.runtime.data_shards.shards import Shards
+from tests.for_each import for_each
 
 
 class InMemory(ShardMachine):
@@ -183,7 +184,7 @@ def test_the_order_is_the_same_in_every_process_and_version() -> None:
 FIRST, SAMPLES = [500, 600, 500, 600], [25, 12, 0, 70]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wrong", "message"),
     [
         ({"n_samples": 0}, "n_samples is 0"),

@@ -22,6 +22,7 @@ from rca.runtime.antdt import (
     loss_scale,
     step_seconds,
 )
+from tests.for_each import for_each
 
 speeds = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=4)
 
@@ -66,7 +67,7 @@ def test_equal_speeds_give_equal_sizes() -> None:
     assert sorted(balanced(np.full(3, 7.0), 11).tolist()) == sorted(equal(3, 11).tolist()) == [3, 4, 4]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("speed", "limits", "message"),
     [
         ([1.0, 0.0], {}, "the speed of worker 1 is 0.0"),

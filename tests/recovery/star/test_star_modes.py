@@ -25,6 +25,7 @@ from rca.runtime.star.modes import (
     x_order,
 )
 from rca.runtime.star.price import UpdateProgress, grouped_step_seconds
+from tests.for_each import for_each
 
 progresses = st.builds(
     lambda seconds, *others: UpdateProgress(np.array(seconds), *others),
@@ -242,7 +243,7 @@ def test_the_first_local_minimum_need_not_be_the_best() -> None:
     assert best_order(progress) == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "batch", "noise", "message"),
     [
         ([], 1, 1.0, "no worker"),

@@ -9,6 +9,7 @@ import pytest
 
 from rca.errors import InvalidInput
 from rca.runtime.star.noise import NoiseMeter, noise_scale, signal_and_noise
+from tests.for_each import for_each
 
 #: Loss of sample x: half the squared distance to it. The gradient of a sample is `at - x`.
 AT, DEVIATIONS = np.array([1.0, -0.5, 2.0]), np.array([2.0, 1.0, 3.0])
@@ -77,7 +78,7 @@ def test_a_gradient_that_is_only_noise_has_no_scale() -> None:
     assert found.high == np.inf
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("small", "large", "sizes", "message"),
     [
         ([1.0, 1.0], [1.0, 1.0], (4, 4), "no noise scale"),

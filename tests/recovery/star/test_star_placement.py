@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rca.errors import InvalidInput
 from rca.runtime.star.placement import ClusterNode, PlacedTask, TaskPlacement, place
+from tests.for_each import for_each
 
 tasks = st.builds(PlacedTask, st.integers(0, 9).map(float), st.integers(0, 9).map(float), st.integers(0, 3))
 nodes = st.builds(
@@ -103,7 +104,7 @@ def test_an_unavoidable_overload_is_named() -> None:
     assert place([PlacedTask(9, 1)], [ClusterNode(4, 10, 1), ClusterNode(8, 10, 1)]).overloaded == (1,)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("task", "node", "message"),
     [
         (PlacedTask(-1, 1), ClusterNode(1, 1, 1), "task 0 needs -1 processors"),

@@ -8,6 +8,7 @@ import pytest
 from rca.errors import InvalidInput
 from rca.runtime.stragglar import cost
 from rca.runtime.stragglar.cost import Link, predicted_saving
+from tests.for_each import for_each
 
 BANDWIDTH_ONLY = Link(0.0, 1.0)
 
@@ -109,7 +110,7 @@ def test_algorithms_off_a_power_of_two() -> None:
     assert cost.stragglar_seconds(5, 1, link, 2.0) == 7
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrivals", "options"),
     [
         (np.zeros((1, 50)), {}),

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.for_each import for_each
+
 torch = pytest.importorskip("torch", reason="StragglAR runs on torch.distributed; PyTorch is not installed")
 
 pytestmark = pytest.mark.system
@@ -210,7 +212,7 @@ def found() -> list[Result]:
     return [answers[rank] for rank in range(WORLD)]
 
 
-@pytest.mark.parametrize("n", range(2, WORLD + 1))
+@for_each("n", range(2, WORLD + 1))
 def test_the_sum_is_right_and_the_same_on_all_ranks(found: list[Result], n: int) -> None:
     cases = [name for name in found[0] if name.startswith(f"{n} ranks")]
     assert len(cases) >= 5 + len(DTYPES)

@@ -13,6 +13,7 @@ from rca.runtime.stragglar import schedule as stragglar_schedule
 from rca.runtime.stragglar.checker import InvalidSchedule, check
 from rca.runtime.stragglar.schedule import CollectiveSchedule, Transfer, fewest_rounds, schedule
 from rca.runtime.stragglar.spreading import exchanges_then_ring
+from tests.for_each import for_each
 
 PUBLISHED_POWERS_OF_TWO = {4: 4, 8: 9, 16: 18, 32: 35, 64: 68, 128: 133}
 PUBLISHED_EVEN = {
@@ -33,12 +34,12 @@ def test_every_contribution_reaches_every_chunk_of_every_rank_once(rounds: Colle
     check(rounds)
 
 
-@pytest.mark.parametrize(("n", "published"), (PUBLISHED_POWERS_OF_TWO | PUBLISHED_EVEN).items())
+@for_each(("n", "published"), (PUBLISHED_POWERS_OF_TWO | PUBLISHED_EVEN).items())
 def test_no_more_rounds_than_published(n: int, published: int) -> None:
     assert len(schedule(n, n - 1).rounds) <= published
 
 
-@pytest.mark.parametrize("n", [*range(2, 40), 49, 63, 99, 150])
+@for_each("n", [*range(2, 40), 49, 63, 99, 150])
 def test_the_lower_bound_on_rounds_is_met(n: int) -> None:
     assert len(schedule(n, 0).rounds) == fewest_rounds(n)
 
@@ -137,7 +138,7 @@ def test_a_chunk_that_its_source_gets_in_the_same_round_is_not_sent(rounds: Coll
         check(replace(rounds, rounds=[[*first, Transfer(third, exchange.source, exchange.chunk)], *others]))
 
 
-@pytest.mark.parametrize(("n", "straggler"), [(1, 0), (0, 0), (4, 4), (4, -1), (2.5, 0), (4, None)])
+@for_each(("n", "straggler"), [(1, 0), (0, 0), (4, 4), (4, -1), (2.5, 0), (4, None)])
 def test_impossible_sizes_and_stragglers_are_refused(n: int, straggler: int) -> None:
     with pytest.raises(InvalidInput) as refused:
         schedule(n, straggler)
