@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,19 +113,23 @@ def test_outputs_of_any_form_begin_the_backward_pass(tmp_path: Path, wrap: Any) 
     assert columns(tmp_path)["backward_seconds"][0] > 0
 
 
-def _rank(rank: int, port: int, folder: str, results: Any) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+def _rank(rank: int, folder: Path) -> None:
+    """Train without hooks, then with them; a file of the rank has the losses of both."""
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo")
-    if folder:
-        collect.start(folder, node="n")
-    net = torch.nn.parallel.DistributedDataParallel(model())
-    losses = train(collect.watch(net), steps=8)
-    for _ in range(2):
-        with collect.step():
-            torch.distributed.all_reduce(torch.ones(4))
+    # A port that is free now may be taken before the ranks meet.
+    torch.distributed.init_process_group("gloo", f"file://{folder / 'ranks'}", rank=rank, world_size=2)
+    losses = []
+    for hooks in (False, True):
+        if hooks:
+            collect.start(folder / "collected", node="n")
+        net = torch.nn.parallel.DistributedDataParallel(model())
+        losses.append(train(collect.watch(net), steps=8))
+        for _ in range(2):
+            with collect.step():
+                torch.distributed.all_reduce(torch.ones(4))
     collect.stop()
-    results[rank] = losses
+    (folder / f"losses-{rank}.json").write_text(json.dumps(losses))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
@@ -133,18 +137,12 @@ def _rank(rank: int, port: int, folder: str, results: Any) -> None:
 @pytest.mark.system
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_data_parallel_ranks_have_communication_and_the_same_losses(tmp_path: Path) -> None:
-    found: list[dict[int, list[float]]] = []
-    for folder in ("", str(tmp_path)):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        # A forked child of a process with threads may hang.
-        with torch.multiprocessing.get_context("spawn").Manager() as manager:
-            results = manager.dict()
-            torch.multiprocessing.start_processes(_rank, (port, folder, results), 2, start_method="spawn")
-            found.append(dict(results))
-    assert found[0] == found[1]
-    steps = rca.read_window(tmp_path).steps.to_pandas()
+    # A forked child of a process with threads may hang.
+    torch.multiprocessing.start_processes(_rank, (tmp_path,), 2, start_method="spawn")
+    for rank in range(2):
+        without, with_hooks = json.loads((tmp_path / f"losses-{rank}.json").read_text())
+        assert without == with_hooks
+    steps = rca.read_window(tmp_path / "collected").steps.to_pandas()
     assert len(steps) == 2 * 10
     waited = steps.groupby("step").communication_seconds.max()
     assert (waited > 0).all()
