@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,9 @@ from hypothesis import HealthCheck, settings
 
 from rca.window import Window
 from rca.workers import Workers
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
 
 # At Python's own threshold, collections of garbage take 5 to 10 % of the time of imports and tests.
 gc.set_threshold(50_000, 20, 100)
@@ -126,6 +129,38 @@ def two_workers() -> Iterator[Workers]:
     """Two worker processes, which start with the first task."""
     with Workers(2) as held:
         yield held
+
+
+@pytest.fixture(scope="session")
+def client(_service_settings: None) -> Iterator[TestClient]:
+    """The service as an operator gets it: shipped bundle, a database and windows of its own."""
+    with served() as held:
+        yield held
+
+
+@pytest.fixture(scope="session")
+def small_client(_service_settings: None) -> Iterator[TestClient]:
+    """A service with limits small enough to be reached in a test."""
+    with served(max_body_bytes=50_000, max_decoded_bytes=80_000) as held:
+        yield held
+
+
+def served(**settings: Any) -> TestClient:
+    from starlette.testclient import TestClient
+
+    from rca_api.shell.app import create_app
+    from rca_api.shell.settings.settings import Settings
+
+    return TestClient(create_app(Settings(processes=1, **settings)), raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="session")
+def url(_service_settings: None) -> Iterator[str]:
+    """Address of a service in a process of its own."""
+    from rca_api.shell.demo import running_service
+
+    with running_service(settings={"RCA_PROCESSES": "1"}) as address:
+        yield address
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,20 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from starlette.testclient import TestClient
 
 import rca
-from rca_api.shell.app import create_app
-from rca_api.shell.settings.settings import Settings
-
-
-@pytest.fixture(scope="session")
-def service() -> Iterator[TestClient]:
-    """The service with its default settings and the shipped bundle."""
-    with TestClient(create_app(Settings(processes=1)), raise_server_exceptions=False) as held:
-        yield held
 
 
 @pytest.fixture(scope="session")

@@ -89,22 +89,22 @@ def test_the_command_line_answers_by_exit_code_and_page(
 @pytest.mark.system
 @each_window
 def test_http_gives_the_same_answer_for_json_and_arrow(
-    name: str, expected: Expected, service: TestClient
+    name: str, expected: Expected, client: TestClient
 ) -> None:
     window = rca.read_window(WINDOWS / name)
     bodies = {"application/json": window.to_json(), arrow.CONTENT_TYPE: window.to_arrow()}
     for content_type, body in bodies.items():
-        answer = service.post("/v1/diagnoses", content=body, headers={"Content-Type": content_type})
+        answer = client.post("/v1/diagnoses", content=body, headers={"Content-Type": content_type})
         assert answer.status_code == 200, answer.text
         check(answer.json(), expected)
 
 
 @pytest.mark.system
 @each_window
-def test_http_gives_the_page_on_request(name: str, expected: Expected, service: TestClient) -> None:
+def test_http_gives_the_page_on_request(name: str, expected: Expected, client: TestClient) -> None:
     window = rca.read_window(WINDOWS / name)
     headers = {"Content-Type": "application/json", "Accept": "text/markdown"}
-    page = service.post("/v1/diagnoses", content=window.to_json(), headers=headers).text
+    page = client.post("/v1/diagnoses", content=window.to_json(), headers=headers).text
     assert page.startswith("# ")
     assert window.job.job_id in page
 
@@ -187,7 +187,7 @@ def test_scores_on_the_committed_collection_are_what_the_readme_may_claim() -> N
 
 
 @pytest.mark.system
-def test_a_diagnosis_survives_json(service: TestClient) -> None:
+def test_a_diagnosis_survives_json(client: TestClient) -> None:
     diagnosis = rca.diagnose(rca.read_window(WINDOWS / "cpu-contention-node"))
     again = rca.Diagnosis.model_validate(orjson.loads(diagnosis.to_json()))
     assert again == diagnosis

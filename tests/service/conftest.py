@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from postgres_server import SERVER_USER, Server, database_name, postgres_binaries
+from starlette.testclient import TestClient
 
+from rca_api.shell.app import create_app
+from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store import sqlite_engine
 from rca_api.shell.store.database import Database
 
@@ -103,3 +106,13 @@ def database(database_url: str) -> Iterator[Database]:
     held = Database(database_url)
     yield held
     held.close()
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """For requests that change nothing. Not started: none of them needs a process."""
+    settings = Settings(data_dir=tmp_path_factory.mktemp("read"), auth="off", rate_limit="")
+    app = create_app(settings)
+    app.state.parts.database.upgrade()
+    yield TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, follow_redirects=False)
+    app.state.parts.database.close()

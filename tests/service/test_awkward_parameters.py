@@ -9,7 +9,6 @@ import pytest
 from starlette.testclient import TestClient
 
 from rca_api.shell.app import create_app
-from rca_api.shell.settings.settings import Settings
 from tests.for_each import for_each
 
 MOMENTS = [
@@ -25,14 +24,6 @@ MOMENTS = [
 TEXTS = ["", "\0", "a\0b", "%", "_", "'", "x" * 5000, "\U0010ffff", "../..", "-1"]
 NUMBERS = ["0", "-1", "201", str(2**31), str(2**63), "1e3", "NaN"]
 AWKWARD = {"date-time": MOMENTS, "string": TEXTS, "integer": NUMBERS, "boolean": ["maybe", "2"]}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    app = create_app(Settings(data_dir=tmp_path_factory.mktemp("awkward"), auth="off"))
-    app.state.parts.database.upgrade()
-    yield TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
-    app.state.parts.database.close()
 
 
 def kinds_of(schema: dict[str, Any]) -> Iterator[str]:

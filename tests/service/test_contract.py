@@ -37,14 +37,6 @@ CONTROL = ["a\nb", "\n", "a\r", "\0", "\x1b[0m", "\x7f", "\x85", "\u2028", "\u20
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    app = create_app(Settings(data_dir=tmp_path_factory.mktemp("contract"), auth="off", rate_limit=""))
-    app.state.parts.database.upgrade()
-    yield TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, follow_redirects=False)
-    app.state.parts.database.close()
-
-
 def address(path: str, **values: str) -> str:
     """The address of an operation, with a value for each of its parameters."""
     return re.sub(r"\{(\w+)\}", lambda name: values.get(name[1], KNOWN.get(name[1], "0" * 32)), path)

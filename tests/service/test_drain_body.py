@@ -14,6 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from rca_api.shell.demo import running_service
 from rca_api.shell.requests import middleware
 from rca_api.shell.requests.middleware import DrainBody
+from rca_api.shell.requests import drain_body
+from rca_api.shell.requests.drain_body import DrainBody
 
 pytestmark = pytest.mark.system
 
@@ -48,12 +50,6 @@ def answered(app: Any, incoming: list[Message], **asked: Any) -> tuple[list[Mess
     scope = {"type": "http", "http_version": "1.1", "headers": []} | asked
     asyncio.run(DrainBody(app, AT_MOST)(scope, receive, send))
     return sent, len(left)
-
-
-@pytest.fixture(scope="module")
-def url() -> Any:
-    with running_service(settings={"RCA_PROCESSES": "1"}) as at:
-        yield at
 
 
 @pytest.mark.slow

@@ -93,12 +93,6 @@ MANY = """async () => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    """Not started: files need no process."""
-    return TestClient(create_app(Settings(data_dir=tmp_path_factory.mktemp("data"))))
-
-
 def test_the_page_and_all_its_files_are_served_from_here(client: TestClient) -> None:
     page = client.get("/ui")
     policy = page.headers["content-security-policy"]

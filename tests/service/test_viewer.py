@@ -13,11 +13,10 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.ui import viewer
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    """Not started: none of these needs a process."""
+@pytest.fixture
+def client(client: TestClient) -> TestClient:
     pytest.importorskip("fastapi_offline")
-    return TestClient(create_app(Settings(data_dir=tmp_path_factory.mktemp("data"))))
+    return client
 
 
 def test_everything_the_page_names_is_here(client: TestClient) -> None:

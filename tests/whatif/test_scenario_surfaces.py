@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,6 @@ from rca.whatif import scenarios_of, what_if
 from rca.whatif.analysis import MAX_SCENARIOS, analysed_scenarios, described_all
 from rca.whatif.report import Extras, document
 from rca.window.encodings import arrow
-from rca_api.shell.app import create_app
-from rca_api.shell.settings.settings import Settings
 from rca_api.what_if import work
 from tests.for_each import for_each
 
@@ -35,12 +32,6 @@ JOB = make_job(pp=2, dp=3, microbatches=4)
 TABLE = execute(JOB, 4, slow=lambda key, d, step: 1.5 if (d, key[2]) == (1, 0) else 1.0).table
 SLOW_RANK = {"name": "cured", "changes": [{"select": {"ranks": [1]}, "to": "peers"}]}
 LINKS = {"name": "links", "changes": [{"select": {"kind": "communication"}, "to": "scale", "value": 0.5}]}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(processes=1))) as held:
-        yield held
 
 
 @pytest.fixture

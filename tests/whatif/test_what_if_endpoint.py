@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from starlette.testclient import TestClient
 from synthetic_jobs import execute, make_job
-
-from rca_api.shell.app import create_app
-from rca_api.shell.settings.settings import Settings
 
 pytestmark = pytest.mark.system
 
@@ -30,19 +26,6 @@ WINDOW = {
 }
 PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
 EXECUTION = execute(make_job(pp=2, dp=2, microbatches=4))
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Settings(processes=1))) as held:
-        yield held
-
-
-@pytest.fixture
-def small_client() -> Iterator[TestClient]:
-    settings = Settings(processes=1, max_body_bytes=50_000, max_decoded_bytes=80_000)
-    with TestClient(create_app(settings)) as held:
-        yield held
 
 
 def parquet(table: pa.Table) -> bytes:
