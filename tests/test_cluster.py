@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,6 +24,7 @@ from rca.lab.training.simulated import simulated_examples
 from rca.sweep import Answers, archived, sweep
 from rca.sweep.what_if import JobLosses, sweep_what_if
 from rca.workers import HERE, Workers
+from tests.waiting import until
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -46,7 +47,7 @@ class Cluster:
 
     @contextmanager
     def losing_a_worker(self) -> Iterator[None]:
-        """A worker hangs during the block; it is killed once it has had tasks for a second."""
+        """A worker hangs during the block; it is killed once it has tasks."""
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
@@ -55,9 +56,7 @@ class Cluster:
             hung.send_signal(signal.SIGSTOP)
 
             def kill() -> None:
-                while not client.processing()[address]:
-                    time.sleep(0.1)
-                time.sleep(1)
+                until(lambda: client.processing()[address])
                 hung.kill()
                 hung.wait()
                 self.workers.remove(hung)
@@ -91,14 +90,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def address_in(place: Path) -> str:
-    import json
-
-    last = time.monotonic() + 60
-    while time.monotonic() < last:
-        if place.exists() and (text := place.read_text()).endswith("}"):
-            return str(json.loads(text)["address"])
-        time.sleep(0.05)
-    raise AssertionError("the scheduler did not start")
+    until(lambda: place.exists() and place.read_text().endswith("}"))
+    return str(json.loads(place.read_text())["address"])
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -8,8 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from rca import workers as module
 from rca.dask_client import local_cluster
 from rca.errors import InvalidInput, SourceError
 from rca.workers import FEWEST, HERE, Workers
+from tests.waiting import until
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
 
@@ -73,15 +73,6 @@ def taken(numbers: list[int]) -> Iterator[int]:
     for number in range(10_000):
         numbers.append(number)
         yield number
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    last = time.monotonic() + seconds
-    while time.monotonic() < last:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def running(process: int) -> bool:
@@ -223,12 +214,12 @@ def test_workers_of_a_killed_process_end(tmp_path: Path) -> None:
     folder.mkdir()
     with subprocess.Popen([sys.executable, str(script), str(folder)]) as parent:
         try:
-            assert until(lambda: len(list(folder.iterdir())) == 2), "the workers did not start"
+            until(lambda: len(list(folder.iterdir())) == 2)
             processes = [int(place.name) for place in folder.iterdir()]
             assert all(map(running, processes))
         finally:
             parent.send_signal(signal.SIGKILL)
-    assert until(lambda: not any(map(running, processes)))
+    until(lambda: not any(map(running, processes)))
 
 
 @pytest.mark.slow
@@ -246,7 +237,7 @@ def test_an_interrupt_in_a_terminal_ends_all_processes_quietly(tmp_path: Path) -
         command, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=as_in_a_terminal
     ) as parent:
         try:
-            assert until(lambda: len(list(folder.iterdir())) == 2), "the workers did not start"
+            until(lambda: len(list(folder.iterdir())) == 2)
             processes = [int(place.name) for place in folder.iterdir()]
             os.killpg(parent.pid, signal.SIGINT)
             said = parent.communicate(timeout=60)[1].decode()
@@ -254,4 +245,4 @@ def test_an_interrupt_in_a_terminal_ends_all_processes_quietly(tmp_path: Path) -
             parent.kill()
     assert "Worker process" not in said
     assert "Client is closed" not in said
-    assert until(lambda: not any(map(running, processes)))
+    until(lambda: not any(map(running, processes)))

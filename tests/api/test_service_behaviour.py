@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from starlette.testclient import TestClient
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -29,13 +29,6 @@ def state_of(client: TestClient) -> State:
     assert isinstance(app, FastAPI)
     parts: State = app.state.parts
     return parts
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -70,7 +63,7 @@ def test_unknown_paths_and_methods_are_problems(client: TestClient) -> None:
 
 def test_probes_name_the_model(client: TestClient) -> None:
     assert client.get("/healthz").json() == {"status": "ok"}
-    wait_until(lambda: client.get("/readyz").status_code == 200)
+    until(lambda: client.get("/readyz").status_code == 200)
     ready = client.get("/readyz")
     assert ready.json()["model"] == state_of(client).pool.model.model_dump()  # type: ignore[union-attr]
     assert len(ready.json()["model"]["sha256"]) == 64
@@ -78,7 +71,7 @@ def test_probes_name_the_model(client: TestClient) -> None:
 
 def test_a_broken_bundle_is_reported_not_hidden(tmp_path: Path) -> None:
     with TestClient(create_app(Settings(processes=1, bundle=tmp_path / "nothing"))) as client:
-        wait_until(lambda: client.get("/readyz").json()["code"] != "not-ready")
+        until(lambda: client.get("/readyz").json()["code"] != "not-ready")
         assert client.get("/healthz").status_code == 200
         ready = client.get("/readyz")
         assert (ready.status_code, ready.json()["code"]) == (503, "bundle-error")
@@ -108,7 +101,7 @@ def test_an_unexpected_failure_leaks_nothing(own_client: TestClient, monkeypatch
 
 
 def test_beyond_its_limit_the_service_says_when_to_come_back(own_client: TestClient) -> None:
-    wait_until(lambda: own_client.get("/readyz").status_code == 200)
+    until(lambda: own_client.get("/readyz").status_code == 200)
     [process] = state_of(own_client).pool.processes()
     answers: list[int] = []
     first = threading.Thread(
@@ -119,7 +112,7 @@ def test_beyond_its_limit_the_service_says_when_to_come_back(own_client: TestCli
     os.kill(process, signal.SIGSTOP)
     try:
         first.start()
-        wait_until(lambda: state_of(own_client).admission.requests == 1)
+        until(lambda: state_of(own_client).admission.requests == 1)
         refused = own_client.post("/v1/diagnoses", content=WHOLE, headers=JSON)
         alive = own_client.get("/healthz")
     finally:
@@ -185,5 +178,5 @@ def test_a_service_with_invalid_priors_is_not_ready(tmp_path: Path) -> None:
     priors = tmp_path / "priors.json"
     priors.write_text('{"nic": 1}')
     with TestClient(create_app(Settings(processes=1, priors=priors)), raise_server_exceptions=False) as held:
-        wait_until(lambda: held.get("/readyz").json().get("code") != "not-ready")
+        until(lambda: held.get("/readyz").json().get("code") != "not-ready")
         assert held.get("/readyz").status_code == 503

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.telemetry.prometheus_servers import free_port, wait_until
+from tests.telemetry.prometheus_servers import free_port
+from tests.waiting import until
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 MISSING = "" if PROGRAM and sys.platform == "linux" else "prometheus-alertmanager is not installed"
@@ -35,7 +36,8 @@ def alertmanager(folder: Path, config: dict[str, Any] | None = None) -> Iterator
         cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_until(lambda: urllib.request.urlopen(f"http://{address}/-/ready", timeout=1).status == 200)
+        ready = f"http://{address}/-/ready"
+        until(lambda: urllib.request.urlopen(ready, timeout=1).status == 200, not_yet=OSError)
         yield f"http://{address}"
     finally:
         server.terminate()

@@ -14,7 +14,9 @@ from http.client import HTTPException
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from watched import asked, stored, until
+from watched import asked, stored
+
+from tests.waiting import until
 
 #: What each window's id is replaced by: ids are of one length, so that bodies are, too.
 TEMPLATE_ID = "window-00000000"

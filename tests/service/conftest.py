@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diagnosed import Clock
+from following import FakeRegistry, Serve, serving_from
 from postgres_server import SERVER_USER, Server, database_name, postgres_binaries
 from starlette.testclient import TestClient
 
@@ -116,3 +118,19 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     app.state.parts.database.upgrade()
     yield TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, follow_redirects=False)
     app.state.parts.database.close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> FakeRegistry:
+    return FakeRegistry(tmp_path / "registry")
+
+
+@pytest.fixture
+def serve(tmp_path: Path, registry: FakeRegistry, make_window: Any) -> Serve:
+    """Start services that follow the registry."""
+    return serving_from(tmp_path / "data", registry, make_window)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.waiting import until
 
 #: With signs that a URL has to escape.
 PASSWORD, ESCAPED = "s3cret/pw@x", "s3cret%2Fpw%40x"
@@ -53,16 +55,8 @@ class RedisServer:
 
     def start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + _START_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1.0).close()
-            except OSError:
-                assert self._process.poll() is None, "redis-server ended"
-                assert time.monotonic() < until
-                time.sleep(0.02)
-            else:
-                return
+        connect = partial(socket.create_connection, ("127.0.0.1", self.port), timeout=1.0)
+        until(connect, _START_SECONDS, not_yet=OSError).close()
 
     def stop(self) -> None:
         """At once, as in a crash."""

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import orjson
 from diagnosed import Clock
-from fastapi import FastAPI
+from incident_service import state_of
 from starlette.testclient import TestClient
 
 from rca_api.jobs import watcher
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 from rca_api.shell.store.waits import Listening
+from rca_api.shell.listening import Listening
+from rca_api.shell.store.base import now
+from tests.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 START = 1_795_000_000.0
 N_RANKS = 4
-
-
-def state_of(client: TestClient) -> State:
-    app = client.app
-    assert isinstance(app, FastAPI)
-    parts: State = app.state.parts
-    return parts
 
 
 def step_rows(
@@ -103,10 +98,7 @@ def watch(
     listening = Listening(running, lambda: running.ticks)
     running.go(listened)
     state = state_of(client)
-    deadline = time.monotonic() + 60
-    while client.get(f"/v1/jobs/{job_id}/telemetry").json()["step_seconds"] is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.get(f"/v1/jobs/{job_id}/telemetry").json()["step_seconds"] is not None)
     mine = watcher.Watcher(
         state.database,
         state.pool,
@@ -124,9 +116,18 @@ def watch(
 
 
 def diagnosed(client: TestClient, diagnosis_id: str) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while (answer := client.get(f"/v1/diagnoses/{diagnosis_id}")).status_code == 202:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    found: dict[str, Any] = answer.json()
+    found: dict[str, Any] = answered_later(client, f"/v1/diagnoses/{diagnosis_id}").json()
     return found
+
+
+def answered_later(client: TestClient, location: str) -> Any:
+    """The answer at an address that says 202 until it is there."""
+
+    def answer() -> Any:
+        got = client.get(location)
+        if got.status_code != 202:
+            return got
+        assert int(got.headers["retry-after"]) > 0
+        return None
+
+    return until(answer)

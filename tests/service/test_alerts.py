@@ -34,8 +34,8 @@ from tests.telemetry.prometheus_servers import (
     prometheus,
     stub,
     talking,
-    wait_until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -178,7 +178,7 @@ def test_a_real_alertmanager_gets_a_diagnosis_of_the_job(service: str, tmp_path:
     }
     with alertmanager(tmp_path, config) as url:
         raise_alert(url, alertname="SlowTraining", site="a", job_id="4711")
-        wait_until(lambda: len(asked(f"{service}/v1/diagnoses")["items"]) > before)
+        until(lambda: len(asked(f"{service}/v1/diagnoses")["items"]) > before)
 
 
 @pytest.mark.slow

@@ -9,19 +9,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import orjson
 import pytest
-from fastapi import FastAPI
+from incident_service import state_of
 from starlette.testclient import TestClient
+from streaming import answered_later
 
 from rca.diagnosis.result import Diagnosis
 from rca.window.encodings import arrow
 from rca.window.window import Window
 from rca_api.shell.app import create_app
 from rca_api.shell.settings.settings import Settings
-from rca_api.shell.state import State
 from rca_api.shell.store.database import StoreError
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
@@ -47,22 +46,6 @@ def body_of(make_window) -> Callable[..., bytes]:
         return orjson.dumps(document)
 
     return body
-
-
-def state_of(client: TestClient) -> State:
-    app = client.app
-    assert isinstance(app, FastAPI)
-    parts: State = app.state.parts
-    return parts
-
-
-def until_there(client: TestClient, location: str) -> Any:
-    deadline = time.monotonic() + 60
-    while (answer := client.get(location)).status_code == 202:
-        assert int(answer.headers["retry-after"]) > 0
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return answer
 
 
 def test_the_answer_is_stored(client: TestClient, body_of) -> None:
@@ -116,7 +99,7 @@ def test_respond_async_queues_a_diagnosis(client: TestClient, body_of) -> None:
     assert answer.status_code == 202
     assert answer.headers["preference-applied"] == "respond-async"
     assert answer.json()["state"] in ("queued", "running")
-    done = until_there(client, answer.headers["location"])
+    done = answered_later(client, answer.headers["location"])
     assert done.status_code == 200
     assert Diagnosis.model_validate_json(done.content).diagnosis_id == answer.json()["diagnosis_id"]
 
@@ -136,7 +119,7 @@ def test_a_failed_diagnosis_has_its_problem(client: TestClient, body_of, monkeyp
     state = state_of(client)
     monkeypatch.setattr(state.dispatcher, "_deadline_seconds", 0.0)
     answer = client.post(URL, content=body_of("failing"), headers=ASYNC)
-    gone = until_there(client, answer.headers["location"])
+    gone = answered_later(client, answer.headers["location"])
     assert (gone.status_code, gone.json()["code"]) == (410, "diagnosis-failed")
     assert gone.json()["problem"]["code"] == "deadline-exceeded"
     [item] = client.get(URL, params={"state": "failed"}).json()["items"]
@@ -254,7 +237,7 @@ def test_a_batch_of_parts_and_a_batch_with_respond_async(client: TestClient, mak
     answer = client.post(f"{URL}/batch", content=body + b"--b--\r\n", headers=headers)
     items = answer.json()["items"]
     assert [item["status"] for item in items] == [202, 202]
-    assert all(until_there(client, item["location"]).status_code == 200 for item in items)
+    assert all(answered_later(client, item["location"]).status_code == 200 for item in items)
 
 
 def test_keys_of_items_differ_from_keys_of_callers(client: TestClient, body_of) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watched import SECONDS, computing, metric, post, processor_seconds, serving, stored, until
+from watched import computing, metric, post, processor_seconds, serving, stored
 
 from rca_api.shell.demo import running_service
+from tests.waiting import SECONDS, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from following import FakeRegistry, Serve, damage, followed, serving_from
+from following import FakeRegistry, Serve, damage, followed
 
 import rca
 from rca.diagnosis.result import Diagnosis
@@ -18,16 +17,6 @@ from rca_api.models.registry import RegistryAway
 from rca_api.shell.processes.bundles import BundleRef
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> FakeRegistry:
-    return FakeRegistry(tmp_path / "registry")
-
-
-@pytest.fixture
-def serve(tmp_path: Path, registry: FakeRegistry, make_window: Any) -> Serve:
-    return serving_from(tmp_path / "data", registry, make_window)
 
 
 def test_the_champion_is_downloaded_tried_and_answers(serve: Serve, registry: FakeRegistry) -> None:

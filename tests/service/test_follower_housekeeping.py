@@ -5,23 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from following import FakeRegistry, Serve, followed, serving_from
+from following import FakeRegistry, Serve, followed
 
 from rca_api.models.bundle_cache import STATE_FILE, BundleCache
 from rca_api.models.registry import RegistryAway
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> FakeRegistry:
-    return FakeRegistry(tmp_path / "registry")
-
-
-@pytest.fixture
-def serve(tmp_path: Path, registry: FakeRegistry, make_window: Any) -> Serve:
-    return serving_from(tmp_path / "data", registry, make_window)
 
 
 def age(folder: Path, seconds: float = 7200.0) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 import structlog
-from following import FakeRegistry, Serve, damage, diagnose_here, followed, serving_from
+from following import FakeRegistry, Serve, damage, diagnose_here, followed
 
 from rca.diagnosis.result import Diagnosis
 from rca.errors import BundleError, RcaError, SourceError
@@ -19,16 +19,6 @@ from rca.window.window import Window
 from rca_api.models.bundle_trial import TryLater, Unfinished, WindowUnreadable
 from rca_api.models.follower import MAX_UNFINISHED
 from rca_api.shell.processes.bundles import BundleRef
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> FakeRegistry:
-    return FakeRegistry(tmp_path / "registry")
-
-
-@pytest.fixture
-def serve(tmp_path: Path, registry: FakeRegistry, make_window: Any) -> Serve:
-    return serving_from(tmp_path / "data", registry, make_window)
 
 
 def unfinish(folder: Path) -> None:

@@ -32,11 +32,6 @@ WORDS = {"h": "healthy", "u": "unsure", "s": "suspect", "n": "nic_degradation", 
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def follower(clock: Clock) -> IncidentTracker:
     return IncidentTracker(SETTINGS, Announcer(Metrics()), clock)
 

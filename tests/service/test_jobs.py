@@ -12,7 +12,8 @@ import orjson
 import pytest
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
-from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, state_of, step_rows, watch
+from incident_service import state_of
+from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, step_rows, watch
 
 from rca.errors import SourceError, TooLarge
 from rca_api.jobs import repository, watcher, work

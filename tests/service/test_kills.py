@@ -31,7 +31,9 @@ from killed_service import KilledService, killed_service
 from receivers import receiver
 from shifted_clock import ShiftedClock
 from streaming import JSON, N_RANKS, body, step_rows
-from watched import asked, computing, stored, until
+from watched import asked, computing, stored
+
+from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.long]
 KILLS = int(os.environ.get("RCA_TEST_KILLS", "200"))

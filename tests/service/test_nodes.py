@@ -162,11 +162,6 @@ def test_laws_of_the_model(probabilities: list[float], clean: int, more: float) 
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def told(clock: Clock) -> tuple[OnDiagnosed, ...]:
     return IncidentTracker(SETTINGS, Announcer(Metrics()), clock), Exposures(clock)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from rca_api.shell.app import create_app
 from rca_api.shell.observability import tracing
 from rca_api.shell.observability.metrics import STAGES
 from rca_api.shell.settings.settings import Settings
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -82,10 +82,7 @@ def observed(redirected: Path, tmp_path_factory: pytest.TempPathFactory, make_wi
         client.post("/v1/diagnoses", content=b"[]", headers=JSON)
         later = {"Prefer": "respond-async", "X-Request-ID": "look-for-me-later"}
         queued = client.post("/v1/diagnoses", content=body, headers={**JSON, **later})
-        deadline = time.monotonic() + 60
-        while client.get(queued.headers["location"]).status_code == 202:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: client.get(queued.headers["location"]).status_code != 202)
         ready = client.get("/readyz").json()
         exposed = client.get("/metrics").text
     lines = [json.loads(line) for line in redirected.read_text().splitlines()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -30,6 +29,7 @@ from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.database import Database
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -241,12 +241,6 @@ def test_one_process_is_enough_and_every_way_to_ask_is_compared(tmp_path: Path, 
         found = state.metrics.registry.get_sample_value("rca_shadow_comparisons_total", {"outcome": "agreed"})
         return found or 0.0
 
-    def wait_for(n: int) -> None:
-        until = time.monotonic() + 60
-        while compared() < n:
-            assert time.monotonic() < until, f"{compared()} of {n} were compared"
-            time.sleep(0.05)
-
     body = {"Content-Type": "application/json"}
     with TestClient(app) as client:
         for n, (place, content, headers, status) in enumerate(
@@ -259,4 +253,4 @@ def test_one_process_is_enough_and_every_way_to_ask_is_compared(tmp_path: Path, 
         ):
             answer = client.post(place, content=content, headers=body | headers)
             assert answer.status_code == status
-            wait_for(n)
+            until(lambda n=n: compared() >= n)  # type: ignore[misc]

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
-from streaming import fragments, send, state_of, step_rows
+from incident_service import state_of
+from streaming import fragments, send, step_rows
 
 from rca.errors import TooLarge
 from rca.features.step_time_change import StepTimeChange

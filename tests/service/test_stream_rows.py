@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from streaming import body, diagnosed, fragments, send, state_of, step_rows, watch
+from incident_service import state_of
+from streaming import body, diagnosed, fragments, send, step_rows, watch
 
 from rca_api.jobs import repository, watcher
 from rca_api.shell.app import create_app

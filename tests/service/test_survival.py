@@ -27,13 +27,14 @@ import pytest
 from callers import TEMPLATE_ID, Crowd, Verdict, answered
 from postgres_server import Server
 from shifted_clock import ShiftedClock
-from watched import asked, computing, metric, post, serving, stored, until
+from watched import asked, computing, metric, post, serving, stored
 
 from rca_api.shell.demo import running_service
 from rca_api.shell.security import keys
 from rca_api.shell.security.principal import Scope
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: Passes alone; on a crowded machine a wait by the shifted clock, or a file deleted in between, may spoil it.

@@ -23,6 +23,7 @@ from rca_api.shell.security.principal import Scope
 from rca_api.shell.security.tokens import RefusedToken, TokenVerifier
 from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import dripping, talking
+from tests.waiting import until
 
 ISSUER, AUDIENCE, NOW = "https://id.example", "straggler-rca", 1_800_000_000.0
 
@@ -253,8 +254,7 @@ def hanging(issuer: Issuer, verifier: TokenVerifier, moment: list[float]) -> Ite
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while len(issuer.asked) < 3:
-        time.sleep(0.001)
+    until(lambda: len(issuer.asked) >= 3, pause=0.001)
     yield let_go
     let_go.set()
     asking.join()
@@ -274,8 +274,7 @@ def test_a_hanging_issuer_is_called_by_one_request(issuer: Issuer, verifier: Tok
     issuer.hanging = threading.Event()
     asking = threading.Thread(target=verifier.prepare)
     asking.start()
-    while not issuer.asked:
-        time.sleep(0.001)
+    until(lambda: issuer.asked, pause=0.001)
     with pytest.raises(IssuerError):
         verifier.verify(issuer.token())
     issuer.hanging.set()

@@ -24,6 +24,7 @@ from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
 from rca_api.training_runs import repository
 from rca_api.training_runs.tables import TrainingRunRow
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 #: As few as a caller may order: what is learned does not matter here.
@@ -127,10 +128,7 @@ def test_a_run_survives_kill_9_of_its_worker_and_registers_one_version(
         installation.until(run, lambda row: row.completed > 10)
         first.kill()
         first.wait()
-    deadline = time.monotonic() + 20
-    while trainers():
-        assert time.monotonic() < deadline, "the training outlives its worker"
-        time.sleep(0.1)
+    until(lambda: not trainers(), seconds=20)
     assert installation.row(run).state == "running"
     with installation.worker():
         ended = installation.until(run, lambda row: row.state == "succeeded")

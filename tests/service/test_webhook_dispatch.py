@@ -38,11 +38,6 @@ POLICY = Policy(http=True, private=True)
 LEASE = timedelta(seconds=60)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 class Idle(Exception):
     """Nothing is due and nothing is being sent."""
 

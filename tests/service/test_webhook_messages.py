@@ -29,11 +29,6 @@ KEY = "0123456789abcdef0123456789abcdef"
 SEVERITIES = {"critical", "error", "warning", "info"}
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def happen(database: Database, clock: Clock, *said: str, start: int = 0) -> None:
     tracker = IncidentTracker(SETTINGS, Announcer(Metrics(), PUBLIC), clock)
     for number, each in enumerate(said, start):

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 import child_processes
 import pytest
 from child_processes import RESULT, task_in
-from watched import until
 
 from rca.cli import run as run_command_line
 from rca.errors import InvalidInput, SourceError
@@ -25,6 +24,8 @@ from rca_api.training_runs.supervisor import Pace, Supervisor
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import TrainingWorker
+from rca_api.training_runs.worker import Worker
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -69,10 +70,7 @@ def test_a_worker_finds_an_order_works_and_stops(installation: Installation) -> 
     with ThreadPoolExecutor(1) as thread:
         working = thread.submit(installation.worker(child_processes.succeed).run)
         run = installation.order()
-        deadline = time.monotonic() + 20
-        while installation.row(run).state != "succeeded":
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: installation.row(run).state == "succeeded")
         installation.stopping.set()
         working.result(10)
     assert installation.row(run).result == RESULT

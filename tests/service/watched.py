@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-SECONDS = 120.0
+from tests.waiting import SECONDS, until
 
-
-def until(true: Callable[[], Any], seconds: float = SECONDS, pause: float = 0.05) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(pause)
-    return found
+__all__ = ["SECONDS", "until"]
 
 
 def processes_of(data: Path, what: bytes) -> list[int]:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from tests.waiting import until
+
 #: Why a test with a real server is skipped, or empty.
 MISSING = ", ".join(name for name in ("prometheus", "promtool") if shutil.which(name) is None)
 #: The hour of the made samples ends here, Unix seconds.
@@ -140,25 +142,12 @@ def prometheus(
         cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        wait_until(lambda: urllib.request.urlopen(f"http://{address}/-/ready", timeout=1).status == 200)
+        ready = f"http://{address}/-/ready"
+        until(lambda: urllib.request.urlopen(ready, timeout=1).status == 200, not_yet=OSError)
         yield f"http://{address}"
     finally:
         server.terminate()
         server.wait(10)
-
-
-def wait_until(ready: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Return once something holds; errors count as not yet."""
-    last = time.monotonic() + seconds
-    while True:
-        try:
-            if ready():
-                return
-        except OSError:
-            pass
-        if time.monotonic() > last:
-            raise TimeoutError
-        time.sleep(0.05)
 
 
 Answer = tuple[int, str, bytes]

@@ -31,8 +31,8 @@ from tests.telemetry.prometheus_servers import (
     node_samples,
     pod_samples,
     prometheus,
-    wait_until,
 )
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING}"),
@@ -230,7 +230,8 @@ def test_exporters_that_are_scraped_live_name_the_slow_gpu(tmp_path: Path) -> No
     try:
         # JSON is YAML.
         with prometheus(tmp_path, config=json.dumps(config)) as url:
-            wait_until(lambda: scrapes(url, "DCGM_FI_DEV_SM_CLOCK") >= 12 and scrapes(url, "node_load1") >= 8)
+            enough = lambda: scrapes(url, "DCGM_FI_DEV_SM_CLOCK") >= 12 and scrapes(url, "node_load1") >= 8  # noqa: E731
+            until(enough, not_yet=OSError)
             window = rca.read_prometheus(url, "4711", since=20)
     finally:
         for process in (machine,):

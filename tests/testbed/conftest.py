@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from rca.lab.testbed.process import ProcessTable
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -17,3 +20,10 @@ def _one_module_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with (shared / "captures.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@pytest.fixture
+def process_table(tmp_path: Path) -> Iterator[ProcessTable]:
+    held = ProcessTable(tmp_path / "log")
+    yield held
+    held.end_all()

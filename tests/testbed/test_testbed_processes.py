@@ -18,13 +18,6 @@ from rca.lab.testbed.ranks.shared import Knob, PeerExited, Pipe, RankMemory, Row
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is Linux"), pytest.mark.system]
 
 
-@pytest.fixture
-def process_table(tmp_path):
-    held = ProcessTable(tmp_path / "log")
-    yield held
-    held.end_all()
-
-
 def reaped(process_table: ProcessTable, seconds: float = 10.0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:

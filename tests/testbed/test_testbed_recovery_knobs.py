@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 
-from rca.lab.testbed.process import ProcessTable
 from rca.lab.testbed.ranks.host import CheckpointWriter, GcMonitor
 from rca.lab.testbed.ranks.loader import balanced_length, draw_lengths, load, write_dataset
 from rca.lab.testbed.ranks.models import TYPICAL_TOKENS
@@ -21,13 +20,6 @@ pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="the testbed is
 @pytest.fixture
 def shared():
     return RankMemory(n_steps=4, n_parameters=1)
-
-
-@pytest.fixture
-def process_table(tmp_path):
-    held = ProcessTable(tmp_path / "log")
-    yield held
-    held.end_all()
 
 
 def test_frozen_objects_are_replaced_by_new_ones_when_they_thaw(shared, process_table):

@@ -16,6 +16,7 @@ from rca.errors import InvalidInput
 from rca.lab.training.collection import simulate_collection
 from rca.sources.labels import MANIFEST_FILE, read_collection
 from rca.workers import FEWEST, Workers
+from tests.waiting import until
 
 N_WINDOWS = FEWEST + 8
 SEED = 11
@@ -53,9 +54,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(whole: Path, tmp_path: Path) -> 
     running = subprocess.Popen(
         [*command, "--windows", str(N_WINDOWS), "--processes", "2"], stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 60
-    while n_windows(folder) < 5 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: n_windows(folder) >= 5, pause=0.01)
     running.send_signal(signal.SIGKILL)
     running.wait()
     settle(folder)
@@ -91,16 +90,12 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path: Path) -> None:
         [sys.executable, "-m", "rca.cli", "simulate", str(folder), "--windows", "2000", "--processes", "2"],
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("mixture-*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: list(folder.glob("mixture-*")))
     workers = children(running.pid)
     assert workers
     running.kill()
     running.wait()
-    while any(is_alive(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not [pid for pid in workers if is_alive(pid)]
+    until(lambda: not [pid for pid in workers if is_alive(pid)])
 
 
 def children(pid: int) -> list[int]:
