@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import simulated_jobs
+from faults_in_turns import AMONG, STARVED, THROTTLED, in_the_midst_of_noise, job, shown
 
 import rca
 from rca.diagnosis.merge_diagnoses import merge_diagnoses
-from rca.diagnosis.result import AbstentionReason, Slowdown
+from rca.diagnosis.result import AbstentionReason
 from rca.diagnosis.segment_rediagnosis import (
     Outline,
-    Part,
-    before_the_end,
     slow_parts,
     with_segment_diagnoses,
 )
 from rca.features import extract
-from rca.lab.simulation import Fault, SimulationScenario, simulate
-
-THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, first_step=8, last_step=34)
-STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
-
-
-#: A quarter of the window's steps.
-AMONG = {"share": 0.25, "measured": 1.0, "rank_steps": 1600.0}
-
-
-def job(*faults: Fault) -> SimulationScenario:
-    return simulated_jobs.job(*faults, seed=11, workload=simulated_jobs.WORKLOAD)
-
-
-@pytest.fixture(scope="module")
-def both():
-    return simulate(job(THROTTLED, STARVED))
+from rca.lab.simulation import Fault, simulate
 
 
 @pytest.fixture(scope="module")
@@ -88,29 +70,6 @@ def test_a_slow_part_is_diagnosed_on_its_own(both) -> None:
     outside = (steps < part.first) | (steps >= part.end)
     assert outside[segment.first : segment.last + 1].all()
     assert part.share == pytest.approx((part.end - part.first) / steps.size)
-
-
-def in_the_midst_of_noise(*faults: Fault) -> SimulationScenario:
-    """Node 0 hiccups for four steps, as it may: the slowest stretch of any job."""
-    hiccup = Fault(
-        cause="cpu_contention", ranks=tuple(range(8)), nodes=(0,), severity=1.0, strength=3.0,
-        first_step=60, last_step=63,
-    )  # fmt: skip
-    return job(*faults, hiccup)
-
-
-def shown(diagnosis: rca.Diagnosis, mode: str, belief: float) -> rca.Diagnosis:
-    chances = {"healthy": 1.0 - belief, "fail_slow": belief, "fail_stop": 0.0}
-    return diagnosis.model_copy(update={"failure_mode": mode, "failure_mode_probability": chances})
-
-
-@pytest.fixture(scope="module")
-def hidden(both):
-    """A window whose rest is slow; a healthy verdict on it, and what a part of it says for certain."""
-    alone = rca.diagnose(simulate(job(THROTTLED)).window)
-    healthy = rca.diagnose(simulate(job()).window)
-    assert healthy.failure_mode == "healthy"
-    return extract(both.window), healthy, alone
 
 
 def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -> None:
@@ -195,131 +154,6 @@ def test_whether_it_is_slow_at_all_is_a_question_that_a_part_answers(both, hidde
     found = with_segment_diagnoses(undecided, both.window, Outline.of(features), 1.0, lambda _part: sure)
     assert found.failure_mode == "fail_slow"
     assert not found.abstained
-
-
-ALL_ALONG = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.3)
-
-
-@pytest.fixture(scope="module")
-def amid():
-    """A window whose steps on both sides of a harmless stretch are slow, and its sides."""
-    window = simulate(in_the_midst_of_noise(ALL_ALONG)).window
-    features = extract(window)
-    before, after = slow_parts(features)
-    assert before.end <= 60 < 64 <= after.first
-    return window, features, before, after
-
-
-def said(alone: rca.Diagnosis, part: Part, first: int, last: int, **change) -> rca.Diagnosis:
-    """What a diagnosis says of a part, slow from its `first` to its `last` step."""
-    (one,) = alone.stragglers
-    steps = {"first_step": part.first + first, "last_step": part.end - 1 - last}
-    update = {"stragglers": [one.model_copy(update=steps)], **change}
-    return shown(alone, "fail_slow", 0.995).model_copy(update=update)
-
-
-def halved(alone: rca.Diagnosis) -> Slowdown:
-    return alone.slowdown.model_copy(update={"seconds_per_step": alone.slowdown.seconds_per_step / 2})
-
-
-def asked_of(answers: dict[Part, rca.Diagnosis]):
-    """A diagnosis that knows what to say of each part, by its number of steps' first."""
-
-    def ask(window: rca.Window) -> rca.Diagnosis:
-        begin = int(window.steps.column("step").to_numpy().min())
-        return next(answer for part, answer in answers.items() if part.first == begin)
-
-    return ask
-
-
-def test_parts_that_agree_throughout_count_for_the_whole_window(amid, hidden) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    answers = {before: said(alone, before, 0, 0), after: said(alone, after, 0, 0, slowdown=halved(alone))}
-    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-    mean = (before.share + after.share / 2) / (before.share + after.share)
-    assert found.causes[0].seconds_per_step == pytest.approx(mean * alone.causes[0].seconds_per_step)
-    (one,) = found.stragglers
-    assert (one.first_step, one.last_step) == (features.work.steps[0], features.work.steps[-1])
-    assert found.slowdown.versus_own_past is None
-
-
-@pytest.mark.parametrize(("late", "early"), [(20, 0), (0, 9)], ids=["beginning", "end"])
-def test_parts_that_agree_but_for_an_end_cost_what_each_of_them_lost(
-    amid, hidden, late: int, early: int
-) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    answers = {
-        before: said(alone, before, late, 0, slowdown=halved(alone)),
-        after: said(alone, after, 0, early),
-    }
-    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-    lost = alone.slowdown.seconds_per_step * (before.share / 2 + after.share)
-    assert found.slowdown.seconds_per_step == pytest.approx(lost)
-    (one,) = found.stragglers
-    assert (one.first_step, one.last_step) == (before.first + late, after.end - 1 - early)
-
-
-def test_a_part_that_agrees_without_being_sure_adds_its_steps_and_not_its_pattern(amid, hidden) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    sure, likely = said(alone, after, 0, 3), said(alone, before, 20, 0)
-    patterns = {id(sure): "persistent", id(likely): "transient"}
-    sure, likely = (
-        each.model_copy(
-            update={"stragglers": [each.stragglers[0].model_copy(update={"pattern": patterns[id(each)]})]}
-        )
-        for each in (sure, likely)
-    )
-    answers = {before: shown(likely, "fail_slow", 0.95), after: sure}
-    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-    (one,) = found.stragglers
-    assert (one.first_step, one.pattern) == (before.first + 20, "persistent")
-    assert found.failure_mode_probability == sure.failure_mode_probability
-
-
-def test_parts_without_causes_agree_on_who_is_slow_and_how(amid, hidden) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    nameless = {"causes": [], "actions": [], **doubt("cause_not_certain")}
-    for kind, first in ((None, before.first), ("io", after.first)):
-        answers = {part: said(alone, part, 1, 0, **nameless) for part in (before, after)}
-        likely = shown(answers[before], "fail_slow", 0.95)
-        (one,) = likely.stragglers
-        other = one if kind is None else one.model_copy(update={"straggler_type": kind})
-        answers[before] = likely.model_copy(update={"stragglers": [other]})
-        found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-        assert found.stragglers[0].first_step == first + 1
-
-
-@pytest.mark.parametrize("stopped", [False, True], ids=["healthy", "stopped"])
-def test_a_part_that_knows_nothing_of_it_keeps_a_fault_to_the_other(amid, hidden, stopped: bool) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    end = shown(said(alone, before, 0, 0), "fail_stop", 0.0)
-    answers = {before: end if stopped else healthy, after: said(alone, after, 0, 0)}
-    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-    assert found.causes[0].seconds_per_step == pytest.approx(after.share * alone.causes[0].seconds_per_step)
-    (one,) = found.stragglers
-    assert (one.first_step, one.last_step) == (after.first, after.end - 1)
-
-
-def test_parts_with_different_faults_add_both(amid, hidden, both) -> None:
-    window, features, before, after = amid
-    _, healthy, alone = hidden
-    other = rca.diagnose(simulate(job(STARVED)).window)
-    answers = {before: said(alone, before, 0, 0), after: shown(said(other, after, 0, 0), "fail_slow", 0.999)}
-    found = with_segment_diagnoses(healthy, window, Outline.of(features), 1.0, asked_of(answers))
-    assert found.failure_mode_probability == answers[before].failure_mode_probability
-    assert {each.cause: each.seconds_per_step for each in found.causes} == {
-        "gpu_throttling": pytest.approx(before.share * alone.causes[0].seconds_per_step),
-        "data_loader_stall": pytest.approx(after.share * other.causes[0].seconds_per_step),
-    }
-    assert {(*each.ranks, each.first_step) for each in found.stragglers} == {
-        (3, before.first),
-        (12, after.first),
-    }
 
 
 def test_a_healthy_job_without_a_slow_part_is_not_diagnosed_again(hidden) -> None:
@@ -414,55 +248,3 @@ def test_parts_are_cut_as_their_steps_say(both) -> None:
 
     with_segment_diagnoses(rca.diagnose(both.window), both.window, Outline.of(features), 1.0, ask)
     assert wanted == [(first, end) for first, end, _ in slow_parts(features)]
-
-
-HUNG = Fault(cause="hang", ranks=(7,), nodes=(0,), first_step=80)
-HOT = Fault(cause="gpu_throttling", ranks=(12,), nodes=(1,), severity=0.8, first_step=20, last_step=99)
-
-
-@pytest.fixture(scope="module")
-def stopped():
-    return simulate(job(HUNG, HOT))
-
-
-def test_a_cause_of_slowness_is_added_to_the_cause_of_a_stop(stopped) -> None:
-    diagnosis = rca.diagnose(stopped.window)
-    assert diagnosis.failure_mode == "fail_stop"
-    certain = [(each.cause, each.ranks) for each in diagnosis.causes if each.probability > 0.5]
-    assert certain == [("hang", [7]), ("gpu_throttling", [12])]
-    assert [(each.ranks, each.straggler_type) for each in diagnosis.stragglers] == [
-        ([7], None),
-        ([12], "compute"),
-    ]
-    slow = diagnosis.causes[1]
-    (true,) = (each for each in stopped.label["causes"] if each["cause"] == "gpu_throttling")
-    assert slow.seconds_per_step == pytest.approx(true["seconds_per_step"], rel=0.2)
-    explained = sum(each.seconds_per_step or 0.0 for each in diagnosis.causes)
-    total = explained + diagnosis.unexplained_seconds_per_step
-    assert total == pytest.approx(diagnosis.slowdown.seconds_per_step)
-    assert not diagnosis.abstained
-
-
-def test_a_job_that_was_quick_until_it_stopped_gets_no_second_look() -> None:
-    assert before_the_end(extract(simulate(job(HUNG)).window)) == []
-
-
-def test_the_last_steps_belong_to_the_end(stopped) -> None:
-    features = extract(stopped.window)
-    (part,) = before_the_end(features)
-    assert part.first == features.work.steps[0]
-    assert part.end <= features.work.steps[-2]
-
-
-def test_a_doubtful_stop_gets_no_second_look(stopped) -> None:
-    """Why it was slow would be read as the answer to why it stopped."""
-
-    def ask(_part):
-        raise AssertionError("wanted")
-
-    certain = rca.diagnose(stopped.window)
-    doubt = AbstentionReason(code="cause_not_certain", sentence="Nobody knows.")
-    features = extract(stopped.window)
-    for change in ({"abstained": True, "abstention_reason": doubt}, {"causes": []}):
-        doubtful = certain.model_copy(update=change)
-        assert with_segment_diagnoses(doubtful, stopped.window, Outline.of(features), 1.0, ask) is doubtful

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from diagnosed import Clock
 from following import FakeRegistry, Serve, serving_from
+from incident_windows import follower  # noqa: F401 - a fixture
 from postgres_server import SERVER_USER, Server, database_name, postgres_binaries
 from starlette.testclient import TestClient
 

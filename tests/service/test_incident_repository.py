@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 
@@ -11,6 +11,7 @@ import pytest
 from diagnosed import SECONDS, SETTINGS, START, Clock, diagnosed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from incident_windows import WORDS, events, incidents, post
 from sqlalchemy import func, select
 from test_webhook_dispatch import deliveries, subscribe
 
@@ -21,43 +22,13 @@ from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.incidents.sweep import Sweeper
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
+from rca_api.incidents.tables import ObservationRow
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.database import Database
 from rca_api.shell.store.waits import Listening
 
 pytestmark = pytest.mark.smoke
-
-WORDS = {"h": "healthy", "u": "unsure", "s": "suspect", "n": "nic_degradation", "c": "cpu_contention"}
-
-
-@pytest.fixture
-def follower(clock: Clock) -> IncidentTracker:
-    return IncidentTracker(SETTINGS, Announcer(Metrics()), clock)
-
-
-def post(
-    database: Database,
-    follower: IncidentTracker,
-    letters: str,
-    numbers: Sequence[float] = (),
-    job: str = "job",
-) -> None:
-    for number, letter in zip(numbers or range(len(letters)), letters, strict=True):
-        with database.session() as session:
-            diagnosed(session, follower, job=job, number=number, said=WORDS[letter])
-
-
-def events(database: Database, job: str = "job") -> list[str]:
-    statement = select(IncidentEventRow).join(IncidentRow).where(IncidentRow.job_id == job)
-    with database.reading() as session:
-        rows = session.scalars(statement.order_by(IncidentEventRow.id))
-        return [f"{(row.window_end - START) / SECONDS - 1:g} {row.kind}" for row in rows]
-
-
-def incidents(database: Database) -> list[IncidentRow]:
-    with database.reading() as session:
-        return list(session.scalars(select(IncidentRow).order_by(IncidentRow.began)))
 
 
 def test_an_incident_from_its_first_to_its_last_window(database: Database, follower: IncidentTracker) -> None:
@@ -348,73 +319,6 @@ def test_what_fails_later_in_the_transaction_leaves_no_incident(
     assert incidents(database) == []
     post(database, follower, "n")
     assert events(database) == ["0 opened"]
-
-
-def sweeper_of(database: Database, follower: IncidentTracker, clock: Clock) -> Sweeper:
-    listening = Listening(clock, lambda: clock.ticks)
-    return Sweeper(database, follower, SETTINGS.silence_seconds, listening=listening, clock=clock)
-
-
-def test_silence_resolves(database: Database, follower: IncidentTracker, clock: Clock) -> None:
-    sweeper = sweeper_of(database, follower, clock)
-    post(database, follower, "n")
-    clock.go(SETTINGS.silence_seconds)
-    assert sweeper.sweep() == 0
-    clock.go(1)
-    assert sweeper.sweep() == 1
-    assert sweeper.sweep() == 0
-    assert incidents(database)[0].resolution == "silence"
-    # What was said before does not open it again, and the next sick window opens another one.
-    post(database, follower, "hn", [5, 6])
-    assert events(database) == ["0 opened", "0 resolved", "6 opened"]
-
-
-def test_downtime_of_the_service_is_no_silence(
-    database: Database, follower: IncidentTracker, clock: Clock
-) -> None:
-    post(database, follower, "n")
-    clock.go(10 * SETTINGS.silence_seconds)
-    restarted = sweeper_of(database, follower, clock)
-    assert restarted.sweep() == 0
-    clock.go(SETTINGS.silence_seconds + 1)
-    assert restarted.sweep() == 1
-
-
-def test_a_clock_that_jumps_is_no_silence(
-    database: Database, follower: IncidentTracker, clock: Clock
-) -> None:
-    sweeper = sweeper_of(database, follower, clock)
-    clock.go(2 * SETTINGS.silence_seconds)
-    post(database, follower, "n")
-    sweeper.sweep()
-    clock.set(2 * SETTINGS.silence_seconds)
-    assert sweeper.sweep() == 0
-    clock.set(-2 * SETTINGS.silence_seconds)
-    assert sweeper.sweep() == 0
-    assert incidents(database)[0].open_job_id == "job"
-
-
-def test_silence_resolves_after_the_clock_was_put_back(
-    database: Database, follower: IncidentTracker, clock: Clock
-) -> None:
-    sweeper = sweeper_of(database, follower, clock)
-    post(database, follower, "n")
-    clock.set(-8 * SETTINGS.silence_seconds)
-    assert sweeper.sweep() == 0
-    clock.go(SETTINGS.silence_seconds)
-    assert sweeper.sweep() == 1
-    # The sick window of before does not open it again.
-    post(database, follower, "h", [5])
-    assert events(database) == ["0 opened", "0 resolved"]
-
-
-def test_windows_from_the_future_count_after_the_clock_was_put_back(
-    database: Database, follower: IncidentTracker, clock: Clock
-) -> None:
-    post(database, follower, "h")
-    clock.set(-100 * SETTINGS.silence_seconds)
-    post(database, follower, "n", [1])
-    assert events(database) == ["1 opened"]
 
 
 def test_a_long_incident_looks_back_a_bounded_way(

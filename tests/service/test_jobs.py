@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from incident_service import state_of
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
-from incident_service import state_of
 from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, step_rows, watch
 
 from rca.errors import SourceError, TooLarge

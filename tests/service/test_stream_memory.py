@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from starlette.testclient import TestClient
 from incident_service import state_of
+from starlette.testclient import TestClient
 from streaming import fragments, send, step_rows
 
 from rca.errors import TooLarge

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from incident_service import state_of
 from sqlalchemy import select
 from starlette.testclient import TestClient
-from incident_service import state_of
 from streaming import body, diagnosed, fragments, send, step_rows, watch
 
 from rca_api.jobs import repository, watcher

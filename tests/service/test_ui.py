@@ -5,152 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
-from oidc_provider import CLIENT, Provider, provided
+from oidc_provider import CLIENT, provided
+from page_visits import FOCUSED, MANY, PALE, REACHABLE, Visit
 from served_ui import Registry, served
-from starlette.testclient import TestClient
 
 import rca
-from rca_api.shell.app import create_app
-from rca_api.shell.settings.settings import Settings
 
 pytestmark = pytest.mark.system
 
-STATIC = Path(create_app.__code__.co_filename).parent / "ui" / "static"
 PARTS = ("", "upload", "compare", "models", "training", "nodes")
-#: Texts whose contrast with the ground behind them is too low for WCAG AA.
-PALE = """() => {
-  const numbers = (colour) => colour.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, v, at) => sum + v * [0.2126, 0.7152, 0.0722][at], 0);
-  const ground = (element) => {
-    for (let at = element; at; at = at.parentElement) {
-      const found = numbers(getComputedStyle(at).backgroundColor);
-      if (found.length === 3 || found[3] === 1) return found;
-    }
-    throw new Error("no ground");
-  };
-  const pale = [];
-  let n = 0;
-  for (const element of document.querySelectorAll("body *")) {
-    const texts = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!texts || !element.getClientRects().length || element.disabled || element.closest("option")) continue;
-    const style = getComputedStyle(element);
-    const ink = element instanceof SVGElement ? style.fill : style.color;
-    const [a, b] = [light(numbers(ink)), light(ground(element))];
-    n += 1;
-    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (ratio < 4.5) pale.push(`${element.tagName} ${ratio.toFixed(2)} ${element.textContent.slice(0, 40)}`);
-  }
-  return { n, pale };
-}"""
-#: Show a part, also the one that is shown already.
-GO = """part => {
-  document.querySelector("main").replaceChildren();
-  if (location.hash === `#${part}`) dispatchEvent(new Event("hashchange"));
-  else location.hash = part;
-}"""
-#: Controls that a pointer reaches, and what is focused now.
-CONTROLS = "a[href], button:not([disabled]), input, select, textarea, summary, [tabindex='0']"
-REACHABLE = f"""() => [...document.querySelectorAll("{CONTROLS}")]
-  .map((each, at) => [each, at]).filter(([each]) => each.checkVisibility()).map(([, at]) => at)"""
-FOCUSED = f"""() => {{
-  const style = getComputedStyle(document.activeElement);
-  const all = [...document.querySelectorAll("{CONTROLS}")];
-  const shows = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
-  return [all.indexOf(document.activeElement), shows];
-}}"""
-#: 10,000 ranks of which one is late: its row has to be seen although several ranks share a row of pixels.
-MANY = """async () => {
-  const { gridOf, latest, scaleOf } = await import("/ui/files/window.js");
-  const { heatMap } = await import("/ui/files/charts/heat-map.js");
-  const [nRanks, nSteps, late] = [10000, 20, 7777];
-  const [rank, step, whole, wait] = [[], [], [], []];
-  for (let r = 0; r < nRanks; r += 1) for (let s = 0; s < nSteps; s += 1) {
-    const noise = ((r * 7919 + s * 104729) % 1000) / 1e4;
-    rank.push(r); step.push(s); whole.push(1); wait.push(r === late ? 0 : 0.6 - noise);
-  }
-  const steps = { rank, step, start_time: step, step_seconds: whole, communication_wait_seconds: wait };
-  const grid = gridOf({ job: { ranks: [] }, steps });
-  const rows = grid.ranks.map((_, at) => at);
-  const view = { rows, first: 0, last: nSteps - 1, scale: scaleOf(grid) };
-  const drawn = heatMap(grid, view, { blamed: new Set([late]), from: null, until: null }, () => {});
-  const canvas = drawn.querySelector("canvas");
-  const image = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const marked = new Set();
-  // Late cells are dark red: little green.
-  for (let at = 0; at < image.data.length / 4; at += 1) {
-    if (image.data[4 * at + 1] < 100) marked.add(Math.floor(at / canvas.width));
-  }
-  return { height: canvas.height, marked: [...marked], worst: latest(grid, rows, 0, nSteps - 1)[0] };
-}"""
-
-
-def test_the_page_and_all_its_files_are_served_from_here(client: TestClient) -> None:
-    page = client.get("/ui")
-    policy = page.headers["content-security-policy"]
-    assert "'unsafe" not in policy
-    assert "default-src 'none'" in policy
-    assert not re.search(r"<script(?![^>]* src=)|<style| style=", page.text)
-    for path in STATIC.rglob("*.*"):
-        text = path.read_text(encoding="utf-8")
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), path
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text), path
-        for name in re.findall(r'from "(\.[^"]+)"', text):
-            assert (path.parent / name).is_file(), (path, name)
-        assert client.get(f"/ui/files/{path.relative_to(STATIC)}").status_code == 200
-
-
-def test_files_outside_the_folder_are_not_served(client: TestClient) -> None:
-    assert client.get("/ui/files/..%2fsummary.py").status_code == 404
-
-
-def test_the_root_leads_to_the_page(client: TestClient) -> None:
-    answer = client.get("/", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (307, "/ui")
-
-
-def test_the_page_is_no_part_of_the_api(client: TestClient) -> None:
-    assert isinstance(client.app, FastAPI)
-    found = [route for route in client.app.routes if str(getattr(route, "path", "")).startswith("/ui")]
-    assert found
-    assert not [route for route in found if getattr(route, "include_in_schema", False)]
-
-
-@pytest.mark.parametrize(("auth", "needed"), [("off", False), ("keys", True)])
-def test_the_page_learns_whether_a_key_is_needed(tmp_path: Path, auth: Any, needed: bool) -> None:
-    client = TestClient(create_app(Settings(data_dir=tmp_path, auth=auth)))
-    assert client.get("/ui/access").json() == {"keys": needed, "sign_in": False}
-
-
-def test_the_text_of_a_diagnosis_needs_a_key(tmp_path: Path) -> None:
-    client = TestClient(create_app(Settings(data_dir=tmp_path, auth="keys")))
-    assert client.get(f"/ui/diagnoses/{'0' * 32}").status_code == 401
-
-
-@dataclass
-class Visit:
-    """A signed-in browser on the page, with a diagnosis of a node under load."""
-
-    page: Any
-    url: str
-    diagnosis: str
-    provider: Provider
-    incident: str = ""
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def go(self, part: str, wait: str = "h1") -> None:
-        """Show a part of the page."""
-        self.page.evaluate(GO, part)
-        self.page.wait_for_selector(f"main {wait}")
 
 
 @pytest.fixture(scope="module")

@@ -8,28 +8,24 @@ import numpy as np
 import pytest
 from simulated import change, cluster_workload, phase, scenario
 
-from rca.errors import InvalidInput
 from rca.lab.simulation import (
     Fault,
     LabelledWindow,
     SimulationScenario,
     Telemetry,
-    corpus,
     sample_scenario,
     simulate,
 )
-from rca.lab.simulation.corpus import corpus_window, sampled
+from rca.lab.simulation.corpus import sampled
 from rca.lab.simulation.exporters import EXPORTERS
 from rca.lab.simulation.faults import FIRST_CAUSES, apply_faults
 from rca.lab.simulation.impact import VISIBLE_SLOWDOWN
-from rca.lab.simulation.mechanisms import HARMLESS, MECHANISMS, sample_second
+from rca.lab.simulation.mechanisms import MECHANISMS, sample_second
 from rca.lab.simulation.mechanisms.parts import changed, with_timers
 from rca.lab.simulation.resources import FACTORS
 from rca.lab.training.corpus import example
-from rca.lab.training.simulated import simulated_examples
 from rca.sources.labels import WindowLabel
 from rca.window.window import Window
-from rca.workers import HERE
 from tests.for_each import for_each
 
 SLOW = [
@@ -366,45 +362,3 @@ def test_only_its_empty_device_shows_a_vanished_rank() -> None:
     others = last["DCGM_FI_DEV_GPU_UTIL"].drop(gone)
     assert np.median(others) >= 85
     assert found.window.events.num_rows == 0
-
-
-def test_a_window_may_have_exporters_and_no_steps() -> None:
-    bare = changed(drawn("chronic_job"), telemetry={"steps_reported": False})
-    found = simulate(bare)
-    assert found.window.steps.num_rows == 0
-    assert found.window.metrics.num_rows > 0
-    assert found.label == simulate(drawn("chronic_job")).label
-
-
-def test_a_training_can_learn_from_the_second_version() -> None:
-    first, second = (list(simulated_examples(4, 1, workers=HERE, version=version)) for version in (1, 2))
-    assert [each.group for each in first] == [each.group for each in second]
-    assert any(not np.array_equal(a.window, b.window) for a, b in zip(first, second, strict=True))
-
-
-def test_a_training_gets_steps_of_windows_that_have_none(monkeypatch) -> None:
-    bare = changed(drawn("chronic_job"), telemetry={"steps_reported": False})
-    monkeypatch.setattr(corpus, "sampled", lambda rng, version: bare)
-    assert corpus.simulated_window(0, 2)[0].steps.num_rows == 0
-    assert corpus.simulated_window(0, 2, with_steps=True)[0].steps.num_rows > 0
-
-
-def test_requested_healthy_jobs_have_no_fault_and_some_a_harmless_mechanism() -> None:
-    rng = np.random.default_rng(0)
-    healthy = [sample_second(rng, cause="healthy") for _ in range(12)]
-    assert {""} < {each.mechanism for each in healthy} <= {"", *HARMLESS}
-    assert not any(each.faults for each in healthy)
-    assert corpus_window(3, 0, version=2).scenario.corpus == 2
-
-
-def test_the_command_refuses_what_a_version_lacks(tmp_path) -> None:
-    from rca.commands.simulate import command
-
-    with pytest.raises(InvalidInput, match="unknown cause 'recompilation'"):
-        command(tmp_path / "a", cause="recompilation")
-    with pytest.raises(InvalidInput, match="unknown mechanism 'gang' of version 1"):
-        command(tmp_path / "a", mechanism="gang")
-    with pytest.raises(InvalidInput, match="exclude each other"):
-        command(tmp_path / "a", corpus=2, mechanism="gang", cause="hang")
-    command(tmp_path / "a", windows=2, corpus=2, mechanism="gang", processes=1)
-    assert (tmp_path / "a" / "gang-v2-0-00001").is_dir()

@@ -1,0 +1,81 @@
+"""Silence of a job resolves its incident; a silence of the service or a jump of the clock does not."""
+
+from __future__ import annotations
+
+import pytest
+from diagnosed import SETTINGS, Clock
+from incident_windows import events, incidents, post
+
+from rca_api.incidents.service import IncidentTracker
+from rca_api.incidents.sweep import Sweeper
+from rca_api.shell.listening import Listening
+from rca_api.shell.store.database import Database
+
+pytestmark = pytest.mark.smoke
+
+
+def sweeper_of(database: Database, follower: IncidentTracker, clock: Clock) -> Sweeper:
+    listening = Listening(clock, lambda: clock.ticks)
+    return Sweeper(database, follower, SETTINGS.silence_seconds, listening=listening, clock=clock)
+
+
+def test_silence_resolves(database: Database, follower: IncidentTracker, clock: Clock) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    post(database, follower, "n")
+    clock.go(SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.go(1)
+    assert sweeper.sweep() == 1
+    assert sweeper.sweep() == 0
+    assert incidents(database)[0].resolution == "silence"
+    # What was said before does not open it again, and the next sick window opens another one.
+    post(database, follower, "hn", [5, 6])
+    assert events(database) == ["0 opened", "0 resolved", "6 opened"]
+
+
+def test_downtime_of_the_service_is_no_silence(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    post(database, follower, "n")
+    clock.go(10 * SETTINGS.silence_seconds)
+    restarted = sweeper_of(database, follower, clock)
+    assert restarted.sweep() == 0
+    clock.go(SETTINGS.silence_seconds + 1)
+    assert restarted.sweep() == 1
+
+
+def test_a_clock_that_jumps_is_no_silence(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    clock.go(2 * SETTINGS.silence_seconds)
+    post(database, follower, "n")
+    sweeper.sweep()
+    clock.set(2 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.set(-2 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    assert incidents(database)[0].open_job_id == "job"
+
+
+def test_silence_resolves_after_the_clock_was_put_back(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    sweeper = sweeper_of(database, follower, clock)
+    post(database, follower, "n")
+    clock.set(-8 * SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 0
+    clock.go(SETTINGS.silence_seconds)
+    assert sweeper.sweep() == 1
+    # The sick window of before does not open it again.
+    post(database, follower, "h", [5])
+    assert events(database) == ["0 opened", "0 resolved"]
+
+
+def test_windows_from_the_future_count_after_the_clock_was_put_back(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    post(database, follower, "h")
+    clock.set(-100 * SETTINGS.silence_seconds)
+    post(database, follower, "n", [1])
+    assert events(database) == ["1 opened"]
