@@ -12,11 +12,8 @@ from incident_service import state_of
 from starlette.testclient import TestClient
 
 from rca_api.jobs import watcher
-from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 from rca_api.shell.store.waits import Listening
-from rca_api.shell.listening import Listening
-from rca_api.shell.store.base import now
 from tests.waiting import until
 
 JSON = {"Content-Type": "application/json"}

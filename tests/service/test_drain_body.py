@@ -11,11 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from rca_api.shell.demo import running_service
 from rca_api.shell.requests import middleware
 from rca_api.shell.requests.middleware import DrainBody
-from rca_api.shell.requests import drain_body
-from rca_api.shell.requests.drain_body import DrainBody
 
 pytestmark = pytest.mark.system
 

@@ -20,13 +20,10 @@ from rca_api.incidents import repository
 from rca_api.incidents.announce import Announcer
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.state_machine import Hysteresis
-from rca_api.incidents.sweep import Sweeper
-from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.incidents.tables import ObservationRow
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.store.base import new_id
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import Listening
 
 pytestmark = pytest.mark.smoke
 

@@ -8,8 +8,8 @@ from incident_windows import events, incidents, post
 
 from rca_api.incidents.service import IncidentTracker
 from rca_api.incidents.sweep import Sweeper
-from rca_api.shell.listening import Listening
 from rca_api.shell.store.database import Database
+from rca_api.shell.store.waits import Listening
 
 pytestmark = pytest.mark.smoke
 

@@ -24,7 +24,6 @@ from rca_api.training_runs.supervisor import Pace, Supervisor
 from rca_api.training_runs.tables import TrainingRunRow
 from rca_api.training_runs.work import WAITING, retry_while_away, work
 from rca_api.training_runs.worker import TrainingWorker
-from rca_api.training_runs.worker import Worker
 from tests.waiting import until
 
 pytestmark = pytest.mark.system
