@@ -34,7 +34,9 @@ def for_each(
         def run(subtests: pytest.Subtests, **fixtures: Any) -> None:
             __tracebackhide__ = True
             for number, (label, case) in enumerate(cases):
-                with subtests.test(label), pytest.MonkeyPatch.context() as patch:
+                # A lone surrogate cannot be sent from a worker of the run.
+                shown = label.encode(errors="backslashreplace").decode()
+                with subtests.test(shown), pytest.MonkeyPatch.context() as patch:
                     own: dict[str, Any] = {"monkeypatch": patch} if "monkeypatch" in fixtures else {}
                     if "tmp_path" in fixtures:
                         own["tmp_path"] = fixtures["tmp_path"] / f"case-{number}"
