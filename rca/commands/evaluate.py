@@ -37,6 +37,7 @@ class Signals(StrEnum):
     all = "all"
     no_gpu_metrics = "no-gpu-metrics"
     no_kernel_metrics = "no-kernel-metrics"
+    exporters_and_step_times = "exporters-and-step-times"
     phases_only = "phases-only"
     step_times_only = "step-times-only"
     every = "every"

@@ -20,6 +20,7 @@ SIGNAL_SETS = {
     "all": "all telemetry of the window",
     "no-gpu-metrics": "without DCGM_* and nvidia_* metrics",
     "no-kernel-metrics": "without node_*, process_* and container_* metrics",
+    "exporters-and-step-times": "metrics, events, and the start and length of every step",
     "phases-only": "phase durations and loads; no metrics, no events",
     "step-times-only": "start and length of every step; nothing else",
 }
@@ -49,6 +50,8 @@ def restrict(window: Window, signals: str) -> Window:
     """
     if signals == "all":
         return window
+    if signals == "exporters-and-step-times":
+        return replace(window, steps=window.steps.select(STEP_TIMES), ops=window.ops.slice(0, 0))
     if signals == "no-gpu-metrics":
         return replace(window, metrics=_without(window.metrics, GPU_PREFIXES))
     if signals == "no-kernel-metrics":
