@@ -1,10 +1,10 @@
 """``python -m benchmarks core``: one row per set of labelled windows, and one per half of the retold reports.
 
-Real windows count with all their signals, and again with exporters and step times alone. The rows of a change are
-compared with those of an earlier commit (``--output`` and ``--before``).
+Real windows count with all their signals, and again with exporters and step times alone. The rows of a change
+are compared with those of an earlier commit (``--output`` and ``--before``).
 
-Columns: *mode* right; *alarms* on healthy windows; *ranks* exactly right; *first* cause right, on any ranks; *all*
-causes named; *wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
+Columns: *mode* right; *alarms* on healthy windows; *ranks* exactly right; *first* cause right, on any ranks;
+*all* causes named; *wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
 """
 
 from __future__ import annotations

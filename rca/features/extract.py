@@ -33,9 +33,6 @@ from rca.window.times.hidden_waits import without_hidden_waits
 from rca.window.times.phases import PhaseArrays
 from rca.window.window import Window
 
-#: Throttle reasons that slow a busy GPU: software power cap, hardware and thermal slowdown, power brake.
-HARMFUL_THROTTLE_BITS = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
-
 
 @dataclass(frozen=True)
 class FeatureSet:
@@ -228,11 +225,6 @@ def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict
     Levels of the new channels are added to `levels`.
     """
     channels = {name: signals.values[name] for name in signals.values}
-    reasons = channels.get("throttle_reasons")
-    if reasons is not None:
-        bits = np.where(np.isfinite(reasons), reasons, 0.0).astype(np.int64) & HARMFUL_THROTTLE_BITS
-        channels["throttled"] = np.where(np.isfinite(reasons), (bits != 0).astype(float), np.nan)
-        levels["throttled"] = levels["throttle_reasons"]
     xid = channels.get("xid")
     if xid is not None:
         channels["xid"] = np.where(np.isin(xid, [*APPLICATION_XIDS]), 0.0, xid)

@@ -30,9 +30,9 @@ def _binned(time: list[float], value: list[float], edges: list[float], *, counte
     return found[0].tolist()
 
 
-def codes(time: list[float], value: list[float], edges: list[float], *, bitmask: bool = True) -> list[float]:
+def codes(time: list[float], value: list[float], edges: list[float]) -> list[float]:
     offsets = np.array([0, len(time)])
-    found = bin_codes(*map(floats, (time, value)), offsets, np.array([bitmask]), floats(edges))
+    found = bin_codes(*map(floats, (time, value)), offsets, floats(edges))
     return found[0].tolist()
 
 
@@ -111,25 +111,25 @@ def test_digits_survive_unix_time_and_large_counters() -> None:
     assert rate(time, [1e15 + i for i in range(5)], [start, start + 0.004]) == pytest.approx([1000], rel=1e-3)
 
 
-def test_bits_are_joined_and_held() -> None:
+def test_the_largest_code_counts_and_is_held() -> None:
     found = codes([0, 1, 2, 3], [0x4, 0x40, 0, 0], [0, 2, 2.5, 3.5, 9, 10])
-    assert found == pytest.approx([0x44, 0, 0, 0, NAN], nan_ok=True)
+    assert found == pytest.approx([0x40, 0, 0, 0, NAN], nan_ok=True)
 
 
-def test_the_bit_before_a_bin_still_shows_in_it() -> None:
+def test_the_code_before_a_bin_still_shows_in_it() -> None:
     assert codes([0, 1, 2], [8, 0, 0], [0.5, 0.9, 1.5]) == [8, 8]
 
 
-def test_bits_are_not_held_over_a_pause() -> None:
+def test_codes_are_not_held_over_a_pause() -> None:
     found = codes([0, 1, 2, 60, 61], [8, 8, 8, 0, 0], [0, 2.5, 10, 50, 61])
     assert found == pytest.approx([8, 8, NAN, 0], nan_ok=True)
 
 
 def test_state_codes_are_not_averaged() -> None:
-    assert codes([0, 1, 2], [0, 79, 0], [0, 2], bitmask=False) == [79]
+    assert codes([0, 1, 2], [0, 79, 0], [0, 2]) == [79]
 
 
-def test_nonsense_bits_do_not_overflow() -> None:
+def test_nonsense_codes_do_not_overflow() -> None:
     assert codes([0, 1], [-3, 1e300], [0, 2]) == [2.0**53]
 
 

@@ -93,7 +93,7 @@ def test_each_kind_is_binned_its_own_way() -> None:
     found = series(*samples)
     names = [found.signals[signal].channel for signal in found.signal]
     means = dict(zip(names, found.bin_means([START, START + 2])[:, 0], strict=True))
-    assert means == pytest.approx({"load1": 3, "psi_io": 0.5, "throttle_reasons": 68, "xid": 79})
+    assert means == pytest.approx({"load1": 3, "psi_io": 0.5, "throttled": 1, "xid": 79})
 
 
 def test_many_interleaved_series_are_kept_apart() -> None:

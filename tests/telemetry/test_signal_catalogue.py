@@ -13,8 +13,8 @@ from tests.for_each import for_each
     [
         ("DCGM_FI_DEV_SM_CLOCK", "sm_clock_mhz"),
         ("dcgm_fi_dev_sm_clock", "sm_clock_mhz"),
-        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "throttle_reasons"),
-        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "throttle_reasons"),
+        ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "throttled"),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "throttled"),
         ("node_netstat_Tcp_RetransSegs", "tcp_retrans"),
         ("node_infiniband_port_transmit_wait_total", "ib_wait"),
         ("np_cnp_sent", "roce_congestion"),
@@ -103,7 +103,7 @@ def test_units_of_counters_are_per_second() -> None:
     assert unit_of_channel("psi_cpu") == "s/s"
     assert unit_of_channel("loader_cpu") == "s/s"
     assert unit_of_channel("gpu_temp") == "°C"
-    assert unit_of_channel("throttled") == ""
+    assert unit_of_channel("throttled") == "s/s"
 
 
 def test_the_table_lists_every_name_once() -> None:

@@ -122,12 +122,21 @@ def test_cpu_time_without_idle_time_is_unchanged() -> None:
     assert found.values["node_cpu_user"][0, 0] == pytest.approx(48.0)
 
 
-def test_throttle_bits_of_several_gpus_are_joined() -> None:
+def test_throttling_counts_by_its_share_of_time() -> None:
+    """One sample of 27 with a bit is one sample; a harmless bit (0x1, an idle GPU) is none."""
+    name = "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+    rows = [(second, name, 4.0 if second == 13 else 1.0, "a", 0, "0") for second in range(27)]
+    held = window(job=TWO_NODES | {"end": START + 26}, metrics=metrics(*rows))
+    found = SignalArrays.from_window(held, [START, START + 26])
+    assert 0.02 < found.values["throttled"][0, 0] < 0.06
+
+
+def test_a_rank_is_throttled_if_one_of_its_gpus_is() -> None:
     found = signals(
-        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 4.0, "a", 0, "0"),
+        ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 1.0, "a", 0, "0"),
         ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", 64.0, "a", 0, "1"),
     )
-    assert found.values["throttle_reasons"][0, 0] == 68
+    assert found.values["throttled"][0, 0] == 1
 
 
 def test_a_loader_is_separate_from_its_host_and_summed_with_it() -> None:

@@ -70,12 +70,13 @@ SIGNALS: tuple[Signal, ...] = (
     ),
     _gpu(
         "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
-        "throttle_reasons",
-        "reasons for a low clock (0x4 power cap, 0x8 hardware slowdown, 0x20/0x40 heat, 0x80 power brake)",
-        "bits",
-        kind="bitmask",
-        combine="or",
+        "throttled",
+        "time with a reason for a low clock: power cap (0x4), hardware slowdown (0x8), heat (0x20, 0x40), "
+        "power brake (0x80)",
+        "s/s",
+        combine="max",
         worse="higher",
+        bits=0x4 | 0x8 | 0x20 | 0x40 | 0x80,
         aliases=("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_THROTTLE_REASONS"),
     ),
     _errors(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-Kind = Literal["gauge", "counter", "bitmask", "state"]
+Kind = Literal["gauge", "counter", "state"]
 Worse = Literal["higher", "lower", "either"]
-Combine = Literal["sum", "mean", "max", "or"]
+Combine = Literal["sum", "mean", "max"]
 
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
@@ -28,9 +28,9 @@ class Signal:
         feed one channel. They then share `kind`, `unit` and `combine`.
     unit : str
         Of one sample after `scale`. A counter's channel has this unit per second.
-    kind : {"gauge", "counter", "bitmask", "state"}
+    kind : {"gauge", "counter", "state"}
         A state is a code (such as an XID) that must not be averaged.
-    combine : {"sum", "mean", "max", "or"}
+    combine : {"sum", "mean", "max"}
         How the devices and signals of a rank or node become one value. Amounts are added, clocks and
         fractions averaged; of queues and disks the worst counts.
     worse : {"higher", "lower", "either"}
@@ -51,6 +51,9 @@ class Signal:
     momentary : bool
         A sample shows one moment of something that changes within milliseconds, such as the length of a
         queue. A few high samples are chance (`rca.window.signals.series`).
+    bits : int
+        If not 0, a sample is a bit mask. It counts as 1 if one of these bits is set, else as 0, so that the
+        channel is the share of time in such a state.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Signal:
     ignored_devices: tuple[str, ...] = ()
     scale: float = 1.0
     momentary: bool = False
+    bits: int = 0
 
     def channels(self, device: str | None) -> tuple[str, ...]:
         """Every channel that a series of this signal with this device feeds."""

@@ -4,7 +4,7 @@ Assumptions between two samples:
 
 - A gauge changes linearly. Its mean over a bin is the integral divided by the bin's width.
 - A counter grows evenly. Its mean rate is the increase divided by the bin's width.
-- A bitmask or state code holds its value until the next sample. A bin shows all bits, or the largest code.
+- A state code holds its value until the next sample. A bin shows the largest code.
 
 Gaps stay gaps: a pause longer than `GAP_INTERVALS` median sampling intervals counts for no bin. Before its
 first and after its last sample, a series is extended by one median interval. A bin's mean is over its known
@@ -89,24 +89,25 @@ def bin_means(
     return out
 
 
-def bin_codes(
-    time: FloatArray, value: FloatArray, offsets: IntArray, bitmask: BoolArray, edges: FloatArray
-) -> FloatArray:
-    """Bits (or the largest code) of each series in each bin.
+def codes_of_values(value: FloatArray) -> IntArray:
+    """Samples as codes; nonsense below 0 or beyond `MAX_CODE` becomes the nearest code."""
+    return np.clip(value, 0, MAX_CODE).astype(np.int64)
+
+
+def bin_codes(time: FloatArray, value: FloatArray, offsets: IntArray, edges: FloatArray) -> FloatArray:
+    """Largest code of each series in each bin.
 
     Parameters
     ----------
     time, value, offsets, edges
         As in `bin_means`.
-    bitmask : ndarray of shape (n_series,), bool
-        Join by OR where true, by maximum where false.
 
     Returns
     -------
     ndarray of shape (n_series, n_bins)
     """
     out = np.full((offsets.size - 1, edges.size - 1), np.nan)
-    codes = np.clip(value, 0, MAX_CODE).astype(np.int64)
+    codes = codes_of_values(value)
     for rows, index, count in _blocks(offsets, edges.size):
         block_time = time[index]
         first, last = _shown_samples(block_time, count, edges)
@@ -115,14 +116,10 @@ def bin_codes(
         pairs = np.column_stack([(begin + first)[seen], (begin + last)[seen]]).ravel()
         # One more cell, because a pair may end after the block's last sample.
         held = np.append(codes[index].ravel(), 0)
-        joined = np.full(seen.shape, np.nan)
+        largest = np.full(seen.shape, np.nan)
         if pairs.size:
-            any_bit = np.bitwise_or.reduceat(held, pairs)[::2]
-            largest = np.maximum.reduceat(held, pairs)[::2]
-            joined[seen] = np.where(
-                np.broadcast_to(bitmask[rows][:, None], seen.shape)[seen], any_bit, largest
-            )
-        out[rows] = joined
+            largest[seen] = np.maximum.reduceat(held, pairs)[::2]
+        out[rows] = largest
     return out
 
 

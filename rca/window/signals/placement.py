@@ -111,7 +111,7 @@ def combined(
     binned : ndarray of shape (n_series, n_bins)
     rows : ndarray of int
         The series that feed the channel.
-    rule : {"sum", "mean", "max", "or"}
+    rule : {"sum", "mean", "max"}
         How the series of one owner are combined.
 
     Returns
@@ -161,9 +161,6 @@ def _joined(values: FloatArray, starts: IntArray, rule: Combine) -> FloatArray:
         return np.fmax.reduceat(values, starts, axis=0)
     known = np.isfinite(values)
     count = np.add.reduceat(known, starts, axis=0, dtype=np.int64)
-    if rule == "or":
-        bits = np.bitwise_or.reduceat(np.where(known, values, 0.0).astype(np.int64), starts, axis=0)
-        return np.where(count > 0, bits.astype(np.float64), np.nan)
     with np.errstate(over="ignore"):
         total = np.add.reduceat(np.where(known, values, 0.0), starts, axis=0)
     if rule == "mean":

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.window.catalogue import Signal, resolve
 from rca.window.grouping import codes_of, contiguous_order, ranks_of, run_starts, series_numbers
-from rca.window.signals.binning import bin_codes, bin_means
+from rca.window.signals.binning import bin_codes, bin_means, codes_of_values
 from rca.window.window import Window
 
 #: A queue's sample shows one moment: a healthy send queue may be full in one of 15 samples. This share of the
@@ -73,6 +73,7 @@ class SeriesSet:
             labels = [column[used] for column in labels]
             time, value = time[used], value[used]
         time, value, offsets, rows = _grouped(labels, time, value)
+        value = _in_states(value, np.array([one.bits for one in signals])[labels[0][rows]], offsets)
         scale = np.array([one.scale for one in signals])
         if (scale != 1.0).any():
             value = value * np.repeat(scale[labels[0][rows]], np.diff(offsets))
@@ -94,7 +95,7 @@ class SeriesSet:
         )
 
     def bin_means(self, edges: npt.ArrayLike) -> FloatArray:
-        """Each series over each time bin: means, rates or joined codes, depending on its kind.
+        """Each series over each time bin: means, rates or largest codes, depending on its kind.
 
         Parameters
         ----------
@@ -111,14 +112,14 @@ class SeriesSet:
         if at.ndim != 1 or at.size < 2 or not (np.diff(at) > 0).all():
             raise ValueError("edges must be at least two ascending times")
         kinds = np.array([one.kind for one in self.signals], dtype=object)[self.signal]
-        coded = (kinds == "bitmask") | (kinds == "state")
+        coded = kinds == "state"
         out = np.empty((self.n_series, at.size - 1))
         time, value, offsets = self._only(~coded)
         # Extreme values (1e308) may overflow; the bin is then infinite or unknown.
         with np.errstate(over="ignore", invalid="ignore"):
             out[~coded] = bin_means(time, value, offsets, kinds[~coded] == "counter", at)
         time, value, offsets = self._only(coded)
-        out[coded] = bin_codes(time, value, offsets, kinds[coded] == "bitmask", at)
+        out[coded] = bin_codes(time, value, offsets, at)
         return out
 
     def _only(self, chosen: BoolArray) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -129,6 +130,17 @@ class SeriesSet:
         samples = np.repeat(chosen, counts)
         offsets = np.concatenate([[0], np.cumsum(counts[chosen])])
         return self.time[samples], self.value[samples], offsets
+
+
+def _in_states(value: FloatArray, bits: IntArray, offsets: IntArray) -> FloatArray:
+    """Samples of bit masks as 1 where one of the signal's bits is set, else 0; `bits` is of each series."""
+    if not bits.any():
+        return value
+    wanted = np.repeat(bits, np.diff(offsets))
+    masked = wanted != 0
+    out = value.copy()
+    out[masked] = (codes_of_values(value[masked]) & wanted[masked]) != 0
+    return out
 
 
 def _signals(names: list[str]) -> tuple[tuple[Signal, ...], npt.NDArray[np.int32]]:
