@@ -13,6 +13,7 @@ import sys
 BENCHMARKS = {
     "answers": "answers",
     "antdt": "antdt",
+    "core": "core",
     "diagnosis": "diagnosis",
     "killed-ranks": "killed_ranks",
     "memory": "memory",
@@ -26,24 +27,6 @@ BENCHMARKS = {
     "star-selector": "star_selector",
     "stragglar": "stragglar",
     "tabular": "tabular_ranking",
-    "answers": Benchmark("benchmarks.answers", long=True),
-    "antdt": Benchmark("benchmarks.antdt", long=True),
-    "collect": Benchmark("benchmarks.collecting"),
-    "core": Benchmark("benchmarks.core", long=True),
-    "diagnosis": Benchmark("benchmarks.diagnosis"),
-    "killed-ranks": Benchmark("benchmarks.killed_ranks", long=True),
-    "memory": Benchmark("benchmarks.memory", long=True),
-    "online": Benchmark("benchmarks.online", long=True),
-    "recovery": Benchmark("benchmarks.recovery", long=True),
-    "retold": Benchmark("benchmarks.retold", long=True),
-    "scale": Benchmark("benchmarks.scale", long=True),
-    "soak": Benchmark("benchmarks.soak", long=True),
-    "store": Benchmark("benchmarks.store", long=True),
-    "streams": Benchmark("benchmarks.streams", long=True),
-    "star": Benchmark("benchmarks.star", long=True),
-    "star-selector": Benchmark("benchmarks.star_selector", long=True),
-    "stragglar": Benchmark("benchmarks.stragglar", long=True),
-    "tabular": Benchmark("benchmarks.tabular_ranking"),
 }
 LONG = BENCHMARKS.keys() - {"diagnosis", "tabular"}
 

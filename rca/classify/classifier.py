@@ -123,6 +123,8 @@ class Classifier:
         features: FeatureSet,
         priors: Mapping[str, float] | None = None,
         node_odds: Mapping[str, float] | None = None,
+        *,
+        max_alarm: float = 1.0,
     ) -> Classification:
         """Decide the failure mode and, unless healthy, find the suspects.
 
@@ -132,11 +134,13 @@ class Classifier:
             Shares of the slow causes on this cluster, from `rca.classify.operator_inputs.checked_priors`.
         node_odds : mapping of node to float, optional
             What history says of nodes, from `rca.classify.operator_inputs.checked_node_odds`.
+        max_alarm : float
+            Probability of a fault from which the job is faulty at the latest.
         """
         probability = self._mode_probability(features)
         if features.job_end.broke_off:
             probability = at_least(probability, "fail_stop", STOPPED)
-        alarm = self.alarm(features)
+        alarm = min(self.alarm(features), max_alarm)
         mode = self._mode(probability, features, alarm)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):

@@ -77,25 +77,3 @@ class Head:
     def probabilities(self, rows: FloatArray) -> FloatArray:
         """Calibrated probabilities of shape (n_rows, n_classes) for full feature rows."""
         return self.calibration.probabilities(self.booster.raw(rows[:, self.columns]))
-
-    def contributions(self, rows: FloatArray, answered: str, other: str) -> FloatArray:
-        """What every feature adds to the calibrated log-odds of one class over another.
-
-        Parameters
-        ----------
-        rows : ndarray of shape (n_rows, n_table_features)
-        answered, other : str
-            Classes of the head.
-
-        Returns
-        -------
-        ndarray of shape (n_rows, n_features), log-odds
-            In the order of `columns`; what no feature explains (base rate, calibration shift) is left out.
-        """
-        inputs = rows[:, self.columns]
-        if len(self.classes) == 2:
-            sign = 1.0 if answered == self.classes[1] else -1.0
-            return self.calibration.scale * sign * self.booster.contributions(inputs, [0])[:, 0, :-1]
-        both = [self.classes.index(answered), self.classes.index(other)]
-        found = self.booster.contributions(inputs, both)[:, :, :-1]
-        return self.calibration.scale * (found[:, 0] - found[:, 1])

@@ -86,7 +86,7 @@ def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
     causes : sequence of Cause
         In the order of the answer.
     """
-    return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability >= CERTAINLY_UNKNOWN
+    return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability > CERTAINLY_UNKNOWN
 
 
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
@@ -137,9 +137,17 @@ def contradicting_evidence(cause: Cause) -> list[Evidence]:
 
 
 def _second(found: Sequence[Cause], pricing: Pricing) -> float:
-    """Probability of the next cause of the first one's suspects."""
+    """Probability of the next cause of the first one's suspects.
+
+    Causes that lengthen the same single phase do not compete: place, type and cost are the same for both.
+    """
     suspects, *others = (pricing.suspects_of(cause.cause, cause.ranks) for cause in found)
-    rest = [cause.probability for cause, of in zip(found[1:], others, strict=True) if suspects & of]
+    phases = CAUSES[found[0].cause].phases
+    rest = [
+        cause.probability
+        for cause, of in zip(found[1:], others, strict=True)
+        if suspects & of and not (len(phases) == 1 and CAUSES[cause.cause].phases == phases)
+    ]
     return max(rest, default=0.0)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from rca.diagnosis.result import Cause, Diagnosis, Evidence, Place, Quality, Shared, Straggler
+from rca.diagnosis.result import Cause, Diagnosis, Evidence, Finding, Place, Quality, Shared, Straggler
 
 MAX_STRAGGLERS = 64
 MAX_CAUSES = 64
 MAX_ACTIONS = 64
+MAX_FINDINGS = 32
 MAX_NOTES = 50
 MAX_UNKNOWN_METRICS = 100
 #: Longest text, such as a note or the name of a metric, in characters.
@@ -35,6 +36,7 @@ def within_limits(diagnosis: Diagnosis) -> Diagnosis:
     limits = _Limits(dict(diagnosis.left_out))
     stragglers = limits.places("stragglers", limits.first(diagnosis.stragglers, MAX_STRAGGLERS, "stragglers"))
     causes = limits.places("causes", limits.first(diagnosis.causes, MAX_CAUSES, "causes"))
+    findings = limits.findings(limits.first(diagnosis.findings, MAX_FINDINGS, "findings"))
     actions = limits.first(diagnosis.actions, MAX_ACTIONS, "actions")
     quality = limits.quality(diagnosis.quality)
     next_check = _short(diagnosis.next_check)
@@ -44,6 +46,7 @@ def within_limits(diagnosis: Diagnosis) -> Diagnosis:
         update={
             "stragglers": stragglers,
             "causes": causes,
+            "findings": findings,
             "actions": actions,
             "quality": quality,
             "next_check": next_check,
@@ -72,17 +75,31 @@ class _Limits:
         for position, each in enumerate(components):
             ranks = self._fitting(f"{name}[{position}].ranks", each.ranks)
             nodes = self._fitting(f"{name}[{position}].nodes", [self._text(node) for node in each.nodes])
-            evidence = [self._evidence(item) for item in each.evidence]
             shared = self._shared(f"{name}[{position}].shared", each.shared)
             update = {
                 "ranks": ranks,
                 "nodes": nodes,
-                "evidence": evidence,
                 "shared": shared,
                 "places": [self._place(place) for place in each.places],
             }
+            if isinstance(each, Cause):
+                update["evidence"] = [self._evidence(item) for item in each.evidence]
             found.append(each.model_copy(update=update))
         return found
+
+    def findings(self, found: list[Finding]) -> list[Finding]:
+        """The findings with the ranks and nodes for which there is room."""
+        return [
+            each.model_copy(
+                update={
+                    "ranks": self._fitting(f"findings[{position}].ranks", each.ranks),
+                    "nodes": self._fitting(
+                        f"findings[{position}].nodes", [self._text(node) for node in each.nodes]
+                    ),
+                }
+            )
+            for position, each in enumerate(found)
+        ]
 
     def quality(self, quality: Quality) -> Quality:
         """The data quality with the first unknown metrics and notes."""

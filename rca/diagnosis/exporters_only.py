@@ -8,6 +8,7 @@ from rca.classify.decision_table import FOUND_SLOW, GONE, UNKNOWN_MODE, VERY_LOU
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import PEERS, described
 from rca.diagnosis.data_quality import listed
+from rca.diagnosis.findings import Scores, deviations, findings
 from rca.diagnosis.result import (
     AbstentionReason,
     Cause,
@@ -85,6 +86,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     found = sorted(compared.outliers, key=lambda each: -_probability(each))
     outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
+    shown = deviations(Scores.of_machines(compared.evidence), compared.topology)
     mode, probability = _mode(outliers)
     return untimed_diagnosis(
         window,
@@ -94,6 +96,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         modes_left=["healthy", "fail_slow", "fail_stop"],
         stragglers=_stragglers(outliers, compared, window.job.end),
         causes=causes,
+        findings=findings(shown, compared.evidence, window),
         reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
         next_check=_next_check(outliers, compared),
         missing=["steps", *missing_resources(compared.evidence)],

@@ -13,6 +13,7 @@ from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
 from rca.collect.exits import TERMINATED_CODES
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
+from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionReason,
     Cause,
@@ -106,6 +107,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         modes_left=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
         stragglers=[_straggler(each, probability, window, failures, places) for each in groups],
         causes=causes,
+        findings=findings_in_events(window),
         reason=reason,
         next_check=_next_check(groups, attempt, window),
         missing=["steps", "metrics"],

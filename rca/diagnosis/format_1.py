@@ -57,6 +57,18 @@ def _lifted(document: Mapping[str, Any]) -> dict[str, Any]:
     return new
 
 
+def without_contributions(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document without what older answers told of their models' trees."""
+    kept = {name: value for name, value in document.items() if name != "failure_mode_evidence"}
+    stragglers = kept.get("stragglers")
+    if isinstance(stragglers, list) and all(isinstance(each, dict) for each in stragglers):
+        gone = ("evidence", "preference")
+        kept["stragglers"] = [
+            {name: value for name, value in each.items() if name not in gone} for each in stragglers
+        ]
+    return kept
+
+
 def cost_is_unknown(
     *,
     steps_used: int,

@@ -16,7 +16,6 @@ _VERDICT = (
     "failure_mode",
     "failure_mode_probability",
     "failure_mode_set",
-    "failure_mode_evidence",
     "stragglers",
     "abstained",
     "abstention_reason",

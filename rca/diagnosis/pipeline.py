@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from os import PathLike
@@ -36,12 +36,13 @@ from rca.diagnosis.advice import (
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
+from rca.diagnosis.candidates import Shown, max_alarm, shown_by_machines, without_excluded
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
-from rca.diagnosis.explanations import MAX_EXPLAINED, mode_evidence, preference, suspect_evidence
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
+from rca.diagnosis.findings import Deviation, Scores, deviations, deviations_in_events, findings
 from rca.diagnosis.hidden_faults import with_hidden_faults
 from rca.diagnosis.machine_evidence import with_machine_evidence
 from rca.diagnosis.planning import with_actions, with_replayed_actions
@@ -177,14 +178,21 @@ def analyse(
     if since is not None:
         features = without_gap(features, since)
     shares = None if priors is None else checked_priors(priors)
-    classification = bundle.classifier.classify(features, shares, node_odds)
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
+    shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
+    classification = bundle.classifier.classify(features, shares, node_odds, max_alarm=max_alarm(shown))
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
     if slow:
         suspects = [with_machine_evidence(suspect, features, busy) for suspect in classification.suspects]
         classification = replace(classification, suspects=suspects)
         classification = with_hidden_faults(classification, window, features, bundle, shares)
+        classification = shown_by_machines(classification, features, shown)
+        suspects = [
+            without_excluded(suspect, Shown.of(suspect.component.ranks, features, busy, shown))
+            for suspect in classification.suspects
+        ]
+        classification = replace(classification, suspects=suspects)
     suspects = classification.suspects if slow else []
     timed, priced = priced_by_step_time(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
@@ -199,7 +207,8 @@ def _assemble(
     pricing: Pricing,
     since: int | None,
 ) -> Diagnosis:
-    everything = _causes(classification, features, pricing)
+    shown = deviations(Scores.of_a_job(features, pricing.busy), features.topology)
+    everything = _causes(classification, features, pricing, [*shown, *deviations_in_events(window)])
     found = catalogued(everything)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
@@ -210,8 +219,6 @@ def _assemble(
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
     slowdown = slowdown_of(window, features, pricing, since)
-    # A healthy verdict needs no explanation, which would cost milliseconds on nearly every window.
-    explained = classification.mode != "healthy" or reason is not None
     return Diagnosis(
         diagnosis_id=uuid4().hex,
         window_id=window.job.window_id,
@@ -223,6 +230,7 @@ def _assemble(
         slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason or unknown else named_first(everything),
+        findings=findings(shown, features.evidence, window),
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
@@ -240,9 +248,6 @@ def _assemble(
         quality=quality(window, features, classification.mode, strangeness),
         set_level=None if doubt.sets is None else doubt.sets.level,
         failure_mode_set=_modes_left(doubt, classification, reason),
-        failure_mode_evidence=mode_evidence(classification, bundle.classifier, features, found)
-        if explained
-        else [],
         abstention_reason=reason,
         left_out={"stragglers": classification.left_out} if classification.left_out else {},
     )
@@ -307,20 +312,15 @@ def _stragglers(
     everything: list[Cause],
     pricing: Pricing,
 ) -> list[Straggler]:
-    causes = catalogued(everything)
-    evidence = suspect_evidence(classification, bundle.classifier, features, causes)
     question = "stop_cause" if classification.mode == "fail_stop" else "cause"
     sets = bundle.classifier.doubt.sets
     found = []
-    for place, (suspect, moved) in enumerate(zip(classification.suspects, evidence, strict=True)):
+    for place, suspect in enumerate(classification.suspects):
         own = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
         named = next((cause.cause for cause in catalogued(own)), None)
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
         first = own[0].cause if own else None
-        preferred = None
-        if first is not None and place < MAX_EXPLAINED:
-            preferred = preference(suspect, first, classification, bundle.classifier, features)
-        found.append(straggler(suspect, features, first, plausible, moved, preferred))
+        found.append(straggler(suspect, features, first, plausible))
     return found
 
 
@@ -330,11 +330,13 @@ def _is_on(place: int, suspect: Suspect, cause: Cause, pricing: Pricing) -> bool
     return exactly or place in pricing.suspects_of(cause.cause, cause.ranks)
 
 
-def _causes(classification: Classification, features: FeatureSet, pricing: Pricing) -> list[Cause]:
+def _causes(
+    classification: Classification, features: FeatureSet, pricing: Pricing, shown: Sequence[Deviation]
+) -> list[Cause]:
     if classification.mode == "fail_stop":
         found = stop_causes(classification.suspects, features)
     else:
-        found = slow_causes(pricing, features)
+        found = slow_causes(pricing, features, shown)
     return [
         cause for cause in found if (cause.share or 0.0) >= TRIFLE or cause.probability >= MIN_PROBABILITY
     ]

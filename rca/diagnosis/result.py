@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rca.diagnosis.format_1 import PRICE, lifted
+from rca.diagnosis.format_1 import PRICE, lifted, without_contributions
 from rca.diagnosis.places import PART_WORDS, Place, Shared, WindowSpan
 from rca.frozen import Frozen
 from rca.recovery.option import Option
@@ -96,37 +96,33 @@ class Evidence(Frozen):
     device: str | None = None
 
 
-class Contribution(Evidence):
-    """One observation that moved the model's decision, and by how much.
+class Finding(Frozen):
+    """One signal of one component that deviates: who, what, compared with what, since when.
 
-    `reference` is the usual value in healthy training windows. For exporter signals it is the value of the
-    peers, else of the other steps. It is None where it is not known. `log_odds` is the observation's exact
-    share of the decision's log-odds, a Shapley value over the model's trees; above 0 it favours the answer.
+    `value` and `reference` are usual (median) ones over `ranks`, in the signal's unit, over the slow steps or
+    the window. `against` is what `reference` is of; events are counted. `since` is None where the signal
+    deviates from the begin of the window on, or was sampled too rarely. `strength` is the log likelihood
+    ratio of a fault, in nats, from 0 to 6; it does not fall as the deviation grows.
     """
 
-    log_odds: float
-
-
-class Preference(Frozen):
-    """Why the models prefer a cause to the likeliest other one of the same ranks.
-
-    `log_odds` is the sum over all observations of the rank that is shown, `evidence` the largest few of them.
-    Below 0 the model prefers `rather_than`: then other ranks, or a rule after the models, decided. None in
-    answers of older versions.
-    """
-
-    cause: str
-    rather_than: str
-    evidence: list[Contribution]
-    log_odds: float | None = None
+    component: str
+    resource: str
+    ranks: list[int]
+    nodes: list[str]
+    signal: str
+    value: float | None
+    reference: float | None
+    unit: str
+    against: Literal["peers", "other steps", "healthy machine", "events"]
+    strength: float
+    since: datetime | None = None
 
 
 class Straggler(Frozen):
     """The smallest component that covers one group of slow ranks.
 
     `plausible_causes` are the causes that are not ruled out at the diagnosis's `set_level`, the likeliest
-    first; `evidence` is what made these ranks suspects. Both are empty where the bundle lacks the data.
-    `preference` is None where no other cause is likely. `shared` is left out where the ranks share no part,
+    first; empty where the bundle lacks the data. `shared` is left out where the ranks share no part,
     or the topology is not known. `since` and `until` are the times of `first_step` and `last_step`; `until`
     is None where the ranks are late to the window's end, and for stops. `places` has the first ranks only.
     """
@@ -143,8 +139,6 @@ class Straggler(Frozen):
     until: datetime | None = None
     places: list[Place] = []
     plausible_causes: list[str] = []
-    evidence: list[Contribution] = []
-    preference: Preference | None = None
     shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
 
@@ -153,6 +147,7 @@ class Cause(Frozen):
 
     `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
     `seconds_per_step`, `interval` and `share` are None where the cost is unknown, and for causes of a stop.
+    `basis` is "timing" where no signal that would show the cause was measured on these ranks.
     `shared` and `places` are as in `Straggler`.
     """
 
@@ -165,6 +160,7 @@ class Cause(Frozen):
     share: float | None
     owner: CauseOwner
     evidence: list[Evidence]
+    basis: Literal["signals", "timing"] = "signals"
     places: list[Place] = []
     shared: Shared | None = Field(default=None, exclude_if=_is_none)
 
@@ -293,7 +289,8 @@ class Diagnosis(Frozen):
     `verdict` is `failure_mode`, the likeliest one, or undecided if the answer abstains. `since` and `until`
     are those of the stragglers: the earliest, and the latest if all of them are over.
     `causes[*].seconds_per_step` and `unexplained_seconds_per_step` add up to `slowdown.seconds_per_step`, as
-    far as they are known. `failure_mode_set` holds every failure mode that is not ruled out at `set_level`.
+    far as they are known. `findings` are all signals of machines that deviate, the loudest first, whatever
+    the verdict. `failure_mode_set` holds every failure mode that is not ruled out at `set_level`.
     Of windows like the training windows, at least that share have their true mode in it. `left_out` counts
     the entries that long lists leave out, such as ``causes[0].ranks``. Documents of format 1 are read too.
     """
@@ -315,6 +312,7 @@ class Diagnosis(Frozen):
     slowdown: Slowdown
     stragglers: list[Straggler]
     causes: list[Cause]
+    findings: list[Finding] = []
     unexplained_seconds_per_step: float | None
     next_check: str
     recommended: Recommendation | None = None
@@ -323,7 +321,6 @@ class Diagnosis(Frozen):
     quality: Quality
     set_level: Probability | None = None
     failure_mode_set: list[FailureMode] = []
-    failure_mode_evidence: list[Contribution] = []
     earlier: EarlierWindow | None = None
     left_out: dict[str, int] = {}
     recovery: RecoveryFacts | None = None
@@ -334,8 +331,7 @@ class Diagnosis(Frozen):
         """Lift format 1; the verdict follows from the failure mode and the abstention."""
         if not isinstance(document, dict):
             return document
-        if document.get("format") == 1:
-            document = lifted(document)
+        document = without_contributions(lifted(document) if document.get("format") == 1 else document)
         mode, abstained = document.get("failure_mode"), document.get("abstained")
         return document | {"verdict": "undecided" if abstained else mode}
 

@@ -12,6 +12,7 @@ from rca.diagnosis.advice import LEFT_CHECK
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
 from rca.diagnosis.data_quality import listed
+from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionCode,
     AbstentionReason,
@@ -76,6 +77,7 @@ def diagnose_collectives(window: Window, model: ModelVersion) -> Diagnosis:
         modes_left=["fail_stop"] if probability["fail_stop"] >= STOPPED else ["healthy", "fail_stop"],
         stragglers=[_straggler(window, progress, ranks) for ranks in groups],
         causes=causes,
+        findings=findings_in_events(window),
         reason=reason,
         next_check=_next_check(
             progress, missing if reason is None or reason.code == "cause_not_certain" else []

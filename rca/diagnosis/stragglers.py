@@ -6,7 +6,7 @@ import numpy as np
 
 from rca.classify.classifier import Suspect
 from rca.diagnosis.causes import shared_part
-from rca.diagnosis.result import Contribution, Preference, Straggler
+from rca.diagnosis.result import Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.features.slow_segment import high_segment
@@ -26,8 +26,6 @@ def straggler(
     features: FeatureSet,
     first_cause: str | None,
     plausible: list[str],
-    evidence: list[Contribution],
-    preferred: Preference | None,
 ) -> Straggler:
     """One component with its likeliest type and pattern, and the steps in which it delayed the job.
 
@@ -50,8 +48,6 @@ def straggler(
         first_step=first,
         last_step=last,
         plausible_causes=plausible,
-        evidence=evidence,
-        preference=preferred,
         shared=shared_part(ranks, first_cause or _likeliest(suspect.causes), features),
     )
 

@@ -177,6 +177,8 @@ class ResourceEvidence:
         Per channel, in its own unit: mean over the slow segment, and what it was compared with.
     of_peers, of_past : dict of str to ndarray of shape (n_ranks,), bool
         Whether the reference is of the peers, or else of the other steps; else it is a healthy machine's.
+    others, healthy : dict of str to ndarray of shape (n_ranks,)
+        Per channel: mean over the other steps, and the value of a healthy machine where it is known.
     """
 
     versus_peers: FloatArray
@@ -187,6 +189,8 @@ class ResourceEvidence:
     references: dict[str, FloatArray]
     of_peers: dict[str, BoolArray] = field(default_factory=dict)
     of_past: dict[str, BoolArray] = field(default_factory=dict)
+    others: Mapping[str, FloatArray] = field(default_factory=dict)
+    healthy: dict[str, FloatArray] = field(default_factory=dict)
 
 
 def resource_names() -> tuple[str, ...]:
@@ -272,6 +276,7 @@ def gather_evidence(
     references: dict[str, FloatArray] = {}
     of_peers: dict[str, BoolArray] = {}
     of_past: dict[str, BoolArray] = {}
+    nominal_values: dict[str, FloatArray] = {}
     for column, channels in enumerate(RESOURCES.values()):
         measured = [(index, one) for index, one in enumerate(channels) if one.channel in inside]
         if not measured:
@@ -286,6 +291,7 @@ def gather_evidence(
             references[name] = np.where(of_peers[name], reference, outside[name])
             if channel.nominal is not None:
                 healthy = _healthy_values(channel, inside, outside, load)
+                nominal_values[name] = healthy
                 references[name] = np.where(np.isfinite(references[name]), references[name], healthy)
                 by_nominal[index] = np.maximum(compare(channel, inside[name], healthy), 0.0)
             by_peers[index] = compare(channel, inside[name], reference)
@@ -302,7 +308,18 @@ def gather_evidence(
         known = np.isfinite(score).any(axis=0)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
         worst_channel[:, column] = np.where(known, worst, -1)
-    return ResourceEvidence(peers, past, nominal, worst_channel, dict(inside), references, of_peers, of_past)
+    return ResourceEvidence(
+        versus_peers=peers,
+        versus_past=past,
+        versus_nominal=nominal,
+        worst_channel=worst_channel,
+        values=dict(inside),
+        references=references,
+        of_peers=of_peers,
+        of_past=of_past,
+        others=outside,
+        healthy=nominal_values,
+    )
 
 
 def _healthy_values(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.diagnosis.result import Contribution, Evidence
+from rca.diagnosis.result import Evidence, Finding, WindowSpan
 from rca.runbook.numbers import quantity
-from rca.runbook.phrases import Phrase, clean, label_of, name
+from rca.runbook.phrases import Phrase, clean, label_of, name, place_of_finding
 
 
 def evidence_lines(evidence: Sequence[Evidence], *, verbose: bool) -> tuple[Phrase, ...]:
@@ -20,15 +20,13 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
     Parameters
     ----------
     verbose : bool
-        Also the internal name and the log-odds.
+        Also the internal name.
     brief : bool
         Without the note, if value and reference speak for themselves.
     """
     label, note = label_of(item.signal), clean(item.note)
     if brief:
         label = label.split(";")[0]
-    # A feature of the model is compared with healthy training windows, a signal with peers or other steps.
-    usual = isinstance(item, Contribution) and not label
     if not label:
         label, note = note or clean(item.signal) or "(empty)", ""
     if label and item.device is not None:
@@ -41,13 +39,27 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
     # None at all is what a stop is compared with.
     told = item.reference is not None and not (brief and item.compared_with is None and item.reference == 0)
     if told:
-        against = clean(item.compared_with or "") or ("usually" if usual else "compared with")
+        against = clean(item.compared_with or "") or "compared with"
         parts.append(f", {against} {quantity(item.reference, item.unit)}")
     if note and not (brief and item.reference is not None):
         parts.append(f" ({note})")
     if item.direction == "against":
-        parts.append("; argues against it")
+        parts.append("; normal")
     if verbose:
-        odds = f", log-odds {item.log_odds:+.1f}" if isinstance(item, Contribution) else ""
-        return ("".join(parts), " [", name(item.signal), f"{odds}]")
+        return ("".join(parts), " [", name(item.signal), "]")
     return ("".join(parts),)
+
+
+def finding_line(finding: Finding, span: WindowSpan | None = None) -> Phrase:
+    """One finding: ``GPU, rank 13 on gpu-001: SM clock 337 MHz, peers 1,918 MHz, since 14:17:48 UTC``."""
+    label = (label_of(finding.signal) or clean(finding.signal)).split(";")[0]
+    where: Phrase = (f"{finding.component}, ", *place_of_finding(finding, span), ": ")
+    if finding.against == "events":
+        times = "" if finding.value in (None, 1) else f", {quantity(finding.value, '')} times"
+        what = f"{label}{times}"
+    else:
+        what = f"{label} {quantity(finding.value, finding.unit)}"
+        if finding.reference is not None:
+            what += f", {finding.against} {quantity(finding.reference, finding.unit)}"
+    since = f", since {finding.since:%H:%M:%S} UTC" if finding.since is not None else ""
+    return (*where, f"{what}{since}")

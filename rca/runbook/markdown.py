@@ -16,8 +16,8 @@ _SPECIAL = re.compile(r"([\\`*\[\]|]|<(?=[A-Za-z/!?])|~(?=~)|&(?=#?\w+;)|^[>#]|^
 def markdown(page: RunbookPage) -> str:
     """Render `page`; ends with a newline."""
     blocks = [f"# {_text(page.summary.headline)}", _summary(page.summary), "## Cost", _bullets(page.facts)]
-    if page.verdict_evidence:
-        blocks += ["## What the verdict rests on", _bullets(page.verdict_evidence)]
+    if page.findings:
+        blocks += ["## What the machines show", _bullets(page.findings)]
     if page.straggler_rows:
         blocks += ["## Who", _table(RunbookPage.STRAGGLER_COLUMNS, page.straggler_rows)]
         blocks += map(_evidence, page.suspicions)

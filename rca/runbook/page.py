@@ -10,11 +10,10 @@ from rca.diagnosis.result import (
     Cause,
     Diagnosis,
     EarlierWindow,
-    Preference,
     Straggler,
     WindowSpan,
 )
-from rca.runbook.evidence import evidence_lines
+from rca.runbook.evidence import evidence_lines, finding_line
 from rca.runbook.headline import COST_UNKNOWN
 from rca.runbook.numbers import (
     UNKNOWN,
@@ -30,13 +29,8 @@ from rca.runbook.numbers import (
 from rca.runbook.phrases import Name, Phrase, clean, joined, name, place_of
 from rca.runbook.summary import Summary, action_phrase
 from rca.window.causes import SPECS
-from rca.window.causes import UNKNOWN as UNEXPLAINED
 
 _MAX_UNKNOWN_METRICS = 12
-#: Added where the evidence as a whole favours the other cause.
-CLOSE_CALL = "; the model's observations point to the other one, so check both"
-#: Log-odds from which the evidence favours the other cause: three to two.
-LEANS = 0.4
 _COST_COLUMNS = ("Cost per step", "Interval", "Share")
 
 
@@ -65,12 +59,12 @@ class RunbookPage:
         Comes first on every page.
     facts : tuple of Phrase
         Why there is no verdict, if there is none; slowdown, interval and what it cost.
-    verdict_evidence : tuple of Phrase
-        Evidence for the failure mode.
+    findings : tuple of Phrase
+        What the machines show.
     straggler_rows : tuple of rows
         One cell per `STRAGGLER_COLUMNS`.
     suspicions : tuple of Entry
-        Per straggler: causes not ruled out, why it is one, and why its cause was preferred to another.
+        Per straggler: causes not ruled out.
     causes : tuple of CauseEntry
         Rows have one cell per `cause_columns`.
     cause_columns : tuple of str
@@ -81,7 +75,7 @@ class RunbookPage:
 
     summary: Summary
     facts: tuple[Phrase, ...]
-    verdict_evidence: tuple[Phrase, ...]
+    findings: tuple[Phrase, ...]
     straggler_rows: tuple[tuple[Phrase, ...], ...]
     suspicions: tuple[Entry, ...]
     causes: tuple[CauseEntry, ...]
@@ -104,17 +98,15 @@ class RunbookPage:
     def from_diagnosis(
         cls, diagnosis: Diagnosis, *, verbose: bool = False, path: str | None = None
     ) -> RunbookPage:
-        """Put a diagnosis into words; `verbose` adds internal names and log-odds, `path` as for `Summary`."""
+        """Put a diagnosis into words; `verbose` adds internal names, `path` as for `Summary`."""
         priced = _is_priced(diagnosis)
         return cls(
             summary=Summary.from_diagnosis(diagnosis, path),
             facts=_facts(diagnosis),
-            verdict_evidence=evidence_lines(diagnosis.failure_mode_evidence, verbose=verbose),
+            findings=tuple(finding_line(each, diagnosis.window) for each in diagnosis.findings),
             straggler_rows=tuple(_straggler_row(group, diagnosis.window) for group in diagnosis.stragglers),
             suspicions=tuple(
-                entry
-                for group in diagnosis.stragglers
-                for entry in _suspicions(group, diagnosis, verbose=verbose)
+                entry for group in diagnosis.stragglers for entry in _suspicions(group, diagnosis)
             ),
             causes=tuple(
                 _cause_entry(cause, diagnosis.window, priced=priced, verbose=verbose)
@@ -208,33 +200,11 @@ def _straggler_row(group: Straggler, span: WindowSpan | None) -> tuple[Phrase, .
     )
 
 
-def _suspicions(group: Straggler, diagnosis: Diagnosis, *, verbose: bool) -> Iterator[Entry]:
-    place = place_of(group, diagnosis.window)
-    if group.plausible_causes or group.evidence:
-        yield Entry(
-            _suspicion(place, group, diagnosis.set_level), evidence_lines(group.evidence, verbose=verbose)
-        )
-    if (preferred := group.preference) is not None:
-        two = (Name(preferred.cause), " rather than ", Name(preferred.rather_than))
-        close = CLOSE_CALL if _is_close(preferred, group) else ""
-        title = (*place, ": ", *two, close)
-        yield Entry(title, evidence_lines(preferred.evidence, verbose=verbose))
-
-
-def _is_close(preferred: Preference, group: Straggler) -> bool:
-    """Whether the evidence favours the other cause, and that cause is not ruled out."""
-    other = preferred.rather_than
-    possible = not group.plausible_causes or other in group.plausible_causes
-    leans = preferred.log_odds is not None and preferred.log_odds <= -LEANS
-    return leans and possible and UNEXPLAINED not in (preferred.cause, other)
-
-
-def _suspicion(place: Phrase, group: Straggler, level: float | None) -> Phrase:
-    title = place
-    if group.plausible_causes and level is not None:
+def _suspicions(group: Straggler, diagnosis: Diagnosis) -> Iterator[Entry]:
+    if group.plausible_causes and diagnosis.set_level is not None:
         causes = joined((Name(cause),) for cause in group.plausible_causes)
-        title = (*title, f", causes not ruled out at {percent(level)}: ", *causes)
-    return title
+        left = f", causes not ruled out at {percent(diagnosis.set_level)}: "
+        yield Entry((*place_of(group, diagnosis.window), left, *causes), ())
 
 
 def _cause_entry(cause: Cause, span: WindowSpan | None, *, priced: bool, verbose: bool) -> CauseEntry:

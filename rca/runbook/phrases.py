@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from rca.diagnosis.result import PART_WORDS, Cause, Straggler, WindowSpan
+from rca.diagnosis.result import PART_WORDS, Cause, Finding, Straggler, WindowSpan
 from rca.runbook.numbers import count, rank_list
 from rca.window.catalogue import channels, resolve
 from rca.window.names import UNSEEN
@@ -122,6 +122,13 @@ def place_of(component: Straggler | Cause, span: WindowSpan | None = None) -> Ph
     title, between = PART_WORDS[part.level]
     inside = (between, name(part.within)) if part.within is not None else ()
     return (title, name(part.name), *inside, " (", *ranks, ")")
+
+
+def place_of_finding(finding: Finding, span: WindowSpan | None = None) -> Phrase:
+    """The ranks of a finding and their nodes; ``all 64 ranks`` if it is on all."""
+    if span is not None and 1 < span.world_size == len(finding.ranks):
+        return all_ranks(span)
+    return who(finding.ranks, finding.nodes)
 
 
 def all_ranks(span: WindowSpan) -> Phrase:

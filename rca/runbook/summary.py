@@ -6,12 +6,12 @@ Every surface shows it: terminal, Markdown, HTML, Slack and incident. They decid
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from rca.diagnosis.result import PRICE, Action, Diagnosis, Evidence, Straggler, Verdict
-from rca.runbook.evidence import evidence_line
+from rca.runbook.evidence import evidence_line, finding_line
 from rca.runbook.headline import headline
 from rca.runbook.numbers import (
     count,
@@ -29,6 +29,8 @@ from rca.window.names import DROPPED_COLUMNS
 
 #: Lines of evidence in a summary.
 MAX_REASONS = 3
+#: Least strength of a finding in the summary of a healthy answer, nats.
+LOUD_IN_HEALTHY = 3.5
 _MAX_OWNERS = 3
 _OWNERS: dict[CauseOwner, str] = {
     "infrastructure": "infrastructure",
@@ -225,17 +227,23 @@ def _runbook(diagnosis: Diagnosis, path: str | None) -> Phrase:
 
 
 def _why(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
-    """The observations that say most: signals of machines first, then times of phases."""
-    found: Sequence[Evidence] = ()
-    if diagnosis.causes:
-        found = [each for each in diagnosis.causes[0].evidence if each.signal != PRICE]
-    elif diagnosis.stragglers:
-        found = diagnosis.stragglers[0].evidence
-    if not found and diagnosis.verdict != "healthy":
-        found = diagnosis.failure_mode_evidence
+    """The observations that say most: signals of the cause, then its times, then other findings."""
+    first = diagnosis.causes[0] if diagnosis.causes else None
+    told: list[Evidence] = []
+    if first is not None:
+        told = [each for each in first.evidence if each.signal != PRICE and each.direction == "for"]
+    seen = {each.signal for each in told}
+    others = [each for each in diagnosis.findings if each.signal not in seen]
+    if diagnosis.verdict == "healthy":
+        others = [each for each in others if each.strength >= LOUD_IN_HEALTHY]
+    elif first is not None:
+        blamed = set(first.ranks)
+        others.sort(key=lambda each: (not blamed & set(each.ranks), -each.strength))
     # Sorting is stable, so each kind keeps its order.
-    ordered = sorted(found, key=lambda each: (each.direction == "against", each.signal not in channels()))
-    return tuple(evidence_line(each, brief=True) for each in ordered[:MAX_REASONS])
+    told.sort(key=lambda each: each.signal not in channels())
+    lines = [evidence_line(each, brief=True) for each in told]
+    lines += [finding_line(each, diagnosis.window) for each in others]
+    return tuple(lines[:MAX_REASONS])
 
 
 def _lost(diagnosis: Diagnosis) -> Phrase:
@@ -259,7 +267,8 @@ def _sure(diagnosis: Diagnosis) -> Phrase:
         best = diagnosis.causes[0]
         likely = probability(best.probability)
         unknown = (f"no known cause explains it {likely}",)
-        parts.append(unknown if best.cause == UNKNOWN else (Name(best.cause), f" {likely}"))
+        alone = " by timing alone" if best.basis == "timing" else ""
+        parts.append(unknown if best.cause == UNKNOWN else (Name(best.cause), f" {likely}{alone}"))
     left = [mode for mode in diagnosis.failure_mode_set if mode != diagnosis.failure_mode]
     if left and diagnosis.set_level is not None:
         words = ", ".join(mode.replace("_", "-") for mode in left)

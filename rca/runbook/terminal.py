@@ -41,8 +41,8 @@ def brief(summary: Summary) -> RenderableType:
 def terminal(page: RunbookPage) -> RenderableType:
     """The summary, then every section."""
     parts: list[RenderableType] = [brief(page.summary), _heading("Cost"), *_bullets(page.facts)]
-    if page.verdict_evidence:
-        parts += [_heading("What the verdict rests on"), *_bullets(page.verdict_evidence)]
+    if page.findings:
+        parts += [_heading("What the machines show"), *_bullets(page.findings)]
     if page.straggler_rows:
         parts.append(_table("Who", RunbookPage.STRAGGLER_COLUMNS, page.straggler_rows))
         parts += _entries(page.suspicions)

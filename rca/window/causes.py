@@ -107,9 +107,9 @@ _CATALOGUE = (
         "cpu_contention",
         "host",
         "infrastructure",
-        ("forward", "backward", "optimizer", "transfer"),
+        ("forward", "backward", "optimizer", "data_loading", "transfer"),
         ("cpu_wait", "cpu_quota", "cpu_load"),
-        "the host's CPUs are shared or capped, so kernels are launched late",
+        "the host's CPUs are shared or capped, so kernels are launched and inputs loaded late",
         "pidstat -u 1 and the node's CPU quota: strangers or the job's own processes?",
     ),
     CauseSpec(
@@ -259,6 +259,7 @@ DECIDING: dict[str, tuple[str, ...]] = {
     "memory_pressure": ("memory",),
     "storage_degradation": ("storage",),
     "runtime_gc": ("collector",),
+    "allocator_retries": ("device_memory",),
 }
 
 

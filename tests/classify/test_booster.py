@@ -102,15 +102,3 @@ def test_a_corrupted_tree_is_a_bundle_error_too(text: str) -> None:
         [sys.executable, "-c", script], input=text, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["refused"])
-
-
-@pytest.mark.parametrize("rows", [ROWS[:7], HOLES[:7]], ids=["measured", "with holes"])
-def test_contributions_equal_lightgbms_and_add_up_to_the_score(pair, rows) -> None:
-    reference, ours = pair
-    # The last class first: which trees are whose must not follow from the order of asking.
-    classes = list(reversed(range(ours.n_classes)))
-    found = ours.contributions(rows, classes)
-    expected = np.asarray(reference.predict(rows, pred_contrib=True)).reshape(found.shape)
-    assert np.array_equal(found, expected[:, classes])
-    assert np.allclose(found.sum(axis=2), ours.raw(rows)[:, classes])
-    assert np.ptp(found[:, :, -1], axis=0).max() == 0.0

@@ -92,28 +92,3 @@ def test_a_head_picks_its_columns_by_name(text: str) -> None:
 def test_a_head_that_contradicts_its_model_is_refused(text: str, change, complaint: str) -> None:
     with pytest.raises(BundleError, match=complaint):
         Head.load("h", ENTRY | change, text, ("a", "b"))
-
-
-@pytest.mark.parametrize("classes", [("no", "yes"), ("a", "b", "c")])
-def test_contributions_are_what_sets_two_windows_log_odds_apart(classes) -> None:
-    """Base rate and calibration shift are the same for both, so features explain all of the difference."""
-    lightgbm = pytest.importorskip("lightgbm")
-    rows = np.random.default_rng(0).normal(size=(90, 2))
-    target = np.digitize(rows[:, 0], np.linspace(-1, 1, len(classes) + 1)[1:-1])
-    kind = (
-        {"objective": "binary"}
-        if len(classes) == 2
-        else {"objective": "multiclass", "num_class": len(classes)}
-    )
-    parameters = kind | {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 5}
-    text = lightgbm.train(parameters, lightgbm.Dataset(rows, target), 5).model_to_string()
-    shift = list(np.linspace(-0.4, 0.3, len(classes)))
-    entry = ENTRY | {"classes": classes, "calibration": {"scale": 0.7, "shift": shift}}
-    head = Head.load("h", entry, text, ("a", "b"))
-    for answered, other in ((classes[0], classes[-1]), (classes[-1], classes[0])):
-        first, second = classes.index(answered), classes.index(other)
-        chance = head.probabilities(rows[:2])
-        odds = np.log(chance[:, first] / chance[:, second])
-        moved = head.contributions(rows[:2], answered, other)
-        assert moved.shape == (2, 2)
-        assert moved[0].sum() - moved[1].sum() == pytest.approx(odds[0] - odds[1])

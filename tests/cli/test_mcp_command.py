@@ -63,7 +63,7 @@ def test_a_window_is_diagnosed(tools: Tools) -> None:
 
 @pytest.mark.parametrize("which", ["answer.json", "window", ID])
 def test_a_diagnosis_is_explained_wherever_it_is(tools: Tools, asked: list[str], which: str) -> None:
-    assert "log-odds" in tools.explain_diagnosis(which)
+    assert "data_loading_seconds" in tools.explain_diagnosis(which)
     assert asked == ([f"/v1/diagnoses/{ID}"] if which == ID else [])
 
 

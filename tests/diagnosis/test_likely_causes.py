@@ -24,7 +24,7 @@ def causes(window: Window, **beliefs: float) -> list[Cause]:
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, mechanisms)
     suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, beliefs)
-    return slow_causes(price(features, [suspect], busy, mechanisms, replay), features)
+    return slow_causes(price(features, [suspect], busy, mechanisms, replay), features, [])
 
 
 def test_a_likely_cause_without_a_price_is_not_dropped_for_an_unlikely_one(make_window) -> None:

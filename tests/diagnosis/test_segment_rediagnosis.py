@@ -78,7 +78,7 @@ def test_a_part_outside_a_harmless_slow_segment_raises_the_alarm(both, hidden) -
     sure = shown(alone, "fail_slow", 0.995)
     found = with_segment_diagnoses(healthy, both.window, Outline.of(features), 1.0, lambda _part: sure)
     assert found.diagnosis_id == healthy.diagnosis_id
-    for what in ("failure_mode", "failure_mode_probability", "failure_mode_set", "failure_mode_evidence"):
+    for what in ("failure_mode", "failure_mode_probability", "failure_mode_set"):
         assert getattr(found, what) == getattr(sure, what)
     assert (found.stragglers, found.next_check) == (sure.stragglers, sure.next_check)
     (cause,) = found.causes

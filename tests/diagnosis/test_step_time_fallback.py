@@ -182,7 +182,7 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, mechanisms)
     priced = price(features, [suspected(*SLOW)], busy, mechanisms, replay)
-    (cause,) = slow_causes(priced, features)
+    (cause,) = slow_causes(priced, features, [])
     assert (cause.cause, cause.ranks, cause.seconds_per_step) == ("gpu_throttling", [5], None)
     assert cause.probability > 0.5
     assert "its cost is unknown" in cause.evidence[0].note

@@ -116,7 +116,7 @@ def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
         _row("Cost", [*page.facts, page.unexplained]),
         *(_row(plain(each.title), each.evidence) for each in page.causes),
         *suspicions,
-        _row("Evidence for the verdict", page.verdict_evidence),
+        _row("What the machines show", page.findings),
         _row("Signals that the window does not have", page.missing),
         _row("Quality of the window", page.quality),
         _row("Identity", [page.footer]),
