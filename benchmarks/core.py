@@ -59,7 +59,7 @@ OUTCOMES = ("right", "abstains", "silent", "healthy", "wrong")
 
 
 @dataclass(frozen=True)
-class Task:
+class CoreWindow:
     """One window to diagnose: a folder, a simulated one, or a retold one."""
 
     group: str
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _tasks(scratch: Path, given: argparse.Namespace) -> Iterator[Task]:
+def _tasks(scratch: Path, given: argparse.Namespace) -> Iterator[CoreWindow]:
     for name, part in SETS.items():
         folder, unpacked = DATA / name, scratch / name
         unpack(folder, unpacked, lambda *_: None)
@@ -99,18 +99,18 @@ def _tasks(scratch: Path, given: argparse.Namespace) -> Iterator[Task]:
                 continue
             earlier = None if entry.earlier is None else str(entry.earlier)
             for signals, short in SIGNALS.items():
-                yield Task(Path(name).name + short, str(entry.path), signals, earlier)
+                yield CoreWindow(Path(name).name + short, str(entry.path), signals, earlier)
     for seed in range(FIRST_SEED, FIRST_SEED + given.simulated):
-        yield Task("simulated", str(seed))
+        yield CoreWindow("simulated", str(seed))
     for each in INCIDENTS.values():
         if each.refused:
             continue
         half = "retold, held out" if each.held_out else "retold, open"
         for variant, seed in product(each.variants, range(given.seeds)):
-            yield Task(half, f"{each.id} {variant}", seed=seed)
+            yield CoreWindow(half, f"{each.id} {variant}", seed=seed)
 
 
-def judged(task: Task) -> dict[str, Any]:
+def judged(task: CoreWindow) -> dict[str, Any]:
     """The scores of one answer, ready for JSON."""
     row: dict[str, Any] = {"group": task.group, "window": f"{Path(task.place).name} {task.seed}"}
     if task.group.startswith("retold"):
@@ -144,7 +144,7 @@ def judged(task: Task) -> dict[str, Any]:
     }
 
 
-def _retold(task: Task) -> dict[str, Any]:
+def _retold(task: CoreWindow) -> dict[str, Any]:
     name, variant = task.place.split()
     told = INCIDENTS[name].retell(variant, task.seed)
     began = time.process_time()

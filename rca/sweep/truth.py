@@ -45,7 +45,7 @@ _COLUMNS = ("url", "version", "job_id", "window_start", "window_end", "error", "
 
 
 @dataclass(frozen=True)
-class Finding:
+class ConfirmedFinding:
     """One line: a cause of a job, or that it was healthy.
 
     Attributes
@@ -74,7 +74,7 @@ class Finding:
         return self.cause in STOP_CAUSES
 
 
-def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
+def read_findings(path: str | os.PathLike[str]) -> list[ConfirmedFinding]:
     """Read a table with the columns job, cause, start and end, and if known nodes and ranks.
 
     Parameters
@@ -95,7 +95,7 @@ def read_findings(path: str | os.PathLike[str]) -> list[Finding]:
     return read_table(path, needed, _finding, other)
 
 
-def _finding(place: str, values: dict[str, str]) -> Finding:
+def _finding(place: str, values: dict[str, str]) -> ConfirmedFinding:
     cause = values["cause"].lower()
     if not known(values["job"]):
         raise InvalidInput("it has no job")
@@ -108,7 +108,7 @@ def _finding(place: str, values: dict[str, str]) -> Finding:
     if end is None and cause not in STOP_CAUSES:
         raise InvalidInput(f"{cause} has no end", hint="only a stop needs none")
     ranks = expanded(f"[{known(values['ranks']).replace(' ', ',')}]") if known(values["ranks"]) else []
-    return Finding(
+    return ConfirmedFinding(
         place=place,
         job=values["job"],
         cause=cause,
@@ -119,12 +119,14 @@ def _finding(place: str, values: dict[str, str]) -> Finding:
     )
 
 
-def label_of(findings: Sequence[Finding], start: float, end: float, window: Window) -> WindowLabel | None:
+def label_of(
+    findings: Sequence[ConfirmedFinding], start: float, end: float, window: Window
+) -> WindowLabel | None:
     """The label of a window of a job; None if the findings do not say enough.
 
     Parameters
     ----------
-    findings : sequence of Finding
+    findings : sequence of ConfirmedFinding
         About the window's job.
     start, end : float, Unix seconds
         Of the window.
@@ -139,7 +141,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
         healthy = [each for each in findings if each.cause == HEALTHY]
         covered = _share(healthy, start, end) > 1.0 - 1e-9
         return WindowLabel(failure_mode="healthy", source=SOURCE) if covered else None
-    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    groups: dict[tuple[Any, ...], list[ConfirmedFinding]] = {}
     for each in faults:
         groups.setdefault((each.cause, each.ranks, each.nodes), []).append(each)
     if any(_share(group, start, end) < MIN_SHARE for group in groups.values()):
@@ -154,7 +156,7 @@ def label_of(findings: Sequence[Finding], start: float, end: float, window: Wind
     return located(label, window.job)
 
 
-def _share(findings: Sequence[Finding], start: float, end: float) -> float:
+def _share(findings: Sequence[ConfirmedFinding], start: float, end: float) -> float:
     """Share of a time in which one of several findings about one cause holds; of a stop 1 or 0."""
     if any(each.stops for each in findings):
         return float(any(start <= each.start <= end for each in findings))
@@ -165,7 +167,7 @@ def _share(findings: Sequence[Finding], start: float, end: float) -> float:
     return covered / max(end - start, 1e-9)
 
 
-def _labelled(group: Sequence[Finding], window: Window) -> LabelledCause:
+def _labelled(group: Sequence[ConfirmedFinding], window: Window) -> LabelledCause:
     """One cause of a window, which several findings may state."""
     job, finding = window.job, group[0]
     beyond = [rank for rank in finding.ranks if rank >= job.world_size]
@@ -187,7 +189,7 @@ def _labelled(group: Sequence[Finding], window: Window) -> LabelledCause:
     )
 
 
-def _steps(group: Sequence[Finding], window: Window) -> tuple[int | None, int | None]:
+def _steps(group: Sequence[ConfirmedFinding], window: Window) -> tuple[int | None, int | None]:
     """First and last step that began while the cause acted; None without times of steps."""
     began = window.steps.column("start_time").to_numpy()
     start, end = min(each.start for each in group), max(each.end for each in group)
@@ -197,7 +199,7 @@ def _steps(group: Sequence[Finding], window: Window) -> tuple[int | None, int | 
 
 def write_collection(
     answers: Answers,
-    findings: Sequence[Finding],
+    findings: Sequence[ConfirmedFinding],
     folder: Path,
     *,
     hold_out: bool = False,
@@ -232,7 +234,7 @@ def write_collection(
         If no window of the answers gets a label, a finding does not fit its job, or the folder holds
         something.
     """
-    by_job: dict[str, list[Finding]] = {}
+    by_job: dict[str, list[ConfirmedFinding]] = {}
     for each in findings:
         by_job.setdefault(each.job, []).append(each)
     rows: list[Row] = answers.read(_COLUMNS).to_pylist()
@@ -265,7 +267,7 @@ def write_collection(
     return len(entries), left_out
 
 
-def _written(row: Row, findings: Sequence[Finding], folder: Path) -> dict[str, Any] | str:
+def _written(row: Row, findings: Sequence[ConfirmedFinding], folder: Path) -> dict[str, Any] | str:
     if _OF_PROMETHEUS.match(row["url"]):
         return WITHOUT_STEPS
     try:

@@ -15,7 +15,7 @@ from rca.errors import InvalidInput
 from rca.lab.evaluation.run import evaluate_collection
 from rca.lab.training.incidents import learned_incidents
 from rca.sweep import Answers, archived, read_findings, sweep, write_collection
-from rca.sweep.truth import Finding, label_of
+from rca.sweep.truth import ConfirmedFinding, label_of
 from rca.window.window import Window
 
 pytest.importorskip("fsspec", reason="the extra [scale] is not installed")
@@ -36,8 +36,8 @@ def span(window: Window) -> tuple[float, float]:
     return covered.start.timestamp(), covered.end.timestamp()
 
 
-def finding(cause: str, start: float, end: float, **more: Any) -> Finding:
-    return Finding("truth.csv: line 2", SLOW, cause, start, end, **more)
+def finding(cause: str, start: float, end: float, **more: Any) -> ConfirmedFinding:
+    return ConfirmedFinding("truth.csv: line 2", SLOW, cause, start, end, **more)
 
 
 def test_lines_are_read(tmp_path: Path) -> None:
@@ -178,4 +178,4 @@ def test_findings_about_other_jobs_are_refused(tmp_path: Path) -> None:
     answers = Answers(str(tmp_path / "answers"))
     sweep(archived([str(WINDOWS / "healthy")]), answers, bundle=baseline())
     with pytest.raises(InvalidInput, match="holds no window of the jobs elsewhere"):
-        write_collection(answers, [Finding("a", "elsewhere", "healthy", 0, 1)], tmp_path / "mine")
+        write_collection(answers, [ConfirmedFinding("a", "elsewhere", "healthy", 0, 1)], tmp_path / "mine")

@@ -23,7 +23,7 @@ MAX_PLACES, MAX_NODES = 3, 32
 
 
 @dataclass(frozen=True)
-class BlamedNode:
+class NodeOfCause:
     """A node with blamed ranks.
 
     Attributes
@@ -56,7 +56,7 @@ class DiagnosedCause:
     ----------
     blamed : bool
         Whether the diagnosis names the cause. If not, the places are those of its stragglers.
-    places : tuple of BlamedNode
+    places : tuple of NodeOfCause
         The first `MAX_PLACES`.
     values : dict
         Placeholders with the same value at all places.
@@ -68,7 +68,7 @@ class DiagnosedCause:
 
     diagnosis_id: str
     blamed: bool
-    places: tuple[BlamedNode, ...]
+    places: tuple[NodeOfCause, ...]
     more_places: int
     values: dict[str, str]
     withheld: bool
@@ -113,7 +113,7 @@ class DiagnosedCause:
 
 def _places(
     groups: Sequence[Cause | Straggler], ranks: Sequence[int], nodes: Sequence[str], job: Job | None
-) -> Iterable[BlamedNode]:
+) -> Iterable[NodeOfCause]:
     held: dict[int, RankPlace | RankInAnswer] = {
         place.rank: place for each in groups for place in each.places
     }
@@ -121,7 +121,7 @@ def _places(
     held |= {} if job is None else {place.rank: place for place in job.ranks or ()}
     if not nodes:
         if ranks:
-            yield BlamedNode(None, tuple(ranks), {"rank": str(ranks[0])})
+            yield NodeOfCause(None, tuple(ranks), {"rank": str(ranks[0])})
         return
     ports = {
         group.shared.within: group.shared.name
@@ -141,7 +141,7 @@ def _places(
         if "node" in safe:
             # Double quotes of a shell keep a backslash before a dot.
             safe["node_pattern"] = node.replace(".", r"\.")
-        yield BlamedNode(node, tuple(there), safe)
+        yield NodeOfCause(node, tuple(there), safe)
 
 
 def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:
