@@ -32,6 +32,7 @@ from rca.classify.preconditions import (
     shows_slowness,
     silent_enough,
     single_events,
+    stopped_within_a_step,
 )
 from rca.classify.shared_parts import reaching, through_switches
 from rca.classify.stop_origin import refine_stop_cause
@@ -138,7 +139,7 @@ class Classifier:
             Probability of a fault from which the job is faulty at the latest.
         """
         probability = self._mode_probability(features)
-        if features.job_end.broke_off:
+        if features.job_end.broke_off or stopped_within_a_step(features):
             probability = at_least(probability, "fail_stop", STOPPED)
         alarm = min(self.alarm(features), max_alarm)
         mode = self._mode(probability, features, alarm)
@@ -240,7 +241,7 @@ class Classifier:
 
         A rank that lost its peer within a step shows a stop by itself.
         """
-        if features.job_end.broke_off:
+        if features.job_end.broke_off or stopped_within_a_step(features):
             return "fail_stop"
         suspicion = 1.0 - probability["healthy"]
         if suspicion < alarm:

@@ -21,10 +21,12 @@ from rca.classify.decision_table import (
     MAX_PAUSES,
     MAX_PLANNED,
     MAX_SHARE_BETWEEN_STEPS,
+    MAX_STALLS,
     MAX_UNTIMED,
     MIN_STEPS,
     MIN_STEPS_OF_ALARM,
     MOMENT,
+    MOST_OF_THE_TIME,
     OUTLYING,
     OUTLYING_NOISE,
     SHORT_ALARM,
@@ -45,7 +47,7 @@ from rca.window.times.phases import PhaseArrays
 FORWARD, BACKWARD = BEFORE_EXCHANGE[-2:]
 #: Forwards of a replica's stages differ if the difference is this share of a usual forward, and
 #: `MIN_BEGIN_SPREAD` of the step.
-UNEQUAL = 0.2
+UNEQUAL = 0.1
 #: Stages that are equally busy by design vary from step to step. Stages that wait for each other vary less at
 #: their end than in their forward, by this factor.
 STEADIER = 0.7
@@ -186,6 +188,11 @@ def stays_silent(features: FeatureSet) -> bool:
     )
 
 
+def stopped_within_a_step(features: FeatureSet) -> bool:
+    """Whether few ranks were left behind in a step that others began, and nothing came after it."""
+    return bool(features.job_end.left_behind.any()) and stays_silent(features)
+
+
 def silent_seconds(features: FeatureSet) -> float:
     """How long there were no rows at the window's end; NaN where no step has a length."""
     return float(features.job_end.steps_since_progress * features.work.step_reference)
@@ -214,6 +221,21 @@ def idles_between_steps(features: FeatureSet) -> bool:
 def works_untimed(features: FeatureSet) -> bool:
     """Whether some steps take much longer outside every timer than others do."""
     return _loses(features.work.untimed, MAX_UNTIMED, features)
+
+
+def stalls_together(features: FeatureSet) -> bool:
+    """Whether all ranks wait for input at the same time, much longer in some steps than in others."""
+    return _loses(features.work.stalls, MAX_STALLS, features)
+
+
+def stalls_most_of_the_time(features: FeatureSet) -> bool:
+    """Whether the job would take less than half of its time without such stalls: no plan costs as much."""
+    return features.work.stalls.seconds > MOST_OF_THE_TIME * features.work.step_reference
+
+
+def lost_in_stalls(features: FeatureSet) -> float:
+    """Time in which all ranks wait for input, seconds per step; 0 where it is too little to count."""
+    return _counted(features.work.stalls, MAX_STALLS, features)
 
 
 def lost_in_pauses(features: FeatureSet) -> float:

@@ -19,6 +19,7 @@ from rca.classify.decision_table import (
     CERTAIN_STRAGGLER,
     CERTAIN_TYPE,
     JOB_CAUSE_CERTAIN,
+    LEFT_BEHIND,
     LIKELIER_THAN_NOT,
     MAX_OUTLIER_SHARE,
     NAMED_BY_EVENTS,
@@ -33,6 +34,7 @@ from rca.classify.link_evidence import (
     transfer_grew,
 )
 from rca.classify.phase_lateness import late_members, own_work_is_timed
+from rca.classify.preconditions import stopped_within_a_step
 from rca.classify.stop_origin import stop_origin
 from rca.features import FeatureSet
 from rca.features.resource_evidence import resource_names
@@ -169,6 +171,9 @@ class Suspicion:
         if (began := self.features.job_end.origin).any():
             chances = np.where(began, np.maximum(self.per_rank, NAMED_BY_EVENTS), 0.0)
             return exact_cover(began, chances, self.features.topology)
+        if stopped_within_a_step(self.features):
+            chances = np.where(self.features.job_end.left_behind, np.maximum(self.per_rank, LEFT_BEHIND), 0.0)
+            return stop_origin(cover(chances, LEFT_BEHIND, self.features.topology), self.features)
         lost = self.features.job_end.lost
         chances = self.per_rank if lost.all() else np.where(lost, 0.0, self.per_rank)
         components = cover(chances, self.threshold, self.features.topology)

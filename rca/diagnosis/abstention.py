@@ -27,6 +27,7 @@ from rca.classify.preconditions import (
     long_enough,
     silent_seconds,
     stages_wait_at_work,
+    stalls_together,
     stays_silent,
     works_untimed,
 )
@@ -54,12 +55,15 @@ FAILURE = "events report that {ranks} failed, but the job goes on: it restarted,
 BETWEEN_STEPS = "{share:.1%} of the time lies between the steps, where nothing is timed"
 #: Saves, logging and evaluation inside steps without a timer look like this.
 UNTIMED = "some steps take much longer than others outside every timed phase: {seconds:.3g} s per step"
+#: Epochs that begin, and caches that are empty, look like a slow storage.
+STALLS = "in some steps all ranks wait for input together: {seconds:.3g} s per step"
 #: Failure mode that each doubt about a healthy verdict leaves open.
 LEFT_OPEN: dict[AbstentionCode, FailureMode] = {
     "fell_silent": "fail_stop",
     "failure_reported": "fail_stop",
     "time_between_steps": "fail_slow",
     "untimed_work": "fail_slow",
+    "stalls_together": "fail_slow",
 }
 
 
@@ -252,6 +256,8 @@ def _doubts_health(features: FeatureSet) -> AbstentionReason | None:
     if idles_between_steps(features):
         share = features.work.share_between_steps
         return _reason("time_between_steps", BETWEEN_STEPS.format(share=share))
+    if stalls_together(features):
+        return _reason("stalls_together", STALLS.format(seconds=features.work.stalls.seconds))
     if works_untimed(features):
         return _reason("untimed_work", UNTIMED.format(seconds=features.work.untimed.seconds))
     return None

@@ -14,9 +14,10 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, Suspect, ordered, types_of
+from rca.classify.classifier import Classification, Suspect, at_least, ordered, types_of
 from rca.classify.components import Component
-from rca.classify.decision_table import ALARM_WITH_FINDING, UNSHOWN_FACTOR
+from rca.classify.decision_table import ALARM_WITH_FINDING, STALLED, STALLED_BY_INPUT, UNSHOWN_FACTOR
+from rca.classify.preconditions import stalls_most_of_the_time
 from rca.diagnosis.findings import Deviation
 from rca.diagnosis.machine_evidence import MAX_NORMAL_SCORE, most_unlike
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
@@ -233,6 +234,19 @@ def shown_by_machines(
         if max(each.units for each in held) >= ALSO * loudest
     ]
     return replace(classification, suspects=suspects)
+
+
+def stalled(classification: Classification, features: FeatureSet) -> Classification:
+    """The classification of a job that waits for input most of the time, on all ranks together."""
+    if classification.mode != "healthy" or not stalls_most_of_the_time(features):
+        return classification
+    causes = {"data_loader_stall": STALLED_BY_INPUT, UNKNOWN: 1.0 - STALLED_BY_INPUT}
+    job = Component("job", tuple(range(features.topology.n_ranks)), STALLED)
+    probability = at_least(classification.probability, "fail_slow", STALLED)
+    suspects = [Suspect(job, types_of(causes), {}, causes)]
+    return replace(
+        classification, mode="fail_slow", probability=probability, decided=True, suspects=suspects, events=()
+    )
 
 
 def _suspect(ranks: tuple[int, ...], held: Sequence[Deviation]) -> Suspect:

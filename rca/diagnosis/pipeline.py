@@ -36,7 +36,7 @@ from rca.diagnosis.advice import (
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.candidates import Shown, max_alarm, shown_by_machines, without_excluded
+from rca.diagnosis.candidates import Shown, max_alarm, shown_by_machines, stalled, without_excluded
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
@@ -181,6 +181,7 @@ def analyse(
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
     classification = bundle.classifier.classify(features, shares, node_odds, max_alarm=max_alarm(shown))
+    classification = stalled(classification, features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
     if slow:

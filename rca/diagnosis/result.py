@@ -31,6 +31,7 @@ AbstentionCode = Literal[
     "failure_reported",
     "time_between_steps",
     "untimed_work",
+    "stalls_together",
     "slower_than_before",
     "nobody_stands_out",
     "cause_not_certain",

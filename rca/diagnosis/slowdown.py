@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Classification
-from rca.classify.preconditions import can_show_health, lost_in_pauses, lost_untimed
+from rca.classify.preconditions import can_show_health, lost_in_pauses, lost_in_stalls, lost_untimed
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import Slowdown
@@ -41,7 +41,7 @@ def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: i
     replayed = pricing.attribution.slowdown
     # The replay has all steps, and no pauses between them.
     pauses = lost_in_pauses(features)
-    unseen = pauses + max(lost_untimed(features) - replayed, 0.0)
+    unseen = pauses + max(lost_untimed(features) + lost_in_stalls(features) - replayed, 0.0)
     seconds, measured = replayed + unseen, pricing.measured + pauses
     ideal = measured - seconds
     past = features.window[_VERSUS_PAST]

@@ -174,6 +174,16 @@ class JobEnd:
         """Whether a rank lost a peer within its last step: the job stopped, whatever else is measured."""
         return bool((self.lost & self.unfinished).any())
 
+    @property
+    def left_behind(self) -> BoolArray:
+        """Ranks before which the others are, in a step that was begun and not finished; shape (n_ranks,).
+
+        All false if these are more than half of the ranks, or if a step was finished by all that began it.
+        """
+        behind: BoolArray = np.nan_to_num(self.behind) < 0
+        few = 0 < 2 * int(behind.sum()) <= behind.size
+        return behind & (few and bool(self.unfinished.any()))
+
     def with_released_devices(self, signals: PostStopSignals) -> JobEnd:
         """The same end, without a stop if all ranks release devices at once and events show no trouble.
 
@@ -236,14 +246,17 @@ def _row_seconds(phases: PhaseArrays, step_reference: float) -> float:
 
 
 def _share_done(phases: PhaseArrays, last: IntArray) -> FloatArray:
-    """Share of the phases that each rank measured in its last row, shape (n_ranks,)."""
+    """Share of its last row that each rank has begun and measured, shape (n_ranks,).
+
+    A rank that began a step is further than one that never did.
+    """
     order = [name for name in PHASE_ORDER if name in phases.seconds]
     ranks = np.arange(phases.n_ranks)
-    done = np.zeros(phases.n_ranks)
-    for position, name in enumerate(order, start=1):
+    done = np.full(phases.n_ranks, 1.0)
+    for position, name in enumerate(order, start=2):
         reached = np.isfinite(phases.seconds[name][ranks, last])
-        done = np.where(reached, position / (len(order) + 1), done)
-    return done
+        done = np.where(reached, position, done)
+    return done / (len(order) + 2)
 
 
 def _last_sign(phases: PhaseArrays) -> float:

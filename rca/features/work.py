@@ -135,6 +135,15 @@ class Work:
         return self._unusual(nan_median(self.step - np.sum(timed, axis=0)))
 
     @cached_property
+    def stalls(self) -> LostTime:
+        """Time in which all ranks wait for input together, in the steps with more of it than usual.
+
+        No rank is late then, and the collectives take no longer.
+        """
+        loading = self.phases.get("data_loading_seconds")
+        return LostTime(0.0, planned=False) if loading is None else self._unusual(nan_median(loading))
+
+    @cached_property
     def outside_phases(self) -> FloatArray:
         """Own work outside every timed phase, shape (n_ranks, n_steps), seconds.
 
