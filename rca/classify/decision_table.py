@@ -161,7 +161,7 @@ MAIN_SHARE_OF_EXCESS = 0.5
 UNSURE, CORROBORATED = 0.9, 0.75
 #: Factor on the probability of a cause whose own signals are normal. It is not 0: exporters may be wrong.
 CONTRADICTED_FACTOR = 0.25
-#: Factor on the probability of a cause without a finding of its own. What it loses stays open.
+#: Factor on the probability of a cause whose signals were measured and are normal. What it loses stays open.
 UNSHOWN_FACTOR = 0.1
 #: Least lead of the first cause over the next one of the same ranks, in probability.
 MIN_MARGIN = 0.1

@@ -109,7 +109,7 @@ def command(
         ),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print names of signals and features, and log-odds.")
+        bool, typer.Option("--verbose", "-v", help="Also print the internal names of signals.")
     ] = False,
     prometheus: prometheus_options.Url = None,
     job: Annotated[

@@ -18,15 +18,16 @@ from rca.classify.classifier import Classification, Suspect, at_least, ordered, 
 from rca.classify.components import Component
 from rca.classify.decision_table import ALARM_WITH_FINDING, STALLED, STALLED_BY_INPUT, UNSHOWN_FACTOR
 from rca.classify.preconditions import stalls_most_of_the_time
-from rca.diagnosis.findings import Deviation
+from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, Deviation
 from rca.diagnosis.machine_evidence import MAX_NORMAL_SCORE, most_unlike
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
 from rca.features.late_episodes import late_threshold
 from rca.features.resource_evidence import resource_names
 from rca.robust import nan_mean, nan_median, zero_if_nan
 from rca.window.causes import DECIDING, UNKNOWN
+from rca.window.job import Topology
 
-Standing = Literal["shown", "not measured", "excluded"]
+Standing = Literal["shown", "weak", "not measured", "excluded"]
 
 #: Resources whose deviation on some ranks is broken hardware, and units from which it is.
 HARDWARE, BROKEN = frozenset({"gpu_clock", "gpu_memory", "pcie", "nvlink"}), 1.5
@@ -75,13 +76,27 @@ _ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 _PLACES = (*SHOWN_IN_SLOW_JOB, "cpu_load", "stopped")
 
 
-def max_alarm(found: Sequence[Deviation]) -> float:
-    """The latest alarm: broken hardware on some ranks is no chance of a healthy job."""
-    broken = any(
-        each.resource in HARDWARE and each.against in ("peers", "events") and each.units >= BROKEN
-        for each in found
+def max_alarm(found: Sequence[Deviation], topology: Topology) -> float:
+    """Probability of a fault from which a job is faulty at the latest: lower where hardware is broken."""
+    return ALARM_WITH_FINDING if any(_is_broken(each, topology) for each in found) else 1.0
+
+
+def _is_broken(deviation: Deviation, topology: Topology) -> bool:
+    """Whether hardware deviates as it does in no healthy job; whole nodes may have another model of GPU."""
+    if deviation.against == "events":
+        return deviation.resource in HARDWARE and deviation.units > UNITS_OF_CORRECTION
+    loud = deviation.against == "peers" and deviation.moved >= BROKEN
+    return loud and deviation.resource in HARDWARE and not _may_be_another_model(deviation, topology)
+
+
+def _may_be_another_model(deviation: Deviation, topology: Topology) -> bool:
+    """Whether all GPUs of a node differ in their clock: the node may have other GPUs."""
+    ranks = list(deviation.ranks)
+    here = topology.node[ranks]
+    whole = (
+        len(ranks) > 1 and bool((here >= 0).all()) and int(np.isin(topology.node, here).sum()) == len(ranks)
     )
-    return ALARM_WITH_FINDING if broken else 1.0
+    return whole and deviation.resource == "gpu_clock"
 
 
 @dataclass(frozen=True)
@@ -132,7 +147,7 @@ class Shown:
         return SHOWN_BY_PHASE.get(self.phase or "")
 
     def standing(self, cause: str) -> Standing:
-        """Whether a finding shows the cause, its signals are normal, or none of them was measured.
+        """Whether a finding shows the cause, its signals deviate a little, are normal, or were not measured.
 
         A cause that only timing decides is shown, unless the input excludes it.
         """
@@ -144,7 +159,7 @@ class Shown:
         scores = self.unlike[[resource_names().index(name) for name in decide]]
         if not self.seen or not np.isfinite(scores[0]):
             return "not measured"
-        return "shown" if np.nanmax(scores) >= MAX_NORMAL_SCORE else "excluded"
+        return "weak" if np.nanmax(scores) >= MAX_NORMAL_SCORE else "excluded"
 
 
 def _has_equal_input(features: FeatureSet) -> bool:
@@ -181,7 +196,10 @@ def without_excluded(suspect: Suspect, shown: Shown) -> Suspect:
 def shows(cause: str, ranks: Sequence[int], found: Sequence[Deviation]) -> bool:
     """Whether a resource that decides on the cause deviates on a machine part of these ranks."""
     decide = DECIDING.get(cause, ())
-    return any(each.resource in decide and set(ranks) & set(each.ranks) for each in found)
+    return any(
+        each.resource in decide and each.moved >= REMARKABLE and set(ranks) & set(each.ranks)
+        for each in found
+    )
 
 
 def main_phase(ranks: Sequence[int], features: FeatureSet) -> str | None:
@@ -214,26 +232,52 @@ def main_phase(ranks: Sequence[int], features: FeatureSet) -> str | None:
 def shown_by_machines(
     classification: Classification, features: FeatureSet, found: Sequence[Deviation]
 ) -> Classification:
-    """The classification with the places that stand out as suspects, where no timer shows who is late."""
-    if classification.suspects or np.isfinite(features.work.own).any():
+    """The classification with the places that stand out as suspects, where no timer shows who is late.
+
+    Suspects of the models stay. One whose machines stand out is at least as likely as these show.
+    """
+    if np.isfinite(features.work.own).any():
         return classification
     places: dict[tuple[int, ...], list[Deviation]] = {}
     for each in found:
         if (
             each.against == "peers"
             and each.resource in _PLACES
-            and each.units >= MIN_UNITS.get(each.resource, 0.0)
+            and each.moved >= max(REMARKABLE, MIN_UNITS.get(each.resource, 0.0))
+            and not _may_be_another_model(each, features.topology)
         ):
             places.setdefault(each.ranks, []).append(each)
+    if classification.suspects:
+        suspects = [
+            _at_least(each, _suspect(each.component.ranks, places[each.component.ranks]))
+            if each.component.ranks in places
+            else each
+            for each in classification.suspects
+        ]
+        return replace(classification, suspects=suspects)
     if not places:
         return classification
-    loudest = max(each.units for held in places.values() for each in held)
+    loudest = max(each.moved for held in places.values() for each in held)
     suspects = [
         _suspect(ranks, held)
         for ranks, held in places.items()
-        if max(each.units for each in held) >= ALSO * loudest
+        if max(each.moved for each in held) >= ALSO * loudest
     ]
     return replace(classification, suspects=suspects)
+
+
+def _at_least(suspect: Suspect, shown: Suspect) -> Suspect:
+    """The suspect with the larger belief of both in its place and in what its machines show."""
+    probability = max(suspect.component.probability, shown.component.probability)
+    known = {cause: chance for cause, chance in shown.causes.items() if cause != UNKNOWN}
+    raised = {cause: max(chance, suspect.causes.get(cause, 0.0)) for cause, chance in known.items()}
+    total = sum(raised.values())
+    raised = {cause: chance / max(total, 1.0) for cause, chance in raised.items()}
+    # The other causes share what these leave.
+    others = {cause: chance for cause, chance in suspect.causes.items() if cause not in raised}
+    room = max(1.0 - total, 0.0) / max(sum(others.values()), 1e-12)
+    causes = ordered(raised | {cause: chance * min(room, 1.0) for cause, chance in others.items()})
+    return replace(suspect, component=replace(suspect.component, probability=probability), causes=causes)
 
 
 def stalled(classification: Classification, features: FeatureSet) -> Classification:
@@ -252,14 +296,16 @@ def stalled(classification: Classification, features: FeatureSet) -> Classificat
 def _suspect(ranks: tuple[int, ...], held: Sequence[Deviation]) -> Suspect:
     """A place with the causes that its resources show."""
     causes: dict[str, float] = {}
+    # A slow clock keeps its GPU active while the others wait.
+    explained = {"gpu_activity"} if any(each.resource == "gpu_clock" for each in held) else set()
     for each in held:
-        if each.resource in SHOWN_IN_SLOW_JOB:
+        if each.resource in SHOWN_IN_SLOW_JOB.keys() - explained:
             cause, remarkable, loud = SHOWN_IN_SLOW_JOB[each.resource]
-            chance = loud if each.units >= LOUD else remarkable
+            chance = loud if each.moved >= LOUD else remarkable
             causes[cause] = max(causes.get(cause, 0.0), chance)
     total = max(sum(causes.values()), 1.0)
     causes = {cause: chance / total for cause, chance in causes.items()}
     causes = ordered(causes | {UNKNOWN: 1.0 - sum(causes.values())})
-    place = RIGHT_PLACE[max(each.units for each in held) >= LOUD]
+    place = RIGHT_PLACE[max(each.moved for each in held) >= LOUD]
     component = Component("rank" if len(ranks) == 1 else "node", ranks, place)
     return Suspect(component, types_of(causes), {}, causes)

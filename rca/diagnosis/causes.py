@@ -58,7 +58,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet, shown: Sequence[Deviatio
                     *_normal_evidence(name, ranks, features, pricing.busy),
                 ],
                 basis="timing"
-                if shown_on[priced.removal.ranks].standing(name) == "not measured"
+                if shown_on[priced.removal.ranks].standing(name) in ("weak", "not measured")
                 else "signals",
                 shared=shared_part(ranks, name, features),
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import numpy as np
 
 from rca.classify.decision_table import FOUND_SLOW, GONE, UNKNOWN_MODE, VERY_LOUD
@@ -14,6 +16,7 @@ from rca.diagnosis.result import (
     Cause,
     Diagnosis,
     Evidence,
+    Finding,
     ModelVersion,
     Quality,
     Straggler,
@@ -86,7 +89,8 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     found = sorted(compared.outliers, key=lambda each: -_probability(each))
     outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
-    shown = deviations(Scores.of_machines(compared.evidence), compared.topology)
+    scores = Scores.of_machines(compared.evidence)
+    shown = findings(deviations(scores, compared.topology), compared.evidence, compared.topology, window)
     mode, probability = _mode(outliers)
     return untimed_diagnosis(
         window,
@@ -94,9 +98,9 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         mode=mode,
         probability=probability,
         modes_left=["healthy", "fail_slow", "fail_stop"],
-        stragglers=_stragglers(outliers, compared, window.job.end),
+        stragglers=_stragglers(outliers, compared, shown, window.job.end),
         causes=causes,
-        findings=findings(shown, compared.evidence, window),
+        findings=shown,
         reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
         next_check=_next_check(outliers, compared),
         missing=["steps", *missing_resources(compared.evidence)],
@@ -133,7 +137,9 @@ def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float
     return max(chances, key=lambda mode: chances[mode]), chances
 
 
-def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float) -> list[Straggler]:
+def _stragglers(
+    outliers: list[Outlier], compared: MachineComparison, shown: list[Finding], end: float
+) -> list[Straggler]:
     found: dict[tuple[int, ...], Straggler] = {}
     for each in outliers:
         cause = _cause_name(each)
@@ -151,12 +157,26 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float
                 probability=_probability(each),
                 first_step=None,
                 last_step=None,
-                # The value of series that ended is the time without a sample before the window's end.
-                since=utc(end - each.value) if each.kind == "ended" else None,
+                since=_since(each, shown, end),
                 shared=described(each.part, compared.topology),
             ),
         )
     return list(found.values())
+
+
+def _since(outlier: Outlier, shown: list[Finding], end: float) -> datetime | None:
+    """When the place began to stand out; None where it did so all along."""
+    if outlier.kind == "ended":
+        # The value of series that ended is the time without a sample before the window's end.
+        return utc(end - outlier.value)
+    began = [
+        each.since
+        for each in shown
+        if each.since is not None
+        and each.resource == outlier.resource
+        and set(each.ranks) & set(outlier.ranks)
+    ]
+    return min(began, default=None)
 
 
 def _is_part_of_a_node(outlier: Outlier) -> bool:

@@ -18,7 +18,7 @@ from rca.causal.scores import BusyEvidence
 from rca.diagnosis.result import Finding
 from rca.diagnosis.when_and_where import utc
 from rca.features import RANK_FEATURES, FeatureSet
-from rca.features.end_events import DEATHS, Event, ranks_named, read_events
+from rca.features.end_events import Event, ranks_named, read_events
 from rca.features.end_origin import broke
 from rca.features.machine_outliers import groups_of
 from rca.features.resource_evidence import RESOURCES, SM_ACTIVE, ResourceEvidence, compare, resource_names
@@ -37,8 +37,8 @@ Against = Literal["peers", "other steps", "healthy machine", "events"]
 LOUDEST, HALF_UNITS = 6.0, 1.5
 #: Least units of a finding.
 REMARKABLE = 1.0
-#: Ranks stand out together if they have this share of the loudest score.
-ALSO_LOUD = 0.5
+#: A device is idle below this share of the usual activity.
+IDLE = 0.5
 #: Units by which all machines of a healthy job may exceed a nominal value: shared hosts are crowded, GPUs run
 #: at their power cap, and allocators keep memory.
 USUAL_CROWD: Mapping[str, float] = {
@@ -61,12 +61,11 @@ _OF_EVENT: Mapping[str, str] = {
     "ecc": "GPU memory",
     "link_down": "network port",
     "oom_kill": "host memory",
-    "process_exit": "process",
 }
 #: Share by which a device's work per step has to grow for one unit.
 BUSIER = 0.25
-#: Findings of one resource, and bins in which an onset is looked for.
-MAX_OF_A_RESOURCE, MAX_BINS = 4, 48
+#: Bins in which an onset is looked for.
+MAX_BINS = 48
 #: Least contrast of an onset, in standard errors and as a share of the deviation.
 MIN_ONSET_Z, MIN_ONSET_SHARE = 6.0, 0.5
 
@@ -91,6 +90,8 @@ COMPONENTS: Mapping[str, str] = {
     "collector": "process",
     "stopped": "process",
 }
+#: Resources that only busy devices can be compared by.
+_OF_BUSY_DEVICES = np.array([resource_names().index(name) for name in ("gpu_clock", "pcie")])
 _ACTIVITY_PER_COMPUTE = RANK_FEATURES.index("activity_per_compute")
 
 
@@ -104,12 +105,16 @@ class Deviation:
         The ranks of the machine parts that deviate.
     units : float
         Size; 1 is remarkable to an engineer.
+    moved : float, units
+        The same, less what the ranks deviated in the other steps: a machine that always differed explains no
+        slow steps.
     """
 
     resource: str
     ranks: tuple[int, ...]
     units: float
     against: Against
+    moved: float
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,9 @@ class Scores:
     @classmethod
     def of_machines(cls, evidence: ResourceEvidence) -> Scores:
         """Of a window without steps: who waits is unknown."""
-        return cls(evidence.versus_peers, evidence.versus_past, evidence.versus_nominal)
+        peers = evidence.versus_peers.copy()
+        peers[np.ix_(_idle(evidence), _OF_BUSY_DEVICES)] = np.nan
+        return cls(peers, evidence.versus_past, evidence.versus_nominal)
 
     @classmethod
     def of_a_job(cls, features: FeatureSet, busy: BusyEvidence) -> Scores:
@@ -140,6 +147,7 @@ class Scores:
         """
         peers, past = busy.versus_peers.copy(), busy.versus_past.copy()
         activity, heat = (resource_names().index(name) for name in ("gpu_activity", "gpu_heat"))
+        peers[np.ix_(_idle(features.evidence), _OF_BUSY_DEVICES)] = np.nan
         active = peers[:, activity] >= REMARKABLE
         peers[active, heat] = np.nan
         per_compute = (features.rank[:, _ACTIVITY_PER_COMPUTE] - 1.0) / BUSIER
@@ -147,6 +155,14 @@ class Scores:
         if np.isfinite(per_compute).any():
             peers[:, activity] = per_compute
         return cls(peers, past, features.evidence.versus_nominal)
+
+
+def _idle(evidence: ResourceEvidence) -> BoolArray:
+    """Ranks whose device is much less busy than that of the others: it clocks down, and so does its link."""
+    busy = next((evidence.values[name] for name in ("gpu_util", SM_ACTIVE) if name in evidence.values), None)
+    if busy is None:
+        return np.zeros(evidence.versus_peers.shape[0], dtype=bool)
+    return np.asarray(busy < IDLE * nan_median(busy[None, :], axis=1)[0])
 
 
 def _busier_per_step(features: FeatureSet) -> FloatArray:
@@ -177,16 +193,17 @@ def deviations(scores: Scores, topology: Topology) -> list[Deviation]:
 
 
 def _on_some(resource: str, peers: FloatArray, past: FloatArray, topology: Topology) -> list[Deviation]:
-    """Ranks above their peers, and above their own past where there is one; at most half of all."""
-    score = np.nan_to_num(np.where(np.isfinite(past), np.fmin(peers, 2.0 * past), peers))
-    marked: BoolArray = score >= max(REMARKABLE, ALSO_LOUD * float(score.max(initial=0.0)))
+    """Ranks above their peers, at most half of all."""
+    score = np.nan_to_num(peers)
+    moved = np.nan_to_num(np.where(np.isfinite(past), np.fmin(peers, 2.0 * past), peers))
+    marked: BoolArray = score >= REMARKABLE
     if not marked.any() or 2 * int(marked.sum()) > marked.size:
         return []
-    found = [
-        Deviation(resource, ranks, float(score[list(ranks)].max()), "peers")
+    return [
+        Deviation(resource, ranks, float(score[rows].max()), "peers", float(moved[rows].max()))
         for ranks in groups_of(marked, topology)
+        for rows in [list(ranks)]
     ]
-    return sorted(found, key=lambda each: -each.units)[:MAX_OF_A_RESOURCE]
 
 
 def _on_all(resource: str, past: FloatArray, beyond: FloatArray) -> list[Deviation]:
@@ -197,37 +214,42 @@ def _on_all(resource: str, past: FloatArray, beyond: FloatArray) -> list[Deviati
         if 2 * int(marked.sum()) > marked.size:
             ranks = tuple(np.flatnonzero(marked).tolist())
             units = float(nan_median(score[marked][None, :], axis=1)[0])
-            return [Deviation(resource, ranks, units, against)]
+            return [Deviation(resource, ranks, units, against, units)]
     return []
 
 
 def deviations_in_events(window: Window) -> list[Deviation]:
     """Devices and links that events report: failed, or with errors that they corrected."""
     topology = window.job.topology
-    return [
-        Deviation(
-            RESOURCE_OF_EVENT[each.kind], tuple(ranks_named(each, topology).tolist()), _size(each), "events"
-        )
-        for each in read_events(window, topology)
+    found = {
+        (RESOURCE_OF_EVENT[each.kind], tuple(ranks_named(each, topology).tolist()), _size(each))
+        for each in _telling(window, topology)
         if each.kind in RESOURCE_OF_EVENT
-        and (broke(each) or each.corrected)
-        and ranks_named(each, topology).size
-    ]
+    }
+    return [Deviation(name, ranks, size, "events", size) for name, ranks, size in sorted(found) if ranks]
+
+
+def _telling(window: Window, topology: Topology) -> list[Event]:
+    """Events in which a device fails or corrects an error, or the kernel kills a process."""
+    kinds = pa.array(list(_OF_EVENT), pa.string())
+    rows = window.events.filter(pc.is_in(window.events.column("kind").cast(pa.string()), value_set=kinds))
+    if not rows.num_rows:
+        return []
+    found = read_events(replace(window, events=rows), topology)
+    return [each for each in found if broke(each) or each.corrected or each.kind == "oom_kill"]
 
 
 def _size(event: Event) -> float:
     return UNITS_OF_CORRECTION if event.corrected else UNITS_OF_FAILURE
 
 
-def findings_in_events(window: Window) -> list[Finding]:
+def findings_in_events(window: Window, topology: Topology | None = None) -> list[Finding]:
     """One finding for each kind of event and place, dated by the first one."""
-    topology = window.job.topology
-    held: dict[tuple[str, tuple[int, ...]], list[Event]] = {}
-    for event in read_events(window, topology):
+    topology = topology or window.job.topology
+    held: dict[tuple[str, str | None, tuple[int, ...]], list[Event]] = {}
+    for event in _telling(window, topology):
         ranks = tuple(ranks_named(event, topology).tolist())
-        told = broke(event) or event.corrected or (event.kind in DEATHS and not event.normal_exit)
-        if ranks and told:
-            held.setdefault((event.kind, ranks), []).append(event)
+        held.setdefault((event.kind, event.code, ranks), []).append(event)
     return [
         Finding(
             component=_OF_EVENT[kind],
@@ -241,16 +263,19 @@ def findings_in_events(window: Window) -> list[Finding]:
             against="events",
             strength=round(strength(max(map(_size, events))), 2),
             since=utc(min(each.time for each in events)),
+            note=code or "",
         )
-        for (kind, ranks), events in held.items()
+        for (kind, code, ranks), events in held.items()
     ]
 
 
-def findings(found: Sequence[Deviation], evidence: ResourceEvidence, window: Window) -> list[Finding]:
+def findings(
+    found: Sequence[Deviation], evidence: ResourceEvidence, topology: Topology, window: Window
+) -> list[Finding]:
     """The deviations in the user's units, each with its onset."""
-    shown = [_in_words(each, evidence, window.job.topology) for each in found]
+    shown = [_in_words(each, evidence, topology) for each in found]
     dated = _with_onsets([each for each in shown if each is not None], window)
-    return sorted([*dated, *findings_in_events(window)], key=lambda each: -each.strength)
+    return sorted([*dated, *findings_in_events(window, topology)], key=lambda each: -each.strength)
 
 
 def _in_words(deviation: Deviation, evidence: ResourceEvidence, topology: Topology) -> Finding | None:
@@ -266,9 +291,13 @@ def _in_words(deviation: Deviation, evidence: ResourceEvidence, topology: Topolo
         name = channel.channel
         if name not in evidence.values or name not in references:
             continue
-        value, reference = (
-            nan_median(each[name][rows][None, :], axis=1) for each in (evidence.values, references)
-        )
+        if deviation.against == "peers" and not evidence.of_peers[name][rows].any():
+            continue
+        values = evidence.values[name]
+        value = nan_median(values[rows][None, :], axis=1)
+        # Ranks that deviate are no reference, however many they are.
+        others = np.delete(values, rows) if deviation.against == "peers" else references[name][rows]
+        reference = nan_median(others[None, :], axis=1)
         score = float(compare(channel, value, reference)[0])
         if score > most:
             best, most = (name, float(value[0]), float(reference[0])), score
@@ -297,22 +326,13 @@ def _with_onsets(found: list[Finding], window: Window) -> list[Finding]:
     rows = window.metrics.filter(pc.is_in(window.metrics.column("name").cast(pa.string()), value_set=wanted))
     edges = np.linspace(window.job.start, window.job.end, MAX_BINS + 1)
     signals = SignalArrays.from_window(placed(replace(window, metrics=rows)), edges)
-    return [each.model_copy(update={"since": utc(_onset(each, signals))}) for each in found]
+    return [_with_onset(each, signals) for each in found]
 
 
-def _feeding(wanted: set[str], window: Window) -> list[str]:
-    """Names in the metrics table that feed these channels."""
-    if not wanted or not window.metrics.num_rows:
-        return []
-    _, named = codes_of(window.metrics.column("name"))
-    signals = ((name, resolve(name)) for name in named)
-    return [name for name, signal in signals if signal is not None and wanted & set(signal.all_channels())]
-
-
-def _onset(finding: Finding, signals: SignalArrays) -> float | None:
-    """Begin of the interval in which the component's signal is worst, Unix seconds."""
+def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
+    """The finding from its onset on; unchanged where the signal deviates all along."""
     if finding.signal not in signals.values:
-        return None
+        return finding
     values = signals.values[finding.signal]
     inside = np.isin(np.arange(values.shape[0]), finding.ranks)
     series = nan_mean(values[inside])
@@ -323,4 +343,23 @@ def _onset(finding: Finding, signals: SignalArrays) -> float | None:
     segment = high_segment(
         -series if lower else series, min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation
     )
-    return None if segment.whole or segment.first == 0 else float(signals.edges[segment.first])
+    if segment.whole or segment.first == 0:
+        return finding
+    since = utc(float(signals.edges[segment.first]))
+    value = _usual(values[inside][:, segment.first : segment.last + 1])
+    return finding.model_copy(update={"since": since} | ({} if value is None else {"value": value}))
+
+
+def _usual(values: FloatArray) -> float | None:
+    """Median over the ranks of their means; None if nothing is known."""
+    middle = float(nan_median(nan_mean(values, axis=1)[None, :], axis=1)[0])
+    return middle if np.isfinite(middle) else None
+
+
+def _feeding(wanted: set[str], window: Window) -> list[str]:
+    """Names in the metrics table that feed these channels."""
+    if not wanted or not window.metrics.num_rows:
+        return []
+    _, named = codes_of(window.metrics.column("name"))
+    signals = ((name, resolve(name)) for name in named)
+    return [name for name, signal in signals if signal is not None and wanted & set(signal.all_channels())]

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rca.diagnosis.causes import by_expected_cost, catalogued, named_first, share_of
-from rca.diagnosis.result import Cause, Diagnosis, Interval, RecoveryFacts, Removal, Slowdown, Straggler
+from rca.diagnosis.result import (
+    Cause,
+    Diagnosis,
+    Finding,
+    Interval,
+    RecoveryFacts,
+    Removal,
+    Slowdown,
+    Straggler,
+)
 from rca.window.causes import UNKNOWN
 
 #: Reasons of abstention that a certain cause removes.
@@ -65,11 +74,19 @@ def merge_diagnoses(
             "causes": found
             if verdict.get("abstained", whole.abstained)
             else named_first(found, [*added, *_named(whole)]),
+            "findings": joined_findings(whole.findings, part.findings),
             "unexplained_seconds_per_step": total - _seconds_of(found),
             "recovery": _recovery(whole, part, old, added, share),
             **verdict,
         }
     )
+
+
+def joined_findings(whole: Sequence[Finding], part: Sequence[Finding]) -> list[Finding]:
+    """The findings of a window with those that only a part of it shows, the loudest first."""
+    known = {(each.signal, tuple(each.ranks)) for each in whole}
+    new = [each for each in part if (each.signal, tuple(each.ranks)) not in known]
+    return sorted([*whole, *new], key=lambda each: -each.strength)
 
 
 def _named(diagnosis: Diagnosis) -> list[Cause]:
@@ -101,6 +118,7 @@ def adopt_segment_verdict(
     return whole.model_copy(
         update={
             **{name: getattr(part, name) for name in _VERDICT},
+            "findings": joined_findings(whole.findings, part.findings),
             "slowdown": part.slowdown.model_copy(update=seconds),
             "causes": [_over_all(cause, scale) for cause in part.causes],
             "unexplained_seconds_per_step": scale * (part.unexplained_seconds_per_step or 0.0),

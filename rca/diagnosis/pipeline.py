@@ -180,7 +180,9 @@ def analyse(
     shares = None if priors is None else checked_priors(priors)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
-    classification = bundle.classifier.classify(features, shares, node_odds, max_alarm=max_alarm(shown))
+    classification = bundle.classifier.classify(
+        features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
+    )
     classification = stalled(classification, features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     slow = classification.mode == "fail_slow"
@@ -231,7 +233,7 @@ def _assemble(
         slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason or unknown else named_first(everything),
-        findings=findings(shown, features.evidence, window),
+        findings=findings(shown, features.evidence, features.topology, window),
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,

@@ -101,9 +101,9 @@ class Finding(Frozen):
     """One signal of one component that deviates: who, what, compared with what, since when.
 
     `value` and `reference` are usual (median) ones over `ranks`, in the signal's unit, over the slow steps or
-    the window. `against` is what `reference` is of; events are counted. `since` is None where the signal
-    deviates from the begin of the window on, or was sampled too rarely. `strength` is the log likelihood
-    ratio of a fault, in nats, from 0 to 6; it does not fall as the deviation grows.
+    the window. `against` is what `reference` is of; events are counted, and `note` is their code. `since` is
+    None where the signal deviates from the begin of the window on, or was sampled too rarely. `strength` is
+    the log likelihood ratio of a fault, in nats, from 0 to 6; it does not fall as the deviation grows.
     """
 
     component: str
@@ -117,6 +117,7 @@ class Finding(Frozen):
     against: Literal["peers", "other steps", "healthy machine", "events"]
     strength: float
     since: datetime | None = None
+    note: str = ""
 
 
 class Straggler(Frozen):
@@ -148,7 +149,7 @@ class Cause(Frozen):
 
     `probability` is that of the cause on these ranks. It never exceeds their probability of straggling.
     `seconds_per_step`, `interval` and `share` are None where the cost is unknown, and for causes of a stop.
-    `basis` is "timing" where no signal that would show the cause was measured on these ranks.
+    `basis` is "timing" where no finding shows the cause on these ranks, and a signal would.
     `shared` and `places` are as in `Straggler`.
     """
 

@@ -10,7 +10,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
 from rca.features.device_load import DeviceLoad
-from rca.features.end_events import APPLICATION_XIDS
+from rca.features.end_events import APPLICATION_XIDS, CORRECTED_XIDS
 from rca.features.job_end import JobEnd
 from rca.features.job_features import job_features, window_maxima
 from rca.features.port_evidence import PortEvidence
@@ -227,7 +227,8 @@ def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict
     channels = {name: signals.values[name] for name in signals.values}
     xid = channels.get("xid")
     if xid is not None:
-        channels["xid"] = np.where(np.isin(xid, [*APPLICATION_XIDS]), 0.0, xid)
+        harmless = [*APPLICATION_XIDS, *CORRECTED_XIDS]
+        channels["xid"] = np.where(np.isin(xid, harmless), 0.0, xid)
     spent, reads = channels.get("disk_read_time"), channels.get("disk_reads")
     if spent is not None and reads is not None:
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -58,7 +58,7 @@ def render(
         scripts or external files. A message for a Slack webhook, as JSON. A Rich renderable for terminals and
         notebooks.
     verbose : bool
-        Also print the internal names of signals and features, and log-odds. Without it, a terminal shows the
+        Also print the internal names of signals. Without it, a terminal shows the
         summary alone.
     window : Window, optional
         The diagnosed window, for the pictures of lateness and signals in HTML.

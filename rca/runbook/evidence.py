@@ -53,13 +53,21 @@ def evidence_line(item: Evidence, *, verbose: bool = False, brief: bool = False)
 def finding_line(finding: Finding, span: WindowSpan | None = None) -> Phrase:
     """One finding: ``GPU, rank 13 on gpu-001: SM clock 337 MHz, peers 1,918 MHz, since 14:17:48 UTC``."""
     label = (label_of(finding.signal) or clean(finding.signal)).split(";")[0]
-    where: Phrase = (f"{finding.component}, ", *place_of_finding(finding, span), ": ")
+    component = f"{finding.component[0].upper()}{finding.component[1:]}"
+    where: Phrase = (f"{component}, ", *place_of_finding(finding, span), ": ")
     if finding.against == "events":
         times = "" if finding.value in (None, 1) else f", {quantity(finding.value, '')} times"
-        what = f"{label}{times}"
+        what = f"{label} {clean(finding.note)}".rstrip() + times
     else:
         what = f"{label} {quantity(finding.value, finding.unit)}"
         if finding.reference is not None:
             what += f", {finding.against} {quantity(finding.reference, finding.unit)}"
-    since = f", since {finding.since:%H:%M:%S} UTC" if finding.since is not None else ""
-    return (*where, f"{what}{since}")
+    return (*where, f"{what}{_since(finding, span)}")
+
+
+def _since(finding: Finding, span: WindowSpan | None) -> str:
+    """The onset, with its date where the window ends on another day."""
+    if finding.since is None:
+        return ""
+    same_day = span is not None and span.end is not None and span.end.date() == finding.since.date()
+    return f", since {finding.since:{'%H:%M:%S' if same_day else '%Y-%m-%d %H:%M:%S'}} UTC"

@@ -63,7 +63,8 @@ def found(diagnosis: rca.Diagnosis, resource: str) -> Finding:
 @pytest.mark.parametrize("with_steps", [True, False], ids=["step times", "exporters alone"])
 def test_a_finding_says_what_where_and_since_when(with_steps: bool) -> None:
     tables = {"steps": timed(8, 1.6, 120)} if with_steps else {}
-    clock = found(rca.diagnose(machines(8, clocks(8, {5: 1185.0}, since=120), **tables)), "gpu_clock")
+    answer = rca.diagnose(machines(8, clocks(8, {5: 1185.0}, since=120), **tables))
+    clock = found(answer, "gpu_clock")
     assert (clock.component, clock.ranks, clock.nodes, clock.signal) == (
         "GPU",
         [5],
@@ -73,6 +74,8 @@ def test_a_finding_says_what_where_and_since_when(with_steps: bool) -> None:
     assert clock.reference == pytest.approx(1980, rel=0.01)
     assert clock.since is not None
     assert abs(clock.since.timestamp() - START - 120) < 15
+    if not with_steps:
+        assert (answer.since, answer.stragglers[0].since) == (clock.since, clock.since)
     if with_steps:
         assert clock.value == pytest.approx(1185, rel=0.05)
 
@@ -89,6 +92,27 @@ def test_an_abstention_reports_its_findings() -> None:
     assert answer.abstained
     clock = found(answer, "gpu_clock")
     assert (clock.ranks, clock.since) == ([5], None)
+
+
+def test_a_deviation_all_along_is_reported_beside_slow_steps() -> None:
+    """It explains no steps that come and go, and it is there all the same."""
+    window = machines(16, clocks(16, {5: 900.0}), steps=timed(16, 1.6, 120))
+    assert found(rca.diagnose(window), "gpu_clock").ranks == [5]
+
+
+def test_a_node_with_other_gpus_does_not_explain_slow_steps() -> None:
+    window = machines(16, clocks(16, dict.fromkeys(range(12, 16), 1410.0)), steps=timed(16, 1.3, 120))
+    answer = rca.diagnose(window)
+    assert found(answer, "gpu_clock").ranks == [12, 13, 14, 15]
+    assert not any(each.cause == "gpu_throttling" for each in answer.causes[:1])
+
+
+def test_a_lower_clock_is_never_less_certain() -> None:
+    chances = []
+    for clock in (1700.0, 1400.0, 1200.0, 900.0, 400.0):
+        answer = rca.diagnose(machines(8, clocks(8, {5: clock}, since=80), steps=timed(8, 1.6, 80)))
+        chances.append({each.cause: each.probability for each in answer.causes}.get("gpu_throttling", 0.0))
+    assert chances == sorted(chances)
 
 
 def test_equal_machines_have_no_findings() -> None:
@@ -113,6 +137,26 @@ def test_an_event_is_a_finding_with_its_time() -> None:
     assert (xid.ranks, xid.value, xid.against) == ([2], 1.0, "events")
     assert xid.since is not None
     assert xid.since.timestamp() == pytest.approx(START + 60)
+
+
+def test_many_events_of_a_kind_are_one_finding() -> None:
+    told = [
+        {
+            "time": START + 60 + second,
+            "node": "node-0",
+            "rank": 2,
+            "kind": "ecc",
+            "code": "dbe",
+            "message": None,
+        }
+        for second in range(100)
+    ]
+    errors = [
+        each
+        for each in rca.diagnose(machines(8, clocks(8, {}), events=told)).findings
+        if each.signal == "ecc"
+    ]
+    assert [(each.ranks, each.value) for each in errors] == [([2], 100.0)]
 
 
 @given(st.lists(st.floats(0, 8), min_size=2, max_size=2))

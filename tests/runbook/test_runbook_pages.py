@@ -187,7 +187,7 @@ def doubtful(varied: Varied, throttled: Diagnosis) -> Diagnosis:
     [
         "Not certain, cause_not_certain: No cause is certain enough to be named: between a, b.",
         "Not ruled out at 90 %: fail-slow, healthy.",
-        "GPU, rank 6 on node-3: SM clock 1,185 MHz, peers 1,975 MHz, since 14:02:00 UTC",
+        "GPU, rank 6 on node-3: SM clock 1,185 MHz, peers 1,975 MHz, since 2026-03-01 14:02:00 UTC",
         "rank 6 on node-3, causes not ruled out at 90 %: gpu_throttling, gpu_contention.",
         "The window is unlike those the model learned from: its probabilities are less reliable.",
         "world size: 9,000 ranks; training had 4,096",
