@@ -255,10 +255,12 @@ def _checked_address(base_url: str) -> SplitResult:
 
 
 def _checked_path(path: str) -> str:
-    if not path.startswith("/") or not _is_visible(path):
+    # A fragment is not sent, and dots would leave the address of the service.
+    leaves = {".", ".."} & set(path.partition("?")[0].split("/"))
+    if not path.startswith("/") or not _is_visible(path) or "#" in path or leaves:
         raise InvalidInput(
             f"{path!r} is not the path of a request",
-            hint="begin with /, and write spaces and letters beyond ASCII as %20 and such",
+            hint="begin with /, without . or .. as a part; write spaces, # and others as %20, %23 and such",
         )
     return path
 

@@ -48,7 +48,7 @@ def command(
     ] = None,
     cache: Cache = None,
 ) -> None:
-    """Cross-validate: fit without the captures of a cluster, and test on them; and so for each cluster.
+    """For each cluster: fit without its captures, then test on them.
 
     The column source of the scores is the cluster, or the value of another field, that was held out. An
     interrupted run continues where it stopped. Needs the extra [train].

@@ -91,8 +91,14 @@ def sweep_what_if(
     Swept
         Outcomes are ``analysed``, ``refused``, and ``left_out`` for files without operations.
     """
+    found = archived(urls, operations_of)
+    if not found:
+        raise InvalidInput(
+            f"no traces under {', '.join(urls)}",
+            hint="a trace is a Parquet file with a column optype, or a window with operations",
+        )
     return fill(
-        archived(urls, operations_of),
+        found,
         losses,
         _replayed,
         ANALYSIS,

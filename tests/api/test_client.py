@@ -446,7 +446,7 @@ def test_a_setting_that_cannot_be_used_is_refused_without_its_secret(
     assert here.value.__cause__ is None
 
 
-@pytest.mark.parametrize("path", ["/a b", "readyz", "/\u00e9", ""])
+@pytest.mark.parametrize("path", ["/a b", "readyz", "/\u00e9", "", "/v1/../a", "/a/./b", "/a#b"])
 def test_a_path_that_no_request_can_have_is_refused_at_once(
     connect: Connect, waits: list[float], path: str
 ) -> None:

@@ -32,6 +32,7 @@ RELEASED = {
         "0001": "1b46aeb594b144b1b3400ac5e54db93aaab570b598f38e8581d41d569bb3b8b4",
         "0002": "bbe8e0f293f14b2aae6e7095c34f4b154eeecb91655ee773638c459568c472c3",
     },
+    "0.3.0": {"0011": "8b2688d69b8d941af86457683615fb2a0be97769a955f032ee299553bc45a413"},
 }
 #: The revision of the last release.
 BEFORE = "0002"
@@ -190,6 +191,16 @@ def test_tables_that_were_right_are_read_again_after_a_minute(
     monkeypatch.setattr(check, "_right_until", 0.0)
     with pytest.raises(StoreError, match="ix_diagnoses_newest"):
         check.require()
+
+
+def test_a_schema_between_two_releases_is_refused_with_what_to_do(database: Database) -> None:
+    """Its tables lack columns that this version writes; it is older, not newer."""
+    with database.session() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '0005'"))
+    for use in (database.schema, database.upgrade):
+        with pytest.raises(StoreError, match="schema 0005 is of no release") as refused:
+            use()
+        assert "begin with a new database" in str(refused.value.hint)
 
 
 def test_a_newer_schema_is_not_compared(database: Database) -> None:

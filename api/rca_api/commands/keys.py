@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rca.errors import InvalidInput
-from rca_api.commands.database import Url, ready_database
+from rca_api.commands.database import Url, ready_database, require_service
 
 if TYPE_CHECKING:
     from rca_api.shell.security.keys import ApiKeyRow
@@ -47,6 +47,7 @@ def create(
     database_url: Url = None,
 ) -> None:
     """Create a key. It is shown only once, because only its digest is kept."""
+    require_service()
     from rca_api.shell.security import keys
     from rca_api.shell.store.base import now
 
@@ -67,6 +68,7 @@ def list_command(
     database_url: Url = None,
 ) -> None:
     """List all keys without their secrets, the newest first."""
+    require_service()
     from rca_api.shell.security import keys
 
     with ready_database(database_url) as database, database.reading() as session:
@@ -89,6 +91,7 @@ def list_command(
 @app.command()
 def revoke(key_id: Annotated[str, typer.Argument(metavar="ID")], database_url: Url = None) -> None:
     """Revoke a key; every replica refuses it from the next request on."""
+    require_service()
     from rca_api.shell.security import keys
 
     with ready_database(database_url) as database, database.session() as session:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from rca.diagnosis.bundle import baseline
-from rca.errors import InvalidInput, SourceError
+from rca.errors import InvalidInput, MissingExtra, SourceError
 from rca.lab.evaluation.run import Case, Evaluation, EvaluationPlan, evaluate_entries
 from rca.lab.training.bundle import write_bundle
 from rca.lab.training.classifier_fit import learn
@@ -74,7 +74,12 @@ def generalise(
     InvalidInput
         If the captures have fewer than two values.
     """
-    from sklearn.model_selection import GroupKFold
+    try:
+        from sklearn.model_selection import GroupKFold
+    except ImportError as error:
+        raise MissingExtra(
+            "held-out fits need scikit-learn", hint="pip install 'straggler-rca[train]'"
+        ) from error
 
     captures = [
         (name, each.entry)

@@ -217,6 +217,13 @@ PARALLEL_FROM = 5e6
 """Operation evaluations. Larger batches use several threads."""
 
 
+def engine_for(size: float, compiled_from: float, small: Engine) -> Engine:
+    """The compiled engine for large work, if it is installed; else numpy, or `small` for small work."""
+    if size < compiled_from:
+        return small
+    return "numba" if find_spec("numba") is not None else "numpy"
+
+
 def replay_batch(
     program: Program,
     batch: ScenarioBatch,
@@ -244,8 +251,7 @@ def replay_batch(
         return np.empty((0, batch.n_steps))
     if engine == "auto":
         loaded = "rca.whatif.graph.kernels" in sys.modules
-        wanted = loaded or (batch.evaluations >= COMPILED_FROM and find_spec("numba") is not None)
-        engine = "numba" if wanted else "numpy"
+        engine = "numba" if loaded else engine_for(batch.evaluations, COMPILED_FROM, "numpy")
     if engine == "numpy":
         return _interpreted(program, batch)
     return _compiled(program, batch, threads if batch.evaluations >= PARALLEL_FROM else 1, progress)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import IntArray
+from rca.whatif.graph.replay import engine_for
 from rca.whatif.graph.schedules import Schedule, by_types
 from rca.whatif.graph.trace_replay import NO_RANK, TraceReplay, usual_where_unknown
 from rca.whatif.long_trace.blocks import BlockedTrace
@@ -75,7 +76,7 @@ def stream_replay(
         n_steps=found.steps.size,
         notes=(said, notes),
         schedule=schedule,
-        engine="numba" if n_values * n_stages >= COMPILED_FROM else "auto",
+        engine=engine_for(n_values * n_stages, COMPILED_FROM, "auto"),
         correct_clocks=correct_clocks,
     )
     parts = tuple(replace(part, shape=_without_times(part.shape)) for part in replay.parts)

@@ -325,7 +325,13 @@ def _known() -> frozenset[str]:
 
 def _schema_of(connection: Connection) -> Schema:
     current = MigrationContext.configure(connection).get_current_revision()
-    return Schema(current, _scripts().get_current_head())
+    newest = _scripts().get_current_head()
+    if current is not None and current not in _known() and current < (newest or ""):
+        raise StoreError(
+            f"schema {current} is of no release",
+            hint=f"upgrade it to {newest} with a commit of that time, or begin with a new database",
+        )
+    return Schema(current, newest)
 
 
 def _config() -> Config:
