@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -250,13 +251,19 @@ def write_collection(
         raise InvalidInput(f"{folder}: holds something", hint="name a new folder")
     entries: list[dict[str, Any]] = []
     left_out: Counter[str] = Counter()
-    for done, row in enumerate(sorted(about, key=lambda row: row["url"]), start=1):
-        outcome = _written(row, by_job[row["job_id"]], folder)
-        if isinstance(outcome, str):
-            left_out[outcome] += 1
-        else:
-            entries.append(outcome if hold_out else {**outcome, "split": "train"})
-        progress(done, len(about))
+    try:
+        for done, row in enumerate(sorted(about, key=lambda row: row["url"]), start=1):
+            outcome = _written(row, by_job[row["job_id"]], folder)
+            if isinstance(outcome, str):
+                left_out[outcome] += 1
+            else:
+                entries.append(outcome if hold_out else {**outcome, "split": "train"})
+            progress(done, len(about))
+    except BaseException:
+        # Else the command could not be repeated with this folder.
+        for window in folder.iterdir():
+            shutil.rmtree(window, ignore_errors=True)
+        raise
     if not entries:
         reasons = ", ".join(f"{number:,} {reason}" for reason, number in sorted(left_out.items()))
         raise InvalidInput(

@@ -174,6 +174,22 @@ def test_windows_without_steps_or_files_are_left_out(tmp_path: Path, window: Win
             write_collection(answers, found, folder)
 
 
+def test_an_export_that_fails_can_be_repeated_with_its_folder(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    shutil.copytree(WINDOWS / "cpu-contention-node", archive / "slow")
+    answers = Answers(str(tmp_path / "answers"))
+    sweep(archived([str(archive)]), answers, bundle=baseline())
+
+    def interrupted(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    found = [finding("cpu_contention", 1.7e9, 1.8e9, nodes=("node-1",))]
+    with pytest.raises(KeyboardInterrupt):
+        write_collection(answers, found, tmp_path / "mine", progress=interrupted)
+    written, _ = write_collection(answers, found, tmp_path / "mine")
+    assert written == 1
+
+
 def test_findings_about_other_jobs_are_refused(tmp_path: Path) -> None:
     answers = Answers(str(tmp_path / "answers"))
     sweep(archived([str(WINDOWS / "healthy")]), answers, bundle=baseline())

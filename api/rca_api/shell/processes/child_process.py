@@ -222,6 +222,9 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self._kill()
             return self._process.wait()
+        finally:
+            # At once, for what it has started: later the number may be that of another process.
+            self._kill()
 
     def _kill(self) -> None:
         # Once: afterwards the number may be that of another process.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -26,6 +27,8 @@ class Slot:
 
     def __init__(self) -> None:
         self._child: ChildProcess | None = None
+        self._changing = threading.Lock()
+        self._stops = 0
         #: Waits for the process; killing the process frees the thread.
         self._thread = ThreadPoolExecutor(1, "slot")
         #: None while its process is not warm.
@@ -42,7 +45,7 @@ class Slot:
         """
         await self.stop()
         try:
-            self.report = await self._wait(partial(self._started, setup))
+            self.report = await self._wait(partial(self._started, setup, self._stops))
         except (OSError, TimeoutError) as error:
             raise ChildEnded(f"{type(error).__name__}: {error}") from error
         self.tasks = 0
@@ -71,12 +74,22 @@ class Slot:
 
     async def stop(self) -> None:
         """Kill the process."""
-        child, self._child, self.report = self._child, None, None
+        with self._changing:
+            self._stops += 1
+            child, self._child, self.report = self._child, None, None
         if child is not None:
             await asyncio.to_thread(child.end)
 
-    def _started(self, setup: Setup) -> ProcessReport:
-        child = self._child = ChildProcess(process.serve, setup)
+    def _started(self, setup: Setup, stops: int) -> ProcessReport:
+        child = ChildProcess(process.serve, setup)
+        with self._changing:
+            stopped = self._stops > stops
+            if not stopped:
+                self._child = child
+        if stopped:
+            # The start was cancelled before there was a process to kill.
+            child.end()
+            raise ChildEnded("a stop")
         report: ProcessReport = child.await_ready(START_SECONDS)
         return report
 
