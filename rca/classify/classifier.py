@@ -28,11 +28,11 @@ from rca.classify.phase_lateness import transfer_is_timed
 from rca.classify.preconditions import (
     alarm_thresholds,
     can_show_health,
+    has_stopped,
     long_enough,
     shows_slowness,
     silent_enough,
     single_events,
-    stopped_within_a_step,
 )
 from rca.classify.shared_parts import reaching, through_switches
 from rca.classify.stop_origin import refine_stop_cause
@@ -139,14 +139,13 @@ class Classifier:
             Probability of a fault from which the job is faulty at the latest.
         """
         probability = self._mode_probability(features)
-        if features.job_end.broke_off or stopped_within_a_step(features):
+        if has_stopped(features):
             probability = at_least(probability, "fail_stop", STOPPED)
         alarm = min(self.alarm(features), max_alarm)
         mode = self._mode(probability, features, alarm)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
         if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
-            alone = self._only_events(features, alarmed=mode == "fail_slow")
-            if alone is not None:
+            if (alone := self._only_events(features, alarmed=mode == "fail_slow")) is not None:
                 return alone
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm)
@@ -241,7 +240,7 @@ class Classifier:
 
         A rank that lost its peer within a step shows a stop by itself.
         """
-        if features.job_end.broke_off or stopped_within_a_step(features):
+        if has_stopped(features):
             return "fail_stop"
         suspicion = 1.0 - probability["healthy"]
         if suspicion < alarm:

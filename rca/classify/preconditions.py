@@ -193,6 +193,11 @@ def stopped_within_a_step(features: FeatureSet) -> bool:
     return bool(features.job_end.left_behind.any()) and stays_silent(features)
 
 
+def has_stopped(features: FeatureSet) -> bool:
+    """Whether the rows show for certain that the job stopped, whatever else is measured."""
+    return features.job_end.broke_off or stopped_within_a_step(features)
+
+
 def silent_seconds(features: FeatureSet) -> float:
     """How long there were no rows at the window's end; NaN where no step has a length."""
     return float(features.job_end.steps_since_progress * features.work.step_reference)
