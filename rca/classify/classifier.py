@@ -144,9 +144,9 @@ class Classifier:
         alarm = min(self.alarm(features), max_alarm)
         mode = self._mode(probability, features, alarm)
         decided = probability[mode] >= self.thresholds["decide"] and _can_be_certain(mode, features)
-        if mode == "fail_slow" or (mode == "healthy" and not decided and long_enough(features)):
-            if (alone := self._only_events(features, alarmed=mode == "fail_slow")) is not None:
-                return alone
+        doubtful = mode == "healthy" and not decided and long_enough(features)
+        if (mode == "fail_slow" or doubtful) and (alone := self._only_events(features, mode)) is not None:
+            return alone
         if mode == "healthy":
             return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm)
         per_rank = self._rank_probability(features, mode)
@@ -165,7 +165,7 @@ class Classifier:
         chances = head.probabilities(features.window[None, :])[0]
         return dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
 
-    def _only_events(self, features: FeatureSet, *, alarmed: bool) -> Classification | None:
+    def _only_events(self, features: FeatureSet, mode: str) -> Classification | None:
         """The answer where the job is healthy except for a few single steps; None otherwise.
 
         An alarm stays if the other steps are likelier faulty than healthy.
@@ -177,7 +177,9 @@ class Classifier:
         probability = self._mode_probability(rest)
         likeliest = max(probability, key=lambda mode: probability[mode])
         alarm = self.alarm(rest)
-        if self._mode(probability, rest, alarm) != "healthy" or (alarmed and likeliest != "healthy"):
+        if self._mode(probability, rest, alarm) != "healthy" or (
+            mode == "fail_slow" and likeliest != "healthy"
+        ):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         no_suspect = np.zeros(features.rank.shape[0])
