@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.classify.beliefs import at_least, combine, ordered, pooled, types_of
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
 from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
 from rca.classify.head import Head
@@ -42,7 +43,7 @@ from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
-from rca.window.causes import CAUSES, STRAGGLER_TYPES, UNKNOWN
+from rca.window.causes import CAUSES, UNKNOWN
 
 #: Head -> which feature table its rows come from.
 HEADS = {
@@ -348,55 +349,7 @@ def _through_ports(suspects: list[ComponentCause], features: FeatureSet) -> list
     return through_ports(suspects, Ports.from_features(features), features.topology)
 
 
-def pooled(chances: FloatArray) -> FloatArray:
-    """Geometric mean of probabilities of shape (n_ranks, n_classes), normalised to shape (n_classes,)."""
-    logs = np.log(np.maximum(chances, 1e-9)).mean(axis=0)
-    weights = np.exp(logs - logs.max())
-    result: FloatArray = weights / weights.sum()
-    return result
-
-
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:
     """Without a finished step there is no step time to compare, so only a stop is certain."""
     timed = bool(np.isfinite(features.work.step_reference))
     return mode == "fail_stop" or (timed and (mode == "fail_slow" or can_show_health(features)))
-
-
-def combine(types: dict[str, float], causes: dict[str, float]) -> dict[str, float]:
-    """P(cause) = P(type) P(cause | type): the two heads cannot contradict each other.
-
-    An unknown cause has no type; the other causes share the probability that it leaves.
-    """
-    combined = {UNKNOWN: causes[UNKNOWN]} if UNKNOWN in causes else {}
-    catalogued = 1.0 - combined.get(UNKNOWN, 0.0)
-    for straggler_type in STRAGGLER_TYPES:
-        members = [name for name in causes if name in CAUSES and CAUSES[name].type == straggler_type]
-        total = sum(causes[cause] for cause in members)
-        for cause in members:
-            combined[cause] = catalogued * types.get(straggler_type, 0.0) * causes[cause] / max(total, 1e-12)
-    return ordered(combined)
-
-
-def at_least(chances: Mapping[str, float], name: str, least: float) -> dict[str, float]:
-    """The probabilities with that of `name` raised to `least`; the others share the rest as before."""
-    if chances[name] >= least:
-        return dict(chances)
-    factor = (1.0 - least) / (1.0 - chances[name])
-    return {each: least if each == name else factor * chance for each, chance in chances.items()}
-
-
-def types_of(causes: dict[str, float]) -> dict[str, float]:
-    """Probability of each type: the sum over its causes."""
-    return {
-        straggler_type: sum(
-            chance
-            for cause, chance in causes.items()
-            if cause in CAUSES and CAUSES[cause].type == straggler_type
-        )
-        for straggler_type in STRAGGLER_TYPES
-    }
-
-
-def ordered(chances: dict[str, float]) -> dict[str, float]:
-    """Most probable first; ties by name, so that equal inputs give equal answers."""
-    return dict(sorted(chances.items(), key=lambda item: (-item[1], item[0])))

@@ -14,7 +14,8 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, Suspect, at_least, ordered, types_of
+from rca.classify.beliefs import at_least, ordered, types_of
+from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.classify.decision_table import ALARM_WITH_FINDING, STALLED, STALLED_BY_INPUT, UNSHOWN_FACTOR
 from rca.classify.preconditions import stalls_most_of_the_time

@@ -14,7 +14,8 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Suspect, ordered, types_of
+from rca.classify.beliefs import ordered, types_of
+from rca.classify.classifier import Suspect
 from rca.classify.decision_table import CONTRADICTED_FACTOR, CORROBORATED, UNSURE
 from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from rca.classify.classifier import combine
+from rca.classify.beliefs import combine
 from rca.classify.head import Calibration, Head
 from rca.errors import BundleError
 from rca.window.causes import CAUSES, SLOW_CAUSES, STRAGGLER_TYPES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rca.classify.classifier import combine
+from rca.classify.beliefs import combine
 from rca.classify.link_evidence import between_machines
 from rca.window.causes import UNKNOWN
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
-from rca.classify.classifier import combine, pooled
+from rca.classify.beliefs import combine, pooled
 from rca.classify.head import Head
 from rca.classify.shared_parts import without_single_node_link
 from rca.features import WINDOW_FEATURES
