@@ -70,6 +70,14 @@ def _noted_spawn(*arguments: Any) -> Any:
 multiprocessing.util.spawnv_passfds = _noted_spawn  # type: ignore[attr-defined]
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the simulator once: in a fresh checkout each worker would do it within some test."""
+    if getattr(session.config.option, "numprocesses", None) and not hasattr(session.config, "workerinput"):
+        from rca.lab.simulation.corpus import simulated_window
+
+        simulated_window(0)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup() -> Iterator[None]:
     """Note from here on what a test starts."""
