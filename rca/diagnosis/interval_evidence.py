@@ -1,0 +1,280 @@
+"""Signals of the machines in the steps of one lateness, against peers, other steps and a healthy machine.
+
+A lateness has steps of its own, so the signals are compared over these, and not over one slow segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.diagnosis.findings import BUSIER, UNITS_OF_CORRECTION, deviations_in_events
+from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
+from rca.features.device_load import DeviceLoad
+from rca.features.extract import with_derived_channels
+from rca.features.resource_evidence import SM_ACTIVE, ResourceEvidence, gather_evidence, resource_names
+from rca.robust import nan_mean, nan_median, nan_quantile, zero_if_nan
+from rca.window.node_names import placed
+from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.window import Window
+
+#: Most bins of time, and a bin's length in sampling intervals.
+MAX_BINS, INTERVALS = 40, 1.2
+#: A bin is within a lateness from this share of late steps on, and outside it below the other one.
+INSIDE, OUTSIDE = 0.5, 0.1
+#: Share of the other ranks' loudest scores that is no sign of these ranks.
+OF_OTHERS = 0.7
+#: Units by which crowded healthy hosts exceed a nominal value, and the weight of what is beyond.
+CROWDED, BEYOND = 3.0, 1.6
+#: Most units of activity, in which a device's growth saturates.
+MAX_ACTIVITY = 8.0
+#: Resources whose nominal value holds on any cluster.
+NOMINAL = frozenset(
+    {
+        "pcie",
+        "gpu_memory",
+        "nvlink",
+        "cpu_quota",
+        "memory",
+        "cpu_wait",
+        "storage",
+        "collector",
+        "gpu_clock",
+        "device_memory",
+    }
+)
+NAMES = resource_names()
+_CLOCK, _ACTIVITY = NAMES.index("gpu_clock"), NAMES.index("gpu_activity")
+
+
+@dataclass(frozen=True)
+class IntervalEvidence:
+    """Units of every resource over some steps.
+
+    Attributes
+    ----------
+    peers, past, nominal : ndarray of shape (n_ranks, n_resources), units
+        Against peers, the other steps, and a healthy machine; NaN where they cannot be compared.
+    whole : bool
+        Whether the steps are all of the window.
+    """
+
+    peers: FloatArray
+    past: FloatArray
+    nominal: FloatArray
+    whole: bool
+
+    @property
+    def has_past(self) -> bool:
+        """Whether other steps are a reference."""
+        return bool(np.isfinite(self.past).any())
+
+    def of(self, ranks: Sequence[int]) -> tuple[FloatArray, BoolArray]:
+        """Units of every resource on some ranks, and whether it is measured; (n_resources,) each.
+
+        Some ranks count above their peers, and above their own past where it is known. All ranks count above
+        their past, or far beyond a healthy machine.
+        """
+        rows = list(ranks)
+        peers, past, nominal = (
+            nan_mean(each[rows], axis=0) for each in (self.peers, self.past, self.nominal)
+        )
+        measured = np.isfinite(self.peers[rows]).any(axis=0) | np.isfinite(past) | np.isfinite(nominal)
+        n_ranks = self.peers.shape[0]
+        others = np.setdiff1d(np.arange(n_ranks), rows)
+        if 2 * len(rows) > n_ranks:
+            peers = np.full(peers.shape, np.nan)
+        elif others.size:
+            rivals = nan_quantile(self.peers[others], 0.9)
+            peers = peers - OF_OTHERS * np.maximum(zero_if_nan(rivals), 0.0)
+        apart = np.isfinite(peers)
+        units = np.where(apart, peers, past)
+        both = apart & np.isfinite(past)
+        units = np.where(both, 0.75 * np.fmin(peers, past) + 0.25 * np.fmax(peers, past), units)
+        beyond = self._beyond_nominal(nominal, past, others, apart)
+        alone = ~apart | (zero_if_nan(peers) > 0.5)
+        units = np.where(np.isfinite(nominal) & alone, np.fmax(units, beyond), units)
+        return zero_if_nan(units), measured
+
+    def _beyond_nominal(
+        self, nominal: FloatArray, past: FloatArray, others: IntArray, apart: BoolArray
+    ) -> FloatArray:
+        """Units beyond a healthy machine that the other ranks, and the other steps, do not have."""
+        whole_job = BEYOND * np.maximum(zero_if_nan(nominal) - CROWDED, 0.0)
+        beyond = np.where(apart, zero_if_nan(nominal), whole_job)
+        if apart.any() and others.size:
+            usual = zero_if_nan(nan_median(self.nominal[others]))
+            beyond = np.where(apart, beyond - OF_OTHERS * usual, beyond)
+        if not self.whole and np.isfinite(past).any():
+            grown = np.maximum(zero_if_nan(past), 0.0)
+            beyond = np.where(np.isfinite(past), np.minimum(beyond, grown), beyond)
+        return beyond
+
+    def standing_out(self, resources: Sequence[int]) -> FloatArray:
+        """Units by which each rank stands out in any of these resources, shape (n_ranks,)."""
+        columns = list(resources)
+        peers = zero_if_nan(self.peers[:, columns])
+        past = self.past[:, columns]
+        moved = np.minimum(peers, 0.25 * peers + 0.75 * zero_if_nan(past))
+        return np.asarray(np.where(np.isfinite(past), moved, peers).max(axis=1))
+
+
+@dataclass(frozen=True)
+class WindowSignals:
+    """The signals of a window in bins of time, and their evidence over any steps.
+
+    Attributes
+    ----------
+    values : dict of channel to ndarray of shape (n_ranks, n_bins)
+    bin_of : ndarray of shape (n_steps,), int
+        The bin in which most of each step lies.
+    events : dict of resource to ndarray of shape (n_ranks,), units
+        Failures and corrected errors that events report.
+    """
+
+    line: Timeline
+    values: dict[str, FloatArray]
+    levels: dict[str, str]
+    bin_of: IntArray
+    n_bins: int
+    events: dict[str, FloatArray]
+    _known: dict[bytes, IntervalEvidence] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, window: Window, line: Timeline) -> WindowSignals:
+        """Bin the window's signals over its steps."""
+        edges, bin_of = _bins(window, line)
+        values: dict[str, FloatArray] = {}
+        levels: dict[str, str] = {}
+        if window.metrics.num_rows:
+            signals = SignalArrays.from_window(placed(window), edges)
+            levels |= signals.level
+            values = with_derived_channels(signals, levels)
+        return cls(line, values, levels, bin_of, edges.size - 1, _of_events(window, line))
+
+    def over(self, steps: BoolArray) -> IntervalEvidence:
+        """Evidence over some steps, ndarray of shape (n_steps,), bool."""
+        key = steps.tobytes()
+        if key not in self._known:
+            self._known[key] = self._compared(steps)
+        return self._known[key]
+
+    def _compared(self, steps: BoolArray) -> IntervalEvidence:
+        inside, outside, resolved = self._parts(steps)
+        within = {name: nan_mean(values[:, inside], axis=1) for name, values in self.values.items()}
+        without = {name: nan_mean(values[:, outside], axis=1) for name, values in self.values.items()}
+        load = DeviceLoad.from_work(self.line.work, steps)
+        raw = gather_evidence(within, without, self.levels, self.line.topology, load)
+        peers, past, nominal = (
+            each.copy() for each in (raw.versus_peers, raw.versus_past, raw.versus_nominal)
+        )
+        busy = 1.0 - _idleness(raw)
+        peers[:, _CLOCK] *= busy
+        past[:, _CLOCK] *= busy
+        peers[:, _ACTIVITY] = self._extra_activity(within, steps)
+        past[:, _ACTIVITY] = self._busier(within, without, steps) if resolved else np.nan
+        nominal[:, [column for column, name in enumerate(NAMES) if name not in NOMINAL]] = np.nan
+        for name, units in self.events.items():
+            column = NAMES.index(name)
+            peers[:, column] = np.fmax(peers[:, column], units)
+            past[:, column] = np.fmax(past[:, column], units)
+        return IntervalEvidence(peers, past, nominal, bool(steps.all()))
+
+    def _parts(self, steps: BoolArray) -> tuple[BoolArray, BoolArray, bool]:
+        """Bins within the steps, bins outside them, and whether the bins resolve the steps."""
+        if steps.all():
+            everything = np.ones(self.n_bins, dtype=bool)
+            return everything, ~everything, True
+        total = np.bincount(self.bin_of, minlength=self.n_bins).astype(float)
+        late = np.bincount(self.bin_of, weights=steps.astype(float), minlength=self.n_bins)
+        known = np.flatnonzero(total > 0)
+        share = np.interp(np.arange(self.n_bins), known, late[known] / total[known])
+        resolved = bool((share >= INSIDE).any())
+        inside = share >= (INSIDE if resolved else float(np.quantile(share, 0.8)))
+        return inside, share <= OUTSIDE, resolved
+
+    def _extra_activity(self, within: dict[str, FloatArray], steps: BoolArray) -> FloatArray:
+        """Activity of each device per own computing time, above that of the median rank.
+
+        A late rank's device is active while others wait; only a stranger's work raises it per computing time.
+        """
+        work = self.line.work
+        parts = [work.phases[name] for name in DEVICE_PHASES if name in work.phases]
+        unknown = np.full(work.step.shape[0], np.nan)
+        if SM_ACTIVE not in within or not parts or not steps.any():
+            return unknown
+        seconds = np.sum([zero_if_nan(nan_mean(each[:, steps], axis=1)) for each in parts], axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            busy = seconds / nan_mean(work.step[:, steps], axis=1)
+            ratio = np.where(busy > 0.05, within[SM_ACTIVE] / busy, np.nan)
+            usual = nan_median(ratio[None, :], axis=1)[0]
+            beyond: FloatArray = (ratio / usual - 1.0) / BUSIER
+        return np.clip(beyond, -MAX_ACTIVITY, MAX_ACTIVITY)
+
+    def _busier(
+        self, within: dict[str, FloatArray], without: dict[str, FloatArray], steps: BoolArray
+    ) -> FloatArray:
+        """Growth of each device's active seconds per step over its own other steps.
+
+        The job's work per step is the same unless a stranger adds to it. What grows on all devices is more
+        work of the job.
+        """
+        step = self.line.work.step
+        name = next((each for each in (SM_ACTIVE, "gpu_util") if each in within), None)
+        if name is None or steps.all() or not steps.any():
+            return np.full(step.shape[0], np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            longer = nan_mean(step[:, steps], axis=1) / nan_mean(step[:, ~steps], axis=1)
+            grown: FloatArray = within[name] / without[name] * longer - 1.0
+        if 2 * int((np.nan_to_num(grown) >= BUSIER).sum()) > grown.size:
+            grown = grown - nan_median(grown[None, :], axis=1)[0]
+        return np.clip(grown / BUSIER, -MAX_ACTIVITY, MAX_ACTIVITY)
+
+
+def _bins(window: Window, line: Timeline) -> tuple[FloatArray, IntArray]:
+    """Edges of the bins of time, Unix seconds, and the bin of each step."""
+    begin = nan_median(line.work.start)
+    finish = np.fmax(nan_median(line.work.start + line.work.step), begin)
+    known = np.flatnonzero(np.isfinite(begin))
+    first, last = window.job.start, window.job.end
+    if known.size > 1 and float(np.nanmax(finish)) > float(begin[known[0]]):
+        first, last = float(begin[known[0]]), float(np.nanmax(finish))
+    interval = _interval(window, last - first)
+    bins = int(np.clip((last - first) / max(INTERVALS * interval, 1e-9), 1, MAX_BINS))
+    edges = np.linspace(first, last, bins + 1)
+    middle = np.nan_to_num((begin + finish) / 2, nan=first)
+    return edges, np.clip(np.searchsorted(edges, middle) - 1, 0, bins - 1)
+
+
+def _interval(window: Window, span: float) -> float:
+    """Usual time between two samples of a series, seconds."""
+    if not window.metrics.num_rows:
+        return span
+    series = window.metrics.group_by(["name", "node", "rank", "device"]).aggregate([([], "count_all")])
+    usual = float(np.median(series.column("count_all").to_numpy()))
+    return max(window.job.end - window.job.start, span) / max(usual, 1.0)
+
+
+def _of_events(window: Window, line: Timeline) -> dict[str, FloatArray]:
+    """Units of each resource that events report, (n_ranks,) each."""
+    found: dict[str, FloatArray] = {}
+    for each in deviations_in_events(window):
+        units = found.setdefault(each.resource, np.zeros(line.topology.n_ranks))
+        units[list(each.ranks)] += max(each.units, UNITS_OF_CORRECTION)
+    return found
+
+
+def _idleness(evidence: ResourceEvidence) -> FloatArray:
+    """From 0 of a busy device to 1 of one that idles beside busy peers, shape (n_ranks,)."""
+    for name, full in ((SM_ACTIVE, 1.0), ("gpu_util", 100.0)):
+        values = evidence.values.get(name)
+        if values is None or not np.isfinite(values).any():
+            continue
+        usual = float(nan_median(values[None, :], axis=1)[0])
+        share = 1.0 - np.nan_to_num(values / max(usual, 0.02 * full), nan=1.0)
+        idle = np.nan_to_num(values, nan=usual) < 0.75 * usual
+        return np.asarray(np.where(idle, np.sqrt(np.clip(share, 0.0, 1.0)), 0.0))
+    return np.zeros(evidence.versus_peers.shape[0])

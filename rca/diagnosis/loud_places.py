@@ -1,0 +1,91 @@
+"""Places whose signals stand out although no timer shows them late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rca.arrays import BoolArray
+from rca.diagnosis.cause_table import CAUSE_TABLE, deciding
+from rca.diagnosis.explanations import places_of
+from rca.diagnosis.interval_evidence import NAMES, NOMINAL, WindowSignals
+from rca.diagnosis.lateness import Lateness, excess_by_phase
+from rca.diagnosis.timeline import Timeline
+from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
+
+#: Units from which a place is loud, and beyond a healthy machine, from which all machines are.
+LOUD, ALL_LOUD = 1.5, 4.0
+#: A slow port costs what transfer exceeds this share of the step, and is shown from the other share on.
+USUAL_TRANSFER, LONG_TRANSFER = 0.25, 0.32
+#: z of a port whose job spends much of its steps in transfer.
+PORT_Z = 10.0
+#: Resources that exceed a nominal value in healthy jobs as well.
+USUALLY_BEYOND = frozenset({"collector", "device_memory"})
+
+
+def loud_places(line: Timeline, signals: WindowSignals, found: Sequence[Lateness]) -> list[Lateness]:
+    """Places that stand out in a signal that decides on a cause, and machines that all do.
+
+    Parameters
+    ----------
+    found : list of Lateness
+        Of the same timeline; their ranks are no places again.
+    """
+    if not np.isfinite(line.usual) or line.n_steps < 2:
+        return []
+    taken = {rank for each in found if not each.of_all for rank in each.ranks}
+    masks = [each.steps for each in found if each.kind == "pace"] or [line.everywhere()]
+    places: dict[tuple[int, ...], Lateness] = {}
+    for steps in masks:
+        evidence = signals.over(steps)
+        for cause, row in CAUSE_TABLE.items():
+            if not deciding(cause) or "ranks" not in row.forms:
+                continue
+            for ranks in places_of(cause, row, evidence, line)[1:]:
+                units = max(float(evidence.of(ranks)[0][NAMES.index(name)]) for name in deciding(cause))
+                if units < LOUD or taken & set(ranks):
+                    continue
+                ports = row.phases.get("transfer", 0.0) > 0.5 and line.localises
+                place = _port(line, ranks, steps) if ports else _place(line, ranks, steps, units)
+                if ranks not in places or place.z > places[ranks].z:
+                    places[ranks] = place
+    return [*places.values(), *_all_machines(line, signals)]
+
+
+def _place(line: Timeline, ranks: tuple[int, ...], steps: BoolArray, units: float) -> Lateness:
+    """A place with what lateness its ranks have; without timers, with the change of the job's pace."""
+    if not line.localises:
+        pace = 0.0
+        if not steps.all():
+            inside, outside = (np.nanmedian(line.work.job_step[part]) for part in (steps, ~steps))
+            pace = max(float(inside - outside), 0.0) * float(steps.mean())
+        return Lateness("place", ranks, steps, pace, units)
+    rows = list(ranks)
+    usual = nan_median(line.comparison.excess[:, steps], axis=1)
+    middle = float(nan_median(usual[None, :], axis=1)[0])
+    spread = MAD_TO_SIGMA * float(nan_median(np.abs(usual - middle)[None, :], axis=1)[0]) + 1e-9
+    seconds = max(float(np.nan_to_num(nan_median(usual[None, rows], axis=1)[0])), 0.0)
+    phases = excess_by_phase(line, np.array(rows), steps) if seconds > 0 else {}
+    return Lateness("place", ranks, steps, seconds, seconds / spread, phases)
+
+
+def _port(line: Timeline, ranks: tuple[int, ...], steps: BoolArray) -> Lateness:
+    """A loud port matters if the job spends much of its steps in transfer."""
+    share = 0.0
+    # The bubbles of a pipeline count as transfer.
+    if np.isfinite(line.work.transfer).any() and line.topology.n_stages == 1:
+        share = line.relative(float(np.nanmedian(line.work.transfer)))
+    seconds = max(share - USUAL_TRANSFER, 0.0) * line.usual
+    z = PORT_Z if share > LONG_TRANSFER else 0.0
+    return Lateness("place", ranks, steps, seconds, z, {"transfer": 1.0})
+
+
+def _all_machines(line: Timeline, signals: WindowSignals) -> list[Lateness]:
+    """All machines far beyond what a healthy one shows, in all steps."""
+    nominal = signals.over(line.everywhere()).nominal
+    usual = np.where(np.isfinite(nominal).mean(axis=0) > 0.5, zero_if_nan(nan_median(nominal)), 0.0)
+    most = max((float(usual[NAMES.index(name)]) for name in NOMINAL - USUALLY_BEYOND), default=0.0)
+    if most <= ALL_LOUD:
+        return []
+    return [Lateness("bound", line.everybody, line.everywhere(), 0.0, most)]
