@@ -14,7 +14,7 @@ EARLIER := 59ccc931
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint audit serve bench train lock openapi clean
+.PHONY: help setup demo test test-all lint audit serve bench train alarm lock openapi clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -75,6 +75,10 @@ bench: setup ## Latency and memory tables (BENCH=name for one)
 train: setup .cache/captures .cache/gpu .cache/earlier/$(EARLIER) ## Train a bundle as the shipped one was, and write its card
 	$(RUN)/rca train --windows 32768 --continue-from .cache/earlier/$(EARLIER) --collection .cache/captures \
 	  --collection .cache/gpu --collection data/windows --output models/rca_models/baseline --card models/README.md
+
+alarm: setup .cache/captures .cache/gpu ## Fit the alarm of the shipped bundle again
+	$(RUN)/rca train --alarm-of shipped --collection .cache/captures --collection .cache/gpu \
+	  --output models/rca_models/baseline
 
 openapi: setup ## Regenerate api/openapi.json
 	$(RUN)/python -m rca_api.shell.openapi > api/openapi.json

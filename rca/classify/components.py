@@ -238,8 +238,13 @@ def _together(group: Sequence[ComponentCause], topology: Topology) -> Component:
     if group[0].cause in OF_ALL_MATES:
         ranks = _with_mates(ranks, topology)
     chance = max(each.component.probability for each in group)
-    found = Component("rank", tuple(int(rank) for rank in ranks), chance)
-    return Component(_scope(found, topology), found.ranks, chance)
+    return component_of(tuple(int(rank) for rank in ranks), chance, topology)
+
+
+def component_of(ranks: tuple[int, ...], probability: float, topology: Topology) -> Component:
+    """The component that some ranks form: the job, whole nodes, a stage, or separate ranks."""
+    found = Component("rank", ranks, probability)
+    return Component(_scope(found, topology), ranks, probability)
 
 
 def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:

@@ -5,8 +5,8 @@ Layout of a bundle folder, format 1::
     manifest.json     format, name, version, provenance, and the SHA-256 of every other file
     heads.json        per head: feature names, classes, calibration; thresholds; optionally what the bundle
                       knows of its limits: prediction sets, familiar ranges, healthy references,
-                      usual answers
-    <head>.txt        one LightGBM model per head
+                      usual answers, and the alarm of latenesses
+    <head>.txt        one LightGBM model per head; ``alarm.txt`` where there is such an alarm
     causal.json       mechanisms, and how the data tested them
     causal.md         the same for people (optional)
 """
@@ -25,21 +25,29 @@ import orjson
 
 from rca.causal.mechanisms import Mechanisms
 from rca.classify.classifier import HEADS, Classifier
+from rca.classify.head import Head
+from rca.diagnosis.alarm import ALARM_NUMBERS
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError
 from rca.files import read_file
 
 FORMAT = 1
+#: Member of ``heads.json`` and of the manifest's provenance for the alarm of latenesses.
+ALARM = "alarm"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Everything learned that a diagnosis needs, verified against its manifest."""
+    """Everything learned that a diagnosis needs, verified against its manifest.
+
+    `alarm` is from `rca.diagnosis.alarm`; bundles of earlier versions have none.
+    """
 
     classifier: Classifier
     mechanisms: Mechanisms
     model: ModelVersion
     manifest: dict[str, Any]
+    alarm: Head | None = None
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Bundle:
@@ -62,13 +70,19 @@ class Bundle:
         try:
             contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
             texts = {name: contents[f"{name}.txt"].decode() for name in HEADS}
-            classifier = Classifier.load(_json(contents["heads.json"], "heads.json"), texts)
+            heads = _json(contents["heads.json"], "heads.json")
+            classifier = Classifier.load(heads, texts)
+            alarm = None
+            if ALARM in heads["heads"]:
+                text = contents[f"{ALARM}.txt"].decode()
+                alarm = Head.load(ALARM, heads["heads"][ALARM], text, ALARM_NUMBERS)
             mechanisms = Mechanisms.from_document(_json(contents["causal.json"], "causal.json"))
             name, version = str(manifest["name"]), str(manifest["version"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
         digest = hashlib.sha256(manifest_bytes).hexdigest()
-        return cls(classifier, mechanisms, ModelVersion(name=name, version=version, sha256=digest), manifest)
+        model = ModelVersion(name=name, version=version, sha256=digest)
+        return cls(classifier, mechanisms, model, manifest, alarm)
 
 
 def shipped_folder() -> Path:

@@ -44,16 +44,21 @@ class CauseRow:
         Resources that go with it, beside those that decide (`rca.window.causes.DECIDING`).
     forms : frozenset of str
         What a lateness of it looks like.
+    own : str
+        Phase that shows the cause by itself, because no other cause lengthens it alone.
     """
 
     prior: float
     phases: Mapping[str, float] = field(default_factory=dict)
     forms: frozenset[Form] = frozenset({"ranks"})
     support: tuple[str, ...] = ()
+    own: str = ""
 
 
-def _row(prior: float, phases: Mapping[str, float], *forms: Form, support: tuple[str, ...] = ()) -> CauseRow:
-    return CauseRow(prior, phases, frozenset(forms), support)
+def _row(
+    prior: float, phases: Mapping[str, float], *forms: Form, support: tuple[str, ...] = (), own: str = ""
+) -> CauseRow:
+    return CauseRow(prior, phases, frozenset(forms), support, own)
 
 
 _COMPUTE = {"forward": 0.4, "backward": 0.5, "optimizer": 0.06, "untimed": 0.02}
@@ -109,7 +114,9 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
         "job",
         "rotating",
     ),
-    "data_loader_stall": _row(0.2, {"data_loading": 0.95}, "ranks", "job", "share", support=("loader_cpu",)),
+    "data_loader_stall": _row(
+        0.2, {"data_loading": 0.95}, "ranks", "job", "share", support=("loader_cpu",), own="data_loading"
+    ),
     "storage_degradation": _row(-0.2, {"data_loading": 0.9, "checkpoint": 0.01}, "ranks", "job", "share"),
     "runtime_gc": _row(
         -0.1,
@@ -120,10 +127,13 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
         "job",
         "share",
         "spikes",
+        own="gc",
     ),
     "stage_imbalance": _row(1.5, {"forward": 0.42, "backward": 0.55}, "stage"),
     "sequence_length_imbalance": _row(0.0, {"forward": 0.42, "backward": 0.54}, "rotating", "ranks"),
-    "checkpoint_stall": _row(0.3, {"checkpoint": 0.93, "untimed": 0.03}, "ranks", "job", "share", "spikes"),
+    "checkpoint_stall": _row(
+        0.3, {"checkpoint": 0.93, "untimed": 0.03}, "ranks", "job", "share", "spikes", own="checkpoint"
+    ),
     "allocator_retries": _row(-0.8, {"forward": 0.5, "backward": 0.44}, "rotating"),
     "recompilation": _row(-2.0, {"forward": 0.75, "backward": 0.2}, "job", "rotating"),
     UNKNOWN: _row(0.0, {}, *FORMS.values()),

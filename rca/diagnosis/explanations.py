@@ -51,6 +51,10 @@ NORMAL, MISSED = 0.4, -2.5
 FURTHER, SUPPORT, SUPPORT_ALONE = 0.25, 0.3, 0.6
 #: Nats below which no signal speaks, and what such a cause of the whole job loses: machines fail one by one.
 SILENT, RARE = 1.0, -1.2
+#: Nats that a cause loses without a finding of its own: a signal, the input, or a phase of its own.
+UNSHOWN = -2.5
+#: Share of the lateness in that phase.
+IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
 STANDS_OUT, AS_LOUD = 0.7, 0.75
 #: Correlations of own work with the counted input that explain it, deny it, and exclude a machine's fault.
@@ -99,7 +103,7 @@ def chances(found: Sequence[Explanation]) -> dict[str, float]:
 
 
 def places_of(cause: str, row: CauseRow, evidence: IntervalEvidence, line: Timeline) -> list[tuple[int, ...]]:
-    """The whole job, and the ranks or the node that stand out in the signals that decide."""
+    """The ranks or the node that stand out in the signals that decide, and then the whole job."""
     places = [line.everybody]
     decide = deciding(cause)
     if not decide or "ranks" not in row.forms or line.topology.n_ranks == 1:
@@ -112,7 +116,7 @@ def places_of(cause: str, row: CauseRow, evidence: IntervalEvidence, line: Timel
     nodes = np.unique(line.topology.node[ranks])
     if cause in OF_NODE and nodes.size == 1 and nodes[0] >= 0:
         ranks = np.flatnonzero(line.topology.node == nodes[0])
-    return [*places, tuple(ranks.tolist())] if 2 * ranks.size <= line.topology.n_ranks else places
+    return [tuple(ranks.tolist()), *places] if 2 * ranks.size <= line.topology.n_ranks else places
 
 
 def _explained(
@@ -126,6 +130,8 @@ def _explained(
     missed = MISSED if _is_normal(cause, units, measured) else 0.0
     others, by_input = _distinguishing(line, late, cause, ranks, evidence)
     score = row.prior + _fit(line, cause, late.phases) + shown + missed + others
+    if not (shown >= SILENT or by_input > 0 or _shown_by_timing(cause, late, measured)):
+        score += UNSHOWN
     alone = late.of_all and "transfer" not in late.phases and line.topology.n_ranks > 1
     if alone and deciding(cause) and shown < SILENT:
         score += RARE
@@ -153,6 +159,18 @@ def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
     support = [strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]]
     beside = (SUPPORT if said else SUPPORT_ALONE) * max(support, default=0.0)
     return (said[0] + FURTHER * sum(said[1:]) if said else 0.0) + beside
+
+
+def _shown_by_timing(cause: str, late: Lateness, measured: BoolArray) -> bool:
+    """Whether the late phases, or the form of the lateness, leave no other cause of the catalogue."""
+    if cause == "stage_imbalance":
+        return late.kind == "stage"
+    if cause == "communication_misconfiguration":
+        # Ports that were measured and are normal leave the software.
+        return "transfer" in late.phases and bool(measured[_columns(("nic", "tcp"))].any())
+    total = sum(seconds for seconds in late.phases.values() if seconds > 0)
+    own = late.phases.get(CAUSE_TABLE[cause].own, 0.0)
+    return total > 0 and own >= IN_OWN_PHASE * total
 
 
 def _is_normal(cause: str, units: FloatArray, measured: BoolArray) -> bool:

@@ -50,6 +50,10 @@ NAMES = resource_names()
 _CLOCK, _ACTIVITY = NAMES.index("gpu_clock"), NAMES.index("gpu_activity")
 
 
+#: Largest share of the ranks on which a resource is measured for its own past to show the place.
+MEASURED_ON_FEW = 0.5
+
+
 @dataclass(frozen=True)
 class IntervalEvidence:
     """Units of every resource over some steps.
@@ -114,12 +118,17 @@ class IntervalEvidence:
         return beyond
 
     def standing_out(self, resources: Sequence[int]) -> FloatArray:
-        """Units by which each rank stands out in any of these resources, shape (n_ranks,)."""
+        """Units by which each rank stands out in any of these resources, shape (n_ranks,).
+
+        Where a resource is measured on few ranks, each is compared with its own past.
+        """
         columns = list(resources)
-        peers = zero_if_nan(self.peers[:, columns])
-        past = self.past[:, columns]
-        moved = np.minimum(peers, 0.25 * peers + 0.75 * zero_if_nan(past))
-        return np.asarray(np.where(np.isfinite(past), moved, peers).max(axis=1))
+        peers, past = self.peers[:, columns], self.past[:, columns]
+        known = np.isfinite(past)
+        moved = np.minimum(zero_if_nan(peers), 0.25 * zero_if_nan(peers) + 0.75 * zero_if_nan(past))
+        by_past = ~np.isfinite(peers) & known & (known.mean(axis=0) <= MEASURED_ON_FEW)
+        moved = np.where(by_past, past, np.where(known, moved, zero_if_nan(peers)))
+        return np.asarray(moved.max(axis=1))
 
 
 @dataclass(frozen=True)

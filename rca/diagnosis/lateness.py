@@ -149,7 +149,7 @@ def _late_steps(line: Timeline, late: FloatArray, rank: int, *, chronic: bool) -
     if chronic and marked.mean() > SOLID:
         return np.ones(n, dtype=bool), False
     inside = marked[first:past]
-    if past > first and inside.mean() >= SOLID and inside.sum() >= 0.5 * marked.sum():
+    if past > first and inside.mean() >= SOLID and late[first:past].sum() >= 0.5 * late.sum():
         steps = np.zeros(n, dtype=bool)
         steps[first:past] = True
         return steps, False

@@ -42,7 +42,7 @@ def loud_places(line: Timeline, signals: WindowSignals, found: Sequence[Lateness
         for cause, row in CAUSE_TABLE.items():
             if not deciding(cause) or "ranks" not in row.forms:
                 continue
-            for ranks in places_of(cause, row, evidence, line)[1:]:
+            for ranks in places_of(cause, row, evidence, line)[:-1]:
                 units = max(float(evidence.of(ranks)[0][NAMES.index(name)]) for name in deciding(cause))
                 if units < LOUD or taken & set(ranks):
                     continue

@@ -33,6 +33,7 @@ from rca.diagnosis.advice import (
     removals,
     swap_check,
 )
+from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
@@ -60,6 +61,7 @@ from rca.diagnosis.slowdown import events_check, job_wide_check, slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
+from rca.diagnosis.verdict import with_latenesses
 from rca.diagnosis.when_and_where import completed
 from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
@@ -185,6 +187,9 @@ def analyse(
     )
     classification = stalled(classification, features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    if classification.mode == "healthy" and bundle.alarm is not None:
+        line, late = explained(window, features, replay, since)
+        classification = with_latenesses(classification, line, late, bundle.alarm)
     slow = classification.mode == "fail_slow"
     if slow:
         suspects = [with_machine_evidence(suspect, features, busy) for suspect in classification.suspects]

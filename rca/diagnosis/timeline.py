@@ -146,7 +146,7 @@ def own_gaps(work: Work) -> FloatArray:
     -------
     ndarray of shape (n_ranks, n_steps), seconds
     """
-    gap = np.zeros(work.own.shape)
+    gap: FloatArray = np.zeros(work.own.shape)
     if gap.shape[0] < GAP_RANKS or gap.shape[1] < GAP_STEPS or not np.isfinite(work.step_reference):
         return gap
     pause = work.start[:, 1:] - (work.start + work.step)[:, :-1]

@@ -12,11 +12,12 @@ import orjson
 
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.report import causal_page
-from rca.diagnosis.bundle import FORMAT
+from rca.diagnosis.bundle import ALARM, FORMAT, Bundle
 from rca.errors import SourceError
 from rca.features import VERSION
 from rca.files import replace_folder
 from rca.lab.training.classifier_fit import Learned
+from rca.lab.training.heads import FittedHead
 
 #: Default name of a bundle.
 NAME = "baseline"
@@ -53,15 +54,33 @@ def write_bundle(
     contents["causal.json"] = _json(mechanisms.to_document())
     if mechanisms.report:
         contents["causal.md"] = causal_page(mechanisms).encode()
-    manifest = _json(
-        {
-            "format": FORMAT,
-            "name": name,
-            "version": version,
-            "provenance": provenance,
-            "files": {key: hashlib.sha256(value).hexdigest() for key, value in sorted(contents.items())},
-        }
-    )
+    described = {"format": FORMAT, "name": name, "version": version, "provenance": provenance}
+    return _replaced(folder, contents, described)
+
+
+def with_alarm(bundle: Path, folder: Path, alarm: FittedHead, provenance: dict[str, Any]) -> str:
+    """Write a bundle with this alarm and everything else as before; return the manifest's SHA-256.
+
+    Parameters
+    ----------
+    bundle, folder : Path
+        The bundle to take, and the folder to write, which may be the same; see `write_bundle`.
+    provenance : dict
+        Of the alarm.
+    """
+    described = dict(Bundle.load(bundle).manifest)
+    contents = {name: (bundle / name).read_bytes() for name in described.pop("files")}
+    heads = orjson.loads(contents["heads.json"])
+    heads["heads"][ALARM] = alarm.entry()
+    contents |= {"heads.json": _json(heads), f"{ALARM}.txt": alarm.text.encode()}
+    described["provenance"] = {**described["provenance"], ALARM: provenance}
+    return _replaced(folder, contents, described)
+
+
+def _replaced(folder: Path, contents: dict[str, bytes], described: dict[str, Any]) -> str:
+    """Put a bundle of these files in place of the old one; return the SHA-256 of its manifest."""
+    files = {key: hashlib.sha256(value).hexdigest() for key, value in sorted(contents.items())}
+    manifest = _json({**described, "files": files})
     folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:

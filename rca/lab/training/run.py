@@ -12,8 +12,10 @@ from typing import Any
 
 from rca.arrays import FloatArray
 from rca.causal.mechanisms import Mechanisms
+from rca.diagnosis.bundle import ALARM, Bundle
 from rca.errors import SourceError
-from rca.lab.training.bundle import NAME, refuse_to_replace, write_bundle
+from rca.lab.training import alarm_fit
+from rca.lab.training.bundle import NAME, refuse_to_replace, with_alarm, write_bundle
 from rca.lab.training.causal_rows import healthy_rank_rows, mechanism_rows
 from rca.lab.training.classifier_fit import Learned, learn
 from rca.lab.training.corpus import Corpus, stack
@@ -185,6 +187,10 @@ def fit(
         progress=lambda done, total: progress("simulating more healthy jobs", done, total),
     )
     fitted = _fit(corpus, seed, settings, more_healthy, earlier, workers, progress)
+    alarm_windows = min(n_windows, alarm_fit.DEFAULT_WINDOWS)
+    alarm = alarm_fit.fit_alarm(alarm_windows, seed, collections, workers, progress)
+    learned = replace(fitted.learned, heads=fitted.learned.heads | {ALARM: alarm})
+    fitted = replace(fitted, learned=learned)
     provenance = _provenance(n_windows, seed, collections, corpus, settings, earlier)
     provenance |= _distributed(fitted.learned)
     # A bundle without interval margins is not published: an interrupted run leaves the old bundle in place.
@@ -204,6 +210,39 @@ def fit(
         causal_report=fitted.mechanisms.report,
     )
     return Trained(output, card, _parameters(fitted.learned.thresholds, provenance))
+
+
+def fit_alarm_only(
+    bundle: Path,
+    output: Path,
+    *,
+    n_windows: int = alarm_fit.DEFAULT_WINDOWS,
+    seed: int = DEFAULT_SEED,
+    collections: Sequence[Path] = (),
+    workers: Workers = HERE,
+    progress: Progress = lambda phase, done, total: None,
+) -> str:
+    """Write a bundle with a new alarm of latenesses and everything else as before; return its SHA-256.
+
+    Parameters
+    ----------
+    bundle, output : Path
+        The bundle to take, and the folder to write; they may be the same.
+    n_windows, seed, collections, workers, progress
+        As of `train`. Minutes are enough, because the alarm learns from few numbers of a window.
+    """
+    _can_be_written(output)
+    alarm = alarm_fit.fit_alarm(n_windows, seed, collections, workers, progress)
+    command = [
+        f"rca train --alarm-of {Bundle.load(bundle).model.sha256[:12]} --windows {n_windows} --seed {seed}"
+    ]
+    provenance = {
+        "command": " ".join([*command, *_named(collections)]),
+        "n_windows": n_windows,
+        "seed": seed,
+        "versions": {name: version(name) for name in ("straggler-rca", "lightgbm", "numpy")},
+    }
+    return with_alarm(bundle, output, alarm, provenance)
 
 
 def _can_be_written(output: Path) -> None:
