@@ -41,7 +41,8 @@ def test_a_late_rank_is_one_lateness_with_the_steps_and_seconds_of_the_fault() -
     assert (worst.late.kind, worst.late.ranks) == ("ranks", (3,))
     late = np.flatnonzero(worst.late.steps) + int(line.work.steps[0])
     # A GPU heats up for some steps, and cools down again.
-    assert 40 <= late[0] <= 48 and 76 <= late[-1] <= 88
+    assert 40 <= late[0] <= 48
+    assert 76 <= late[-1] <= 88
     assert worst.explanations[0].cause == "gpu_throttling"
     assert worst.explanations[0].ranks == (3,)
     saved = float((line.work.job_step[40:80].mean() - line.work.job_step[:40].mean()) * 40 / line.n_steps)

@@ -38,7 +38,8 @@ def test_the_alarm_learns_that_a_costly_lateness_is_a_fault(tmp_path: Path) -> N
     assert alarm is not None
     chances = alarm.probabilities(np.array([row.numbers for row in rows()]))[:, 1]
     faulty = np.array([row.faulty for row in rows()])
-    assert np.median(chances[faulty]) > 0.95 and np.median(chances[~faulty]) < 0.05
+    assert np.median(chances[faulty]) > 0.95
+    assert np.median(chances[~faulty]) < 0.05
 
 
 def test_only_the_alarm_of_a_bundle_changes(tmp_path: Path) -> None:
@@ -73,6 +74,7 @@ def test_a_window_is_split_where_its_fault_begins() -> None:
     assert any(label.failure_mode == "healthy" for label, *_ in split)
     for label, earlier, later, relabelled in split:
         before, after = (np.unique(each.steps.column("step").to_numpy()) for each in (earlier, later))
-        assert before[-1] < after[0] and min(before.size, after.size) >= MIN_PART
+        assert before[-1] < after[0]
+        assert min(before.size, after.size) >= MIN_PART
         assert relabelled.failure_mode == label.failure_mode
         assert all(cause.first_step is None or cause.first_step >= after[0] for cause in label.causes)
