@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,16 @@ HEADS = {
 
 @dataclass(frozen=True)
 class Suspect:
-    """A component with the models' probabilities for it."""
+    """A component with the probabilities for it.
+
+    `steps` are those of its lateness, bool of shape (n_steps,); None for those of the slow segment.
+    """
 
     component: Component
     types: dict[str, float]
     patterns: dict[str, float]
     causes: dict[str, float]
+    steps: BoolArray | None = field(default=None, compare=False)
 
     @property
     def by_link(self) -> bool:

@@ -141,10 +141,6 @@ MAX_OUTLIER_SHARE = 0.5
 #: Probability from which a job-wide cause, except one that every job shows, keeps the job a suspect beside
 #: them.
 JOB_CAUSE_CERTAIN = 0.75
-#: Least probability of a fault that shows once the first suspects' lateness is removed: that its ranks
-#: straggle times that of its cause. Of 667 windows that were looked at, six ranks and three first causes
-#: more are right; of those only scored, one rank less and one first cause more.
-CERTAIN_RESIDUAL = 0.7
 
 # --- Naming a cause ---------------------------------------------------------------------------------------
 
@@ -155,14 +151,6 @@ MIN_COVERAGE = 0.5
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
 MAIN_SHARE_OF_EXCESS = 0.5
-#: Probability of the first cause below which one loud resource or phase decides, and the probability that
-#: its causes then share: six first causes more are right of 408 external windows, one less of 1,528
-#: simulated ones.
-UNSURE, CORROBORATED = 0.9, 0.75
-#: Factor on the probability of a cause whose own signals are normal. It is not 0: exporters may be wrong.
-CONTRADICTED_FACTOR = 0.25
-#: Factor on the probability of a cause whose signals were measured and are normal. What it loses stays open.
-UNSHOWN_FACTOR = 0.1
 #: Least lead of the first cause over the next one of the same ranks, in probability.
 MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.

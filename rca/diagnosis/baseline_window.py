@@ -226,8 +226,15 @@ def _much_slower(
     sentence = _ON_ALL_RANKS.format(ratio=before.ratio)
     if compared.failure_mode != "fail_slow":
         reason = AbstentionReason(code="slower_than_before", sentence=sentence)
+        lost = [each.slowdown for each in (alone, compared)]
+        slowdown = max(lost, key=lambda each: each.seconds_per_step or 0.0)
         return alone.model_copy(
-            update={"abstained": True, "abstention_reason": reason, "next_check": WHAT_CHANGED}
+            update={
+                "abstained": True,
+                "abstention_reason": reason,
+                "next_check": WHAT_CHANGED,
+                "slowdown": slowdown,
+            }
         )
     reason = AbstentionReason(code="cause_not_certain", sentence=f"{sentence}; no cause is certain")
     answer = _adopt_comparison(alone, compared, before, both_features, first)

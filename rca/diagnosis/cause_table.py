@@ -42,6 +42,8 @@ class CauseRow:
         Share of its seconds in each phase, ``transfer`` and ``untimed``.
     support : tuple of str
         Resources that go with it, beside those that decide (`rca.window.causes.DECIDING`).
+    shown_by : tuple of str
+        Resources that show it as those do, and whose normal values exclude nothing.
     forms : frozenset of str
         What a lateness of it looks like.
     own : str
@@ -53,19 +55,23 @@ class CauseRow:
     forms: frozenset[Form] = frozenset({"ranks"})
     support: tuple[str, ...] = ()
     own: str = ""
+    shown_by: tuple[str, ...] = ()
 
 
 def _row(
-    prior: float, phases: Mapping[str, float], *forms: Form, support: tuple[str, ...] = (), own: str = ""
+    prior: float,
+    phases: Mapping[str, float],
+    *forms: Form,
+    support: tuple[str, ...] = (),
+    own: str = "",
+    shown_by: tuple[str, ...] = (),
 ) -> CauseRow:
-    return CauseRow(prior, phases, frozenset(forms), support, own)
+    return CauseRow(prior, phases, frozenset(forms), support, own, shown_by)
 
 
 _COMPUTE = {"forward": 0.4, "backward": 0.5, "optimizer": 0.06, "untimed": 0.02}
 #: Causes of a slower device: it lengthens each of its phases alike.
 OF_DEVICE = frozenset({"gpu_throttling", "gpu_contention", "gpu_memory_errors"})
-#: Causes that a bound of physics shows; load of a host does not.
-OF_HARDWARE = frozenset({"gpu_throttling", "gpu_memory_errors", "pcie_degradation", "nvlink_degradation"})
 #: Causes whose place is the node that stands out.
 OF_NODE = frozenset({"nic_degradation", "memory_pressure", "storage_degradation"})
 
@@ -115,7 +121,7 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
         "rotating",
     ),
     "data_loader_stall": _row(
-        0.2, {"data_loading": 0.95}, "ranks", "job", "share", support=("loader_cpu",), own="data_loading"
+        0.2, {"data_loading": 0.95}, "ranks", "job", "share", own="data_loading", shown_by=("loader_cpu",)
     ),
     "storage_degradation": _row(-0.2, {"data_loading": 0.9, "checkpoint": 0.01}, "ranks", "job", "share"),
     "runtime_gc": _row(
@@ -140,9 +146,18 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
 }
 
 
+#: Cause that a phase shows by itself.
+OF_PHASE: Mapping[str, str] = {row.own: cause for cause, row in CAUSE_TABLE.items() if row.own}
+
+
 def deciding(cause: str) -> tuple[str, ...]:
     """Resources that decide on a cause; the load of a CPU alone does not."""
     return tuple(name for name in DECIDING.get(cause, ()) if name != "cpu_load")
+
+
+def showing(cause: str) -> tuple[str, ...]:
+    """Resources that show a cause where they deviate."""
+    return (*deciding(cause), *CAUSE_TABLE[cause].shown_by)
 
 
 def supporting(cause: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from rca.diagnosis.cause_table import (
     OF_NODE,
     CauseRow,
     deciding,
+    showing,
     supporting,
 )
 from rca.diagnosis.findings import strength
@@ -53,6 +54,7 @@ FURTHER, SUPPORT, SUPPORT_ALONE = 0.25, 0.3, 0.6
 SILENT, RARE = 1.0, -1.2
 #: Nats that a cause loses without a finding of its own: a signal, the input, or a phase of its own.
 UNSHOWN = -2.5
+_CLOCK = NAMES.index("gpu_clock")
 #: Share of the lateness in that phase.
 IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
@@ -105,7 +107,7 @@ def chances(found: Sequence[Explanation]) -> dict[str, float]:
 def places_of(cause: str, row: CauseRow, evidence: IntervalEvidence, line: Timeline) -> list[tuple[int, ...]]:
     """The ranks or the node that stand out in the signals that decide, and then the whole job."""
     places = [line.everybody]
-    decide = deciding(cause)
+    decide = showing(cause)
     if not decide or "ranks" not in row.forms or line.topology.n_ranks == 1:
         return places
     names = (*decide, *(name for name in row.support if name == "stopped"))
@@ -155,7 +157,9 @@ def _fit(line: Timeline, cause: str, late: Mapping[str, float]) -> float:
 
 def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
     """Nats that the signals show of a cause."""
-    said = sorted((strength(float(units[i])) for i in _columns(deciding(cause)) if measured[i]), reverse=True)
+    if cause == "gpu_contention" and units[_CLOCK] >= NORMAL:
+        return 0.0  # a slow clock keeps its device active
+    said = sorted((strength(float(units[i])) for i in _columns(showing(cause)) if measured[i]), reverse=True)
     support = [strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]]
     beside = (SUPPORT if said else SUPPORT_ALONE) * max(support, default=0.0)
     return (said[0] + FURTHER * sum(said[1:]) if said else 0.0) + beside

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.diagnosis.cause_table import CAUSE_TABLE, deciding
+from rca.diagnosis.cause_table import CAUSE_TABLE, showing
 from rca.diagnosis.explanations import places_of
 from rca.diagnosis.interval_evidence import NAMES, NOMINAL, WindowSignals
 from rca.diagnosis.lateness import Lateness, excess_by_phase
@@ -40,10 +40,10 @@ def loud_places(line: Timeline, signals: WindowSignals, found: Sequence[Lateness
     for steps in masks:
         evidence = signals.over(steps)
         for cause, row in CAUSE_TABLE.items():
-            if not deciding(cause) or "ranks" not in row.forms:
+            if not showing(cause) or "ranks" not in row.forms:
                 continue
             for ranks in places_of(cause, row, evidence, line)[:-1]:
-                units = max(float(evidence.of(ranks)[0][NAMES.index(name)]) for name in deciding(cause))
+                units = max(float(evidence.of(ranks)[0][NAMES.index(name)]) for name in showing(cause))
                 if units < LOUD or taken & set(ranks):
                     continue
                 ports = row.phases.get("transfer", 0.0) > 0.5 and line.localises

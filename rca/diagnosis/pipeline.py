@@ -37,15 +37,13 @@ from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.candidates import Shown, max_alarm, shown_by_machines, stalled, without_excluded
+from rca.diagnosis.candidates import max_alarm, stalled
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.findings import Deviation, Scores, deviations, deviations_in_events, findings
-from rca.diagnosis.hidden_faults import with_hidden_faults
-from rca.diagnosis.machine_evidence import with_machine_evidence
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
@@ -61,7 +59,7 @@ from rca.diagnosis.slowdown import events_check, job_wide_check, slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
-from rca.diagnosis.verdict import with_latenesses
+from rca.diagnosis.verdict import lost_together, with_latenesses
 from rca.diagnosis.when_and_where import completed
 from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
@@ -187,23 +185,13 @@ def analyse(
     )
     classification = stalled(classification, features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    if classification.mode == "healthy" and bundle.alarm is not None:
-        line, late = explained(window, features, replay, since)
-        classification = with_latenesses(classification, line, late, bundle.alarm)
+    line, late = explained(window, features, replay, since)
+    classification = with_latenesses(classification, line, late, bundle.alarm)
     slow = classification.mode == "fail_slow"
-    if slow:
-        suspects = [with_machine_evidence(suspect, features, busy) for suspect in classification.suspects]
-        classification = replace(classification, suspects=suspects)
-        classification = with_hidden_faults(classification, window, features, bundle, shares)
-        classification = shown_by_machines(classification, features, shown)
-        suspects = [
-            without_excluded(suspect, Shown.of(suspect.component.ranks, features, busy, shown))
-            for suspect in classification.suspects
-        ]
-        classification = replace(classification, suspects=suspects)
     suspects = classification.suspects if slow else []
     timed, priced = priced_by_step_time(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
+    pricing = replace(pricing, together=lost_together(late))
     return features, classification, pricing, replay
 
 
@@ -226,7 +214,8 @@ def _assemble(
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
-    slowdown = slowdown_of(window, features, pricing, since)
+    healthy = classification.mode == "healthy" and reason is None
+    slowdown = slowdown_of(window, features, pricing, since, together=0.0 if healthy else pricing.together)
     return Diagnosis(
         diagnosis_id=uuid4().hex,
         window_id=window.job.window_id,

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from rca.arrays import FloatArray
+from rca.arrays import BoolArray, FloatArray
 from rca.causal import intervals
 from rca.causal.attribution import Attribution, JobWork, RemovedCause, affordable, attribute
 from rca.causal.graph import PHASES
@@ -38,7 +38,8 @@ MAX_PREDICTED_SHARE = 0.8
 class Pricing:
     """All priced causes, the weightiest first, the totals, and the evidence they were priced with.
 
-    `past` is true if the window has quiet steps to compare the slow ones with.
+    `past` is true if the window has quiet steps to compare the slow ones with. `together` are the seconds per
+    step that all ranks lose together (`rca.diagnosis.verdict.lost_together`).
     """
 
     causes: list[PricedCause]
@@ -46,6 +47,7 @@ class Pricing:
     measured: float
     busy: BusyEvidence
     past: bool = False
+    together: float = 0.0
 
     def interval_group(self, index: int) -> str:
         """The group of margins that widens the interval of one of the causes."""
@@ -181,7 +183,7 @@ def _causes(
     unseen: frozenset[str],
 ) -> list[PricedCause]:
     unit, rows = features.work.step_reference, list(excess.ranks)
-    means = _means(excess, spare, features)
+    means = _means(excess, spare, features, suspect.steps)
     scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     measured = _measured(features, rows) - unseen
@@ -204,10 +206,12 @@ def _causes(
     return found + _unpriced(index, suspect, excess, left, spare)
 
 
-def _means(excess: Excess, spare: FloatArray, features: FeatureSet) -> dict[str, float]:
-    """Mean excess by phase in the slow segment, relative to a usual step."""
+def _means(
+    excess: Excess, spare: FloatArray, features: FeatureSet, steps: BoolArray | None
+) -> dict[str, float]:
+    """Mean excess by phase in some steps, or in the slow segment, relative to a usual step."""
     unit = features.work.step_reference
-    inside = features.comparison.segment.mask(features.work.steps.size)
+    inside = features.comparison.segment.mask(features.work.steps.size) if steps is None else steps
     means = {name: float(values[:, inside].mean()) / unit for name, values in excess.parts.items()}
     means["transfer"] = float((spare + excess.lag.max(axis=0))[inside].mean()) / unit
     return means

@@ -30,18 +30,23 @@ _VERSUS_PAST, _LONGER, _LATER = (
 )
 
 
-def slowdown_of(window: Window, features: FeatureSet, pricing: Pricing, since: int | None) -> Slowdown:
+def slowdown_of(
+    window: Window, features: FeatureSet, pricing: Pricing, since: int | None, together: float = 0.0
+) -> Slowdown:
     """The slowdown of a window, seconds as means over its steps (from the number `since` on).
 
     Parameters
     ----------
     since : int, optional
         First step that counts.
+    together : float, seconds per step
+        Least loss: what all ranks lose together.
     """
     replayed = pricing.attribution.slowdown
     # The replay has all steps, and no pauses between them.
     pauses = lost_in_pauses(features)
     unseen = pauses + max(lost_untimed(features) + lost_in_stalls(features) - replayed, 0.0)
+    unseen += max(together - replayed - unseen, 0.0)
     seconds, measured = replayed + unseen, pricing.measured + pauses
     ideal = measured - seconds
     past = features.window[_VERSUS_PAST]
