@@ -47,7 +47,8 @@ class CauseRow:
     forms : frozenset of str
         What a lateness of it looks like.
     own : str
-        Phase that shows the cause by itself, because no other cause lengthens it alone.
+        Phase that shows the cause by itself, because no other cause lengthens it alone. Of two causes of one
+        phase, the second is only shown where its resources were not measured.
     """
 
     prior: float
@@ -123,7 +124,9 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
     "data_loader_stall": _row(
         0.2, {"data_loading": 0.95}, "ranks", "job", "share", own="data_loading", shown_by=("loader_cpu",)
     ),
-    "storage_degradation": _row(-0.2, {"data_loading": 0.9, "checkpoint": 0.01}, "ranks", "job", "share"),
+    "storage_degradation": _row(
+        -0.2, {"data_loading": 0.9, "checkpoint": 0.01}, "ranks", "job", "share", own="data_loading"
+    ),
     "runtime_gc": _row(
         -0.1,
         {"gc": 0.55, "forward": 0.33, "untimed": 0.08},
@@ -146,8 +149,10 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
 }
 
 
-#: Cause that a phase shows by itself.
-OF_PHASE: Mapping[str, str] = {row.own: cause for cause, row in CAUSE_TABLE.items() if row.own}
+#: Cause that a phase shows by itself, the first of those that lengthen it alone.
+OF_PHASE: Mapping[str, str] = {
+    row.own: cause for cause, row in reversed(tuple(CAUSE_TABLE.items())) if row.own
+}
 
 
 def deciding(cause: str) -> tuple[str, ...]:

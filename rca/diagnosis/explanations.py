@@ -17,6 +17,7 @@ from rca.diagnosis.cause_table import (
     FORMS,
     OF_DEVICE,
     OF_NODE,
+    OF_PHASE,
     CauseRow,
     deciding,
     showing,
@@ -172,9 +173,11 @@ def _shown_by_timing(cause: str, late: Lateness, measured: BoolArray) -> bool:
     if cause == "communication_misconfiguration":
         # Ports that were measured and are normal leave the software.
         return "transfer" in late.phases and bool(measured[_columns(("nic", "tcp"))].any())
+    phase = CAUSE_TABLE[cause].own
+    if phase and OF_PHASE[phase] != cause and measured[_columns(deciding(cause))].any():
+        return False
     total = sum(seconds for seconds in late.phases.values() if seconds > 0)
-    own = late.phases.get(CAUSE_TABLE[cause].own, 0.0)
-    return total > 0 and own >= IN_OWN_PHASE * total
+    return total > 0 and late.phases.get(phase, 0.0) >= IN_OWN_PHASE * total
 
 
 def _is_normal(cause: str, units: FloatArray, measured: BoolArray) -> bool:

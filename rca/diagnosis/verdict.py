@@ -6,7 +6,7 @@ lateness is the same with only this lateness in the window.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,8 +92,10 @@ def with_latenesses(
         Of the bundle; without one only the explanations count.
     """
     if classification.mode == "fail_slow":
-        suspects = [_explained(each, found) for each in classification.suspects]
-        faults = [] if alarm is None else _faults(_judged(line, found, alarm))
+        judged = [] if alarm is None else _judged(line, found, alarm)
+        likely = {id(each.found): each.probability for each in judged}
+        suspects = [_explained(each, line, found, likely) for each in classification.suspects]
+        faults = _faults(judged)
         if not line.localises and all(each.component.scope == "job" for each in suspects):
             places = [each for each in faults if each.cause != UNKNOWN and each.found.evidence > SHOWN]
             suspects = [_suspect(each, line) for each in places] or suspects
@@ -152,10 +154,18 @@ def _has(suspect: Suspect, each: Judged) -> bool:
     return same and suspect.causes.get(each.cause, 0.0) >= POSSIBLE
 
 
-def _explained(suspect: Suspect, found: Sequence[Explained]) -> Suspect:
+def _explained(
+    suspect: Suspect, line: Timeline, found: Sequence[Explained], probabilities: Mapping[int, float]
+) -> Suspect:
     """The suspect with causes that its lateness explains as well: a log-linear pool of both beliefs.
 
-    A suspect without a lateness on its ranks stays as it is.
+    It is at least as likely as its lateness is a fault. Where no timer shows who is late, its cause is at
+    least as likely as the findings make it. Without a lateness on its ranks it stays as it is.
+
+    Parameters
+    ----------
+    probabilities : mapping of int to float
+        That the explained lateness with this `id` is a fault.
     """
     late = _lateness_of(suspect.component.ranks, found)
     if late is None:
@@ -170,8 +180,14 @@ def _explained(suspect: Suspect, found: Sequence[Explained]) -> Suspect:
         ]
     )
     weights = np.exp(pooled - pooled.max())
-    causes = ordered(dict(zip(names, (weights / weights.sum()).tolist(), strict=True)))
-    return replace(suspect, causes=causes, types=types_of(causes))
+    causes = dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
+    first = late.explanations[0].cause
+    if not line.localises and first != UNKNOWN and late.evidence > SHOWN:
+        causes = at_least(causes, first, chances(late.explanations)[first])
+    causes = ordered(causes)
+    likely = max(suspect.component.probability, probabilities.get(id(late), 0.0))
+    component = replace(suspect.component, probability=likely)
+    return replace(suspect, component=component, causes=causes, types=types_of(causes))
 
 
 def _lateness_of(ranks: Sequence[int], found: Sequence[Explained]) -> Explained | None:
@@ -194,10 +210,11 @@ def _judged(line: Timeline, found: Sequence[Explained], alarm: Head) -> list[Jud
     if not kept:
         return []
     numbers: FloatArray = np.array([alarm_numbers(line, [each]) for each in kept])
-    return [
+    judged = [
         Judged(each, float(chance))
         for each, chance in zip(kept, alarm.probabilities(numbers)[:, 1], strict=True)
     ]
+    return [_with_the_job(each, judged) for each in judged]
 
 
 def _faults(judged: Sequence[Judged]) -> list[Judged]:
@@ -211,6 +228,18 @@ def _faults(judged: Sequence[Judged]) -> list[Judged]:
         if not found or each.weight >= share * found[0].weight:
             found.append(each)
     return found
+
+
+def _with_the_job(each: Judged, judged: Sequence[Judged]) -> Judged:
+    """A place at least as likely as the lateness of the whole job that it explains."""
+    if each.found.late.kind != "place":
+        return each
+    same = [
+        other.probability
+        for other in judged
+        if other.found.late.of_all and (other.ranks, other.cause) == (each.ranks, each.cause)
+    ]
+    return replace(each, probability=max(each.probability, *same)) if same else each
 
 
 def _is_explained(each: Judged, local: Sequence[Judged]) -> bool:
@@ -238,4 +267,5 @@ def _suspect(each: Judged, line: Timeline) -> Suspect:
     """The lateness as a suspect on the ranks of its best explanation."""
     causes = ordered(chances(each.found.explanations))
     component = component_of(each.ranks, each.probability, line.topology)
-    return Suspect(component, types_of(causes), {}, causes, each.found.late.steps)
+    steps = each.found.late.steps
+    return Suspect(component, types_of(causes), {}, causes, steps if steps.any() else None)
