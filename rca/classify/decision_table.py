@@ -148,6 +148,9 @@ JOB_CAUSE_CERTAIN = 0.75
 NAME = 0.4
 #: Least share of its ranks' excess that a named cause explains.
 MIN_COVERAGE = 0.5
+#: Probability of the first cause from which it is named although it explains little of the loss, or some of
+#: its signals are normal: of 24 looked-at windows 22 were right.
+SURE_DESPITE_DOUBT = 0.8
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
 MAIN_SHARE_OF_EXCESS = 0.5

@@ -19,6 +19,7 @@ from rca.classify.decision_table import (
     OVERWHELMING_MODE,
     SHORT_ALARM,
     SHORT_CAUSE,
+    SURE_DESPITE_DOUBT,
 )
 from rca.classify.out_of_distribution import Strangeness
 from rca.classify.preconditions import (
@@ -109,7 +110,8 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if not found:
         return "no cause of the suspects explains lost time"
     first = found[0]
-    if against := contradicting_evidence(first):
+    doubtful = first.probability < SURE_DESPITE_DOUBT or first.basis == "timing"
+    if doubtful and (against := contradicting_evidence(first)):
         measured = ", ".join(evidence.signal for evidence in against)
         return f"{first.cause} is the likeliest cause, but its own signals are normal: {measured}"
     if first.probability < threshold:
@@ -119,9 +121,9 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
         return None
     if first.probability - _second(found, pricing) < MIN_MARGIN:
         return f"no cause is clearly likelier than the next: {_candidates(found)}"
-    if not covers_the_loss(first, pricing):
+    if doubtful and not covers_the_loss(first, pricing):
         return f"{first.cause} is likely but explains less than half of the delay of its ranks"
-    if _leaves_the_slowdown_open(first, pricing):
+    if doubtful and _leaves_the_slowdown_open(first, pricing):
         share = f"{first.share or 0.0:.0%} of the slowdown"
         return f"{first.cause} is likely but explains {share}; most of the delay has no known cause"
     return None

@@ -73,6 +73,14 @@ def _row(
 _COMPUTE = {"forward": 0.4, "backward": 0.5, "optimizer": 0.06, "untimed": 0.02}
 #: Causes of a slower device: it lengthens each of its phases alike.
 OF_DEVICE = frozenset({"gpu_throttling", "gpu_contention", "gpu_memory_errors"})
+#: Resource that explains the signals of a cause, and the share of their strength that is left beside it: a
+#: slow clock keeps its device active, and a busy loader fills the run queues.
+EXPLAINED_BY: Mapping[str, tuple[str, float]] = {
+    "gpu_contention": ("gpu_clock", 0.0),
+    "cpu_contention": ("loader_cpu", 0.5),
+}
+#: Share of the usual strength of a resource that differs between healthy machines.
+STRENGTH: Mapping[str, float] = {"tcp": 0.5}
 #: Causes whose place is the node that stands out.
 OF_NODE = frozenset({"nic_degradation", "memory_pressure", "storage_degradation"})
 

@@ -14,10 +14,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.diagnosis.cause_table import (
     CAUSE_TABLE,
+    EXPLAINED_BY,
     FORMS,
     OF_DEVICE,
     OF_NODE,
     OF_PHASE,
+    STRENGTH,
     CauseRow,
     deciding,
     showing,
@@ -55,7 +57,6 @@ FURTHER, SUPPORT, SUPPORT_ALONE = 0.25, 0.3, 0.6
 SILENT, RARE = 1.0, -1.2
 #: Nats that a cause loses without a finding of its own: a signal, the input, or a phase of its own.
 UNSHOWN = -2.5
-_CLOCK = NAMES.index("gpu_clock")
 #: Share of the lateness in that phase.
 IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
@@ -158,9 +159,16 @@ def _fit(line: Timeline, cause: str, late: Mapping[str, float]) -> float:
 
 def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
     """Nats that the signals show of a cause."""
-    if cause == "gpu_contention" and units[_CLOCK] >= NORMAL:
-        return 0.0  # a slow clock keeps its device active
-    said = sorted((strength(float(units[i])) for i in _columns(showing(cause)) if measured[i]), reverse=True)
+    other, left = EXPLAINED_BY.get(cause, ("", 1.0))
+    weight = left if other and units[NAMES.index(other)] >= NORMAL else 1.0
+    said = sorted(
+        (
+            weight * STRENGTH.get(name, 1.0) * strength(float(units[NAMES.index(name)]))
+            for name in showing(cause)
+            if measured[NAMES.index(name)]
+        ),
+        reverse=True,
+    )
     support = [strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]]
     beside = (SUPPORT if said else SUPPORT_ALONE) * max(support, default=0.0)
     return (said[0] + FURTHER * sum(said[1:]) if said else 0.0) + beside

@@ -66,6 +66,8 @@ _OF_EVENT: Mapping[str, str] = {
 BUSIER = 0.25
 #: Bins in which an onset is looked for.
 MAX_BINS = 48
+#: Most deviations for which an onset is looked for: of 16,384 ranks thousands deviate by chance.
+MAX_DATED = 64
 #: Least contrast of an onset, in standard errors and as a share of the deviation.
 MIN_ONSET_Z, MIN_ONSET_SHARE = 6.0, 0.5
 
@@ -272,8 +274,8 @@ def findings_in_events(window: Window, topology: Topology | None = None) -> list
 def findings(
     found: Sequence[Deviation], evidence: ResourceEvidence, topology: Topology, window: Window
 ) -> list[Finding]:
-    """The deviations in the user's units, each with its onset."""
-    shown = [_in_words(each, evidence, topology) for each in found]
+    """The loudest deviations, at most `MAX_DATED`, in the user's units and with their onsets."""
+    shown = [_in_words(each, evidence, topology) for each in found[:MAX_DATED]]
     dated = _with_onsets([each for each in shown if each is not None], window)
     return sorted([*dated, *findings_in_events(window, topology)], key=lambda each: -each.strength)
 

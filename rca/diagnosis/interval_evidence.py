@@ -70,6 +70,7 @@ class IntervalEvidence:
     past: FloatArray
     nominal: FloatArray
     whole: bool
+    _known: dict[tuple[int, ...], tuple[FloatArray, BoolArray]] = field(default_factory=dict)
 
     @property
     def has_past(self) -> bool:
@@ -82,7 +83,12 @@ class IntervalEvidence:
         Some ranks count above their peers, and above their own past where it is known. All ranks count above
         their past, or far beyond a healthy machine.
         """
-        rows = list(ranks)
+        key = tuple(ranks)
+        if key not in self._known:
+            self._known[key] = self._of(list(key))
+        return self._known[key]
+
+    def _of(self, rows: list[int]) -> tuple[FloatArray, BoolArray]:
         peers, past, nominal = (
             nan_mean(each[rows], axis=0) for each in (self.peers, self.past, self.nominal)
         )

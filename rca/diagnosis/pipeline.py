@@ -33,7 +33,7 @@ from rca.diagnosis.advice import (
     removals,
     swap_check,
 )
-from rca.diagnosis.alarm import explained
+from rca.diagnosis.alarm import Explained, explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
@@ -43,7 +43,7 @@ from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
-from rca.diagnosis.findings import Deviation, Scores, deviations, deviations_in_events, findings
+from rca.diagnosis.findings import MAX_DATED, Deviation, Scores, deviations, deviations_in_events, findings
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
@@ -185,8 +185,10 @@ def analyse(
     )
     classification = stalled(classification, features)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    line, late = explained(window, features, replay, since)
-    classification = with_latenesses(classification, line, late, bundle.alarm)
+    late: list[Explained] = []
+    if classification.mode != "fail_stop":
+        line, late = explained(window, features, replay, since)
+        classification = with_latenesses(classification, line, late, bundle.alarm)
     slow = classification.mode == "fail_slow"
     suspects = classification.suspects if slow else []
     timed, priced = priced_by_step_time(features, suspects, replay)
@@ -215,6 +217,7 @@ def _assemble(
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
     healthy = classification.mode == "healthy" and reason is None
+    left_out = {"stragglers": classification.left_out, "findings": max(len(shown) - MAX_DATED, 0)}
     slowdown = slowdown_of(window, features, pricing, since, together=0.0 if healthy else pricing.together)
     return Diagnosis(
         diagnosis_id=uuid4().hex,
@@ -246,7 +249,7 @@ def _assemble(
         set_level=None if doubt.sets is None else doubt.sets.level,
         failure_mode_set=_modes_left(doubt, classification, reason),
         abstention_reason=reason,
-        left_out={"stragglers": classification.left_out} if classification.left_out else {},
+        left_out={name: number for name, number in left_out.items() if number},
     )
 
 

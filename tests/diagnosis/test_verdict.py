@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import rca
 from rca.classify.beliefs import ordered
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
+from rca.classify.head import Head
 from rca.diagnosis.alarm import Explained, explained
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.explanations import Explanation
@@ -137,6 +138,42 @@ def test_a_fault_in_other_steps_is_a_further_suspect() -> None:
     named = {(each.cause, tuple(each.ranks)): each.seconds_per_step or 0.0 for each in answer.causes}
     assert {("gpu_throttling", (3,)), ("data_loader_stall", (9,))} <= named.keys()
     assert sum(named.values()) <= (answer.slowdown.seconds_per_step or 0.0) + 1e-9
+
+
+class Certain:
+    """An alarm that always has one probability."""
+
+    def __init__(self, probability: float) -> None:
+        self.probability = probability
+
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        return np.tile([1.0 - self.probability, self.probability], (rows.shape[0], 1))
+
+
+@for_each(
+    ("head", "lateness", "timed", "mode"),
+    [
+        (0.1, 0.93, True, "fail_slow"),
+        (0.1, 0.91, True, "healthy"),
+        (0.95, 0.7, True, "fail_slow"),
+        (0.95, 0.5, True, "healthy"),
+        (0.85, 0.7, True, "healthy"),
+        (0.95, 0.7, False, "healthy"),
+    ],
+)
+def test_both_alarms_together_need_less_of_each(head: float, lateness: float, timed: bool, mode: str) -> None:
+    """Only where timers of phases show who is late."""
+    window = simulate(job(HOT, seed=1, workload=WORKLOAD)).window
+    if not timed:
+        window = replace(window, steps=window.steps.select(["rank", "step", "start_time", "step_seconds"]))
+    line, found = looked_at(window)
+    assert line.localises is timed
+    chances = {"healthy": 1.0 - head, "fail_slow": head, "fail_stop": 0.0}
+    healthy = replace(slow(), mode="healthy", probability=chances)
+    answer = with_latenesses(healthy, line, found, cast("Head", Certain(lateness)))
+    assert answer.mode == mode
+    if mode == "fail_slow":
+        assert answer.probability["fail_slow"] == max(head, lateness)
 
 
 def test_a_bundle_without_an_alarm_raises_none() -> None:

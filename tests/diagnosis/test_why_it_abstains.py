@@ -188,12 +188,21 @@ def test_the_undecided_causes_are_named(features) -> None:
 
 
 def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features) -> None:
-    causes = [cause("cpu_contention", 0.8)]
+    causes = [cause("cpu_contention", 0.7)]
     classification = classified("fail_slow", 0.99, suspects=1)
     reason = abstention(classification, features, causes, THRESHOLDS, None, coverage=0.3)
     assert reason is not None
     assert reason.code == "cause_not_certain"
     assert reason.sentence.startswith("cpu_contention is likely but explains less than half")
+
+
+def test_a_sure_cause_with_a_finding_is_named_although_it_explains_little(features) -> None:
+    """The rest of the loss stays open beside it. Timing alone is not sure enough."""
+    classification = classified("fail_slow", 0.99, suspects=1)
+    shown = cause("cpu_contention", 0.85)
+    assert abstention(classification, features, [shown], THRESHOLDS, None, coverage=0.3) is None
+    timed = shown.model_copy(update={"basis": "timing"})
+    assert abstention(classification, features, [timed], THRESHOLDS, None, coverage=0.3) is not None
 
 
 def test_a_slow_job_without_suspects_says_so(features) -> None:

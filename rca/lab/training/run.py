@@ -233,10 +233,12 @@ def fit_alarm_only(
     """
     _can_be_written(output)
     alarm = alarm_fit.fit_alarm(n_windows, seed, collections, workers, progress)
-    command = [
-        f"rca train --alarm-of {Bundle.load(bundle).model.sha256[:12]} --windows {n_windows} --seed {seed}"
-    ]
+    taken = Bundle.load(bundle)
+    # A second fit replaces the first one, so it is of the same bundle.
+    of = taken.manifest["provenance"].get(ALARM, {}).get("of", taken.model.sha256)
+    command = [f"rca train --alarm-of {of[:12]} --windows {n_windows} --seed {seed}"]
     provenance = {
+        "of": of,
         "command": " ".join([*command, *_named(collections)]),
         "n_windows": n_windows,
         "seed": seed,
