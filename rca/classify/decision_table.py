@@ -68,10 +68,6 @@ LASTING_STEPS = 3
 
 # --- Diagnosis of a part of the window, or with an earlier one ----------------------------------------------
 
-#: Probability from which a part raises the alarm in a healthy window: higher than usual, as a second test.
-#: Of 2,876 simulated windows 11 failure modes and 8 first causes more are right, none is lost, and no alarm
-#: is added.
-SEGMENT_ALARM = 0.99
 #: Least probabilities to add a part's cause to an answer about a slow job, as a second test. Of 1,551 and
 #: 2,870 windows, 17 first causes more are right, and one is wrong.
 SURE_MODE, SURE_CAUSE = 0.98, 0.9

@@ -123,7 +123,8 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
         return f"no cause is clearly likelier than the next: {_candidates(found)}"
     if doubtful and not covers_the_loss(first, pricing):
         return f"{first.cause} is likely but explains less than half of the delay of its ranks"
-    if doubtful and _leaves_the_slowdown_open(first, pricing):
+    has_an_open_cause = any(cause.cause == UNKNOWN for cause in causes)
+    if (doubtful or has_an_open_cause) and _leaves_the_slowdown_open(first, pricing):
         share = f"{first.share or 0.0:.0%} of the slowdown"
         return f"{first.cause} is likely but explains {share}; most of the delay has no known cause"
     return None

@@ -80,7 +80,7 @@ EXPLAINED_BY: Mapping[str, tuple[str, float]] = {
     "cpu_contention": ("loader_cpu", 0.5),
 }
 #: Share of the usual strength of a resource that differs between healthy machines.
-STRENGTH: Mapping[str, float] = {"tcp": 0.5}
+STRENGTH: Mapping[str, float] = {"tcp": 0.8}
 #: Causes whose place is the node that stands out.
 OF_NODE = frozenset({"nic_degradation", "memory_pressure", "storage_degradation"})
 

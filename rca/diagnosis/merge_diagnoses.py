@@ -20,16 +20,6 @@ from rca.window.causes import UNKNOWN
 
 #: Reasons of abstention that a certain cause removes.
 _SETTLED = frozenset({"nobody_stands_out", "cause_not_certain"})
-#: Fields of a verdict, without its seconds.
-_VERDICT = (
-    "failure_mode",
-    "failure_mode_probability",
-    "failure_mode_set",
-    "stragglers",
-    "abstained",
-    "abstention_reason",
-    "next_check",
-)
 #: Largest share of a step that may be lost, whatever the parts add up to.
 MAX_LOST = 0.95
 
@@ -95,38 +85,6 @@ def _named(diagnosis: Diagnosis) -> list[Cause]:
     return [] if nothing else diagnosis.causes[:1]
 
 
-def adopt_segment_verdict(
-    whole: Diagnosis, part: Diagnosis, *, share: float, measured: float, rank_steps: float
-) -> Diagnosis:
-    """A part's verdict for the whole window, with seconds as means over all steps.
-
-    Parameters
-    ----------
-    share : float
-        Share of the window's steps in which the part's verdict holds.
-    measured, rank_steps : float
-        As in `merge_diagnoses`.
-    """
-    lost = part.slowdown.seconds_per_step or 0.0
-    scale = min(share, MAX_LOST * measured / lost) if lost > 0 else share
-    seconds = {
-        "ratio": measured / (measured - scale * lost),
-        "seconds_per_step": scale * lost,
-        "interval": _scaled(part.slowdown.interval, scale),
-        "gpu_hours_lost": scale * lost * rank_steps / 3600,
-    }
-    return whole.model_copy(
-        update={
-            **{name: getattr(part, name) for name in _VERDICT},
-            "findings": joined_findings(whole.findings, part.findings),
-            "slowdown": part.slowdown.model_copy(update=seconds),
-            "causes": [_over_all(cause, scale) for cause in part.causes],
-            "unexplained_seconds_per_step": scale * (part.unexplained_seconds_per_step or 0.0),
-            "recovery": _recovery(whole, part, [], part.causes, scale),
-        }
-    )
-
-
 def same_on_some(cause: Cause, others: Sequence[Cause]) -> list[Cause]:
     """Those of the others that are the same cause on ranks that overlap."""
     return [one for one in others if one.cause == cause.cause and set(one.ranks) & set(cause.ranks)]
@@ -147,11 +105,6 @@ def doubts_only_causes(diagnosis: Diagnosis) -> bool:
     """Whether a diagnosis does not abstain, or only from naming a cause."""
     reason = diagnosis.abstention_reason
     return reason is None or reason.code in _SETTLED
-
-
-def lasting(found: Sequence[Straggler], others: Sequence[Sequence[Straggler]]) -> list[Straggler]:
-    """A part's stragglers, extended to the steps of the same ranks in other parts."""
-    return [_as_long_as_both(one, [same for part in others for same in part]) for one in found]
 
 
 def _priced(causes: Sequence[Cause], whole: Sequence[Cause], share: float) -> list[Cause]:

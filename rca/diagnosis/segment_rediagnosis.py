@@ -1,9 +1,8 @@
 """Diagnose segments of a window on their own, to find faults outside its slow segment.
 
 The diagnosis of a slow job compares its slow segment with the other steps. A fault in the other steps counts
-as usual there. So if these are slow themselves, they are diagnosed as a window of their own. A fault may also
-last for the whole window while the slow segment is harmless. The steps of a stopped job are diagnosed up to
-its end.
+as usual there. So if these are slow themselves, they are diagnosed as a window of their own. The steps of a
+stopped job are diagnosed up to its end.
 """
 
 from __future__ import annotations
@@ -14,23 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import FloatArray, IntArray
-from rca.classify.decision_table import MIN_STEPS, SEGMENT_ALARM, SLOW_BEFORE_STOP, SURE_CAUSE, SURE_MODE
+from rca.classify.decision_table import MIN_STEPS, SLOW_BEFORE_STOP, SURE_CAUSE, SURE_MODE
 from rca.diagnosis.causes import catalogued
 from rca.diagnosis.merge_diagnoses import (
-    adopt_segment_verdict,
-    doubts_only_causes,
-    lasting,
     merge_diagnoses,
     same_on_some,
 )
-from rca.diagnosis.result import Cause, Diagnosis, Straggler
+from rca.diagnosis.result import Cause, Diagnosis
 from rca.features import FeatureSet
 from rca.robust import REFERENCE_QUANTILE, nan_mean, nan_quantile
 from rca.window.times.step_clock import StepClock
 from rca.window.window import Window
 
-#: Reason of abstention that a part may resolve: whether the job is slow at all.
-UNDECIDED = "undecided_mode"
 #: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
 LAST_STEPS = 2
 #: A part is diagnosed if its mean step exceeds its own quick steps by this share, or if its steps would be
@@ -62,14 +56,13 @@ class Outline(NamedTuple):
         Step numbers, without warm-up.
     whole : bool
         Whether the slow segment is the whole window.
-    long, slow, before_end : list of Part
-        From `long_parts`, `slow_parts` and `before_the_end`.
+    slow, before_end : list of Part
+        From `slow_parts` and `before_the_end`.
     """
 
     steps: IntArray
     warmup: int
     whole: bool
-    long: list[Part]
     slow: list[Part]
     before_end: list[Part]
 
@@ -80,7 +73,6 @@ class Outline(NamedTuple):
             features.work.steps,
             features.work.warmup,
             features.comparison.segment.whole,
-            long_parts(features),
             slow_parts(features),
             before_the_end(features),
         )
@@ -89,9 +81,7 @@ class Outline(NamedTuple):
 def _parts(diagnosis: Diagnosis, outline: Outline) -> list[Part]:
     """The parts to diagnose on their own."""
     if diagnosis.failure_mode == "healthy":
-        # Other steps do not resolve how the job ended, or what a single event was.
-        reason = diagnosis.abstention_reason
-        return outline.slow if reason is None or reason.code == UNDECIDED else []
+        return []
     if diagnosis.failure_mode == "fail_slow":
         return outline.slow
     # Without a cause of the stop, a cause of slowness would be read as one.
@@ -120,81 +110,20 @@ def with_segment_diagnoses(
     Returns
     -------
     Diagnosis
-        Unchanged where no part is slow or adds a cause. Otherwise with further stragglers, causes and
-        actions, or, for a window that looked healthy, with a part's verdict. Their seconds are means over all
-        steps of the window.
+        Unchanged where the job is healthy, or no part is slow or adds a cause. Otherwise with further
+        stragglers, causes and actions. Their seconds are means over all steps of the window.
     """
     parts = _parts(diagnosis, outline)
     if not parts:
         return diagnosis
     clock, rank_steps = StepClock.of(window), outline.steps.size * float(window.job.world_size)
     answers = [PartDiagnosis(part, diagnose_part(clock.between(part.first, part.end))) for part in parts]
-    if diagnosis.failure_mode == "healthy":
-        if not any(_is_sure(answer.diagnosis) for answer in answers):
-            return diagnosis
-        diagnosis = _alarmed(diagnosis, answers, outline, measured, rank_steps)
     for part, of_part in answers:
         if new := _certain(of_part, diagnosis):
             diagnosis = merge_diagnoses(
                 diagnosis, of_part, new, share=part.share, measured=measured, rank_steps=rank_steps
             )
     return diagnosis
-
-
-def _is_sure(of_part: Diagnosis) -> bool:
-    """Whether a part raises the alarm: it is certainly slow, and like the training windows."""
-    return (
-        of_part.failure_mode == "fail_slow"
-        and of_part.failure_mode_probability["fail_slow"] >= SEGMENT_ALARM
-        and doubts_only_causes(of_part)
-        and not of_part.quality.out_of_distribution
-    )
-
-
-def _alarmed(
-    healthy: Diagnosis, answers: Sequence[PartDiagnosis], outline: Outline, measured: float, rank_steps: float
-) -> Diagnosis:
-    """The verdict of the longest part that is certain of a fault, which a harmless slow segment had hidden.
-
-    Its steps and seconds include other parts with the same fault. If every long part has the fault
-    throughout, it counts for the slow segment as well.
-    """
-    _, longest = max((each for each in answers if _is_sure(each.diagnosis)), key=lambda each: each.part.share)
-    agreeing = [each for each in answers if _is_same_fault(each.diagnosis, longest)]
-    others = (each.diagnosis.stragglers for each in agreeing)
-    stragglers = lasting(longest.stragglers, [longest.stragglers, *others])
-    covered, lost = sum(part.share for part, _ in agreeing), longest.slowdown.seconds_per_step or 0.0
-    seconds = sum(part.share * (other.slowdown.seconds_per_step or 0.0) for part, other in agreeing)
-    share, past = seconds / lost if lost > 0 else covered, longest.slowdown.versus_own_past
-    if len(agreeing) == len(outline.long) and all(_is_throughout(each) for each in agreeing):
-        steps = {"first_step": int(outline.steps[0]), "last_step": int(outline.steps[-1])}
-        stragglers = [each.model_copy(update=steps) for each in stragglers]
-        share, past = share / covered, None
-    slowdown = longest.slowdown.model_copy(update={"versus_own_past": past})
-    verdict = longest.model_copy(update={"stragglers": stragglers, "slowdown": slowdown})
-    return adopt_segment_verdict(healthy, verdict, share=share, measured=measured, rank_steps=rank_steps)
-
-
-def _is_same_fault(first: Diagnosis, second: Diagnosis) -> bool:
-    """Whether the first cause of one is a cause of the other on overlapping ranks; else by stragglers."""
-    if first.failure_mode != second.failure_mode:
-        return False
-    if first.causes and second.causes:
-        return bool(same_on_some(first.causes[0], second.causes))
-    return any(_overlap(one, another) for one in first.stragglers for another in second.stragglers)
-
-
-def _overlap(one: Straggler, another: Straggler) -> bool:
-    return one.straggler_type == another.straggler_type and not set(one.ranks).isdisjoint(another.ranks)
-
-
-def _is_throughout(answer: PartDiagnosis) -> bool:
-    """Whether the part's stragglers are slow from its first step to its last."""
-    first, end = answer.part.first, answer.part.end
-    steps = [(one.first_step, one.last_step) for one in answer.diagnosis.stragglers]
-    return bool(steps) and all(
-        began is not None and over is not None and began <= first and over >= end - 1 for began, over in steps
-    )
 
 
 def _spans(cause: Cause, known: Diagnosis) -> bool:

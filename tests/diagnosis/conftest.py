@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fabrics import HOUR, fabric_window
-from faults_in_turns import both, hidden  # noqa: F401 - fixtures
+from faults_in_turns import both  # noqa: F401 - a fixture
 from made_up_uncertainty import NOTHING_KNOWN, OPEN, SETTLED
 
 from rca.classify.conformal import PredictionSets
