@@ -25,7 +25,7 @@ from rca.diagnosis.cause_table import (
     showing,
     supporting,
 )
-from rca.diagnosis.findings import strength
+from rca.diagnosis.findings import REMARKABLE, strength
 from rca.diagnosis.interval_evidence import NAMES, IntervalEvidence, WindowSignals
 from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.shared_lateness import LOADS
@@ -57,6 +57,8 @@ FURTHER, SUPPORT, SUPPORT_ALONE = 0.25, 0.3, 0.6
 SILENT, RARE = 1.0, -1.2
 #: Nats that a cause loses without a finding of its own: a signal, the input, or a phase of its own.
 UNSHOWN = -2.5
+#: Nats of a remarkable deviation, from which it is a finding.
+FINDING = strength(REMARKABLE)
 #: Share of the lateness in that phase.
 IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
@@ -134,7 +136,7 @@ def _explained(
     missed = MISSED if _is_normal(cause, units, measured) else 0.0
     others, by_input = _distinguishing(line, late, cause, ranks, evidence)
     score = row.prior + _fit(line, cause, late.phases) + shown + missed + others
-    if not (shown >= SILENT or by_input > 0 or _shown_by_timing(cause, late, measured)):
+    if not (shown >= FINDING or by_input > 0 or _shown_by_timing(cause, late, measured)):
         score += UNSHOWN
     alone = late.of_all and "transfer" not in late.phases and line.topology.n_ranks > 1
     if alone and deciding(cause) and shown < SILENT:

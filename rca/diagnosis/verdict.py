@@ -18,7 +18,7 @@ from rca.classify.components import component_of
 from rca.classify.head import Head
 from rca.classify.preconditions import shows_slowness
 from rca.diagnosis.alarm import Explained, alarm_numbers
-from rca.diagnosis.explanations import chances
+from rca.diagnosis.explanations import SILENT, chances
 from rca.diagnosis.timeline import Timeline
 from rca.window.causes import UNKNOWN
 
@@ -104,6 +104,7 @@ def with_latenesses(
         elif suspects:
             suspects += _further(suspects, faults, line, found)
         return replace(classification, suspects=suspects)
+    found = [each for each in found if not _may_be_its_design(each)]
     if alarm is None or not found or classification.mode != "healthy" or classification.events:
         return classification
     chance = float(alarm.probabilities(alarm_numbers(line, found)[None, :])[0, 1])
@@ -120,6 +121,11 @@ def with_latenesses(
     return replace(
         classification, mode="fail_slow", probability=probability, decided=True, suspects=suspects, events=()
     )
+
+
+def _may_be_its_design(each: Explained) -> bool:
+    """Whether a job only spends much of its steps in transfer: some jobs do by their design."""
+    return each.late.kind == "share" and "transfer" in each.late.phases and each.evidence < SILENT
 
 
 def lost_together(found: Sequence[Explained]) -> float:
@@ -200,6 +206,7 @@ def _lateness_of(ranks: Sequence[int], found: Sequence[Explained]) -> Explained 
     alike = [
         (max(_overlap(ranks, each.late.ranks), _overlap(ranks, each.explanations[0].ranks)), each)
         for each in found
+        if each.may_be_a_fault
     ]
     near = [(share * (each.late.seconds + 1e-9), each) for share, each in alike if share >= SAME_RANKS]
     return max(near, key=lambda pair: pair[0])[1] if near else None
