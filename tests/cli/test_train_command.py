@@ -47,6 +47,35 @@ def test_neither_cache_nor_registry_nor_tracking_if_not_wanted(
     assert (asked["cache"], asked["registered"], asked["tracking_uri"]) == (None, False, None)
 
 
+def test_the_alarm_alone_is_fitted_again_of_a_bundle_or_the_shipped_one(
+    rca_command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    taken: list[tuple[Path, dict[str, Any]]] = []
+
+    def fit_alarm_only(bundle: Path, output: Path, **options: Any) -> str:
+        taken.append((bundle, options))
+        return "b" * 64
+
+    monkeypatch.setattr(run, "fit_alarm_only", fit_alarm_only)
+    ran = rca_command("train", "--alarm-of", "shipped", "--output", tmp_path / "ours", "--seed", "7")
+    assert ran.code == 0
+    assert f"rca evaluate COLLECTION --bundle {tmp_path / 'ours'}" in ran.out
+    rca_command("train", "--alarm-of", tmp_path / "mine", "--output", tmp_path / "ours", "--windows", "300")
+    (shipped, first), (mine, second) = taken
+    assert (shipped / "alarm.txt").is_file()
+    assert (first["seed"], first["n_windows"]) == (7, 4000)
+    assert (mine, second["n_windows"]) == (tmp_path / "mine", 300)
+
+
+def test_a_bundle_that_is_not_there_is_refused_before_anything_is_simulated(
+    rca_command: Any, tmp_path: Path
+) -> None:
+    ran = rca_command("train", "--alarm-of", tmp_path / "nothing", "--output", tmp_path / "ours")
+    assert ran.code != 0
+    assert "manifest.json" in ran.err
+    assert not (tmp_path / "ours").exists()
+
+
 def test_the_cache_may_lie_elsewhere(rca_command: Any, asked: dict[str, Any], tmp_path: Path) -> None:
     rca_command("train", "--output", tmp_path / "bundle", "--cache", tmp_path / "elsewhere")
     assert asked["cache"].folder == tmp_path / "elsewhere"

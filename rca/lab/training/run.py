@@ -232,8 +232,8 @@ def fit_alarm_only(
         As of `train`. Minutes are enough, because the alarm learns from few numbers of a window.
     """
     _can_be_written(output)
-    alarm = alarm_fit.fit_alarm(n_windows, seed, collections, workers, progress)
     taken = Bundle.load(bundle)
+    alarm = alarm_fit.fit_alarm(n_windows, seed, collections, workers, progress)
     # A second fit replaces the first one, so it is of the same bundle.
     of = taken.manifest["provenance"].get(ALARM, {}).get("of", taken.model.sha256)
     command = [f"rca train --alarm-of {of[:12]} --windows {n_windows} --seed {seed}"]
