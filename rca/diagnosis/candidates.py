@@ -1,8 +1,4 @@
-"""Explanations of a slow job by what its machines show: which place, which cause, how likely.
-
-Timers show who is late. Where there are none, a place whose machines stand out is the best explanation of a
-job that is slow. A cause is likely only with a finding of its own: otherwise it stays open.
-"""
+"""What the machines and phases of a window show by themselves: broken hardware, a cause, a stall of all."""
 
 from __future__ import annotations
 

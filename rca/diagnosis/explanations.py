@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.causal.graph import PHASES as TIMED_PHASES
 from rca.diagnosis.cause_table import (
     CAUSE_TABLE,
     EXPLAINED_BY,
@@ -33,17 +34,8 @@ from rca.diagnosis.timeline import Timeline
 from rca.robust import nan_median, row_correlation, zero_if_nan
 from rca.window.causes import UNKNOWN
 
-PHASES = (
-    "data_loading",
-    "host_to_device",
-    "forward",
-    "backward",
-    "optimizer",
-    "checkpoint",
-    "gc",
-    "transfer",
-    "untimed",
-)
+#: Phases of a lateness.
+PHASES = (*TIMED_PHASES, "untimed")
 #: Share of an open cause's seconds in each phase, and of another cause's in phases that it does not lengthen.
 ANYWHERE = dict.fromkeys(PHASES, 0.1) | {"untimed": 0.2}
 ELSEWHERE = 0.02

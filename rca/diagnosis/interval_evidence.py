@@ -48,8 +48,6 @@ NOMINAL = frozenset(
 )
 NAMES = resource_names()
 _CLOCK, _ACTIVITY = NAMES.index("gpu_clock"), NAMES.index("gpu_activity")
-
-
 #: Largest share of the ranks on which a resource is measured for its own past to show the place.
 MEASURED_ON_FEW = 0.5
 

@@ -174,9 +174,7 @@ def analyse(
     `node_odds` are from `rca.classify.operator_inputs.checked_node_odds`; `since` is as in `price`,
     the first step after an earlier window.
     """
-    features = extract(window)
-    if since is not None:
-        features = without_gap(features, since)
+    features, replay = features_and_replay(window, since)
     shares = None if priors is None else checked_priors(priors)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
@@ -184,7 +182,6 @@ def analyse(
         features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
     )
     classification = stalled(classification, features)
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     late: list[Explained] = []
     if classification.mode != "fail_stop":
         line, late = explained(window, features, replay, since)
@@ -195,6 +192,14 @@ def analyse(
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
     pricing = replace(pricing, together=lost_together(late))
     return features, classification, pricing, replay
+
+
+def features_and_replay(window: Window, since: int | None) -> tuple[FeatureSet, PhaseReplay]:
+    """Features of a window and the replay of its steps; `since` is the first step after an earlier window."""
+    features = extract(window)
+    if since is not None:
+        features = without_gap(features, since)
+    return features, PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
 
 
 def _assemble(

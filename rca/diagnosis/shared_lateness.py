@@ -164,8 +164,7 @@ def _over(
     more_input: bool,
 ) -> Lateness:
     """A change of all ranks, priced over the judged steps."""
-    judged = line.n_steps - (line.since or 0)
-    seconds = contrast * int(steps.sum()) / max(judged, 1)
+    seconds = contrast * int(steps.sum()) / max(line.n_judged, 1)
     counted = any(name in line.work.load for name in LOADS)
     unknown = kind != "transfer" and not counted and line.since is None
     may_be_work = unknown and _is_of_devices(phases)

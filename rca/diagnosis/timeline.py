@@ -85,6 +85,11 @@ class Timeline:
         return int(self.work.steps.size)
 
     @property
+    def n_judged(self) -> int:
+        """Number of steps after an earlier window; of all steps without one."""
+        return self.n_steps - (self.since or 0)
+
+    @property
     def everybody(self) -> tuple[int, ...]:
         """All ranks of the job."""
         return tuple(range(self.topology.n_ranks))

@@ -6,7 +6,7 @@ lateness is the same with only this lateness in the window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,7 @@ from rca.classify.head import Head
 from rca.classify.preconditions import shows_slowness
 from rca.diagnosis.alarm import Explained, alarm_numbers
 from rca.diagnosis.explanations import SILENT, chances
+from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.timeline import Timeline
 from rca.window.causes import UNKNOWN
 
@@ -49,7 +50,7 @@ FURTHER, FURTHER_PROBABLE, PROBABLE = 0.2, 0.1, 0.8
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedLateness:
     """A lateness with its explanations and the probability that it is a fault."""
 
     found: Explained
@@ -72,10 +73,14 @@ class Judged:
         return self.cause != UNKNOWN and scores[self.cause] - scores.get(UNKNOWN, 0.0) > SHOWN
 
     @property
+    def has_evidence(self) -> bool:
+        """Whether a known cause comes first, and signals or the input show it."""
+        return self.cause != UNKNOWN and self.found.evidence > SHOWN
+
+    @property
     def weight(self) -> float:
         """Seconds per step; more for a cause that the evidence shows."""
-        shown = self.cause != UNKNOWN and self.found.evidence > SHOWN
-        return self.found.late.seconds * (SHOWN_FIRST if shown else 1.0)
+        return self.found.late.seconds * (SHOWN_FIRST if self.has_evidence else 1.0)
 
 
 def with_latenesses(
@@ -94,25 +99,24 @@ def with_latenesses(
         Of the bundle; without one only the explanations count.
     """
     if classification.mode == "fail_slow":
-        judged = [] if alarm is None else _judged(line, found, alarm)
-        likely = {id(each.found): each.probability for each in judged}
-        suspects = [_explained(each, line, found, likely) for each in classification.suspects]
-        faults = _faults(judged)
+        judged = _judged(line, found, alarm)
+        suspects = [_explained(each, line, judged) for each in classification.suspects]
+        faults = [] if alarm is None else _faults(judged)
         if not line.localises and all(each.component.scope == "job" for each in suspects):
-            places = [each for each in faults if each.cause != UNKNOWN and each.found.evidence > SHOWN]
-            suspects = [_suspect(each, line) for each in places] or suspects
+            suspects = [_suspect(each, line) for each in faults if each.has_evidence] or suspects
         elif suspects:
-            suspects += _further(suspects, faults, line, found)
+            suspects += _further(suspects, faults, line, judged)
         return replace(classification, suspects=suspects)
     found = [each for each in found if not _may_be_its_design(each)]
     if alarm is None or not found or classification.mode != "healthy" or classification.events:
         return classification
     chance = float(alarm.probabilities(alarm_numbers(line, found)[None, :])[0, 1])
-    steps = np.array(line.n_steps if line.since is None else line.n_steps - line.since)
     fault = classification.probability["fail_slow"]
     together = line.localises and chance >= RAISED_WITH_HEAD and fault >= HEAD
     chance = max(chance, fault) if together else chance
-    if chance < (HEAD if together else RAISED) or not shows_slowness(steps, np.array(chance)):
+    if chance < (HEAD if together else RAISED) or not shows_slowness(
+        np.array(line.n_judged), np.array(chance)
+    ):
         return classification
     suspects = [_suspect(each, line) for each in _faults(_judged(line, found, alarm))]
     if not suspects:
@@ -125,7 +129,11 @@ def with_latenesses(
 
 def _may_be_its_design(each: Explained) -> bool:
     """Whether a job only spends much of its steps in transfer: some jobs do by their design."""
-    return each.late.kind == "share" and "transfer" in each.late.phases and each.evidence < SILENT
+    return _is_share_of_transfer(each.late) and each.evidence < SILENT
+
+
+def _is_share_of_transfer(late: Lateness) -> bool:
+    return late.kind == "share" and "transfer" in late.phases
 
 
 def lost_together(found: Sequence[Explained]) -> float:
@@ -139,49 +147,45 @@ def lost_together(found: Sequence[Explained]) -> float:
             for each in found
             if each.late.kind in TOGETHER
             and not (each.late.planned or each.late.more_input)
-            and not (each.late.kind == "share" and "transfer" in each.late.phases)
+            and not _is_share_of_transfer(each.late)
         ),
         default=0.0,
     )
 
 
 def _further(
-    suspects: Sequence[Suspect], faults: Sequence[Judged], line: Timeline, found: Sequence[Explained]
+    suspects: Sequence[Suspect],
+    faults: Sequence[JudgedLateness],
+    line: Timeline,
+    judged: Sequence[JudgedLateness],
 ) -> list[Suspect]:
     """Certain faults of some ranks with a shown cause that no suspect has."""
-    taken = [late for each in suspects if (late := _lateness_of(each.component.ranks, found)) is not None]
+    taken = [late for each in suspects if (late := _lateness_of(each.component.ranks, judged)) is not None]
     new: list[Suspect] = []
     for each in faults:
         certain = each.probability >= RAISED and each.is_shown and not each.found.late.of_all
-        known = any(each.found is late for late in taken)
+        known = any(each is late for late in taken)
         if certain and not known and not any(_has(suspect, each) for suspect in (*suspects, *new)):
             new.append(_suspect(each, line))
     return new
 
 
-def _has(suspect: Suspect, each: Judged) -> bool:
+def _has(suspect: Suspect, each: JudgedLateness) -> bool:
     """Whether the suspect is the lateness: its ranks are among the suspect's, and the cause is likely."""
     same = bool(set(each.ranks) & set(suspect.component.ranks))
     return same and suspect.causes.get(each.cause, 0.0) >= POSSIBLE
 
 
-def _explained(
-    suspect: Suspect, line: Timeline, found: Sequence[Explained], probabilities: Mapping[int, float]
-) -> Suspect:
+def _explained(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLateness]) -> Suspect:
     """The suspect with causes that its lateness explains as well: a log-linear pool of both beliefs.
 
     It is at least as likely as its lateness is a fault. Where no timer shows who is late, its cause is at
     least as likely as the findings make it. Without a lateness on its ranks it stays as it is.
-
-    Parameters
-    ----------
-    probabilities : mapping of int to float
-        That the explained lateness with this `id` is a fault.
     """
-    late = _lateness_of(suspect.component.ranks, found)
+    late = _lateness_of(suspect.component.ranks, judged)
     if late is None:
         return suspect
-    scores = {each.cause: each.score for each in late.explanations}
+    scores = {each.cause: each.score for each in late.found.explanations}
     names = sorted({*suspect.causes, *scores})
     pooled = np.array(
         [
@@ -192,23 +196,20 @@ def _explained(
     )
     weights = np.exp(pooled - pooled.max())
     causes = dict(zip(names, (weights / weights.sum()).tolist(), strict=True))
-    first = late.explanations[0].cause
-    if not line.localises and first != UNKNOWN and late.evidence > SHOWN:
-        causes = at_least(causes, first, chances(late.explanations)[first])
+    if not line.localises and late.has_evidence:
+        causes = at_least(causes, late.cause, chances(late.found.explanations)[late.cause])
     causes = ordered(causes)
-    likely = max(suspect.component.probability, probabilities.get(id(late), 0.0))
+    likely = max(suspect.component.probability, late.probability)
     component = replace(suspect.component, probability=likely)
     return replace(suspect, component=component, causes=causes, types=types_of(causes))
 
 
-def _lateness_of(ranks: Sequence[int], found: Sequence[Explained]) -> Explained | None:
+def _lateness_of(ranks: Sequence[int], judged: Sequence[JudgedLateness]) -> JudgedLateness | None:
     """The costliest lateness on mostly these ranks."""
     alike = [
-        (max(_overlap(ranks, each.late.ranks), _overlap(ranks, each.explanations[0].ranks)), each)
-        for each in found
-        if each.may_be_a_fault
+        (max(_overlap(ranks, each.found.late.ranks), _overlap(ranks, each.ranks)), each) for each in judged
     ]
-    near = [(share * (each.late.seconds + 1e-9), each) for share, each in alike if share >= SAME_RANKS]
+    near = [(share * (each.found.late.seconds + 1e-9), each) for share, each in alike if share >= SAME_RANKS]
     return max(near, key=lambda pair: pair[0])[1] if near else None
 
 
@@ -216,23 +217,23 @@ def _overlap(one: Sequence[int], other: Sequence[int]) -> float:
     return len(set(one) & set(other)) / max(len(set(one) | set(other)), 1)
 
 
-def _judged(line: Timeline, found: Sequence[Explained], alarm: Head) -> list[Judged]:
-    """The latenesses that may be faults, each with its probability."""
+def _judged(line: Timeline, found: Sequence[Explained], alarm: Head | None) -> list[JudgedLateness]:
+    """The latenesses that may be faults, each with its probability; 0 without an alarm."""
     kept = [each for each in found if each.may_be_a_fault]
-    if not kept:
-        return []
+    if alarm is None or not kept:
+        return [JudgedLateness(each, 0.0) for each in kept]
     numbers: FloatArray = np.array([alarm_numbers(line, [each]) for each in kept])
     judged = [
-        Judged(each, float(chance))
+        JudgedLateness(each, float(chance))
         for each, chance in zip(kept, alarm.probabilities(numbers)[:, 1], strict=True)
     ]
     return [_with_the_job(each, judged) for each in judged]
 
 
-def _faults(judged: Sequence[Judged]) -> list[Judged]:
+def _faults(judged: Sequence[JudgedLateness]) -> list[JudgedLateness]:
     """The latenesses to answer, the weightiest first."""
     local = [each for each in judged if not each.found.late.of_all and each.probability >= LIKELY]
-    found: list[Judged] = []
+    found: list[JudgedLateness] = []
     for each in sorted(judged, key=lambda each: -each.weight):
         if _is_explained(each, local) or any(_is_the_same(each, other) for other in found):
             continue
@@ -242,7 +243,7 @@ def _faults(judged: Sequence[Judged]) -> list[Judged]:
     return found
 
 
-def _with_the_job(each: Judged, judged: Sequence[Judged]) -> Judged:
+def _with_the_job(each: JudgedLateness, judged: Sequence[JudgedLateness]) -> JudgedLateness:
     """A place at least as likely as the lateness of the whole job that it explains."""
     if each.found.late.kind != "place":
         return each
@@ -254,7 +255,7 @@ def _with_the_job(each: Judged, judged: Sequence[Judged]) -> Judged:
     return replace(each, probability=max(each.probability, *same)) if same else each
 
 
-def _is_explained(each: Judged, local: Sequence[Judged]) -> bool:
+def _is_explained(each: JudgedLateness, local: Sequence[JudgedLateness]) -> bool:
     """Whether some ranks' lateness in the same steps explains one of the whole job."""
     late = each.found.late
     if not late.of_all or not local:
@@ -266,7 +267,7 @@ def _is_explained(each: Judged, local: Sequence[Judged]) -> bool:
     return each.found.evidence < (OWN_EVIDENCE_OF_COSTLIER if costlier else OWN_EVIDENCE)
 
 
-def _is_the_same(each: Judged, weightier: Judged) -> bool:
+def _is_the_same(each: JudgedLateness, weightier: JudgedLateness) -> bool:
     """Whether a weightier lateness in the same steps, of ranks among which these are, explains this one."""
     late, other = each.found.late, weightier.found.late
     shared = int((late.steps & other.steps).sum())
@@ -275,7 +276,7 @@ def _is_the_same(each: Judged, weightier: Judged) -> bool:
     return each.cause in (UNKNOWN, weightier.cause)
 
 
-def _suspect(each: Judged, line: Timeline) -> Suspect:
+def _suspect(each: JudgedLateness, line: Timeline) -> Suspect:
     """The lateness as a suspect on the ranks of its best explanation."""
     causes = ordered(chances(each.found.explanations))
     component = component_of(each.ranks, each.probability, line.topology)

@@ -18,7 +18,7 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.explanations import Explanation
 from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.timeline import Timeline
-from rca.diagnosis.verdict import Judged, _faults, lost_together, with_latenesses
+from rca.diagnosis.verdict import JudgedLateness, _faults, lost_together, with_latenesses
 from rca.features import extract
 from rca.lab.simulation import Fault, simulate
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -35,10 +35,12 @@ def late(kind: Any, *ranks: int, seconds: float = 0.1, steps: slice = slice(None
     return Lateness(kind, ranks, mask, seconds, 10.0, **more)
 
 
-def judged(each: Lateness, cause: str, evidence: float, probability: float = 0.95, *at: int) -> Judged:
+def judged(
+    each: Lateness, cause: str, evidence: float, probability: float = 0.95, *at: int
+) -> JudgedLateness:
     best = Explanation(cause, at or each.ranks, evidence, evidence)
     causes = (best,) if cause == "unknown" else (best, Explanation("unknown", each.ranks, 0.0, 0.0))
-    return Judged(Explained(each, causes), probability)
+    return JudgedLateness(Explained(each, causes), probability)
 
 
 LOCAL = judged(late("ranks", 3, seconds=0.1), "gpu_throttling", 5.0)

@@ -18,9 +18,8 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.head import Calibration
 from rca.diagnosis.alarm import ALARM_NUMBERS, RAISING, alarm_numbers, explained
-from rca.diagnosis.baseline_window import without_gap
 from rca.diagnosis.bundle import ALARM
-from rca.features import extract
+from rca.diagnosis.pipeline import features_and_replay
 from rca.lab.evaluation.signal_sets import restrict
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.training.crops import crop
@@ -30,7 +29,6 @@ from rca.lab.training.incidents import RecordedIncident, felt, learned_incidents
 from rca.lab.training.simulated import scenario_seeds
 from rca.lab.training.split import part_of, scenario_group
 from rca.sources.labels import WindowLabel, unfelt
-from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.baseline_window import after_earlier
 from rca.window.window import Window
 from rca.workers import Workers
@@ -178,9 +176,6 @@ def _row(window: Window, label: WindowLabel, earlier: Window | None, *, real: bo
     if earlier is not None:
         since = int(window.steps.column("step").to_numpy().min())
         window = after_earlier(window, earlier)
-    features = extract(window)
-    if since is not None:
-        features = without_gap(features, since)
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    features, replay = features_and_replay(window, since)
     line, found = explained(window, features, replay, since)
     return AlarmRow(alarm_numbers(line, found), label.failure_mode == "fail_slow", real)
