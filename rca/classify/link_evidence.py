@@ -16,7 +16,8 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.decision_table import POINTED_TO
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
-from rca.features.slow_segment import MIN_SEGMENT_Z, high_segment
+from rca.features.slow_segment import MIN_SEGMENT_Z
+from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.window.causes import CAUSES
 from rca.window.job import Topology

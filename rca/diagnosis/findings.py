@@ -22,7 +22,7 @@ from rca.features.end_events import Event, ranks_named, read_events
 from rca.features.end_origin import broke
 from rca.features.machine_outliers import groups_of
 from rca.features.resource_evidence import RESOURCES, SM_ACTIVE, ResourceEvidence, compare, resource_names
-from rca.features.slow_segment import high_segment
+from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.window.catalogue import channels, resolve, unit_of_channel
 from rca.window.grouping import codes_of

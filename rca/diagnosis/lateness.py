@@ -14,7 +14,7 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.diagnosis.timeline import Timeline
 from rca.features.late_episodes import late_threshold
-from rca.features.slow_segment import high_segment
+from rca.high_segment import high_segment
 from rca.robust import MAD_TO_SIGMA, nan_mean, nan_median, zero_if_nan
 
 Kind = Literal[

@@ -17,8 +17,8 @@ from rca.diagnosis.lateness import (
     without_warmup,
 )
 from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
-from rca.features.slow_segment import high_segment
 from rca.features.work import LostTime
+from rca.high_segment import high_segment
 from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
 
 #: Ranks are late in turns unless one of them is the latest in this share of the steps.

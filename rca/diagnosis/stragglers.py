@@ -9,7 +9,7 @@ from rca.diagnosis.causes import shared_part
 from rca.diagnosis.result import Straggler
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
-from rca.features.slow_segment import high_segment
+from rca.high_segment import high_segment
 from rca.robust import nan_mean
 from rca.window.causes import UNKNOWN, Pattern, pattern_of
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.late_episodes import LateEpisodes, healthy_spread
-from rca.features.slow_segment import Segment, find_slow_segment
+from rca.features.slow_segment import find_slow_segment
 from rca.features.work import Work
+from rca.high_segment import Segment
 from rca.robust import (
     group_members,
     largest_of_each,

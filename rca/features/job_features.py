@@ -16,9 +16,10 @@ from rca.features.resource_evidence import (
     nominal_resources,
     resource_names,
 )
-from rca.features.slow_segment import MIN_SEGMENT_STEPS, segment_mean, without_gaps
+from rca.features.slow_segment import segment_mean
 from rca.features.table import WORST_EPISODE_FEATURES
 from rca.features.work import OWN_PHASES, Work
+from rca.high_segment import MIN_SEGMENT_STEPS, without_gaps
 from rca.robust import (
     leader_and_runner_up,
     nan_max,

@@ -11,7 +11,7 @@ import pytest
 from rca.classify import link_evidence
 from rca.classify.components import Component, ComponentCause
 from rca.features.resource_evidence import resource_names
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 from rca.window.job import Job, RankPlace
 from tests.for_each import for_each
 

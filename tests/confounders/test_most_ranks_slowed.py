@@ -10,7 +10,7 @@ import pytest
 import rca
 from rca.features import extract
 from rca.features.comparison import most_slowed, past_reference
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 
 
 @pytest.mark.parametrize("n", [9, 10, 12, 14])

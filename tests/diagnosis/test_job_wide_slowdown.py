@@ -9,7 +9,7 @@ import pytest
 
 from rca.diagnosis.slowdown import MIN_SEGMENT_RATIO, job_wide_check
 from rca.features import WINDOW_FEATURES, FeatureSet, extract
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 
 ALL = tuple(range(8))
 

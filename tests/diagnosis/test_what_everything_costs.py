@@ -18,7 +18,7 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.excess_time import excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.window import Window
 

@@ -15,7 +15,7 @@ from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.result import AbstentionReason
 from rca.diagnosis.segment_rediagnosis import Outline
 from rca.features import WINDOW_FEATURES, extract
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 from rca.window import Window
 from rca.window.baseline_window import after_earlier
 from tests.for_each import for_each

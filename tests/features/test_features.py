@@ -8,7 +8,7 @@ from rca.features import RANK_FEATURES, WINDOW_FEATURES, describe, extract
 from rca.features.job_features import periodicity
 from rca.features.post_stop_signals import PostStopSignals
 from rca.features.resource_evidence import RESOURCES, resource_names
-from rca.features.slow_segment import high_segment
+from rca.high_segment import high_segment
 from rca.robust import leader_and_runner_up, nan_quantile, peer_reference
 from rca.window import Window
 

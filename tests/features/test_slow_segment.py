@@ -8,7 +8,7 @@ import pytest
 
 import rca
 from rca.features import extract
-from rca.features.slow_segment import Segment
+from rca.high_segment import Segment
 from rca.window import Window
 
 BLIP = slice(12, 17)

@@ -59,10 +59,11 @@ def slow() -> np.ndarray:
 
 def test_the_slow_rank_costs_what_it_makes_others_wait(slow: np.ndarray) -> None:
     found = what_if(window_of(slow))
+    usual = np.sort(slow.mean(axis=1))[3]
     exact = found.workers.slowdown(found.ideal)
     assert int(exact.argmax()) == 5
     assert np.delete(exact, 5).max() < 1.01
-    assert found.slowdown == pytest.approx((slow.max(axis=0).mean() + 0.1) / (slow.mean() + 0.1))
+    assert found.slowdown == pytest.approx((slow.max(axis=0).mean() + 0.1) / (usual + 0.1))
     assert found.m_w.exact == pytest.approx(1.0, abs=0.03)
     assert [(finding.pattern, finding.ranks) for finding in found.findings] == [("worker", (5,))]
     assert found.fidelity < 1e-9
@@ -165,3 +166,17 @@ def _large(own: np.ndarray) -> tuple[Any, Any]:
     sizes = {"data": own.shape[0] // 32, "tensor": 8, "pipeline": 4}
     job = {"job_id": "job", "world_size": own.shape[0], "parallelism": sizes, "start": 0, "end": 1}
     return phases, Job.model_validate(job)
+
+
+def test_of_two_ranks_the_whole_excess_of_the_slow_one_is_lost() -> None:
+    own = np.ones((2, 20))
+    own[1] = 3.0
+    assert what_if(window_of(own)).slowdown == pytest.approx(3.1 / 1.1)
+
+
+def test_longer_whole_steps_are_lost_on_all_ranks() -> None:
+    seconds = np.ones((4, 40))
+    seconds[:, 30:] = 3.0
+    found = what_if(window_of(seconds, {"step_seconds": seconds}))
+    assert found.slowdown == pytest.approx(1.5)
+    assert found.seconds_lost_per_step == pytest.approx(0.5)

@@ -42,6 +42,7 @@ COMPUTED_BY = (
     "lab/training/simulated.py",
     "lab/training/split.py",
     "lab/training/telemetry_dropout.py",
+    "high_segment.py",
     "robust.py",
     "source_digest.py",
     "sources",

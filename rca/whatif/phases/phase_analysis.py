@@ -11,11 +11,12 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.errors import InvalidInput
+from rca.high_segment import high_segment
 from rca.whatif.attribution import Decomposition, Share, SlowdownFinding, WorkerSlowdowns
 from rca.whatif.decompose import TOP_SHARE, share_of_loss
 from rca.whatif.patterns import DOMINANT_SHARE, MIN_SLOWDOWN, named_ranks
 from rca.whatif.phases.phase_replay import PhaseReplay
-from rca.whatif.phases.phase_scenarios import phases_under
+from rca.whatif.phases.phase_scenarios import phases_under, usual_phase
 from rca.whatif.result import WhatIf
 from rca.whatif.scenario import Scenario
 from rca.whatif.trace.trace import TraceMeta
@@ -29,6 +30,9 @@ WARM_UP_FACTOR = 3.0
 MAX_WARM_UP = 5
 UNMEASURED = "unmeasured"
 TRANSFER_COMPONENT = "communication_transfer"
+#: Least growth of the steps in an interval, as a share of the usual step.
+MIN_LONGER = 0.03
+LOST_BY_ALL = "only whole steps were measured: the loss is of longer steps than usual, on all ranks"
 HIDDEN_WAITS = "waiting inside a phase, or outside all phases, was separated from work"
 
 
@@ -43,7 +47,7 @@ class Components:
     seconds : dict of str to ndarray of shape (n_ranks, n_steps), seconds
         0 if the rank did not run the phase; NaN if it did not run the step.
     ideal : dict of str to float
-        Mean over all ranks and steps.
+        Mean over steps and stages, of the median rank of each stage; of two ranks the quicker one.
     ideal_transfer : float
         Median over steps.
     """
@@ -67,7 +71,7 @@ class Components:
                 seconds[name.removesuffix("_seconds")] = part
                 left = left - part
         seconds[UNMEASURED] = left
-        ideal = {name: float(np.nanmean(part[:, used])) for name, part in seconds.items()}
+        ideal = {name: usual_phase(part[:, used], topology) for name, part in seconds.items()}
         return cls(replay, topology, used, seconds, ideal, float(np.median(replay.transfer[used])))
 
     @property
@@ -238,8 +242,16 @@ def _leading_outliers(measured: FloatArray) -> int:
 def _uninformative(
     window: Window, phases: PhaseArrays, replay: PhaseReplay, used: BoolArray, seed: int
 ) -> WhatIf:
-    """The result if only whole steps were measured: no loss is found."""
+    """The result if only whole steps were measured: longer steps in an interval are lost on all ranks."""
     measured = replay.measured[used]
+    longer = high_segment(measured, min_contrast=MIN_LONGER * float(np.median(measured)))
+    inside = longer.mask(measured.size)
+    ideal = measured
+    notes = replay.notes
+    if not longer.whole:
+        usual = float(np.median(measured[~inside]))
+        ideal = np.where(inside, np.minimum(measured, usual), measured)
+        notes = (*notes, LOST_BY_ALL)
     topology = window.job.topology
 
     def alike(labels: Sequence[int | str]) -> Decomposition:
@@ -252,7 +264,7 @@ def _uninformative(
         steps=phases.steps[used],
         measured=measured,
         no_delay=measured,
-        ideal=measured,
+        ideal=ideal,
         by_type=alike(()),
         by_data_rank=alike(range(replay.grid.n_data)),
         by_stage=alike(range(topology.n_stages)),
@@ -262,7 +274,7 @@ def _uninformative(
         findings=(),
         world_size=window.job.world_size,
         seed=seed,
-        notes=replay.notes,
+        notes=notes,
     )
 
 
