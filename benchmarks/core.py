@@ -4,7 +4,8 @@ Real windows count with all their signals, and again with exporters and step tim
 are compared with those of an earlier commit (``--output`` and ``--before``).
 
 Columns: *mode* right; *alarms* on healthy windows; *ranks* exactly right; *first* cause right, on any ranks;
-*all* causes named; *wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
+*all* causes named; *when*: first and last step of the first cause's straggler right within 5 % of the window;
+*wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ from rich.table import Table
 
 from benchmarks.retold import outcome
 from benchmarks.retold_incidents import INCIDENTS
-from rca.diagnosis import diagnose
+from rca.diagnosis import Diagnosis, diagnose
 from rca.errors import RcaError
 from rca.lab.evaluation.answer import MethodAnswer
 from rca.lab.evaluation.scores import judge
 from rca.lab.evaluation.signal_sets import restrict
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.testbed.pack import unpack
-from rca.sources.labels import accepted, read_collection, read_label
+from rca.sources.labels import WindowLabel, accepted, read_collection, read_label
 from rca.sources.read import read_window
+from rca.window import Window
 from rca.workers import Workers
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -54,7 +56,9 @@ SETS = {
 SIGNALS = {"all": "", "exporters-and-step-times": " bare"}
 #: Seed of the first simulated window; no training window is near it.
 FIRST_SEED = 880_000_000
-COLUMNS = ("mode", "alarms", "ranks", "first", "all", "wrong", "silent")
+COLUMNS = ("mode", "alarms", "ranks", "first", "all", "when", "wrong", "silent")
+#: Tolerance of a first or last step: the larger of these steps and this share of the window.
+NEAR_STEPS, NEAR_SHARE = 3, 0.05
 OUTCOMES = ("right", "abstains", "silent", "healthy", "wrong")
 
 
@@ -136,12 +140,29 @@ def judged(task: CoreWindow) -> dict[str, Any]:
         "ranks": scores.ranks_exact,
         "first": float(scores.rank_of_cause_name == 1) if np.isfinite(scores.mode_right) and true else np.nan,
         "all": float(all(accepted(each) & named for each in true)) if true else np.nan,
+        "when": _when(answer, label, window),
         "wrong": float(not answer.abstained and scores.kind not in ("right", "")),
         "silent": float(answer.abstained) if faulty else np.nan,
         "verdict": answer.verdict,
         "causes": [f"{each.cause} {each.probability:.2f}" for each in answer.causes[:3]],
         "truth": [each.cause for each in true] or [label.failure_mode],
     }
+
+
+def _when(answer: Diagnosis, label: WindowLabel, window: Window) -> float:
+    """Whether the straggler of the first true cause has its first and last step; NaN without one."""
+    if label.failure_mode != "fail_slow" or answer.failure_mode != "fail_slow" or not label.causes:
+        return float("nan")
+    true = label.causes[0]
+    found = [each for each in answer.stragglers if set(each.ranks) & set(true.ranks)]
+    if true.first_step is None or not found or found[0].first_step is None or found[0].last_step is None:
+        return float("nan")
+    steps = window.steps.column("step").to_numpy()
+    begin, end = int(steps.min()), int(steps.max())
+    last = end if true.last_step is None else min(true.last_step, end)
+    near = max(NEAR_STEPS, NEAR_SHARE * (end - begin + 1))
+    first_right = abs(found[0].first_step - max(true.first_step, begin)) <= near
+    return float(first_right and abs(found[0].last_step - last) <= near)
 
 
 def _retold(task: CoreWindow) -> dict[str, Any]:

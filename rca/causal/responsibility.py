@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
-from rca.arrays import FloatArray
-from rca.causal.graph import PHASES
-from rca.causal.mechanisms import Mechanisms
 from rca.window.causes import CAUSES
 
 #: Causes below this belief get no share.
 MIN_BELIEF = 0.03
-#: Odds that a cause gains if its measured resources explain a phase's whole excess.
-SUPPORT_ODDS = 4.0
 #: Preference for the likelier explanation of the same time: 1 shares by belief, infinity picks one cause.
 DECISIVENESS = 6.0
 #: Phase -> the phases that contain it if a trainer does not time it. Inputs are copied where they are loaded
@@ -29,8 +22,6 @@ UNMEASURED = "unmeasured"
 
 def responsibilities(
     beliefs: Mapping[str, float],
-    mechanisms: Mechanisms,
-    scores: FloatArray,
     excess: Mapping[str, float],
     measured: Collection[str] = (),
 ) -> dict[str, dict[str, float]]:
@@ -39,9 +30,7 @@ def responsibilities(
     Parameters
     ----------
     beliefs : mapping of cause to float
-        The classifier's probabilities, used as a prior.
-    scores : ndarray of shape (n_resources,), units
-        The component's resource scores; NaN = not measured.
+        Probabilities of a suspect's causes.
     excess : mapping of phase to float, relative
         The component's mean excess per phase (and `UNMEASURED`).
     measured : collection of str
@@ -50,24 +39,16 @@ def responsibilities(
     Returns
     -------
     dict of cause to dict of phase to float
-        A cause's weight in a phase is its belief, increased if the fitted mechanism of its measured resources
-        explains the excess. A cause without an arrow to the phase has no weight there. Time in no phase has
-        no weight for a cause if all its phases were measured. A phase that was not measured may be part of
-        another one (`COUNTED_WITHIN`).
+        A cause's weight in a phase is its belief. A cause without an arrow to the phase has no weight there.
+        Time in no phase has no weight for a cause if all its phases were measured. A phase that was not
+        measured may be part of another one (`COUNTED_WITHIN`).
     """
-    effects = mechanisms.effects(scores)
     kept = {cause: belief for cause, belief in beliefs.items() if belief >= MIN_BELIEF}
-    weights: dict[str, dict[str, float]] = {cause: {} for cause in kept}
-    for phase, amount in excess.items():
-        raised = {
-            cause: belief * (1 + SUPPORT_ODDS * _support(cause, phase, amount, effects, mechanisms, measured))
-            for cause, belief in kept.items()
-        }
-        total = sum(raised.values()) + max(0.0, 1.0 - sum(kept.values()))
-        for cause, weight in raised.items():
-            if _may_lengthen(cause, phase, measured):
-                weights[cause][phase] = weight / total
-    return weights
+    total = max(sum(kept.values()), 1.0)
+    return {
+        cause: {phase: belief / total for phase in excess if _may_lengthen(cause, phase, measured)}
+        for cause, belief in kept.items()
+    }
 
 
 def decided(weights: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
@@ -118,23 +99,3 @@ def _within(cause: str, phase: str, measured: Collection[str]) -> list[str]:
     return [
         own for own in CAUSES[cause].phases if own not in measured and phase in COUNTED_WITHIN.get(own, ())
     ]
-
-
-def _support(
-    cause: str,
-    phase: str,
-    amount: float,
-    effects: FloatArray,
-    mechanisms: Mechanisms,
-    measured: Collection[str],
-) -> float:
-    """Share of the phase's excess that the cause's measured resources explain, 0 to 1."""
-    if amount <= 0:
-        return 0.0
-    columns = [mechanisms.resources.index(name) for name in CAUSES[cause].resources]
-    # Time in no phase is lengthened at most as much as the cause's own phases.
-    own = [name for name in CAUSES[cause].phases if name != "transfer"]
-    lengthened = own if phase == UNMEASURED else [phase, *_within(cause, phase, measured)]
-    rows = [PHASES.index(name) for name in lengthened]
-    accounted = float(np.nansum(effects[np.ix_(rows, columns)], axis=1).max()) if columns and rows else 0.0
-    return min(accounted / amount, 1.0)

@@ -1,1 +1,1 @@
-"""Failure mode, stragglers, type, pattern and a prior over causes: LightGBM heads, calibrated."""
+"""Failure mode, stragglers, type and a prior over causes: LightGBM heads, calibrated."""

@@ -1,4 +1,4 @@
-"""The learned part of a diagnosis: failure mode, straggling ranks, type, pattern and a prior over causes."""
+"""The learned part of a diagnosis: failure mode, straggling ranks, type and a prior over causes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ HEADS = {
     "type": RANK_FEATURES,
     "cause": RANK_FEATURES,
     "stop_cause": WINDOW_FEATURES,
-    "pattern": RANK_FEATURES,
 }
 
 
@@ -67,7 +66,6 @@ class Suspect:
 
     component: Component
     types: dict[str, float]
-    patterns: dict[str, float]
     causes: dict[str, float]
     steps: BoolArray | None = field(default=None, compare=False)
 
@@ -291,7 +289,7 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, {}, ordered(refine_stop_cause(component, causes, features)))
+            return Suspect(component, {}, ordered(refine_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
@@ -303,7 +301,7 @@ class Classifier:
         if next(iter(causes)) == "stage_imbalance" and is_whole_stage(component, features.topology):
             # A stage that fills exactly one node: the job's layout is the fault, not the machine.
             component = replace(component, scope="stage")
-        return Suspect(component, types, self._pooled("pattern", rows), causes)
+        return Suspect(component, types, causes)
 
     def _pooled(self, head: str, rows: FloatArray) -> dict[str, float]:
         """Probabilities of a component: the geometric mean over its ranks."""

@@ -66,11 +66,8 @@ OUTLYING_NOISE = 6.0
 #: From this many adjacent outliers on it is a fault, however short.
 LASTING_STEPS = 3
 
-# --- Diagnosis of a part of the window, or with an earlier one ----------------------------------------------
+# --- Slowness before a stop, and an earlier window ---------------------------------------------------------
 
-#: Least probabilities to add a part's cause to an answer about a slow job, as a second test. Of 1,551 and
-#: 2,870 windows, 17 first causes more are right, and one is wrong.
-SURE_MODE, SURE_CAUSE = 0.98, 0.9
 #: Least probability to add a slow cause to the answer about a stopped job. In 330 stops it added nine
 #: causes, all of them true.
 SLOW_BEFORE_STOP = 0.5

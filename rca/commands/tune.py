@@ -30,7 +30,6 @@ class HeadName(StrEnum):
     type = "type"
     cause = "cause"
     stop_cause = "stop_cause"
-    pattern = "pattern"
 
 
 def command(

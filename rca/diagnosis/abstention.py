@@ -117,7 +117,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if first.probability < threshold:
         return f"no cause is certain enough to be named: {_candidates(found)}"
     # Causes of a stopped job have no price, and the stop matters more than crash or hang.
-    if not pricing.causes:
+    if first.stops_the_job:
         return None
     if first.probability - _second(found, pricing) < MIN_MARGIN:
         return f"no cause is clearly likelier than the next: {_candidates(found)}"

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from rca.arrays import IntArray
 from rca.classify.decision_table import (
     BASELINE_ALARM,
     MAJORITY_OF_STEPS,
@@ -20,9 +22,7 @@ from rca.classify.decision_table import (
     SLOWER,
     STEPS_BEFORE,
 )
-from rca.diagnosis.merge_diagnoses import doubts_only_causes
 from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Straggler
-from rca.diagnosis.segment_rediagnosis import Outline
 from rca.diagnosis.slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
 from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
@@ -43,7 +43,31 @@ _OPEN = frozenset({_UNDECIDED, "too_few_ranks", "nobody_stands_out", "cause_not_
 _PER_LOAD = WINDOW_FEATURES.index("slow_segment_ratio_per_load")
 _PAUSES, _PAUSES_OF_RANK = WINDOW_FEATURES.index("pauses"), RANK_FEATURES.index("pauses")
 
+#: Reasons of abstention that doubt only the cause.
+_OF_CAUSES = frozenset({"nobody_stands_out", "cause_not_certain"})
+
 JointDiagnosis = Callable[[Window, int], tuple[Diagnosis, FeatureSet]]
+
+
+class Outline(NamedTuple):
+    """The steps of a diagnosed window. It stays while both windows are diagnosed; features are too large.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_steps,), int64
+        Step numbers, without warm-up.
+    whole : bool
+        Whether the slow segment is the whole window.
+    """
+
+    steps: IntArray
+    warmup: int
+    whole: bool
+
+    @classmethod
+    def of(cls, features: FeatureSet) -> Outline:
+        """The outline of a window with these features."""
+        return cls(features.work.steps, features.work.warmup, features.comparison.segment.whole)
 
 
 def without_gap(features: FeatureSet, first: int) -> FeatureSet:
@@ -166,6 +190,12 @@ def _says_more(compared: Diagnosis, alone: Diagnosis, before: EarlierWindow) -> 
     sure = compared.failure_mode_probability["fail_slow"] >= BASELINE_ALARM
     longer = (before.step_seconds or 0.0) * ((before.ratio or 1.0) - 1.0)
     return sure and (compared.slowdown.seconds_per_step or 0.0) >= MAJORITY_OF_STEPS * longer
+
+
+def doubts_only_causes(diagnosis: Diagnosis) -> bool:
+    """Whether a diagnosis does not abstain, or only from naming a cause."""
+    reason = diagnosis.abstention_reason
+    return reason is None or reason.code in _OF_CAUSES
 
 
 def _is_surer(compared: Diagnosis, alone: Diagnosis) -> bool:

@@ -182,7 +182,7 @@ def stalled(classification: Classification, features: FeatureSet) -> Classificat
     causes = {"data_loader_stall": STALLED_BY_INPUT, UNKNOWN: 1.0 - STALLED_BY_INPUT}
     job = Component("job", tuple(range(features.topology.n_ranks)), STALLED)
     probability = at_least(classification.probability, "fail_slow", STALLED)
-    suspects = [Suspect(job, types_of(causes), {}, causes)]
+    suspects = [Suspect(job, types_of(causes), causes)]
     return replace(
         classification, mode="fail_slow", probability=probability, decided=True, suspects=suspects, events=()
     )

@@ -130,10 +130,23 @@ CAUSE_TABLE: Mapping[str, CauseRow] = {
         "rotating",
     ),
     "data_loader_stall": _row(
-        0.2, {"data_loading": 0.95}, "ranks", "job", "share", own="data_loading", shown_by=("loader_cpu",)
+        0.2,
+        {"data_loading": 0.95},
+        "ranks",
+        "rotating",
+        "job",
+        "share",
+        own="data_loading",
+        shown_by=("loader_cpu",),
     ),
     "storage_degradation": _row(
-        -0.2, {"data_loading": 0.9, "checkpoint": 0.01}, "ranks", "job", "share", own="data_loading"
+        -0.2,
+        {"data_loading": 0.9, "checkpoint": 0.01},
+        "ranks",
+        "rotating",
+        "job",
+        "share",
+        own="data_loading",
     ),
     "runtime_gc": _row(
         -0.1,

@@ -57,9 +57,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet, shown: Sequence[Deviatio
                     *_signal_evidence(name, ranks, features, pricing.busy),
                     *_normal_evidence(name, ranks, features, pricing.busy),
                 ],
-                basis="timing"
-                if shown_on[priced.removal.ranks].standing(name) in ("weak", "not measured")
-                else "signals",
+                basis="signals" if shown_on[priced.removal.ranks].standing(name) == "shown" else "timing",
                 shared=shared_part(ranks, name, features),
             )
         )
@@ -98,12 +96,9 @@ def catalogued(causes: Iterable[Cause]) -> list[Cause]:
     return [cause for cause in causes if cause.cause != UNKNOWN]
 
 
-def named_first(causes: Sequence[Cause], named: Sequence[Cause] | None = None) -> list[Cause]:
-    """The causes with the first of those that may be named at the front; by default any of the catalogue."""
-    places = None if named is None else {(each.cause, tuple(each.ranks)) for each in named}
-    first = [
-        each for each in catalogued(causes) if places is None or (each.cause, tuple(each.ranks)) in places
-    ][:1]
+def named_first(causes: Sequence[Cause]) -> list[Cause]:
+    """The causes with the first one of the catalogue at the front."""
+    first = catalogued(causes)[:1]
     return [*first, *(cause for cause in causes if cause not in first)]
 
 
@@ -146,7 +141,9 @@ def _without_price(priced: PricedCause) -> list[Evidence]:
 
 
 def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]:
-    """Mean phase times of the ranks inside the slow segment, with their reference."""
+    """Mean phase times of the ranks inside the slow segment, or of whole steps, with their reference."""
+    if not features.work.phases:
+        return _step_evidence(features)
     inside = features.comparison.segment.mask(features.work.steps.size)
     rows = list(priced.removal.ranks)
     found = []
@@ -181,6 +178,25 @@ def _phase_evidence(priced: PricedCause, features: FeatureSet) -> list[Evidence]
                 )
             )
     return found[:3]
+
+
+def _step_evidence(features: FeatureSet) -> list[Evidence]:
+    """Steps inside the slow segment against the other steps, where no phase is timed."""
+    segment, step = features.comparison.segment, features.work.job_step
+    if segment.whole:
+        return []
+    inside = segment.mask(step.size)
+    value, reference = (float(nan_mean(step[part, None])[0]) for part in (inside, ~inside))
+    return [
+        Evidence(
+            signal="step_seconds",
+            value=value,
+            reference=reference,
+            unit="s",
+            note="mean over the slow steps",
+            compared_with=OTHER_STEPS,
+        )
+    ]
 
 
 def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:

@@ -45,6 +45,8 @@ PHASE_WEIGHT = 1.3
 NORMAL, MISSED = 0.4, -2.5
 #: Weights of the further deciding signals, and of supporting ones with and without a deciding one.
 FURTHER, SUPPORT, SUPPORT_ALONE = 0.25, 0.3, 0.6
+#: Nats of a supporting signal that outweigh normal signals that decide.
+LOUD_SUPPORT = 3.0
 #: Nats below which no signal speaks, and what such a cause of the whole job loses: machines fail one by one.
 SILENT, RARE = 1.0, -1.2
 #: Nats that a cause loses without a finding of its own: a signal, the input, or a phase of its own.
@@ -163,8 +165,12 @@ def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
         ),
         reverse=True,
     )
-    support = [strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]]
-    beside = (SUPPORT if said else SUPPORT_ALONE) * max(support, default=0.0)
+    support = max(
+        (strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]), default=0.0
+    )
+    if _is_normal(cause, units, measured):
+        support = 0.0
+    beside = (SUPPORT if said else SUPPORT_ALONE) * support
     return (said[0] + FURTHER * sum(said[1:]) if said else 0.0) + beside
 
 
@@ -186,7 +192,11 @@ def _is_normal(cause: str, units: FloatArray, measured: BoolArray) -> bool:
     """Whether the signals that decide were measured and are normal, without a loud supporting one."""
     decide = [i for i in _columns(deciding(cause)) if measured[i]]
     support = [strength(float(units[i])) for i in _columns(supporting(cause)) if measured[i]]
-    return bool(decide) and all(units[i] < NORMAL for i in decide) and not any(each > 3 for each in support)
+    return (
+        bool(decide)
+        and all(units[i] < NORMAL for i in decide)
+        and not any(each > LOUD_SUPPORT for each in support)
+    )
 
 
 def _columns(names: Sequence[str]) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.diagnosis.findings import BUSIER, UNITS_OF_CORRECTION, deviations_in_events
+from rca.diagnosis.findings import BUSIER, REMARKABLE, UNITS_OF_CORRECTION, deviations_in_events
 from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
 from rca.features.device_load import DeviceLoad
 from rca.features.extract import with_derived_channels
@@ -47,7 +47,7 @@ NOMINAL = frozenset(
     }
 )
 NAMES = resource_names()
-_CLOCK, _ACTIVITY = NAMES.index("gpu_clock"), NAMES.index("gpu_activity")
+_CLOCK, _HEAT, _ACTIVITY = (NAMES.index(name) for name in ("gpu_clock", "gpu_heat", "gpu_activity"))
 #: Largest share of the ranks on which a resource is measured for its own past to show the place.
 MEASURED_ON_FEW = 0.5
 
@@ -187,6 +187,8 @@ class WindowSignals:
         busy = 1.0 - _idleness(raw)
         peers[:, _CLOCK] *= busy
         past[:, _CLOCK] *= busy
+        # A device that works while others wait is warmer.
+        peers[zero_if_nan(peers[:, _ACTIVITY]) >= REMARKABLE, _HEAT] = np.nan
         peers[:, _ACTIVITY] = self._extra_activity(within, steps)
         past[:, _ACTIVITY] = self._busier(within, without, steps) if resolved else np.nan
         nominal[:, [column for column, name in enumerate(NAMES) if name not in NOMINAL]] = np.nan

@@ -47,8 +47,8 @@ ALIKE, ALIKE_ELSEWHERE = 0.4, (0.65, 1.55)
 MOST_OF_A_NODE, A_LITTLE = 0.75, 0.1
 #: A rank's own part of the transfer is longer from this share of the step, and these spreads, on.
 LATE_TRANSFER, LATE_TRANSFER_SPREADS = 0.04, 5.0
-#: Least gain of a stage, as a share of the usual step.
-STAGE_GAIN = 0.02
+#: Least gain of a stage, as a share of the usual step, and least share of the steps without late ranks.
+STAGE_GAIN, MIN_FREE = 0.02, 0.3
 #: A stage is heavier if its forward takes this many times as long as the next one's, beyond these spreads.
 HEAVIER, HEAVIER_SPREADS = 1.08, 5.0
 #: Backward takes twice as long as forward, and the stage's excess is in both; judgement of the rest.
@@ -216,12 +216,19 @@ def late_in_transfer(line: Timeline) -> list[Lateness]:
     return [Lateness("ranks", tuple(ranks.tolist()), line.everywhere(), size, z, {"transfer": size})]
 
 
-def late_stages(line: Timeline) -> list[Lateness]:
-    """The pipeline stage that is slower than the next slowest one."""
+def late_stages(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
+    """The pipeline stage that is slower than the next slowest one, in the steps without late ranks.
+
+    Parameters
+    ----------
+    found : list of Lateness
+        Of ranks. Where they are late in most steps, all steps count.
+    """
     if line.topology.n_stages < 2:
         return []
     gain = zero_if_nan(line.comparison.gain_stage)
-    usual = np.median(gain, axis=1)
+    free = ~np.any([each.steps for each in found], axis=0) if found else line.everywhere()
+    usual = np.median(gain[:, free] if free.mean() >= MIN_FREE else gain, axis=1)
     stage = int(usual.argmax())
     if usual[stage] < STAGE_GAIN * line.usual:
         return _heavier_forward(line)

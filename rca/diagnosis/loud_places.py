@@ -18,6 +18,8 @@ from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
 LOUD, ALL_LOUD = 1.5, 4.0
 #: A slow port costs what transfer exceeds this share of the step, and is shown from the other share on.
 USUAL_TRANSFER, LONG_TRANSFER = 0.25, 0.32
+#: Least share of a step in which devices work.
+DEVICE_SHARE = 0.5
 #: z of a port whose job spends much of its steps in transfer.
 PORT_Z = 10.0
 #: Resources that exceed a nominal value in healthy jobs as well.
@@ -47,19 +49,24 @@ def loud_places(line: Timeline, signals: WindowSignals, found: Sequence[Lateness
                 if units < LOUD or taken & set(ranks):
                     continue
                 ports = row.phases.get("transfer", 0.0) > 0.5 and line.localises
-                place = _port(line, ranks, steps) if ports else _place(line, ranks, steps, units)
+                place = _port(line, ranks, steps) if ports else _place(line, signals, ranks, steps, units)
                 if ranks not in places or place.z > places[ranks].z:
                     places[ranks] = place
     return [*places.values(), *_all_machines(line, signals)]
 
 
-def _place(line: Timeline, ranks: tuple[int, ...], steps: BoolArray, units: float) -> Lateness:
-    """A place with what lateness its ranks have; without timers, with the change of the job's pace."""
+def _place(
+    line: Timeline, signals: WindowSignals, ranks: tuple[int, ...], steps: BoolArray, units: float
+) -> Lateness:
+    """A place with what lateness its ranks have.
+
+    Without timers it is the change of the job's pace, or what a slower clock costs at least.
+    """
     if not line.localises:
-        pace = 0.0
+        pace = DEVICE_SHARE * line.usual * _missing_clock(signals, list(ranks))
         if not steps.all():
             inside, outside = (np.nanmedian(line.work.job_step[part]) for part in (steps, ~steps))
-            pace = max(float(inside - outside), 0.0) * float(steps.mean())
+            pace = max(float(inside - outside), pace, 0.0) * float(steps.mean())
         return Lateness("place", ranks, steps, pace, units)
     rows = list(ranks)
     usual = nan_median(line.comparison.excess[:, steps], axis=1)
@@ -68,6 +75,17 @@ def _place(line: Timeline, ranks: tuple[int, ...], steps: BoolArray, units: floa
     seconds = max(float(np.nan_to_num(nan_median(usual[None, rows], axis=1)[0])), 0.0)
     phases = excess_by_phase(line, np.array(rows), steps) if seconds > 0 else {}
     return Lateness("place", ranks, steps, seconds, seconds / spread, phases)
+
+
+def _missing_clock(signals: WindowSignals, ranks: list[int]) -> float:
+    """Share of the peers' clock that some devices lack; 0 where it is unknown."""
+    clock = signals.values.get("sm_clock_mhz")
+    if clock is None or len(ranks) == clock.shape[0]:
+        return 0.0
+    usual = nan_median(clock, axis=1)
+    peers = float(nan_median(np.delete(usual, ranks)[None, :], axis=1)[0])
+    here = float(nan_median(usual[None, ranks], axis=1)[0])
+    return max(1.0 - here / peers, 0.0) if peers > 0 and np.isfinite(here) else 0.0
 
 
 def _port(line: Timeline, ranks: tuple[int, ...], steps: BoolArray) -> Lateness:

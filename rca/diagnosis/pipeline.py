@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from os import PathLike
+from typing import NamedTuple
 from uuid import uuid4
 
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Classification, Suspect, named_ranks
-from rca.classify.decision_table import MIN_PROBABILITY, MIN_TO_ACT_ON, TRIFLE
+from rca.classify.decision_table import MIN_PROBABILITY, MIN_TO_ACT_ON, SLOW_BEFORE_STOP, TRIFLE
 from rca.classify.link_evidence import transfer_grew
 from rca.classify.operator_inputs import checked_node_odds, checked_priors
 from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
@@ -33,9 +34,9 @@ from rca.diagnosis.advice import (
     removals,
     swap_check,
 )
-from rca.diagnosis.alarm import Explained, explained
+from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
-from rca.diagnosis.baseline_window import with_earlier, without_gap
+from rca.diagnosis.baseline_window import Outline, with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.candidates import max_alarm, stalled
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
@@ -54,12 +55,11 @@ from rca.diagnosis.result import (
     ModelVersion,
     Straggler,
 )
-from rca.diagnosis.segment_rediagnosis import Outline, with_segment_diagnoses
 from rca.diagnosis.slowdown import events_check, job_wide_check, slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
-from rca.diagnosis.verdict import lost_together, with_latenesses
+from rca.diagnosis.verdict import lost_together, slow_before_the_end, with_latenesses
 from rca.diagnosis.when_and_where import completed
 from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
@@ -135,16 +135,14 @@ def diagnose(
         return within_limits(with_devices(completed(diagnosis, window), window))
     loaded = bundle
 
-    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, float, PhaseReplay]:
-        features, classification, pricing, replay = analyse(part, loaded, priors, odds, since=since)
-        diagnosis = _assemble(part, loaded, features, classification, pricing, since)
-        return diagnosis, features, pricing.measured, replay
+    def once(part: Window, since: int | None = None) -> tuple[Diagnosis, FeatureSet, PhaseReplay]:
+        found = analyse(part, loaded, priors, odds, since=since)
+        return _assemble(part, loaded, found, since), found.features, found.replay
 
-    diagnosis, features, measured, replay = once(window)
+    diagnosis, features, replay = once(window)
     outline = Outline.of(features)
     diagnosis = with_replayed_actions(diagnosis, replay, window.job, site)
     del features, replay
-    diagnosis = with_segment_diagnoses(diagnosis, window, outline, measured, lambda part: once(part)[0])
     if earlier is not None:
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
@@ -161,6 +159,16 @@ def _without_steps(window: Window) -> Callable[[Window, ModelVersion], Diagnosis
     return diagnose_exporters if window.metrics.num_rows else diagnose_events
 
 
+class Analysis(NamedTuple):
+    """The parts of a diagnosis; `shown` are the deviations of machines and in events."""
+
+    features: FeatureSet
+    classification: Classification
+    pricing: Pricing
+    replay: PhaseReplay
+    shown: list[Deviation]
+
+
 def analyse(
     window: Window,
     bundle: Bundle,
@@ -168,8 +176,8 @@ def analyse(
     node_odds: Mapping[str, float] | None = None,
     *,
     since: int | None = None,
-) -> tuple[FeatureSet, Classification, Pricing, PhaseReplay]:
-    """The parts of a diagnosis, and the replay of the window; training measures its intervals on them.
+) -> Analysis:
+    """The parts of a diagnosis; training measures its intervals on them.
 
     `node_odds` are from `rca.classify.operator_inputs.checked_node_odds`; `since` is as in `price`,
     the first step after an earlier window.
@@ -178,20 +186,20 @@ def analyse(
     shares = None if priors is None else checked_priors(priors)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
-    classification = bundle.classifier.classify(
-        features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
-    )
+    latest = max_alarm(shown, features.topology)
+    classification = bundle.classifier.classify(features, shares, node_odds, max_alarm=latest)
     classification = stalled(classification, features)
-    late: list[Explained] = []
-    if classification.mode != "fail_stop":
-        line, late = explained(window, features, replay, since)
-        classification = with_latenesses(classification, line, late, bundle.alarm)
-    slow = classification.mode == "fail_slow"
-    suspects = classification.suspects if slow else []
+    line, late = explained(window, features, replay, since)
+    if classification.mode == "fail_stop":
+        suspects = slow_before_the_end(line, late, bundle.alarm)
+    else:
+        classification = with_latenesses(classification, line, late, bundle.alarm, latest)
+        suspects = classification.suspects
     timed, priced = priced_by_step_time(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
-    pricing = replace(pricing, together=lost_together(late))
-    return features, classification, pricing, replay
+    together = 0.0 if classification.mode == "fail_stop" else lost_together(late)
+    pricing = replace(pricing, together=together)
+    return Analysis(features, classification, pricing, replay, shown)
 
 
 def features_and_replay(window: Window, since: int | None) -> tuple[FeatureSet, PhaseReplay]:
@@ -202,16 +210,10 @@ def features_and_replay(window: Window, since: int | None) -> tuple[FeatureSet, 
     return features, PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
 
 
-def _assemble(
-    window: Window,
-    bundle: Bundle,
-    features: FeatureSet,
-    classification: Classification,
-    pricing: Pricing,
-    since: int | None,
-) -> Diagnosis:
-    shown = deviations(Scores.of_a_job(features, pricing.busy), features.topology)
-    everything = _causes(classification, features, pricing, [*shown, *deviations_in_events(window)])
+def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | None) -> Diagnosis:
+    features, classification, pricing, _, shown = found_by
+    everything = _causes(classification, features, pricing, shown)
+    of_machines = [each for each in shown if each.against != "events"]
     found = catalogued(everything)
     missing = missing_signals(features)
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
@@ -222,7 +224,7 @@ def _assemble(
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
     healthy = classification.mode == "healthy" and reason is None
-    left_out = {"stragglers": classification.left_out, "findings": max(len(shown) - MAX_DATED, 0)}
+    left_out = {"stragglers": classification.left_out, "findings": max(len(of_machines) - MAX_DATED, 0)}
     slowdown = slowdown_of(window, features, pricing, since, together=0.0 if healthy else pricing.together)
     return Diagnosis(
         diagnosis_id=uuid4().hex,
@@ -235,7 +237,7 @@ def _assemble(
         slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason or unknown else named_first(everything),
-        findings=findings(shown, features.evidence, features.topology, window),
+        findings=findings(of_machines, features.evidence, features.topology, window),
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
@@ -317,31 +319,39 @@ def _stragglers(
     everything: list[Cause],
     pricing: Pricing,
 ) -> list[Straggler]:
-    question = "stop_cause" if classification.mode == "fail_stop" else "cause"
     sets = bundle.classifier.doubt.sets
+    stopped = [] if classification.mode != "fail_stop" else classification.suspects
     found = []
-    for place, suspect in enumerate(classification.suspects):
+    for place, suspect in enumerate([*stopped, *pricing.suspects], start=-len(stopped)):
         own = [cause for cause in everything if _is_on(place, suspect, cause, pricing)]
         named = next((cause.cause for cause in catalogued(own)), None)
+        question = "stop_cause" if place < 0 else "cause"
         plausible = [] if sets is None else sets.plausible(question, suspect.causes, named)
         first = own[0].cause if own else None
-        found.append(straggler(suspect, features, first, plausible))
+        if place < 0 or own or classification.mode != "fail_stop":
+            found.append(straggler(suspect, features, first, plausible))
     return found
 
 
 def _is_on(place: int, suspect: Suspect, cause: Cause, pricing: Pricing) -> bool:
-    """Whether a cause is on exactly this suspect's ranks, or was priced for it among others."""
-    exactly = cause.ranks == list(suspect.component.ranks)
+    """Whether a cause is on exactly this suspect's ranks, or was priced for it among others.
+
+    Parameters
+    ----------
+    place : int
+        Of the suspect among the priced ones; negative for one that stopped the job.
+    """
+    exactly = cause.ranks == list(suspect.component.ranks) and cause.stops_the_job == (place < 0)
     return exactly or place in pricing.suspects_of(cause.cause, cause.ranks)
 
 
 def _causes(
     classification: Classification, features: FeatureSet, pricing: Pricing, shown: Sequence[Deviation]
 ) -> list[Cause]:
+    found = slow_causes(pricing, features, shown)
     if classification.mode == "fail_stop":
-        found = stop_causes(classification.suspects, features)
-    else:
-        found = slow_causes(pricing, features, shown)
+        slower = [cause for cause in catalogued(found) if cause.probability >= SLOW_BEFORE_STOP]
+        found = [*stop_causes(classification.suspects, features), *slower]
     return [
         cause for cause in found if (cause.share or 0.0) >= TRIFLE or cause.probability >= MIN_PROBABILITY
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -38,6 +38,7 @@ MAX_PREDICTED_SHARE = 0.8
 class Pricing:
     """All priced causes, the weightiest first, the totals, and the evidence they were priced with.
 
+    `suspects` are those that it was priced for, in order; of a stopped job what slowed it down before.
     `past` is true if the window has quiet steps to compare the slow ones with. `together` are the seconds per
     step that all ranks lose together (`rca.diagnosis.verdict.lost_together`).
     """
@@ -46,6 +47,7 @@ class Pricing:
     attribution: Attribution
     measured: float
     busy: BusyEvidence
+    suspects: Sequence[Suspect] = ()
     past: bool = False
     together: float = 0.0
 
@@ -109,7 +111,7 @@ def price(
     causes = [
         cause
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
-        for cause in _causes(index, suspect, excess, spare, features, busy, mechanisms, unseen)
+        for cause in _causes(index, suspect, excess, spare, features, unseen)
     ]
     causes = one_fault_each(_share_transfer(causes, spare))
     causes.sort(key=_weight)
@@ -120,7 +122,7 @@ def price(
     if not np.isfinite(measured):
         measured = float(nan_mean(_step_seconds(replay, work)[counted, None])[0])
     past = not features.comparison.segment.whole
-    pricing = Pricing(causes, attribution, measured, busy, past=past)
+    pricing = Pricing(causes, attribution, measured, busy, suspects, past)
     return replace(pricing, attribution=replace(attribution, intervals=_widened(pricing, mechanisms)))
 
 
@@ -178,16 +180,13 @@ def _causes(
     excess: Excess,
     spare: FloatArray,
     features: FeatureSet,
-    busy: BusyEvidence,
-    mechanisms: Mechanisms,
     unseen: frozenset[str],
 ) -> list[PricedCause]:
     unit, rows = features.work.step_reference, list(excess.ranks)
     means = _means(excess, spare, features, suspect.steps)
-    scores = nan_median(busy.scores(rows))
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
     measured = _measured(features, rows) - unseen
-    weights = responsibilities(beliefs, mechanisms, scores, means, measured)
+    weights = responsibilities(beliefs, means, measured)
     charges = _charges(beliefs, weights, means)
     found = []
     for cause, (believed, shares) in charges.items():

@@ -27,6 +27,8 @@ MOSTLY_ONE = 0.6
 LATE_IN_TURN, LATE_IN_TURN_SPREADS = 0.03, 2.0
 #: Least change of all ranks, as a share of the usual step: of the transfer or own work, and of whole steps.
 MIN_CHANGE, MIN_CHANGE_OF_STEPS = 0.02, 0.03
+#: Most intervals of one kind.
+MAX_INTERVALS = 3
 #: Whole steps count if they cost this many times what the other latenesses explain.
 UNEXPLAINED = 1.5
 #: A step is single and long from this many usual steps on; single steps are at most this share of all.
@@ -57,12 +59,11 @@ def latenesses(line: Timeline) -> list[Lateness]:
     found: list[Lateness] = []
     if line.localises:
         found += late_ranks(line)
-        found += late_stages(line)
+        found += late_stages(line, found)
         found += late_in_transfer(line)
         found += _in_turns(line, found)
     found += _changes(line)
-    if not line.localises or not any(each.kind in {"transfer", "job"} for each in found):
-        found += _slower_pace(line, found)
+    found += _slower_pace(line, found)
     found += _long_steps(line, found)
     found += _lost(line, "between", line.work.pauses)
     found += _lost(line, "untimed", line.work.untimed)
@@ -101,31 +102,50 @@ def _changes(line: Timeline) -> list[Lateness]:
     own = nan_median(line.work.own) if line.localises else np.full(line.n_steps, np.nan)
     rows: tuple[tuple[Kind, FloatArray], ...] = (("transfer", nan_median(line.work.transfer)), ("job", own))
     for kind, series in rows:
-        change = _change(line, series)
-        if change is None or change[1] <= MIN_CHANGE * line.usual:
-            continue
-        steps, contrast, z = change
-        phases, more = {"transfer": contrast}, False
-        if kind == "job":
-            grown = {
-                name.removesuffix("_seconds"): max(_difference(nan_median(values), steps), 0.0)
-                for name, values in line.work.phases.items()
-            }
-            phases = grown | {"untimed": max(contrast - sum(grown.values()), 0.0)}
-            more = _has_more_input(line, steps, contrast)
-        found.append(_over(line, kind, steps, contrast, z, phases, more_input=more))
+        for steps, contrast, z in _intervals(line, series, MIN_CHANGE):
+            phases, more = {"transfer": contrast}, False
+            if kind == "job":
+                grown = {
+                    name.removesuffix("_seconds"): max(_difference(nan_median(values), steps), 0.0)
+                    for name, values in line.work.phases.items()
+                }
+                phases = grown | {"untimed": max(contrast - sum(grown.values()), 0.0)}
+                more = _has_more_input(line, steps, contrast)
+            found.append(_over(line, kind, steps, contrast, z, phases, more_input=more))
     return found
 
 
 def _slower_pace(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
     """Longer steps of the whole job that no other lateness explains."""
-    change = _change(line, line.work.job_step)
-    if change is None or change[1] <= MIN_CHANGE_OF_STEPS * line.usual:
+    explained = [each.steps for each in found if each.kind in {"transfer", "job"}]
+    if line.localises and any(steps.all() for steps in explained):
         return []
-    steps, contrast, z = change
-    more = _has_more_input(line, steps, contrast)
-    pace = _over(line, "pace", steps, contrast, z, {}, more_input=more)
-    return [pace] if pace.seconds > UNEXPLAINED * sum(each.seconds for each in found) else []
+    known = np.any(explained, axis=0) if explained and line.localises else ~line.everywhere()
+    paces = []
+    for steps, contrast, z in _intervals(
+        line, np.where(known, np.nan, line.work.job_step), MIN_CHANGE_OF_STEPS
+    ):
+        more = _has_more_input(line, steps, contrast)
+        pace = _over(line, "pace", steps, contrast, z, {}, more_input=more)
+        others = sum(each.seconds for each in found if (each.steps & steps).any())
+        if pace.seconds > UNEXPLAINED * others:
+            paces.append(pace)
+    return paces
+
+
+def _intervals(line: Timeline, series: FloatArray, least: float) -> list[tuple[BoolArray, float, float]]:
+    """The high intervals of a series, each found without those before it; from `least` usual steps on."""
+    found: list[tuple[BoolArray, float, float]] = []
+    left = series
+    while len(found) < MAX_INTERVALS:
+        change = _change(line, left)
+        if change is None or change[1] <= least * line.usual:
+            break
+        found.append(change)
+        if line.since is not None:
+            break
+        left = np.where(change[0], np.nan, left)
+    return found
 
 
 def _change(line: Timeline, series: FloatArray) -> tuple[BoolArray, float, float] | None:
@@ -134,7 +154,8 @@ def _change(line: Timeline, series: FloatArray) -> tuple[BoolArray, float, float
         return None
     if line.since is None:
         segment = high_segment(series, min_z=MIN_CHANGE_Z, min_contrast=MIN_CHANGE * line.usual)
-        return None if segment.whole else (segment.mask(line.n_steps), segment.contrast, segment.z)
+        inside = segment.mask(line.n_steps) & np.isfinite(series)
+        return None if segment.whole else (inside, segment.contrast, segment.z)
     steps = np.arange(line.n_steps) >= line.since
     before = series[~steps]
     if not np.isfinite(before).any() or not np.isfinite(series[steps]).any():

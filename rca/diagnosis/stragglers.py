@@ -7,18 +7,26 @@ import numpy as np
 from rca.classify.classifier import Suspect
 from rca.diagnosis.causes import shared_part
 from rca.diagnosis.result import Straggler
+from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
 from rca.features import FeatureSet
 from rca.features.rank_features import late_steps
 from rca.high_segment import high_segment
-from rca.robust import nan_mean
+from rca.robust import nan_max, zero_if_nan
 from rca.window.causes import UNKNOWN, Pattern, pattern_of
 
-#: A component has a slow segment of its own if its share of late steps differs by this much.
-MIN_LATE_CONTRAST = 0.3
+#: An interval of the component's own lateness has this contrast at least, as a share of a usual step, and
+#: outside it the lateness is at most this share of that inside.
+MIN_CONTRAST, MAX_LATENESS_OUTSIDE = 0.02, 0.1
+#: A step counts with at most so many usual steps of lateness.
+MAX_LATENESS = 3.0
+#: Contrast and z of an interval of longer steps of the job.
+MIN_CONTRAST_OF_JOB, MIN_Z_OF_JOB = 0.1, 12.0
 #: A step is one of a component's late ones if this share of its ranks was late.
 HELD_UP = 0.5
-#: Probability above which a straggler is transient.
-MIN_PATTERN_SHARE = 0.5
+#: Late steps so near to an end of the window, in steps or in usual gaps between late steps, reach it.
+NEAR_END, NEAR_END_GAPS = 3, 1.5
+#: Quantile of the gaps between late steps that is usual.
+USUAL_GAP = 0.9
 
 
 def straggler(
@@ -43,7 +51,7 @@ def straggler(
         nodes=features.topology.nodes_of(ranks),
         scope=suspect.component.scope,
         straggler_type=_likeliest(suspect.types),
-        pattern=_pattern(suspect, first_cause or _likeliest(suspect.causes)),
+        pattern=_pattern(suspect, first_cause or _likeliest(suspect.causes), last, features),
         probability=suspect.component.probability,
         first_step=first,
         last_step=last,
@@ -55,7 +63,7 @@ def straggler(
 def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, int | None]:
     """First and last training step in which the component was late.
 
-    From the component's own lateness where that shows a segment, else from the job's slow segment. A
+    An interval of its own lateness, of longer steps of the job, or from the first to the last late step. A
     stopped component has a first step only.
     """
     steps = features.work.steps
@@ -65,21 +73,47 @@ def affected_steps(suspect: Suspect, features: FeatureSet) -> tuple[int | None, 
         return (int(features.phases.steps[last_row[-1]]), None) if last_row.size else (None, None)
     if steps.size == 0:
         return None, None
-    late = late_steps(features.comparison, features.work.step_reference)[ranks]
-    segment = high_segment(nan_mean(late.astype(float)), min_z=4.0, min_contrast=MIN_LATE_CONTRAST)
-    if segment.whole:
-        held_up = np.flatnonzero(late.mean(axis=0) >= HELD_UP)
-        if features.comparison.segment.whole and held_up.size:
-            return int(steps[held_up[0]]), int(steps[held_up[-1]])
-        segment = features.comparison.segment
-    return int(steps[segment.first]), int(steps[segment.last])
+    first, last = _own_interval(suspect, features) or _late_interval(suspect, features)
+    return int(steps[first]), int(steps[last])
 
 
-def _pattern(suspect: Suspect, cause: str | None) -> Pattern | None:
-    """The pattern: the model predicts only whether it is transient, the cause determines the rest."""
-    if not suspect.patterns:
+def _own_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int] | None:
+    """Columns of an interval in which nearly all lateness of some ranks lies."""
+    if suspect.component.scope == "job":
         return None
-    return pattern_of(cause or UNKNOWN, ends_inside=suspect.patterns["transient"] > MIN_PATTERN_SHARE)
+    usual = features.work.step_reference
+    excess = zero_if_nan(nan_max(features.comparison.excess[list(suspect.component.ranks)]))
+    lateness = np.clip(excess, 0.0, MAX_LATENESS * usual)
+    found = high_segment(lateness, min_contrast=MIN_CONTRAST * usual)
+    inside = found.mask(lateness.size)
+    if found.whole or lateness[~inside].mean() > MAX_LATENESS_OUTSIDE * lateness[inside].mean():
+        return None
+    return found.first, found.last
+
+
+def _late_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int]:
+    """Columns of the longer steps of the job, or from the first late step to the last."""
+    work = features.work
+    late = suspect.steps
+    if late is None:
+        ranks = list(suspect.component.ranks)
+        late = late_steps(features.comparison, work.step_reference)[ranks].mean(axis=0) >= HELD_UP
+    if late.all() or not late.any():
+        least = MIN_CONTRAST_OF_JOB * work.step_reference
+        longer = high_segment(work.job_step, min_z=MIN_Z_OF_JOB, min_contrast=least)
+        return longer.first, longer.last
+    columns, end = np.flatnonzero(late), late.size - 1
+    gaps = np.diff(columns)
+    near = max(NEAR_END, NEAR_END_GAPS * float(np.quantile(gaps, USUAL_GAP))) if gaps.size else late.size
+    first, last = int(columns[0]), int(columns[-1])
+    return 0 if first <= near else first, end if end - last <= near else last
+
+
+def _pattern(suspect: Suspect, cause: str | None, last: int | None, features: FeatureSet) -> Pattern | None:
+    """The pattern by the cause, and by whether the lateness ends within the window."""
+    if not suspect.types or last is None:
+        return None
+    return pattern_of(cause or UNKNOWN, ends_inside=last < features.work.steps[-1] - MAX_STEPS_AFTER)
 
 
 def _likeliest(chances: dict[str, float]) -> str | None:

@@ -16,6 +16,7 @@ from rca.classify.beliefs import at_least, ordered, types_of
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import component_of
 from rca.classify.head import Head
+from rca.classify.link_evidence import LINK_CAUSES
 from rca.classify.preconditions import shows_slowness
 from rca.diagnosis.alarm import Explained, alarm_numbers
 from rca.diagnosis.explanations import SILENT, chances
@@ -33,8 +34,11 @@ LIKELY, SAME_STEPS = 0.5, 0.4
 #: Nats of evidence with which a lateness of the whole job stays beside one of some ranks, and with which it
 #: stays if it costs more.
 OWN_EVIDENCE, OWN_EVIDENCE_OF_COSTLIER = 4.0, 2.5
-#: Nats with which a known cause is shown, and by what factor its lateness then comes first.
-SHOWN, SHOWN_FIRST = 2.0, 3.0
+#: Nats with which a known cause is shown, by what factor its lateness then comes first, and the nats with
+#: which it is shown beside other suspects.
+SHOWN, SHOWN_FIRST, CERTAINLY_SHOWN = 2.0, 3.0, 4.0
+#: The last steps of a stopped job belong to its end: some ranks had finished them, and some had not.
+LAST_STEPS = 2
 #: Weights of the head's log-probability and of the nats of an explanation, in the pool of both: fitted by
 #: likelihood on 796 suspects of fresh simulated jobs and of validation windows. Least values of both.
 BELIEF, EXPLANATION = 0.91, 0.35
@@ -67,10 +71,10 @@ class JudgedLateness:
         return self.found.explanations[0].ranks
 
     @property
-    def is_shown(self) -> bool:
-        """Whether a known cause is far likelier than an open one."""
+    def lead(self) -> float:
+        """Nats by which a known cause is likelier than an open one."""
         scores = {each.cause: each.score for each in self.found.explanations}
-        return self.cause != UNKNOWN and scores[self.cause] - scores.get(UNKNOWN, 0.0) > SHOWN
+        return scores[self.cause] - scores.get(UNKNOWN, 0.0)
 
     @property
     def has_evidence(self) -> bool:
@@ -84,7 +88,11 @@ class JudgedLateness:
 
 
 def with_latenesses(
-    classification: Classification, line: Timeline, found: Sequence[Explained], alarm: Head | None
+    classification: Classification,
+    line: Timeline,
+    found: Sequence[Explained],
+    alarm: Head | None,
+    max_alarm: float = 1.0,
 ) -> Classification:
     """The classification of the heads with what the latenesses of the window show.
 
@@ -97,6 +105,8 @@ def with_latenesses(
         Every lateness of the window.
     alarm : Head or None
         Of the bundle; without one only the explanations count.
+    max_alarm : float
+        Probability of a fault from which the job is faulty at the latest.
     """
     if classification.mode == "fail_slow":
         judged = _judged(line, found, alarm)
@@ -114,7 +124,7 @@ def with_latenesses(
     fault = classification.probability["fail_slow"]
     together = line.localises and chance >= RAISED_WITH_HEAD and fault >= HEAD
     chance = max(chance, fault) if together else chance
-    if chance < (HEAD if together else RAISED) or not shows_slowness(
+    if chance < (HEAD if together else min(RAISED, max_alarm)) or not shows_slowness(
         np.array(line.n_judged), np.array(chance)
     ):
         return classification
@@ -125,6 +135,17 @@ def with_latenesses(
     return replace(
         classification, mode="fail_slow", probability=probability, decided=True, suspects=suspects, events=()
     )
+
+
+def slow_before_the_end(line: Timeline, found: Sequence[Explained], alarm: Head | None) -> list[Suspect]:
+    """Certain faults with a shown cause that slowed a stopped job down before its end."""
+    end = np.arange(line.n_steps) >= line.n_steps - LAST_STEPS
+    before = [each for each in found if not each.late.steps[end].sum() >= max(each.late.steps.sum(), 1)]
+    return [
+        _suspect(each, line)
+        for each in _faults(_judged(line, before, alarm))
+        if each.probability >= RAISED and each.lead >= CERTAINLY_SHOWN
+    ]
 
 
 def _may_be_its_design(each: Explained) -> bool:
@@ -163,17 +184,31 @@ def _further(
     taken = [late for each in suspects if (late := _lateness_of(each.component.ranks, judged)) is not None]
     new: list[Suspect] = []
     for each in faults:
-        certain = each.probability >= RAISED and each.is_shown and not each.found.late.of_all
         known = any(each is late for late in taken)
-        if certain and not known and not any(_has(suspect, each) for suspect in (*suspects, *new)):
+        if (
+            _is_certain_place(each, line)
+            and not known
+            and not any(_has(suspect, each) for suspect in (*suspects, *new))
+        ):
             new.append(_suspect(each, line))
     return new
 
 
+def _is_certain_place(each: JudgedLateness, line: Timeline) -> bool:
+    """Whether a known cause is clearly shown on some ranks."""
+    if each.probability >= RAISED and each.lead > SHOWN and not each.found.late.of_all:
+        return True
+    some = len(each.ranks) < line.topology.n_ranks
+    return some and each.probability >= LIKELY and each.lead >= CERTAINLY_SHOWN
+
+
 def _has(suspect: Suspect, each: JudgedLateness) -> bool:
     """Whether the suspect is the lateness: its ranks are among the suspect's, and the cause is likely."""
-    same = bool(set(each.ranks) & set(suspect.component.ranks))
-    return same and suspect.causes.get(each.cause, 0.0) >= POSSIBLE
+    if not set(each.ranks) & set(suspect.component.ranks):
+        return False
+    # All ranks share the transfer, so two links are not distinguished.
+    links = suspect.by_link and each.cause in LINK_CAUSES
+    return links or suspect.causes.get(each.cause, 0.0) >= POSSIBLE
 
 
 def _explained(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLateness]) -> Suspect:
@@ -201,7 +236,14 @@ def _explained(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLateness
     causes = ordered(causes)
     likely = max(suspect.component.probability, late.probability)
     component = replace(suspect.component, probability=likely)
-    return replace(suspect, component=component, causes=causes, types=types_of(causes))
+    steps = late.found.late.steps
+    return replace(
+        suspect,
+        component=component,
+        causes=causes,
+        types=types_of(causes),
+        steps=steps if steps.any() else suspect.steps,
+    )
 
 
 def _lateness_of(ranks: Sequence[int], judged: Sequence[JudgedLateness]) -> JudgedLateness | None:
@@ -281,4 +323,4 @@ def _suspect(each: JudgedLateness, line: Timeline) -> Suspect:
     causes = ordered(chances(each.found.explanations))
     component = component_of(each.ranks, each.probability, line.topology)
     steps = each.found.late.steps
-    return Suspect(component, types_of(causes), {}, causes, steps if steps.any() else None)
+    return Suspect(component, types_of(causes), causes, steps if steps.any() else None)

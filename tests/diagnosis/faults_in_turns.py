@@ -11,10 +11,6 @@ THROTTLED = Fault(cause="gpu_throttling", ranks=(3,), nodes=(0,), severity=0.8, 
 STARVED = Fault(cause="data_loader_stall", ranks=(12,), nodes=(1,), severity=0.9, first_step=48, last_step=95)
 
 
-#: A quarter of the window's steps.
-AMONG = {"share": 0.25, "measured": 1.0, "rank_steps": 1600.0}
-
-
 def job(*faults: Fault) -> SimulationScenario:
     return simulated_jobs.job(*faults, seed=11, workload=simulated_jobs.WORKLOAD)
 

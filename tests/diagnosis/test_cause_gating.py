@@ -19,7 +19,7 @@ def stalled(make_window) -> rca.Window:
 
 
 def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
-    _, _, pricing, _ = analyse(stalled, baseline())
+    pricing = analyse(stalled, baseline()).pricing
     diagnosis = rca.diagnose(stalled)
     assert pricing.causes[0].coverage > 0.8
     assert objection(diagnosis.causes, pricing, 0.4) is None
@@ -28,7 +28,7 @@ def test_a_cause_that_covers_the_loss_is_named(stalled) -> None:
 
 def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -> None:
     """The same answer, if most of the time had been lost in phases that no likely cause lengthens."""
-    _, _, pricing, _ = analyse(stalled, baseline())
+    pricing = analyse(stalled, baseline()).pricing
     found = rca.diagnose(stalled).causes
     thin = replace(pricing, causes=[replace(each, coverage=0.3) for each in pricing.causes])
     less = [each.model_copy(update={"probability": 0.7 * each.probability}) for each in found]
@@ -37,7 +37,7 @@ def test_a_probable_cause_that_covers_little_of_the_loss_is_not_named(stalled) -
 
 
 def test_nobody_named_is_not_named(stalled) -> None:
-    _, _, pricing, _ = analyse(stalled, baseline())
+    pricing = analyse(stalled, baseline()).pricing
     assert objection([], pricing, 0.0) is not None
 
 

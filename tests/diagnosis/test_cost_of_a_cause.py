@@ -82,7 +82,7 @@ def test_a_component_that_is_its_whole_stage_is_compared_with_its_own_past(make_
         ranks_per_node=4,
         phase="data_loading_seconds",
     )
-    features, classification, _, _ = analyse(window, baseline())
+    features, classification, *_ = analyse(window, baseline())
     suspect = next(each for each in classification.suspects if set(each.component.ranks) >= {4, 5, 6, 7})
     slow = excess_of(suspect, features).total[:, features.comparison.segment.mask(40)]
     assert slow.mean() == pytest.approx(0.05, rel=0.1)

@@ -23,7 +23,7 @@ def causes(window: Window, **beliefs: float) -> list[Cause]:
     features, mechanisms = extract(window), baseline().mechanisms
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, mechanisms)
-    suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, beliefs)
+    suspect = Suspect(Component("rank", (5,), 1.0), {}, beliefs)
     return slow_causes(price(features, [suspect], busy, mechanisms, replay), features, [])
 
 

@@ -61,7 +61,7 @@ def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
     shape = Parallelism(data=4, tensor=4)
     window = simulate(job(fault, seed=6, parallelism=shape, workload=WORKLOAD)).window
     features, classifier = extract(window), baseline().classifier
-    whole = Suspect(Component("job", tuple(range(16)), 0.9), {}, {}, {"network_congestion": 0.9})
+    whole = Suspect(Component("job", tuple(range(16)), 0.9), {}, {"network_congestion": 0.9})
     (found,) = classifier._arranged([whole], features, None)
     assert found.component.ranks == tuple(range(8))
     assert next(iter(found.causes)) == "nvlink_degradation"
@@ -73,7 +73,7 @@ def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
 def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
     make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], answer: int
 ) -> None:
-    slow = Suspect(Component("node", (0, 1), 0.9), {}, {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
+    slow = Suspect(Component("node", (0, 1), 0.9), {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
     monkeypatch.setattr(classifier_module, "residual_collectives", lambda *_: True)
     link = Component("node", ranks, 0.5)
     monkeypatch.setattr(classifier_module, "link_behind_growth", lambda _: link)

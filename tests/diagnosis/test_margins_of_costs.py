@@ -26,7 +26,7 @@ def answer(margins: dict[str, Margin], window: rca.Window) -> tuple[rca.Diagnosi
     shipped = baseline()
     bundle = replace(shipped, mechanisms=replace(shipped.mechanisms, margins=margins))
     diagnosis = rca.diagnose(window, bundle=bundle)
-    pricing = analyse(window, bundle)[2]
+    pricing = analyse(window, bundle).pricing
     first = diagnosis.causes[0]
     named = [(each.removal.cause, list(each.removal.ranks)) for each in pricing.causes]
     return diagnosis, pricing.interval_group(named.index((first.cause, first.ranks)))

@@ -18,7 +18,6 @@ from rca.diagnosis.abstention import objection
 from rca.diagnosis.cause_pooling import PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pricing import Pricing
-from rca.diagnosis.segment_rediagnosis import _certain as certain_beside
 from rca.lab.simulation import Fault, simulate
 
 PLACES = (3, 12)
@@ -93,24 +92,13 @@ def test_a_rival_on_one_of_the_places_is_a_rival_of_the_common_cause() -> None:
         assert (against is None) is named
 
 
-def test_what_a_part_sees_in_one_place_does_not_replace_the_common_cause() -> None:
-    answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window)
-    one = answer.causes[0].model_copy(update={"ranks": [3], "probability": 0.97})
-    doubtful = answer.causes[0].model_copy(update={"probability": 0.85})
-    known = answer.model_copy(update={"causes": [doubtful]})
-    part = answer.model_copy(update={"causes": [one], "abstained": False})
-    assert certain_beside(part, known) == []
-    alone = known.model_copy(update={"causes": [doubtful.model_copy(update={"ranks": [3]})]})
-    assert certain_beside(part, alone) == [one]
-
-
 def test_a_cause_belongs_to_every_straggler_it_was_priced_for() -> None:
     answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
     nothing = Attribution(np.zeros(1), np.zeros(1), np.zeros((1, 2)), 0.0, 0.0, (0.0, 0.0))
     pricing = Pricing(
         [replace(priced("gpu_throttling", PLACES, 0.9, 0), suspects=(0, 1))], nothing, 0.0, BUSY
     )
-    suspect = Suspect(Component("rank", (12,), 0.9), {}, {}, {})
+    suspect = Suspect(Component("rank", (12,), 0.9), {}, {})
     assert [_is_on(place, suspect, answer, pricing) for place in range(3)] == [True, True, False]
     same = answer.model_copy(update={"ranks": [12]})
     assert _is_on(2, suspect, same, pricing)

@@ -39,7 +39,7 @@ def job(*, shape: Parallelism = FLAT, last: int | None = 70, **telemetry) -> Sim
 
 
 def suspected(*ranks: int, scope: str = "rank") -> Suspect:
-    return Suspect(Component(scope, ranks, 0.9), {}, {}, {"gpu_throttling": 0.9})
+    return Suspect(Component(scope, ranks, 0.9), {}, {"gpu_throttling": 0.9})
 
 
 def priced(
@@ -191,7 +191,7 @@ def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
 def test_a_replay_of_whole_steps_takes_as_long_as_they_did() -> None:
     features, replay, _, _ = priced(job(visibility="minimal"), suspected(*SLOW))
     for cause in ("gpu_throttling", "nic_degradation"):
-        suspect = Suspect(Component("rank", SLOW, 0.9), {}, {}, {cause: 0.9})
+        suspect = Suspect(Component("rank", SLOW, 0.9), {}, {cause: 0.9})
         _, flat = priced_by_step_time(features, [suspect], replay)
         np.testing.assert_allclose(
             flat.evaluate(flat.own, flat.serial, flat.transfer), flat.replayed, rtol=1e-2

@@ -10,11 +10,9 @@ from rca.diagnosis.abstention import is_certainly_unknown, objection
 from rca.diagnosis.baseline_window import _is_surer
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.causes import by_expected_cost, named_first
-from rca.diagnosis.merge_diagnoses import merge_diagnoses
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.planning import with_actions
 from rca.diagnosis.result import Cause, Evidence, RecoveryFacts, Removal
-from rca.diagnosis.segment_rediagnosis import _certain
 from rca.lab.simulation import Fault, SimulationScenario, simulate
 from rca.recovery.site import Site
 from rca.runbook.headline import headline
@@ -115,18 +113,8 @@ def test_a_named_cause_gives_way_to_none(diagnosis) -> None:
     assert _is_surer(named, diagnosis)
 
 
-def test_a_part_is_named_before_it_and_no_unlikely_cause_is(diagnosis) -> None:
-    whole = diagnosis.model_copy(
-        update={"causes": [a_cause(UNKNOWN, 0.5, 0.55), a_cause("runtime_gc", 0.4, 0.38)]}
-    )
-    added = a_cause("nic_degradation", 0.01, 0.95).model_copy(update={"ranks": [9]})
-    part = diagnosis.model_copy(update={"causes": [added]})
-    merged = merge_diagnoses(whole, part, [added], share=0.5, measured=2.0, rank_steps=1600.0)
-    assert [each.cause for each in merged.causes] == ["nic_degradation", UNKNOWN, "runtime_gc"]
-
-
 def test_a_less_likely_one_leaves_the_cause_open(slowed) -> None:
-    _, _, pricing, _ = analyse(slowed.window, baseline())
+    pricing = analyse(slowed.window, baseline()).pricing
     reason = objection([a_cause(UNKNOWN, 0.5, 0.45)], pricing, 0.4)
     assert reason == "no known cause explains the delay of rank 1 (0.45)"
 
@@ -184,12 +172,3 @@ def test_only_an_answer_that_names_nothing_begins_with_it() -> None:
 def test_of_causes_without_a_price_the_likeliest_comes_first() -> None:
     unpriced = [a_cause("gpu_throttling", 0.0, 0.05), a_cause(UNKNOWN, 0.0, 0.8)]
     assert [one.cause for one in by_expected_cost(unpriced)] == [UNKNOWN, "gpu_throttling"]
-
-
-def test_a_part_never_adds_it(diagnosis) -> None:
-    sure = {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}
-    both = [a_cause("nic_degradation", 0.1, 0.99), a_cause(UNKNOWN, 0.5, 0.99)]
-    part = diagnosis.model_copy(update={"abstained": False, "causes": both, "failure_mode_probability": sure})
-    stopped = diagnosis.model_copy(update={"failure_mode": "fail_stop", "causes": []})
-    for known in (diagnosis, stopped):
-        assert [cause.cause for cause in _certain(part, known)] == ["nic_degradation"]

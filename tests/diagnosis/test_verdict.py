@@ -104,7 +104,7 @@ def slow(*suspects: Suspect) -> Classification:
 
 
 def suspect(causes: dict[str, float], *ranks: int) -> Suspect:
-    return Suspect(Component("rank", ranks, 0.9), {}, {}, ordered(causes))
+    return Suspect(Component("rank", ranks, 0.9), {}, ordered(causes))
 
 
 HOT = Fault(cause="gpu_throttling", ranks=(3,), severity=0.7)

@@ -100,11 +100,11 @@ def test_of_restless_transfers_only_the_stretch_counts() -> None:
 
 
 FROM_30 = np.where(np.arange(60) >= 30, 0.02, 0.0)
-SLOW_JOB = Suspect(Component("job", tuple(range(8)), 0.9), {}, {}, {"data_loader_stall": 0.9})
+SLOW_JOB = Suspect(Component("job", tuple(range(8)), 0.9), {}, {"data_loader_stall": 0.9})
 
 
 def rank_suspected(*ranks: int) -> Suspect:
-    return Suspect(Component("rank", ranks, 0.9), {}, {}, {"gpu_throttling": 0.9})
+    return Suspect(Component("rank", ranks, 0.9), {}, {"gpu_throttling": 0.9})
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +156,7 @@ def test_a_rank_of_a_heavy_stage_of_a_slow_job_pays_for_each_once(make_window) -
         | {6: FROM_30 + 0.03 + 0.04}
     )
     features = extract(make_window(8, 60, late=late, parallelism={"data": 4, "pipeline": 2}, noise=1e-5))
-    stage = Suspect(Component("stage", (4, 5, 6, 7), 0.9), {}, {}, {"stage_imbalance": 0.9})
+    stage = Suspect(Component("stage", (4, 5, 6, 7), 0.9), {}, {"stage_imbalance": 0.9})
     job, heavy, alone = excesses_of([SLOW_JOB, stage, rank_suspected(6)], features)
     near = {"atol": 1e-3}
     np.testing.assert_allclose(alone.total, 0.04, **near)
@@ -178,8 +178,8 @@ def test_who_has_no_peers_shares_what_the_job_suffers(make_window) -> None:
 
 
 def test_a_link_takes_nothing_of_its_nodes_work(both: FeatureSet) -> None:
-    link = Suspect(Component("rank", (2,), 0.9), {}, {}, {"nic_degradation": 0.9})
-    node = Suspect(Component("node", (2, 3), 0.9), {}, {}, {"gpu_throttling": 0.9})
+    link = Suspect(Component("rank", (2,), 0.9), {}, {"nic_degradation": 0.9})
+    node = Suspect(Component("node", (2, 3), 0.9), {}, {"gpu_throttling": 0.9})
     _, hot = excesses_of([link, node], both)
     np.testing.assert_allclose(hot.total[0], 0.05, atol=1e-3)
     ideal, _ = ideal_work(both.work.own, None, both, excesses_of([link, node], both))
@@ -230,7 +230,7 @@ def test_the_job_as_a_suspect_does_not_explain_lock_step_waiting(make_window) ->
 
 def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
     """Seconds per step of every cause of rank 5, of which one is nearly certain."""
-    suspect = Suspect(Component("rank", (5,), 1.0), {}, {}, {cause: 0.95})
+    suspect = Suspect(Component("rank", (5,), 1.0), {}, {cause: 0.95})
     mechanisms = baseline().mechanisms
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
     busy = BusyEvidence.from_features(features, mechanisms)

@@ -12,8 +12,8 @@ from fabrics import STEPS
 
 import rca
 from rca.diagnosis import Diagnosis, baseline_window
+from rca.diagnosis.baseline_window import Outline
 from rca.diagnosis.result import AbstentionReason
-from rca.diagnosis.segment_rediagnosis import Outline
 from rca.features import WINDOW_FEATURES, extract
 from rca.high_segment import Segment
 from rca.window import Window

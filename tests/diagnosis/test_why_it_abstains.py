@@ -92,7 +92,7 @@ def test_eighteen_steps_of_a_plainly_slow_job_are_an_alarm(real_windows: Path) -
 def test_of_few_steps_a_cause_has_to_be_certain(real_windows: Path) -> None:
     features = extract(rca.read_window(real_windows / "slow-dataset"))
     few = replace(features, work=replace(features.work, steps=features.work.steps[:12]))
-    suspect = Suspect(Component("rank", (7,), 0.99), {}, {}, {"data_loader_stall": 0.99})
+    suspect = Suspect(Component("rank", (7,), 0.99), {}, {"data_loader_stall": 0.99})
     slow = Classification(
         "fail_slow", {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}, True, [suspect], np.zeros(8), 0.9
     )
@@ -139,7 +139,7 @@ def test_a_verdict_has_no_reason_against_it(make_window, doubting) -> None:
 def classified(mode: str, chance: float, *, decided: bool = True, suspects: int = 0) -> Classification:
     others = [name for name in ("healthy", "fail_slow", "fail_stop") if name != mode]
     chances = {mode: chance, others[0]: 0.99 * (1 - chance), others[1]: 0.01 * (1 - chance)}
-    suspect = Suspect(Component("rank", (5,), 0.9), {}, {}, {})
+    suspect = Suspect(Component("rank", (5,), 0.9), {}, {})
     return Classification(mode, chances, decided, [suspect] * suspects, np.zeros(8), 0.9)
 
 

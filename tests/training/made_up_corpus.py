@@ -29,7 +29,6 @@ def made_up_corpus(n_windows: int, seed: int = 0, **changes: Any) -> Corpus:
         "rank_cause": tuple(np.where(faulty, np.repeat(cause, 2), "").tolist()),
         "mode": tuple(mode.tolist()),
         "cause": tuple(cause.tolist()),
-        "pattern": tuple(np.where(mode == "fail_slow", "transient", "").tolist()),
         "scope": tuple(np.where(mode == "healthy", "", "some").tolist()),
         "group": tuple(f"simulation-{number}" for number in range(n_windows)),
         "part": tuple(rng.choice(PARTS, n_windows, p=[0.5, 0.1, 0.3, 0.1]).tolist()),

@@ -28,25 +28,9 @@ def cropped(name: str, first: int, end: int) -> tuple[Window, WindowLabel]:
 
 def test_what_lies_before_the_fault_is_healthy() -> None:
     window, label = cropped(SLOW, 0, 22)
-    assert (label.failure_mode, label.causes, label.pattern, label.straggler_type) == (
-        "healthy",
-        (),
-        None,
-        None,
-    )
+    assert (label.failure_mode, label.causes, label.straggler_type) == ("healthy", (), None)
     assert not unfelt(label)
     assert sorted(set(window.steps.column("step").to_pylist())) == list(range(22))
-
-
-@pytest.mark.parametrize(
-    ("first", "end", "pattern"),
-    [(0, 66, "transient"), (5, 50, "persistent"), (22, 50, "persistent"), (30, 66, "transient")],
-)
-def test_the_pattern_is_what_the_crop_shows(first: int, end: int, pattern: str) -> None:
-    """The slow dataset acts from step 22 to 52."""
-    _, label = cropped(SLOW, first, end)
-    assert label.pattern == pattern
-    assert label.causes[0].ranks == (7,)
 
 
 def test_a_fault_that_hardly_acts_in_the_crop_makes_no_example() -> None:
@@ -93,15 +77,6 @@ def test_a_smaller_job_is_a_valid_window_with_the_culprit_renumbered() -> None:
     assert after.column("step_seconds").to_pylist() == before.column("step_seconds").to_pylist()
     gone = set(window.job.topology.nodes_of([0, 4]))
     assert gone.isdisjoint(smaller.metrics.column("node").to_pylist())
-
-
-def test_what_a_labeller_called_made_into_the_machines_stays_so() -> None:
-    window, label = labelled(SLOW)
-    cause = label.causes[0].model_copy(update={"cause": "unknown", "last_step": 65})
-    older = label.model_copy(update={"pattern": "deterministic", "causes": (cause,)})
-    part = crop(window, older, 20, 60)
-    assert part is not None
-    assert part[1].pattern == "deterministic"
 
 
 def test_a_part_of_a_slow_window_without_a_named_cause_is_not_called_healthy() -> None:

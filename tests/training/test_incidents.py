@@ -50,7 +50,7 @@ def test_the_manifest_decides_what_is_learned_from(collection: Path) -> None:
 
 def test_the_first_variant_is_the_window_itself(collection: Path) -> None:
     first = incident_rows(collection)[0]
-    assert (first.mode, first.cause, first.pattern) == ("fail_slow", "data_loader_stall", "transient")
+    assert (first.mode, first.cause) == ("fail_slow", "data_loader_stall")
 
 
 @pytest.mark.system
@@ -221,15 +221,13 @@ def test_ranks_that_the_job_has_not_are_an_error_of_the_label(collection: Path) 
 @pytest.mark.parametrize(
     ("changed", "without"),
     [
-        # Shorter variants have the pattern of what is left of the fault.
-        ({"pattern": None}, set()),
-        ({"causes": []}, {"straggler", "scope", "type", "cause", "pattern"}),
+        ({"causes": []}, {"straggler", "scope", "type", "cause"}),
         (
             {"causes": [{**STALL, "ranks": [], "nodes": ["a"]}]},
-            {"straggler", "scope", "type", "cause", "pattern"},
+            {"straggler", "scope", "type", "cause"},
         ),
     ],
-    ids=["no pattern", "no causes", "no ranks"],
+    ids=["no causes", "no ranks"],
 )
 def test_what_a_label_does_not_say_teaches_the_other_heads(
     collection: Path, changed: dict[str, object], without: set[str]
@@ -238,7 +236,7 @@ def test_what_a_label_does_not_say_teaches_the_other_heads(
     for name, target in found.items():
         assert set(target.labels) <= set(target.classes), name
     learned = {name for name, target in found.items() if "train" in target.part}
-    assert {"mode", "straggler", "scope", "type", "cause", "pattern"} - learned == without
+    assert {"mode", "straggler", "scope", "type", "cause"} - learned == without
 
 
 def test_labels_that_judge_have_to_be_there(collection: Path) -> None:

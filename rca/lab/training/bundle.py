@@ -12,6 +12,7 @@ import orjson
 
 from rca.causal.mechanisms import Mechanisms
 from rca.causal.report import causal_page
+from rca.classify.classifier import HEADS
 from rca.diagnosis.bundle import ALARM, FORMAT, Bundle
 from rca.errors import SourceError
 from rca.features import VERSION
@@ -59,7 +60,7 @@ def write_bundle(
 
 
 def with_alarm(bundle: Path, folder: Path, alarm: FittedHead, provenance: dict[str, Any]) -> str:
-    """Write a bundle with this alarm and everything else as before; return the manifest's SHA-256.
+    """Write a bundle with this alarm and every other head in use as before; return the manifest's SHA-256.
 
     Parameters
     ----------
@@ -71,6 +72,8 @@ def with_alarm(bundle: Path, folder: Path, alarm: FittedHead, provenance: dict[s
     described = dict(Bundle.load(bundle).manifest)
     contents = {name: (bundle / name).read_bytes() for name in described.pop("files")}
     heads = orjson.loads(contents["heads.json"])
+    for unused in heads["heads"].keys() - HEADS.keys() - {ALARM}:
+        del heads["heads"][unused], contents[f"{unused}.txt"]
     heads["heads"][ALARM] = alarm.entry()
     contents |= {"heads.json": _json(heads), f"{ALARM}.txt": alarm.text.encode()}
     described["provenance"] = {**described["provenance"], ALARM: provenance}

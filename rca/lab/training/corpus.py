@@ -34,8 +34,8 @@ class Example:
         Whether the label blames the rank.
     causes : tuple of str
         Per kept rank the cause that the label blames it for, "" for the others.
-    pattern, cause : str
-        Of the label's first cause; "" if there is none.
+    cause : str
+        The label's first one; "" if there is none.
     scope : {"", "some", "job"}
         Whether the label blames some ranks or (nearly) all of them; "" for healthy windows.
     group : str
@@ -52,7 +52,6 @@ class Example:
     rank: FloatArray
     faulty: BoolArray
     causes: tuple[str, ...]
-    pattern: str
     mode: str
     cause: str
     scope: str
@@ -83,7 +82,6 @@ class Corpus:
     rank_cause: tuple[str, ...]
     mode: tuple[str, ...]
     cause: tuple[str, ...]
-    pattern: tuple[str, ...]
     scope: tuple[str, ...]
     group: tuple[str, ...]
     part: tuple[Part, ...]
@@ -101,7 +99,6 @@ class Corpus:
             self.rank_cause,
             self.mode,
             self.cause,
-            self.pattern,
             self.scope,
             self.group,
             self.part,
@@ -131,7 +128,6 @@ def example_from_features(features: FeatureSet, label: WindowLabel, group: str, 
         rank=features.rank[kept],
         faulty=np.isin(kept, faulty),
         causes=tuple(blamed.get(int(rank), "") for rank in kept),
-        pattern=label.pattern or "",
         mode=label.failure_mode,
         cause=label.causes[0].cause if label.causes else "",
         scope=_scope(len(blamed), n_ranks),
@@ -162,7 +158,6 @@ def stack(examples: Iterable[Example]) -> Corpus:
         rank_cause=tuple(cause for each in found for cause in each.causes),
         mode=tuple(each.mode for each in found),
         cause=tuple(each.cause for each in found),
-        pattern=tuple(each.pattern for each in found),
         scope=tuple(each.scope for each in found),
         group=tuple(each.group for each in found),
         part=tuple(each.part for each in found),

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from rca.arrays import IntArray
 from rca.sources.labels import LabelledCause, WindowLabel
-from rca.window.causes import pattern_of
 from rca.window.job import Job, Parallelism
 from rca.window.times.step_clock import StepClock
 from rca.window.window import Window
@@ -49,7 +48,7 @@ def crop(window: Window, label: WindowLabel, first: int, end: int) -> tuple[Wind
         return None
     kept = [cause for cause in causes if cause is not None and _acts(cause)]
     part = clock.between(first, end)
-    return part, _relabelled(label, kept, end)
+    return part, _relabelled(label, kept)
 
 
 def _acts(cause: LabelledCause) -> bool:
@@ -76,18 +75,11 @@ def _cropped(cause: LabelledCause, clock: StepClock, first: int, end: int) -> La
     return cause.model_copy(update=changes)
 
 
-def _relabelled(label: WindowLabel, causes: list[LabelledCause], end: int) -> WindowLabel:
+def _relabelled(label: WindowLabel, causes: list[LabelledCause]) -> WindowLabel:
     if not causes:
         healthy = {"failure_mode": "healthy", "straggler_type": None, "pattern": None, "causes": ()}
         return label.model_copy(update=healthy | {"injected": [], "impact": None})
-    changes: dict[str, Any] = {"causes": tuple(causes)}
-    if label.failure_mode == "fail_slow":
-        # The label's pattern is the costliest cause's, which comes first where prices are known.
-        main = max(causes, key=lambda cause: (cause.model_extra or {}).get("seconds_per_step") or 0.0)
-        ends_inside = main.last_step is not None and main.last_step < end - 1
-        designed = label.pattern == "deterministic" and not ends_inside
-        changes["pattern"] = label.pattern if designed else pattern_of(main.cause, ends_inside=ends_inside)
-    return label.model_copy(update=changes)
+    return label.model_copy(update={"causes": tuple(causes), "pattern": None})
 
 
 def without_ranks(window: Window, label: WindowLabel, dropped: IntArray) -> tuple[Window, WindowLabel]:

@@ -52,7 +52,7 @@ COMPUTED_BY = (
 )
 _LIBRARIES = ("numba", "numpy", "pyarrow", "scipy")
 _FLAGS = ("real", "unfelt")
-_TEXTS = ("pattern", "mode", "cause", "scope", "group", "part")
+_TEXTS = ("mode", "cause", "scope", "group", "part")
 
 
 def default_folder() -> Path:
@@ -163,7 +163,6 @@ def _examples(held: dict[str, Any]) -> list[Example]:
             rank=held["rank"][begin:end],
             faulty=held["faulty"][begin:end],
             causes=tuple(held["causes"][begin:end].tolist()),
-            pattern=str(held["pattern"][position]),
             mode=str(held["mode"][position]),
             cause=str(held["cause"][position]),
             scope=str(held["scope"][position]),

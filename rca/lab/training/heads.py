@@ -103,7 +103,6 @@ class FittedHead:
 def targets(corpus: Corpus, earlier: EarlierTrees | None = None) -> dict[str, Target]:
     """Training data of every head; head ``cause`` keeps the classes of an earlier bundle."""
     owner_mode = np.array(corpus.mode)[corpus.owner]
-    owner_pattern = np.array(corpus.pattern)[corpus.owner]
     cause = np.array(corpus.rank_cause)
     stop = owner_mode == "fail_stop"
     scope = np.array(corpus.scope)
@@ -137,9 +136,6 @@ def targets(corpus: Corpus, earlier: EarlierTrees | None = None) -> dict[str, Ta
         "cause": ranks(slow, cause.tolist(), _cause_classes(corpus, earlier)),
         "stop_cause": windows(
             (mode == "fail_stop") & np.isin(corpus.cause, STOP_CAUSES), corpus.cause, STOP_CAUSES
-        ),
-        "pattern": ranks(
-            slow & (owner_pattern != ""), owner_pattern.tolist(), ("transient", "persistent", "deterministic")
         ),
     }
 

@@ -84,7 +84,7 @@ def held_costs(
 
 def _costs(bundle: Bundle, seed: int) -> list[HeldOutCost]:
     window, label = simulated_window(seed, with_steps=True)
-    _, _, pricing, _ = analyse(window, bundle)
+    pricing = analyse(window, bundle).pricing
     return matched(label, pricing)
 
 
