@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 
 from rca.arrays import BoolArray
 from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
-from rca.collect.exits import TERMINATED_CODES
+from rca.collect.exits import TERMINATED_CODES, lost_peer, reacted
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.findings import findings_in_events
@@ -25,9 +27,11 @@ from rca.diagnosis.result import (
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
+from rca.features.collective_progress import CollectiveProgress
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import DEVICE_EVENTS, end_origin
+from rca.features.end_origin import DEVICE_EVENTS, broke, end_origin, failed_first, own_deaths
 from rca.features.failure_order import (
+    SAME_MOMENT,
     Attempt,
     failed_elsewhere,
     last_attempt,
@@ -50,6 +54,12 @@ _EARLIER_CHECK = "read the logs of {ranks} from before the restart; time the ste
 _DEVICE = "events report that a device of {ranks} failed, and no process of it has ended"
 _NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
 _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
+_LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
+_OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
+#: Lines without a time of their own are microseconds apart: their order is not that of the failures, seconds.
+SAME_LINE = 5e-4
+#: Nodes in one sentence.
+MAX_NODES = 8
 #: What to look at after a signal that the process did not send itself.
 _AFTER_SIGNAL = {
     signal.SIGKILL: "look for the out-of-memory killer in the kernel log of {place}; check the memory limit",
@@ -74,75 +84,150 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     places = placed_by_events(window)
     attempt = last_attempt(read_events(window, places), window.job.start)
     failures = attempt.failures
-    first, ranks, name, probability = _first(window, failures)
-    doubt = _doubt(attempt, ranks, places) if first or not failures else ""
-    if first and doubt:
+    origin = _origin(window, failures, places)
+    ranks, certain, probability = origin.ranks, origin.certain, origin.probability
+    doubt = _doubt(attempt, ranks, places) if (ranks.any() and certain) or not failures else ""
+    if certain and doubt:
         elsewhere = failed_elsewhere(failures, ranks, places)
-        first, probability = False, FAILED
+        certain, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
-    found = [list(each) for each in groups_of(ranks, window.job.topology)]
-    groups = found[:MAX_STRAGGLERS]
+    outside = [each for each in failures if each.kind == "job_ended"]
+    by_scheduler = bool(outside) and len(outside) == len(failures)
+    groups: list[_Group] = [_Group(list(each), []) for each in groups_of(ranks, window.job.topology)]
+    groups += [_Group([], [places.node_names[each]]) for each in origin.nodes]
+    shown = groups[:MAX_STRAGGLERS]
     causes = [
         Cause(
-            cause=name,
-            ranks=each,
-            nodes=_nodes(window, each),
+            cause=origin.cause,
+            ranks=each.ranks,
+            nodes=each.nodes or _nodes(window, each.ranks),
             probability=probability,
             seconds_per_step=None,
             interval=None,
             share=None,
-            owner=SPECS[name].owner,
+            owner=SPECS[origin.cause].owner,
             evidence=[UNKNOWN_COST, *_evidence(each, failures, places)],
         )
-        for each in groups
+        for each in shown
     ]
-    reason = _reason(failures, found, doubt, certain=first)
-    stopped = STOPPED if first else FAILED if failures else 0.0
-    mode: FailureMode = "fail_stop" if failures else "healthy"
+    reason = (
+        None if by_scheduler else _reason(failures, groups, doubt or _lost_peers(attempt), certain=certain)
+    )
+    stopped = STOPPED if certain or by_scheduler else FAILED if failures or _lost_peers(attempt) else 0.0
+    mode: FailureMode = "fail_stop" if stopped else "healthy"
     return untimed_diagnosis(
         window,
         model,
         mode=mode,
         probability=_probability(stopped),
-        modes_left=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
-        stragglers=[_straggler(each, probability, window, failures, places) for each in groups],
+        modes_left=["fail_stop"] if stopped == STOPPED else ["healthy", "fail_slow", "fail_stop"],
+        stragglers=[_straggler(each, probability, window, failures, places) for each in shown],
         causes=causes,
-        findings=findings_in_events(window),
+        findings=findings_in_events(window, places),
         reason=reason,
-        next_check=_next_check(groups, attempt, window),
+        next_check=_OUTSIDE.format(why=outside[0].code)
+        if by_scheduler
+        else _next_check(shown, attempt, window),
         missing=["steps", "metrics"],
         quality=_quality(window, attempt),
-        left_out=len(found) - len(groups),
-        act=first,
+        left_out=len(groups) - len(shown),
+        act=certain,
     )
 
 
-def _first(window: Window, failures: Sequence[Event]) -> tuple[bool, BoolArray, str, float]:
-    """Whether events show who failed first, these ranks, their cause and its probability."""
-    topology = window.job.topology
-    no_rank = np.zeros(topology.n_ranks, dtype=bool)
+class _Group(NamedTuple):
+    """Ranks that one straggler covers; a node alone, if none of its ranks is known."""
+
+    ranks: list[int]
+    nodes: list[str]
+
+    def names(self, event: Event, places: Topology) -> bool:
+        """Whether an event is about this group."""
+        if self.ranks:
+            return bool(set(ranks_named(event, places).tolist()) & set(self.ranks))
+        return event.node >= 0 and places.node_names[event.node] in self.nodes
+
+
+class _Origin(NamedTuple):
+    """Where the stop began, by the events.
+
+    Attributes
+    ----------
+    ranks : ndarray of shape (n_ranks,), bool
+    nodes : tuple of int
+        Nodes in the topology of which no rank is known.
+    """
+
+    certain: bool
+    ranks: BoolArray
+    nodes: tuple[int, ...]
+    cause: str
+    probability: float
+
+
+def tells_origin(window: Window) -> bool:
+    """Whether an event shows where a stop began: a failure of its own, or a rank that others name."""
+    places = placed_by_events(window)
+    failures = last_attempt(read_events(window, places), window.job.start).failures
     if not failures:
-        return False, no_rank, "process_crash", 0.0
-    began = min((each.time for each in failures if each.kind in DEATHS), default=failures[0].time)
-    end = End(topology, began, np.full(topology.n_ranks, -np.inf), 1.0)
+        return False
+    return bool(failed_first(failures, _end_of(failures, places)).any() or _lost_nodes(failures, places))
+
+
+def _end_of(failures: Sequence[Event], places: Topology) -> End:
+    begin = {*DEATHS, "did_not_join", "nccl_timeout"}
+    began = min((each.time for each in failures if each.kind in begin), default=failures[0].time)
+    return End(places, began, np.full(places.n_ranks, -np.inf), 1.0)
+
+
+def _origin(window: Window, failures: Sequence[Event], places: Topology) -> _Origin:
+    """Where the failures show that the stop began, its cause and its probability."""
+    none = np.zeros(places.n_ranks, dtype=bool)
+    if not failures:
+        return _Origin(False, none, (), "process_crash", 0.0)
+    end = _end_of(failures, places)
     # A failed device ends a job only if its processes end; without rows it is unknown whether they went on.
     ended = any(each.kind not in DEVICE_EVENTS for each in failures)
-    origin = end_origin(failures, end) if ended else no_rank
-    if not origin.any():
-        origin = _earliest_death(failures, topology)
-    if origin.any():
-        died = any(each.kind in DEATHS and origin[ranks_named(each, topology)].any() for each in failures)
-        return True, origin, "process_crash" if died else "hang", FIRST_EXIT if died else MISSED
-    return False, ranks_that_failed(failures, topology, window.job.start), "process_crash", FAILED
+    ranks = end_origin(failures, end) if ended else none
+    own = own_deaths(failures, end)
+    if not ranks.any():
+        ranks = _earliest_death(own, window.job.topology)
+    missing = CollectiveProgress.from_window(window).missing
+    if (ranks & missing).any():
+        ranks = ranks & missing
+    if ranks.any():
+        named = [each for each in failures if ranks[ranks_named(each, places)].any()]
+        died = any(each in own for each in named) or any(broke(each) for each in named)
+        return _Origin(True, ranks, (), "process_crash" if died else "hang", FIRST_EXIT if died else MISSED)
+    lost = _lost_nodes(failures, places)
+    if lost:
+        alone = all(each.kind in {*DEVICE_EVENTS, "oom_kill"} for each in failures)
+        return _Origin(
+            len(lost) == 1 and not alone, none, lost, "process_crash", FAILED if alone else FIRST_EXIT
+        )
+    return _Origin(False, ranks_that_failed(failures, places, window.job.start), (), "process_crash", FAILED)
 
 
-def _earliest_death(failures: Sequence[Event], topology: Topology) -> BoolArray:
+def _lost_nodes(failures: Sequence[Event], places: Topology) -> tuple[int, ...]:
+    """The nodes without a known rank that failed first, by themselves; empty without one."""
+    own = [
+        each
+        for each in failures
+        if each.rank is None
+        and each.node >= 0
+        and not ranks_named(each, places).size
+        and (broke(each) or (each.kind in DEATHS and not reacted(each.message)))
+    ]
+    first = min((each.time for each in own), default=np.inf)
+    return tuple(sorted({each.node for each in own if each.time <= first + SAME_MOMENT}))
+
+
+def _earliest_death(died: Sequence[Event], topology: Topology) -> BoolArray:
     """The ranks of one node that died before all others, unless they were terminated; else none."""
     found = np.zeros(topology.n_ranks, dtype=bool)
-    died = [each for each in failures if each.kind in DEATHS and each.rank is not None]
     if not died or died[0].code in TERMINATED_CODES:
         return found
-    first = {each.rank for each in died if each.time == died[0].time}
+    first = {each.rank for each in died if each.time <= died[0].time + SAME_LINE}
     ranks = np.array(sorted(rank for rank in first if rank is not None))
     one_node = ranks.size == 1 or (topology.node[ranks] == topology.node[ranks[0]]).all()
     if one_node and (ranks.size == 1 or topology.node[ranks[0]] >= 0):
@@ -182,8 +267,14 @@ def _probability(stopped: float) -> dict[FailureMode, float]:
     return {"healthy": other, "fail_slow": other, "fail_stop": stopped}
 
 
+def _lost_peers(attempt: Attempt) -> str:
+    """What is open if no failure is reported, but ranks lost a peer; empty otherwise."""
+    lost = sorted({each.rank for each in attempt.events if each.rank is not None and lost_peer(each.message)})
+    return _LOST_PEERS.format(ranks=listed(lost)) if lost and not attempt.failures else ""
+
+
 def _reason(
-    failures: Sequence[Event], groups: list[list[int]], doubt: str, *, certain: bool
+    failures: Sequence[Event], groups: list[_Group], doubt: str, *, certain: bool
 ) -> AbstentionReason | None:
     if certain:
         return None
@@ -191,11 +282,13 @@ def _reason(
         return AbstentionReason(code="failure_reported", sentence=doubt)
     if not failures:
         return AbstentionReason(code="no_step_times", sentence=_NO_FAILURE)
-    ranks = [rank for each in groups for rank in each]
-    if not ranks:
+    ranks = [rank for each in groups for rank in each.ranks]
+    nodes = [node for each in groups for node in each.nodes]
+    if not ranks and not nodes:
         return AbstentionReason(code="failure_reported", sentence=_NO_ORIGIN)
     if not any(each.kind in DEATHS and each.rank is not None for each in failures):
-        return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=listed(ranks)))
+        place = listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES])
+        return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=place))
     return AbstentionReason(code="failure_reported", sentence=_NO_ORDER.format(n=len(ranks)))
 
 
@@ -209,15 +302,16 @@ def _nodes(window: Window, ranks: list[int]) -> list[str]:
     return sorted({node for rank, node in zip(*columns, strict=True) if rank in ranks and node is not None})
 
 
-def _evidence(ranks: list[int], failures: Sequence[Event], topology: Topology) -> list[Evidence]:
-    """The failures that name the ranks, the first ones, and how many others followed."""
-    own = [each for each in failures if set(ranks_named(each, topology).tolist()) & set(ranks)]
+def _evidence(group: _Group, failures: Sequence[Event], places: Topology) -> list[Evidence]:
+    """The failures that name the group, the first ones, and how many victims followed."""
+    own = [each for each in failures if group.names(each, places)]
     found = [_of_event(each) for each in own[:3]]
-    later = len(failures) - len(own)
-    if later:
-        note = "failures of other ranks, which may follow from this one"
+    kinds = Counter(each.kind for each in failures) - Counter(each.kind for each in own)
+    if kinds:
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+        note = f"failures of others, which may be victims of this one: {counts}"
         found.append(
-            Evidence(signal="other_failures", value=float(later), reference=None, unit="", note=note)
+            Evidence(signal="other_failures", value=float(kinds.total()), reference=None, unit="", note=note)
         )
     return found
 
@@ -250,13 +344,13 @@ def _number(code: str | None) -> float | None:
 
 
 def _straggler(
-    ranks: list[int], probability: float, window: Window, failures: Sequence[Event], places: Topology
+    group: _Group, probability: float, window: Window, failures: Sequence[Event], places: Topology
 ) -> Straggler:
-    own = [each.time for each in failures if set(ranks_named(each, places).tolist()) & set(ranks)]
+    own = [each.time for each in failures if group.names(each, places)]
     return Straggler(
-        ranks=ranks,
-        nodes=_nodes(window, ranks),
-        scope="rank" if len(ranks) == 1 else "node",
+        ranks=group.ranks,
+        nodes=group.nodes or _nodes(window, group.ranks),
+        scope="rank" if len(group.ranks) == 1 else "node",
         straggler_type=None,
         pattern=None,
         probability=probability,
@@ -266,7 +360,7 @@ def _straggler(
     )
 
 
-def _next_check(groups: list[list[int]], attempt: Attempt, window: Window) -> str:
+def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
     failures = attempt.failures
     before = sorted({each.rank for each in attempt.earlier if each.rank is not None})
     if not failures and before:
@@ -275,10 +369,11 @@ def _next_check(groups: list[list[int]], attempt: Attempt, window: Window) -> st
         return _TIME_STEPS
     if not groups:
         return _NO_ORIGIN
-    ranks = groups[0]
-    nodes = _nodes(window, ranks)
-    place = f"{listed(ranks)} ({', '.join(nodes)})" if nodes else listed(ranks)
-    own = [each for each in failures if set(ranks_named(each, window.job.topology).tolist()) & set(ranks)]
+    group, places = groups[0], placed_by_events(window)
+    ranks, nodes = group.ranks, group.nodes or _nodes(window, group.ranks)
+    named = ", ".join(nodes[:MAX_NODES])
+    place = f"{listed(ranks)} ({named})" if nodes and ranks else listed(ranks) if ranks else named
+    own = [each for each in failures if group.names(each, places)]
     for each in own:
         ended = signal_of(each)
         if ended in _AFTER_SIGNAL:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from rca.errors import InvalidInput, cut
 from rca.sources.logs.text_lines import TextLine, lines_of, mixed
 from rca.sources.source import Source
+from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.messages import WANTED as WATCHDOG_LINES
 from rca.sources.watchdog.messages import JobLog, events_of
 from rca.window.rows.validation import MAX_WORLD_SIZE
@@ -68,6 +69,7 @@ _WITHIN = {
     "forward_seconds": ("batch-generator",),
     "optimizer_seconds": ("params-all-gather",),
 }
+_STOPPED = "the timers name no rank: the answer follows from the failures in the log"
 _OPTION = "set --timing-log-option all and --timing-log-level 2"
 
 
@@ -193,6 +195,9 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         for line in lines_of(path, _WANTED):
             log.add(line)
     names = ", ".join(path.name for path in paths[:3])
+    if log.highest < 0 and log.job.tells_failure:
+        stopped = watchdog.read(paths, job_id)
+        return replace(stopped, notes=(*stopped.notes, _STOPPED))
     if not log.reports:
         raise InvalidInput(
             f"{names}: lines of Megatron's timers, but none of an iteration with its time",

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
+from rca.sources.logs.log_events import ONE_STOP
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
@@ -36,6 +37,9 @@ from rca.sources.watchdog.messages import (
 from rca.window.rows.validation import MAX_WORLD_SIZE
 from rca.window.schema import COLLECTIVES, METRICS, OPS, STEPS
 from rca.window.window import Window
+
+#: Members without a log count as silent if so many others wrote a message, and at most this share did not.
+MIN_REPORTS, MAX_UNSEEN_SHARE = 3, 1 / 8
 
 
 class _WatchdogMember(NamedTuple):
@@ -66,6 +70,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
+    notes: list[str] = []
+    log.place(notes)
     refuse_two_jobs(log.messages)
     names = ", ".join(path.name for path in paths[:3])
     if log.unreadable and not log.messages:
@@ -73,18 +79,12 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             f"{names}: {log.unreadable} lines of the NCCL watchdog, all of an unknown form",
             hint="they may be cut, or of a version that is not supported: PyTorch 2.1 to 2.9 are",
         )
-    notes: list[str] = []
     before = log.events.keep_last_attempt(notes)
     messages = last_stop([each for each in log.messages if not each.time <= before], notes)
     ranked = with_ranks(messages, notes)
     exited = {event.rank for event in log.events.rows if event.rank is not None}
     highest = max([*(rank for rank, _ in ranked), *exited, *log.logged], default=-1)
-    if highest < 0:
-        raise InvalidInput(
-            f"{names}: errors of devices or of NCCL, but no line names a rank",
-            hint="put the job's logs with the watchdog's messages or torchrun's table into the same folder",
-        )
-    world_size = max(log.world_size, highest + 1)
+    world_size = max(log.world_size, highest + 1, 1)
     if world_size > MAX_WORLD_SIZE:
         raise InvalidInput(f"{names}: rank {highest:,} is above {MAX_WORLD_SIZE - 1:,}")
     members = _members(ranked, log, world_size, notes)
@@ -95,6 +95,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
                 hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
             )
         notes.append("no message of the NCCL watchdog: the logs do not show which rank waits")
+        if highest < 0:
+            notes.append("no line names a rank: add the job's logs, and each node gets its ranks")
     begin, end = _bounds(members, messages, log)
     add_timeouts(ranked, log.events)
     _note_gaps(log, ranked, world_size, notes)
@@ -168,14 +170,20 @@ def _add_silent(
     """Add members without a message to a group whose members are known by their numbers in it.
 
     A process may end before its watchdog writes. So if a member reports that it is behind, the silence of
-    others does not count. Nor does it if a line of a watchdog is cut: it may be of a silent rank.
+    others does not count. Nor does it if a line of a watchdog is cut: it may be of a silent rank. A rank
+    without a log here is silent only if nearly all others wrote a message: else logs are missing.
     """
     if any(place not in (-1, rank) for rank, place in ranks.items()):
         return
     held = {rank: found[group, rank] for rank in ranks}
     last = max((member.sequence or -1 for member in held.values()), default=-1)
     is_world = group == "0" or group.startswith(DEFAULT_GROUP) or group == UNNAMED_GROUP
-    silent = sorted(set(range(world_size if is_world else max(ranks) + 1)) - ranks.keys())
+    size = world_size if is_world else max(ranks) + 1
+    silent = sorted(set(range(size)) - ranks.keys())
+    absent = [rank for rank in silent if rank not in log.logged]
+    if len(absent) > max(1.0, MAX_UNSEEN_SHARE * size) or (absent and len(ranks) < MIN_REPORTS):
+        notes.append(f"{len(absent)} members of {group} have no log here: their silence shows nothing")
+        silent = [rank for rank in silent if rank in log.logged]
     if not silent or not any(member.state == "waiting" for member in held.values()):
         return
     if any((member.sequence or -1) < last for member in held.values()):
@@ -193,13 +201,16 @@ def _add_silent(
 def _bounds(
     members: Mapping[tuple[str, int], _WatchdogMember], messages: Sequence[Message], log: JobLog
 ) -> tuple[float, float]:
-    """From the first wait to the last message; without times, the files' time stands for the last."""
+    """From the first failure or wait to the last message; without times, the files' time stands for it."""
     times = [each.time for each in messages if np.isfinite(each.time)]
     if not messages:
         times = [event.time for event in log.events.rows if np.isfinite(event.time)]
     end = max(times, default=log.latest_file)
     begins = [member.since for member in members.values() if np.isfinite(member.since)]
     begin = min([*begins, *times], default=end - 1.0)
+    # What the ranks wait for failed before they began to wait.
+    causes = [each.time for each in log.events.rows if begin - ONE_STOP <= each.time < begin]
+    begin = min([begin, *causes])
     return min(begin, end - 1.0), end
 
 
@@ -207,14 +218,14 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
     if ranked:
         heard = {rank for rank, _ in ranked}
         notes.append(f"the watchdog of {len(heard)} of {world_size} ranks wrote a message")
-        if not any(np.isfinite(each.time) for _, each in ranked):
+        if not any(each.path in log.clock.first for _, each in ranked):
             notes.append("the watchdog's lines have no time: the time of the file stands for it")
         else:
             notes.append("times without a zone are taken for UTC")
     written = {rank for rank, _ in ranked} | log.logged
     if len(written) == 1 and log.world_size != 1:
         notes.append(f"the logs are of rank {min(written)} only: the logs of the other ranks are needed")
-    if log.world_size == 0:
+    if log.world_size == 0 and written:
         notes.append("the logs do not name the world size: it is taken from the highest rank")
     if log.unreadable:
         notes.append(f"{log.unreadable} lines of the watchdog have an unknown form")
