@@ -77,14 +77,19 @@ def marks_pattern() -> bytes:
 
 def said_by(text: str) -> Said | None:
     """What a line says; None if it is of no kind."""
-    for kind in line_kinds():
-        if any(mark in text for mark in kind.marks):
+    for mark, kind in _marks():
+        if mark in text:
             if kind.pattern is None:
                 return Said(kind, kind.code)
             found = kind.pattern.search(text)
             if found is not None:
                 return _said(kind, {name: value for name, value in found.groupdict().items() if value})
     return None
+
+
+@cache
+def _marks() -> tuple[tuple[str, LineKind], ...]:
+    return tuple((mark, kind) for kind in line_kinds() for mark in kind.marks)
 
 
 def _said(kind: LineKind, groups: Mapping[str, str]) -> Said:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.sources.logs.line_kinds import Said, marks_pattern, said_by
+from rca.sources.logs.line_search import Flood
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine
 from rca.window.node_names import same_nodes
 from rca.window.schema import EVENTS
@@ -43,9 +44,9 @@ _HOSTS = (
 _FAILED = re.compile(r"^(?:.{0,200}?\s)?(time|host|rank|exitcode|traceback) +: (.+)$")
 #: The two parts of the table: other failures, then the process that failed first.
 _PART = re.compile(r"(?:^|\s)(Failures:|Root Cause \(first observed failure\):)$")
-_NUMBER = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"-?\d{1,9}(?!\d)")
 _LOCAL = re.compile(r"\(local_rank: (\d{1,4})\)")
-_PID = re.compile(r"\(pid: (\d+)\)|Killed? process (\d+)|\bpid=(\d+)")
+_PID = re.compile(r"\(pid: (\d{1,9})\)|Killed? process (\d{1,9})|\bpid=(\d{1,9})")
 _PG_RANK = re.compile(
     r"\[PG (?:ID 0 PG GUID )?+0? ?\(?(?:default_pg)?\)? ?Rank (\d{1,6})\]|\] \[Rank (\d{1,6})\] "
 )
@@ -118,10 +119,13 @@ class LogEvents:
     ----------
     left_out : Counter of str
         Events beyond `MAX_OF_A_KIND`, by kind.
+    flood : Flood
+        Lines of kinds of which there are too many.
     """
 
     rows: list[_Event] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    flood: Flood = field(default_factory=Flood)
     _seen: Counter[str] = field(default_factory=Counter)
     _exits: set[tuple[float, int]] = field(default_factory=set)
     _failed: dict[str, str] = field(default_factory=dict)
@@ -134,8 +138,8 @@ class LogEvents:
     def add(self, line: TextLine, stamp: Stamp) -> None:
         """Add the events of a line, if it has any."""
         text = line.text
-        part = _FAILED.search(text)
-        if (header := _PART.search(text)) is not None:
+        part = _FAILED.search(text) if " : " in text else None
+        if text.endswith(":") and (header := _PART.search(text)) is not None:
             self._begin_part(header[1], line)
         elif "Root Cause (first" in text or "Failures:" in text:
             return
@@ -159,6 +163,11 @@ class LogEvents:
     def _add_said(self, said: Said, line: TextLine, stamp: Stamp) -> None:
         """The events of one line: of the ranks that it names, else of the rank that wrote it."""
         text, kind = line.text, said.kind
+        if self._seen[kind.event] >= MAX_OF_A_KIND:
+            self._seen[kind.event] += 1
+            self.left_out[kind.event] += 1
+            self.flood.marks.update(kind.marks)
+            return
         node = said.node or _host(text)
         own: int | None = line.rank
         if own is None and (of_group := _PG_RANK.search(text)) is not None:

@@ -9,6 +9,7 @@ from calendar import timegm
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from rca.errors import InvalidInput, SourceError
 from rca.sources.logs.json_lines import are_json_lines, messages
-from rca.sources.logs.line_search import MAX_LINE_LENGTH, matching_lines
+from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
 
 #: Of a longer line only its begin and what lies around the text of interest is read.
 MAX_TEXT_LENGTH = 8192
@@ -66,7 +67,7 @@ class TextLine:
     named: int | None
     written: float
 
-    @property
+    @cached_property
     def rank(self) -> int | None:
         """From a label that can only be a rank."""
         found = _RANK.search(self.text)
@@ -81,15 +82,7 @@ class TextLine:
     @property
     def time(self) -> float:
         """Unix seconds; NaN if the line has none. Without a zone it is taken for UTC."""
-        return time_of(self.text, self.written)
-
-    @property
-    def has_year(self) -> bool:
-        """Whether the line's time has a year; without one it is that of `written`."""
-        if _DATE_AND_TIME.search(self.text) is not None:
-            return True
-        found = _SYSLOG_TIME.search(self.text)
-        return found is not None and found[6] is not None
+        return dated(self.text, self.written)[0]
 
 
 class Stamp(NamedTuple):
@@ -126,10 +119,10 @@ class LineClock:
 
     def stamp(self, line: TextLine) -> Stamp:
         """The stamp of the next line of a file."""
-        time, before = line.time, self.last.get(line.path)
+        (time, has_year), before = dated(line.text, line.written), self.last.get(line.path)
         self.written[line.path] = line.written
         if np.isfinite(time):
-            stamp = Stamp(time, 0, line.has_year, line.path)
+            stamp = Stamp(time, 0, has_year, line.path)
             # `after` of the first one counts the lines before it.
             lines = 0 if before is None else before.after + 1
             self.first.setdefault(line.path, stamp._replace(after=lines))
@@ -171,7 +164,7 @@ def _nearest_year(time: float, other: float) -> float:
     return min(found, key=lambda each: abs(each - other))
 
 
-def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[TextLine]:
+def lines_of(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[TextLine]:
     """The lines in which `wanted` occurs, in their order.
 
     Raises
@@ -181,7 +174,7 @@ def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[TextLine]:
     """
     named = task_in_name(path)
     written = _modified(path)
-    for whole in matching_lines(path, wanted):
+    for whole in matching_lines(path, wanted, flood):
         raw = whole if len(whole) <= MAX_TEXT_LENGTH else _around_match(whole, wanted)
         for text in messages(raw):
             plain = _COLOUR.sub("", text) if "\x1b" in text else text
@@ -239,7 +232,12 @@ def task_in_name(path: Path) -> int | None:
 
 
 def time_of(text: str, written: float) -> float:
-    """The first time in a line, Unix seconds; NaN without one.
+    """The first time in a line, Unix seconds; NaN without one; `written` as in `dated`."""
+    return dated(text, written)[0]
+
+
+def dated(text: str, written: float) -> tuple[float, bool]:
+    """The first time in a line, Unix seconds, and whether it has a year; NaN without one.
 
     Parameters
     ----------
@@ -249,19 +247,20 @@ def time_of(text: str, written: float) -> float:
     whole = _DATE_AND_TIME.search(text)
     if whole is not None:
         year, month, day, hour, minute, second = (int(whole[part]) for part in range(1, 7))
-        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8])
+        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8]), True
     glog = _GLOG_TIME.search(text)
     if glog is not None:
         month, day = divmod(int(glog[1].replace("-", "")), 100)
-        return _without_year(written, month, day, int(glog[2]), int(glog[3]), int(glog[4]), glog[5])
+        time = _without_year(written, month, day, int(glog[2]), int(glog[3]), int(glog[4]), glog[5])
+        return time, False
     syslog = _SYSLOG_TIME.search(text)
     if syslog is None:
-        return np.nan
+        return np.nan, False
     month, day = _MONTHS.index(syslog[1]) + 1, int(syslog[2])
     hour, minute, second = int(syslog[3]), int(syslog[4]), int(syslog[5])
     if syslog[6]:
-        return _seconds(int(syslog[6]), month, day, hour, minute, second, None)
-    return _without_year(written, month, day, hour, minute, second, None)
+        return _seconds(int(syslog[6]), month, day, hour, minute, second, None), True
+    return _without_year(written, month, day, hour, minute, second, None), False
 
 
 def _without_year(

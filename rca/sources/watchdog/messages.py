@@ -112,18 +112,19 @@ class JobLog:
         stamp = self.clock.stamp(line)
         if line.rank is not None:
             self.logged.add(line.rank)
-        if _REPEATED in text and "Watchdog caught" in text:
+        fired, counted = "Watchdog caught" in text, "ast enqueued" in text
+        if _REPEATED in text and fired:
             return
-        caught = _CAUGHT.search(text)
-        status = _STATUS.search(text)
-        group = _GROUP.search(text)
+        caught = _CAUGHT.search(text) if fired else None
+        status = _STATUS.search(text) if counted else None
+        group = _GROUP.search(text) if counted else None
         if caught is not None and (caught[2] or (status and group)):
             self._add_caught(line, caught, stamp)
         elif status is not None and group is not None:
             self._add_status(line, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
-        elif "Watchdog caught" in text or "ast enqueued" in text:
+        elif fired or counted:
             self.unreadable += 1
         else:
             self.events.add(line, stamp)
@@ -174,7 +175,7 @@ def scan(paths: Iterable[Path]) -> JobLog:
         named = task_in_name(path)
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, WANTED):
+        for line in lines_of(path, WANTED, log.events.flood):
             log.add(line)
         log.unreadable += _ends_in_a_cut_line(path)
     return log

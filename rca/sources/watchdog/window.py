@@ -234,6 +234,8 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
         notes.append("events: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     for kind, count in log.events.left_out.items():
         notes.append(f"{count} further events of kind {kind} are left out")
+    if log.events.flood.left_out:
+        notes.append(f"{log.events.flood.left_out} more lines of these kinds are left out")
 
 
 def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end: float) -> pa.Table:
