@@ -8,7 +8,16 @@ from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
 from rca.files import open_file
-from rca.sources import flight_recorder, megatron_timers, mlperf, nccl_inspector, nccl_ras, nvrx, table
+from rca.sources import (
+    flight_recorder,
+    megatron_stragglers,
+    megatron_timers,
+    mlperf,
+    nccl_inspector,
+    nccl_ras,
+    nvrx,
+    table,
+)
 from rca.sources.collector import window as collector
 from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of
@@ -27,6 +36,7 @@ SOURCES: tuple[Source, ...] = (
     profiler.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
+    megatron_stragglers.SOURCE,
     nvrx.SOURCE,
     watchdog.SOURCE,
     mlperf.SOURCE,

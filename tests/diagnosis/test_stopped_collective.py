@@ -119,6 +119,16 @@ def test_what_a_running_job_shows_as_well_is_not_certain(rows: list[Row], since:
     assert "second dump" in diagnosis.next_check
 
 
+def test_of_two_ranks_the_one_behind_is_named_if_the_other_waits_for_minutes() -> None:
+    rows = one_group({1: "finished"}, 2)
+    answer = rca.diagnose(window(rows, 2, since=400.0))
+    assert (culprits(answer), answer.abstained) == ([[1]], False)
+    soon = rca.diagnose(window(rows, 2, since=530.0))
+    assert soon.abstained
+    assert soon.abstention_reason is not None
+    assert "1 ranks wait for 1" in soon.abstention_reason.sentence
+
+
 @pytest.mark.parametrize("since", [1e12, 1e15, 1e308, -1e308])
 def test_waits_far_outside_the_window_are_refused(since: float) -> None:
     with pytest.raises(rca.InvalidWindow) as refused:

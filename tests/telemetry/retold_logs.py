@@ -33,8 +33,9 @@ def path_of(case: dict[str, Any], folder: Path) -> Path:
 def verdict(case: dict[str, Any], folder: Path) -> tuple[str, rca.Diagnosis | None]:
     """``right``, ``undecided``, ``silent``, ``wrong`` or ``refused``.
 
-    Right is exactly the place, or no place where the text names none. Undecided names the place among others
-    and abstains; silent names no place although the text does. Any other place is wrong.
+    Right is exactly the place with certainty, or no place where the text names none. Undecided names the
+    place, perhaps among others, and abstains; silent names no place although the text does. Any other place
+    is wrong.
     """
     try:
         answer = rca.diagnose(rca.read_window(path_of(case, folder)))
@@ -49,7 +50,7 @@ def verdict(case: dict[str, Any], folder: Path) -> tuple[str, rca.Diagnosis | No
     if answer.failure_mode != case.get("mode", "fail_stop"):
         return ("wrong" if named or not answer.abstained else "silent"), answer
     found = ranks == wanted_ranks if wanted_ranks else nodes == wanted_nodes and not ranks
-    if found:
+    if found and not answer.abstained:
         return "right", answer
     if not named:
         return "silent", answer

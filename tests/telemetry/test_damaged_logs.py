@@ -24,8 +24,8 @@ def read_all(folder: Path, seeds: range) -> int:
         try:
             rca.diagnose(rca.read_window(path))
             answered += 1
-        except RcaError as error:
-            assert str(error)
+        except RcaError:
+            continue
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise

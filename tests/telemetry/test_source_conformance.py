@@ -84,6 +84,14 @@ def _megatron(folder: Path) -> None:
     (folder / "job.log").write_text("\n".join(lines) + "\n")
 
 
+def _stragglers(folder: Path) -> None:
+    lines = [
+        f"[2025-05-01 10:{minute:02}:00] | MnRtt/Rnk: 3453.08ms/1 | MxRtt/Rnk: 4861.20ms/3 | MnPwr/Rnk: 60W/0"
+        for minute in range(20)
+    ]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+
+
 def _nvrx(folder: Path) -> None:
     lines = [line for minute in range(5) for line in nvrx_reports.logged({0: 0.9, 1: 1.0}, minute=minute)]
     (folder / "job.log").write_text("\n".join(lines) + "\n")
@@ -110,6 +118,7 @@ WRITERS: dict[str, Writer] = {
     "profiler": _profiler,
     "table": _table,
     "megatron-timers": _megatron,
+    "megatron-stragglers": _stragglers,
     "nvrx": _nvrx,
     "watchdog": _watchdog,
     "mlperf": _mlperf,
