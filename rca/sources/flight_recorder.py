@@ -41,6 +41,7 @@ _MILLISECONDS = 1e3
 MAX_TEXT_LENGTH = 200
 #: Members that every dump has, in all versions from 2.0 on.
 _MEMBERS = frozenset({"version", "entries"})
+_TRACE_MEMBERS = ("schemaVersion", "traceEvents", "distributedInfo", "deviceProperties")
 
 
 class _Group(NamedTuple):
@@ -90,7 +91,9 @@ def is_dump(head: bytes, name: str) -> bool:
     written = head.lstrip()[:1] == b"{" and any(
         f'"{member}"'.encode() in head for member in ("pg_config", "pg_status", "nccl_version", "entries")
     )
-    return _RANK.search(name) is not None and (pickled or written)
+    # A profiler trace has the process groups, too.
+    is_trace = any(f'"{member}"'.encode() in head for member in _TRACE_MEMBERS)
+    return _RANK.search(name) is not None and (pickled or (written and not is_trace))
 
 
 def read(paths: Sequence[Path], job_id: str) -> Window:

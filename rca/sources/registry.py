@@ -20,9 +20,9 @@ from rca.sources import (
 )
 from rca.sources.collector import window as collector
 from rca.sources.logs.line_search import first_that_occurs
-from rca.sources.logs.text_lines import text_of
+from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
-from rca.sources.source import HEAD_BYTES, Source
+from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
 from rca.sources.watchdog import window as watchdog
 from rca.window.encodings.directory import OWN_FILES
 from rca.window.window import Window
@@ -68,6 +68,10 @@ def source_of(path: Path) -> Source | None:
     """
     head = _head(path)
     found = next((source for source in SOURCES if source.recognises(head, path.name)), None)
+    if found is None and unpacked(head).lstrip()[:1] == b"{":
+        longer = _head(path, LONG_HEAD_BYTES)
+        late = ((source, source.late_marks) for source in SOURCES if source.late_marks is not None)
+        found = next((source for source, marks in late if marks.search(unpacked(longer)) is not None), None)
     if found is not None or text_of(head) is None:
         return found
     logs = [(source, source.marks) for source in SOURCES if source.marks is not None]
@@ -142,10 +146,10 @@ def _refuse_unknown_folder(path: Path, files: Sequence[Path]) -> None:
     )
 
 
-def _head(path: Path) -> bytes:
+def _head(path: Path, size: int = HEAD_BYTES) -> bytes:
     try:
         with open_file(path) as file:
-            return file.read(HEAD_BYTES)
+            return file.read(size)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
