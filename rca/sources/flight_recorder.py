@@ -14,6 +14,7 @@ import io
 import json
 import operator
 import pickle
+import pickletools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ from rca.window.window import Window
 
 #: The recorder keeps 2,000 entries by default, with stacks about 5 MB.
 MAX_DUMP_BYTES = 256 * 1024**2
+#: The numbers of values of a pickle up to this size are checked before it is read.
+MAX_CHECKED_BYTES = 1 << 20
+_NUMBERS_A_VALUE = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|pt))?$")
 _NANOSECONDS = 1e9
 _MILLISECONDS = 1e3
@@ -213,7 +217,7 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
-        content = orjson.loads(body) if body.lstrip()[:1] == b"{" else _NoGlobals(io.BytesIO(body)).load()
+        content = orjson.loads(body) if body.lstrip()[:1] == b"{" else _unpickled(body)
     except (orjson.JSONDecodeError, pickle.UnpicklingError) as error:
         raise _damaged(path, str(error)) from None
     except (EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
@@ -223,6 +227,23 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping) or not content.keys() >= _MEMBERS:
         raise _damaged(path, "it lacks the members version and entries")
     return content
+
+
+def _unpickled(body: bytes) -> Any:
+    """The value of a pickle; a small one that numbers more values than it can have is refused.
+
+    Python makes room for all numbers up to the largest one. To check this takes longer than to read, so it is
+    checked in small files, which no job writes in large numbers.
+    """
+    if len(body) <= MAX_CHECKED_BYTES:
+        for code, number, _ in pickletools.genops(body):
+            if (
+                code.name in {"PUT", "BINPUT", "LONG_BINPUT"}
+                and isinstance(number, int)
+                and number > len(body)
+            ):
+                raise pickle.UnpicklingError("it numbers more values than it has")
+    return _NoGlobals(io.BytesIO(body)).load()
 
 
 def _damaged(path: Path, reason: str) -> InvalidInput:

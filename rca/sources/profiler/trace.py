@@ -194,11 +194,11 @@ def _decoded(text: bytes, path: Path) -> dict[str, Any]:
 def _first_object(text: bytes, path: Path) -> Any:
     try:
         return json.JSONDecoder().raw_decode(text.decode("utf-8", "replace"))[0]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: ValueError) -> InvalidInput:
+def _damaged(path: Path, error: ValueError | RecursionError) -> InvalidInput:
     return InvalidInput(
         f"{path}: the profiler trace is cut or damaged: {error}", hint="is the file complete?"
     )
@@ -213,7 +213,7 @@ def _members(head: bytes, last: bytes, path: Path) -> dict[str, Any]:
         # Events whose members have another order may follow.
         tail = text[end:].lstrip().removeprefix(",")
         document = decoder.decode(head.decode("utf-8", "replace") + tail)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
     return {"traceEvents": document} if isinstance(document, list) else cast("dict[str, Any]", document)
 
