@@ -55,6 +55,8 @@ _DEVICE = "events report that a device of {ranks} failed, and no process of it h
 _NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
 _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
 _LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
+_WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
+_LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
 _OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
 #: Lines without a time of their own are microseconds apart: their order is not that of the failures, seconds.
 SAME_LINE = 5e-4
@@ -205,7 +207,10 @@ def _origin(window: Window, failures: Sequence[Event], places: Topology) -> _Ori
         return _Origin(
             len(lost) == 1 and not alone, none, lost, "process_crash", FAILED if alone else FIRST_EXIT
         )
-    return _Origin(False, ranks_that_failed(failures, places, window.job.start), (), "process_crash", FAILED)
+    # A rank whose watchdog fired waited for another one.
+    suspects = [each for each in failures if each.kind != "nccl_timeout"]
+    ranks = ranks_that_failed(suspects, places, window.job.start)
+    return _Origin(False, ranks, (), "process_crash", FAILED)
 
 
 def _lost_nodes(failures: Sequence[Event], places: Topology) -> tuple[int, ...]:
@@ -285,7 +290,11 @@ def _reason(
     ranks = [rank for each in groups for rank in each.ranks]
     nodes = [node for each in groups for node in each.nodes]
     if not ranks and not nodes:
-        return AbstentionReason(code="failure_reported", sentence=_NO_ORIGIN)
+        waited = sorted(
+            {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
+        )
+        sentence = _WAITED.format(ranks=listed(waited)) if waited else _NO_ORIGIN
+        return AbstentionReason(code="failure_reported", sentence=sentence)
     if not any(each.kind in DEATHS and each.rank is not None for each in failures):
         place = listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES])
         return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=place))
@@ -368,7 +377,7 @@ def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
     if not failures:
         return _TIME_STEPS
     if not groups:
-        return _NO_ORIGIN
+        return _LOGS_CHECK if any(each.kind == "nccl_timeout" for each in failures) else _NO_ORIGIN
     group, places = groups[0], placed_by_events(window)
     ranks, nodes = group.ranks, group.nodes or _nodes(window, group.ranks)
     named = ", ".join(nodes[:MAX_NODES])

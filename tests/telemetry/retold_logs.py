@@ -1,6 +1,6 @@
 """Score the reader and the diagnosis on the logs of `logs_retold`.
 
-python tests/telemetry/retold_logs.py open held
+python tests/telemetry/retold_logs.py open held late shared
 """
 
 from __future__ import annotations

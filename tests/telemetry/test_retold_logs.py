@@ -1,6 +1,6 @@
 """Logs retold from public threads: who stopped first, told from the victims.
 
-`python tests/telemetry/retold_logs.py open held shared` prints the score of each half.
+`python tests/telemetry/retold_logs.py open held late shared` prints the score of each set.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from logs_of_jobs import answer_of
 from retold_logs import cases, verdict
 
@@ -24,19 +23,12 @@ def test_the_first_failure_is_named_and_victims_are_not(tmp_path: Path, case: di
     assert (answer.slowdown.gpu_hours_lost or 0.0) < 10.0
 
 
-@for_each("case", cases("open"), [each["name"] for each in cases("open")])
+ALL = [*cases("open"), *cases("held"), *cases("late")]
+
+
+@for_each("case", ALL, [each["name"] for each in ALL])
 def test_a_retold_log_is_answered_right(tmp_path: Path, case: dict[str, Any]) -> None:
     assert verdict(case, tmp_path)[0] == ("right" if case.get("certain", True) else "undecided")
-
-
-@pytest.mark.parametrize("half", ["open", "held"])
-def test_no_retold_log_is_refused_or_answered_wrongly_with_certainty(tmp_path: Path, half: str) -> None:
-    for number, case in enumerate(cases(half)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        result, answer = verdict(case, folder)
-        assert result != "refused", case["name"]
-        assert result != "wrong" or answer is None or answer.abstained, case["name"]
 
 
 def test_the_slowest_rank_of_megatrons_straggler_reports_is_a_suspect(tmp_path: Path) -> None:

@@ -341,7 +341,15 @@ class LogEvents:
                 return row._replace(rank=ended.rank, node=row.node or ended.node)
         return row
 
-    def place(self, clock: LineClock, ranks: Collection[int], world_size: int, notes: list[str]) -> None:
+    def place(
+        self,
+        clock: LineClock,
+        ranks: Collection[int],
+        world_size: int,
+        notes: list[str],
+        *,
+        tasks_are_ranks: bool = False,
+    ) -> None:
         """Set the times of all events, and the ranks that follow from other lines.
 
         Parameters
@@ -352,11 +360,13 @@ class LogEvents:
             Ranks that lines name.
         world_size : int
             As the logs state it; 0 if they do not.
+        tasks_are_ranks : bool
+            Numbers of a launcher's tasks are ranks. Without other ranks they are taken for such.
         """
         roots = [each.rows[-1] for each in self._tables if each.rooted]
         known = {row.pid for rows in self._pids.values() for row in rows}
         one_node = max([world_size - 1, *ranks, *(row.rank or 0 for row in roots)]) <= MAX_LOCAL_RANK
-        of_tasks = not ranks and not roots
+        of_tasks = tasks_are_ranks or (not ranks and not roots)
         placed: list[_Event] = []
         guessed = 0
         for row in self.rows:

@@ -25,6 +25,7 @@ MAX_TEXT_LENGTH = 8192
 _TEXT_PER_ODD = 50
 _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _GZIP = b"\x1f\x8b"
+_PART_HEADER = re.compile(r"^content-(?:type|disposition)\s*:", re.IGNORECASE | re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: Labels of a line that name the rank: of PyTorch 2.2 and later, of its log handlers, and of Ray workers.
 _RANK = re.compile(r"\[rank(\d{1,6})\]|\[rank=(\d{1,6})\]|Worker rank=(\d{1,6})\b|\bRankID:(\d{1,6})\b")
@@ -76,8 +77,13 @@ class TextLine:
     @property
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
+        return self.named if self.label is None else self.label
+
+    @property
+    def label(self) -> int | None:
+        """The number in a launcher's label of the line."""
         found = _TASK.match(self.text)
-        return self.named if found is None else int(found[1] or found[2])
+        return None if found is None else int(found[1] or found[2])
 
     @property
     def time(self) -> float:
@@ -208,7 +214,9 @@ def text_of(head: bytes) -> str | None:
     text = head.decode("utf-8", "replace")
     odd = _ODD.findall(text[:-1])
     begin = text.lstrip("\ufeff \r\n\t")
-    is_encoding = (begin[:1] == "{" and not are_json_lines(begin)) or text.startswith("--")
+    # A part of a multipart body begins with its headers; a launcher may draw a line.
+    is_body = text.startswith("--") and _PART_HEADER.search(text) is not None
+    is_encoding = (begin[:1] == "{" and not are_json_lines(begin)) or is_body
     return None if is_encoding or len(odd) * _TEXT_PER_ODD > len(text) else text
 
 

@@ -96,6 +96,8 @@ class JobLog:
     ----------
     logged : set of int
         Ranks that have a log of their own, or a line with their label.
+    labelled, labels_are_ranks : bool
+        Lines have a launcher's label and their rank; both are always the same.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -104,6 +106,8 @@ class JobLog:
     world_size: int = 0
     latest_file: float = 0.0
     unreadable: int = 0
+    labelled: bool = False
+    labels_are_ranks: bool = True
     clock: LineClock = field(default_factory=LineClock)
 
     def add(self, line: TextLine) -> None:
@@ -112,6 +116,9 @@ class JobLog:
         stamp = self.clock.stamp(line)
         if line.rank is not None:
             self.logged.add(line.rank)
+            if (label := line.label) is not None:
+                self.labels_are_ranks &= label == line.rank
+                self.labelled = True
         fired, counted = "Watchdog caught" in text, "ast enqueued" in text
         if _REPEATED in text and fired:
             return
@@ -124,6 +131,12 @@ class JobLog:
             self._add_status(line, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
+        elif caught is not None and caught[1] is not None:
+            # Without a number only the wait is known.
+            waited = one_line(text[caught.start() :])
+            self.events.append(
+                stamp, "nccl_timeout", waited, code=caught[3], rank=line.rank or int(caught[1])
+            )
         elif fired or counted:
             self.unreadable += 1
         else:
@@ -140,7 +153,8 @@ class JobLog:
         """Set all times and the ranks of events, once all lines were added."""
         self.messages = [each._replace(time=self.clock.time_of(each.stamp)) for each in self.messages]
         ranks = self.logged | {each.group_rank for each in self.messages if each.group_rank is not None}
-        self.events.place(self.clock, ranks, self.world_size, notes)
+        tasks_are_ranks = self.labelled and self.labels_are_ranks
+        self.events.place(self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks)
 
     def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:
         waits_at = min(int(caught[2]), _LARGEST)
