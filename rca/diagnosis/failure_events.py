@@ -31,6 +31,7 @@ from rca.features.collective_progress import CollectiveProgress
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
 from rca.features.end_origin import DEVICE_EVENTS, broke, end_origin, failed_first, own_deaths
 from rca.features.failure_order import (
+    MAX_WAIT,
     SAME_MOMENT,
     Attempt,
     failed_elsewhere,
@@ -177,9 +178,14 @@ def tells_origin(window: Window) -> bool:
 
 
 def _end_of(failures: Sequence[Event], places: Topology) -> End:
-    begin = {*DEATHS, "did_not_join", "nccl_timeout"}
-    began = min((each.time for each in failures if each.kind in begin), default=failures[0].time)
-    return End(places, began, np.full(places.n_ranks, -np.inf), 1.0)
+    """The end of the job as far as events show it: the first death, or the end of the first wait."""
+    died = min((each.time for each in failures if each.kind in DEATHS), default=np.inf)
+    waits = [each.time for each in failures if each.kind in {"did_not_join", "nccl_timeout"}]
+    began = min([died, *waits])
+    if not np.isfinite(began):
+        began = failures[0].time
+    waited = MAX_WAIT if began < died and waits else 0.0
+    return End(places, began, np.full(places.n_ranks, -np.inf), 1.0, waited)
 
 
 def _origin(window: Window, failures: Sequence[Event], places: Topology) -> _Origin:

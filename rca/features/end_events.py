@@ -167,12 +167,15 @@ class End(NamedTuple):
         A process that ended earlier was started again, or was not the rank's.
     step : float, seconds
         The usual step.
+    waited : float, seconds
+        So long before the sign a device may have broken, if the sign is the end of a wait.
     """
 
     topology: Topology
     sign: float
     earliest: FloatArray
     step: float
+    waited: float = 0.0
 
     @property
     def latest_death(self) -> float:

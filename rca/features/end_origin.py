@@ -92,7 +92,8 @@ def failed_first(events: Sequence[Event], end: End) -> BoolArray:
     until = min((event.time for event in (*waits, *waited_for)), default=np.inf)
     missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     unprompted = _first_dead(dead, _lost_peers(recent), topology.n_ranks)
-    broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
+    since = end.sign - max(end.tolerance, end.waited)
+    broken = [event for event in events if since <= event.time < watched and broke(event)]
     candidates = (unprompted, _ahead(unprompted, topology), broken)
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
     found = [_without_loss(recent, dead, topology.n_ranks), *named]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
@@ -24,6 +25,7 @@ from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
 from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
 from rca.sources.watchdog import window as watchdog
+from rca.sources.watchdog.window import with_events_of
 from rca.window.encodings.directory import OWN_FILES
 from rca.window.window import Window
 
@@ -85,13 +87,15 @@ def read_files(path: Path) -> Window | None:
     Parameters
     ----------
     path : Path
-        A file, or a folder with the files of one job. Hidden files and folders in it are ignored.
+        A file, or a folder with the files of one job. Hidden files are ignored, and folders in it are unless
+        all files are in them.
 
     Raises
     ------
     InvalidInput
         If only some files of the folder are of the source, or files of several sources are in it. Logs may
-        be of several kinds, and some of them may hold nothing of interest. A log of no known kind is refused.
+        be of several kinds, and some of them may hold nothing of interest; beside files of another source
+        they add events. A log of no known kind is refused.
     """
     files = _files(path)
     found = {file: source_of(file) for file in files}
@@ -100,20 +104,33 @@ def read_files(path: Path) -> Window | None:
         _refuse_unknown_log(path, files)
         _refuse_unknown_folder(path, files)
         return None
-    logs = all(source.marks is not None for source in kinds)
-    foreign = [
-        file.name
-        for file, source in found.items()
-        if source is None and not (logs and text_of(_head(file)) is not None)
-    ]
-    if (len(kinds) > 1 and not logs) or foreign:
+    measured = [source for source in kinds if source.marks is None]
+    has_logs = len(measured) < len(kinds)
+    unknown = [file for file, source in found.items() if source is None]
+    foreign = [file.name for file in unknown if not (has_logs and text_of(_head(file)) is not None)]
+    if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
         raise InvalidInput(
             f"{path} holds files of {' and '.join(sorted(each.name for each in kinds))} {reason}",
-            hint="give a folder with the files of one kind, one job and one moment",
+            hint="give a folder with the files of one kind and logs, of one job and one moment",
         )
-    return kinds[0].read(files, path.resolve().name)
+    job_id = path.resolve().name
+    if not measured:
+        return _with_note(kinds[0].read(files, job_id), unknown)
+    own = [file for file, source in found.items() if source is measured[0]]
+    logs = [file for file, source in found.items() if source in kinds and source is not measured[0]]
+    window = _with_note(measured[0].read(own, job_id), unknown)
+    return with_events_of(window, logs) if logs else window
+
+
+def _with_note(window: Window, unused: Sequence[Path]) -> Window:
+    """The window with a note on files that no line of it comes from."""
+    if not unused:
+        return window
+    shown = ", ".join(file.name for file in unused[:_SHOWN])
+    more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+    return replace(window, notes=(*window.notes, f"files without a line of a known kind: {shown}{more}"))
 
 
 def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
@@ -160,6 +177,12 @@ def _files(path: Path) -> Sequence[Path]:
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
     # torchrun writes folders of ranks with a file for each stream.
     files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
+    # Others write a folder for each node.
+    files = files or [each for each in sorted(path.glob("*/**/*")) if _is_visible(each, path)]
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
+
+
+def _is_visible(file: Path, folder: Path) -> bool:
+    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts)

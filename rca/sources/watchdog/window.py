@@ -111,6 +111,31 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     return replace(window, notes=(*window.notes, *notes))
 
 
+def with_events_of(window: Window, paths: Sequence[Path]) -> Window:
+    """A window with the failures that logs of its job report.
+
+    The logs may be of another time than the window: then they are left out, with a note.
+    """
+    told = read(paths, window.job.job_id)
+    names = ", ".join(path.name for path in paths[:3])
+    begin, end = window.job.start - ONE_STOP, window.job.end + ONE_STOP
+    if told.job.end < begin or told.job.start > end:
+        note = f"{names}: logs of another time than the window are left out"
+        return replace(window, notes=(*window.notes, note))
+    rows = [
+        {**row, "rank": row["rank"] if (row["rank"] or 0) < window.job.world_size else None}
+        for row in (*window.events.to_pylist(), *told.events.to_pylist())
+    ]
+    job = window.job
+    if not window.steps.num_rows:
+        job = job.model_copy(update={"start": min(job.start, told.job.start)})
+    both = Window.from_tables(
+        job, window.steps, window.metrics, sorted(rows, key=lambda row: row["time"]), window.ops,
+        window.collectives,
+    )  # fmt: skip
+    return replace(both, notes=(*window.notes, f"events of {names} are added: {told.events.num_rows}"))
+
+
 def _members(
     ranked: Sequence[tuple[int, Message]], log: JobLog, world_size: int, notes: list[str]
 ) -> dict[tuple[str, int], _WatchdogMember]:
