@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
-from rca.collect.exits import TERMINATED_CODES, lost_peer, reacted
+from rca.classify.decision_table import FAILED, STOPPED
+from rca.collect.exits import lost_peer
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
+from rca.diagnosis.failure_origin import Origin, origin_of
 from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -27,12 +28,8 @@ from rca.diagnosis.result import (
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
-from rca.features.collective_progress import CollectiveProgress
-from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import DEVICE_EVENTS, broke, end_origin, failed_first, own_deaths
+from rca.features.end_events import DEATHS, Event, ranks_named, read_events
 from rca.features.failure_order import (
-    MAX_WAIT,
-    SAME_MOMENT,
     Attempt,
     failed_elsewhere,
     last_attempt,
@@ -59,8 +56,6 @@ _LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: 
 _WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
 _LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
 _OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
-#: Lines without a time of their own are microseconds apart: their order is not that of the failures, seconds.
-SAME_LINE = 5e-4
 #: Nodes in one sentence.
 MAX_NODES = 8
 #: What to look at after a signal that the process did not send itself.
@@ -87,17 +82,16 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     places = placed_by_events(window)
     attempt = last_attempt(read_events(window, places), window.job.start)
     failures = attempt.failures
-    origin = _origin(window, failures, places)
+    origin = origin_of(window, failures, places)
     ranks, certain, probability = origin.ranks, origin.certain, origin.probability
-    doubt = _doubt(attempt, ranks, places) if (ranks.any() and certain) or not failures else ""
+    doubt = origin.doubt or (_doubt(attempt, ranks, places) if certain or not failures else "")
     if certain and doubt:
         elsewhere = failed_elsewhere(failures, ranks, places)
         certain, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
     outside = [each for each in failures if each.kind == "job_ended"]
     by_scheduler = bool(outside) and len(outside) == len(failures)
-    groups: list[_Group] = [_Group(list(each), []) for each in groups_of(ranks, window.job.topology)]
-    groups += [_Group([], [places.node_names[each]]) for each in origin.nodes]
+    groups = _groups(window, origin, ranks, places)
     shown = groups[:MAX_STRAGGLERS]
     causes = [
         Cause(
@@ -139,118 +133,28 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
 
 
 class _Group(NamedTuple):
-    """Ranks that one straggler covers; a node alone, if none of its ranks is known."""
+    """Ranks that one straggler covers, with nodes that may be theirs; a node alone without a known rank."""
 
     ranks: list[int]
     nodes: list[str]
 
     def names(self, event: Event, places: Topology) -> bool:
         """Whether an event is about this group."""
-        if self.ranks:
-            return bool(set(ranks_named(event, places).tolist()) & set(self.ranks))
-        return event.node >= 0 and places.node_names[event.node] in self.nodes
+        of_node = event.rank is None and event.node >= 0 and places.node_names[event.node] in self.nodes
+        return of_node or bool(set(ranks_named(event, places).tolist()) & set(self.ranks))
 
 
-class _Origin(NamedTuple):
-    """Where the stop began, by the events.
-
-    Attributes
-    ----------
-    ranks : ndarray of shape (n_ranks,), bool
-    nodes : tuple of int
-        Nodes in the topology of which no rank is known.
-    """
-
-    certain: bool
-    ranks: BoolArray
-    nodes: tuple[int, ...]
-    cause: str
-    probability: float
-
-
-def tells_origin(window: Window) -> bool:
-    """Whether an event shows where a stop began: a failure of its own, or a rank that others name."""
-    places = placed_by_events(window)
-    failures = last_attempt(read_events(window, places), window.job.start).failures
-    if not failures:
-        return False
-    return bool(failed_first(failures, _end_of(failures, places)).any() or _lost_nodes(failures, places))
-
-
-def _end_of(failures: Sequence[Event], places: Topology) -> End:
-    """The end of the job as far as events show it: the first death, or the end of the first wait."""
-    died = min((each.time for each in failures if each.kind in DEATHS), default=np.inf)
-    waits = [each.time for each in failures if each.kind in {"did_not_join", "nccl_timeout"}]
-    began = min([died, *waits])
-    if not np.isfinite(began):
-        began = failures[0].time
-    waited = MAX_WAIT if began < died and waits else 0.0
-    return End(places, began, np.full(places.n_ranks, -np.inf), 1.0, waited)
-
-
-def _origin(window: Window, failures: Sequence[Event], places: Topology) -> _Origin:
-    """Where the failures show that the stop began, its cause and its probability."""
-    none = np.zeros(places.n_ranks, dtype=bool)
-    if not failures:
-        return _Origin(False, none, (), "process_crash", 0.0)
-    end = _end_of(failures, places)
-    # A failed device ends a job only if its processes end; without rows it is unknown whether they went on.
-    ended = any(each.kind not in DEVICE_EVENTS for each in failures)
-    ranks = end_origin(failures, end) if ended else none
-    own = own_deaths(failures, end)
-    if not ranks.any():
-        ranks = _earliest_death(own, window.job.topology)
-    missing = CollectiveProgress.from_window(window).missing
-    if (ranks & missing).any():
-        ranks = ranks & missing
-    if ranks.any():
-        named = [each for each in failures if ranks[ranks_named(each, places)].any()]
-        died = any(each in own for each in named) or any(broke(each) for each in named)
-        return _Origin(True, ranks, (), "process_crash" if died else "hang", FIRST_EXIT if died else MISSED)
-    lost = _lost_nodes(failures, places)
-    if lost:
-        alone = all(each.kind in {*DEVICE_EVENTS, "oom_kill"} for each in failures)
-        return _Origin(
-            len(lost) == 1 and not alone, none, lost, "process_crash", FAILED if alone else FIRST_EXIT
-        )
-    # A rank whose watchdog fired waited for another one.
-    suspects = [each for each in failures if each.kind != "nccl_timeout"]
-    ranks = ranks_that_failed(suspects, places, window.job.start)
-    return _Origin(False, ranks, (), "process_crash", FAILED)
-
-
-def _lost_nodes(failures: Sequence[Event], places: Topology) -> tuple[int, ...]:
-    """The nodes without a known rank that failed first, by themselves; empty without one."""
-    own = [
-        each
-        for each in failures
-        if each.rank is None
-        and each.node >= 0
-        and not ranks_named(each, places).size
-        and (broke(each) or (each.kind in DEATHS and not reacted(each.message)))
-    ]
-    first = min((each.time for each in own), default=np.inf)
-    return tuple(sorted({each.node for each in own if each.time <= first + SAME_MOMENT}))
-
-
-def _earliest_death(died: Sequence[Event], topology: Topology) -> BoolArray:
-    """The ranks of one node that died before all others, unless they were terminated; else none."""
-    found = np.zeros(topology.n_ranks, dtype=bool)
-    if not died or died[0].code in TERMINATED_CODES:
-        return found
-    first = {each.rank for each in died if each.time <= died[0].time + SAME_LINE}
-    ranks = np.array(sorted(rank for rank in first if rank is not None))
-    one_node = ranks.size == 1 or (topology.node[ranks] == topology.node[ranks[0]]).all()
-    if one_node and (ranks.size == 1 or topology.node[ranks[0]] >= 0):
-        found[ranks] = True
-    return found
+def _groups(window: Window, origin: Origin, ranks: BoolArray, places: Topology) -> list[_Group]:
+    nodes = [places.node_names[each] for each in origin.nodes]
+    found = [_Group(list(each), nodes) for each in groups_of(ranks, window.job.topology)]
+    return found or [_Group([], [each]) for each in nodes]
 
 
 def _doubt(attempt: Attempt, origin: BoolArray, places: Topology) -> str:
     """Why the events do not show for certain that the origin failed first; empty if they do."""
     if not attempt.failures:
         return _RESTARTED.format(n=len(attempt.earlier)) if attempt.earlier else ""
-    elsewhere = failed_elsewhere(attempt.failures, origin, places)
+    elsewhere = failed_elsewhere(attempt.failures, origin, places) if origin.any() else []
     if elsewhere:
         return _ELSEWHERE.format(kind=elsewhere[0].kind, place=_place_of(elsewhere[0], places))
     if went_on(attempt) is not None:

@@ -42,7 +42,8 @@ from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_caus
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
-from rca.diagnosis.failure_events import diagnose_events, tells_origin
+from rca.diagnosis.failure_events import diagnose_events
+from rca.diagnosis.failure_origin import tells_origin
 from rca.diagnosis.findings import MAX_DATED, Deviation, Scores, deviations, deviations_in_events, findings
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price

@@ -11,9 +11,10 @@ import pytest
 from logs_of_jobs import line
 
 from rca.commands import sources
+from rca.sources.logs.failure_tables import _FAILED, _PART
 from rca.sources.logs.line_kinds import MAX_NUMBERS, LineKind, line_kinds, marks_pattern, numbers, said_by
 from rca.sources.logs.line_search import MAX_LINE_LENGTH
-from rca.sources.logs.log_events import _FAILED, _HOSTS, _PART, _PG_RANK, LogEvents
+from rca.sources.logs.log_events import _HOSTS, _PG_RANK, LogEvents
 from rca.sources.logs.text_lines import LineClock, TextLine
 from rca.sources.watchdog.messages import _CAUGHT, _GROUP, _STATUS
 from tests.for_each import for_each

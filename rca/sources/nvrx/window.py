@@ -108,7 +108,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     job_log = JobLog(latest_file=latest)
     logs = list(_logs(texts, job_log))
     newest = max((each.time for log in logs for each in log.reports if each.time > 0), default=-np.inf)
-    if job_log.messages or newest < job_log.events.last_exit + _LATE_REPORT:
+    if job_log.messages or newest < job_log.events.tables.last_exit + _LATE_REPORT:
         stopped = watchdog.read(texts, job_id)
         return replace(stopped, notes=(*stopped.notes, _STOPPED))
     reports = by_turn(

@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.files import open_file
+from rca.sources.logs.failure_tables import ONE_STOP, one_line
 from rca.sources.logs.line_kinds import marks_pattern
-from rca.sources.logs.log_events import ONE_STOP, LogEvents, one_line
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
+from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
 
 #: A file with such a line is a log of a stopped job.

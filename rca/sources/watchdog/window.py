@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
-from rca.sources.logs.log_events import ONE_STOP
+from rca.sources.logs.failure_tables import ONE_STOP
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
