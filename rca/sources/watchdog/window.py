@@ -281,9 +281,9 @@ def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end
 
 SOURCE = Source(
     name="watchdog",
-    title="job logs with messages of PyTorch's NCCL watchdog, torchrun or the kernel; one file or several",
-    tells="for a stopped job: which ranks did not join a collective, and since when the others wait",
-    lacks="speed and cause; ranks whose log ends before their watchdog writes; the year and zone of times",
+    title="logs of jobs, launchers, schedulers and kernels with known lines; one file or several",
+    tells="for a stopped job: what failed first, or which ranks did not join a collective, since when",
+    lacks="speed; ranks whose log ends before their watchdog writes; the year and zone of times",
     recognises=lambda *_: False,
     read=read,
     marks=MARKS,
