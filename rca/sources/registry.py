@@ -17,6 +17,7 @@ from rca.sources import (
     nccl_inspector,
     nccl_ras,
     nvrx,
+    step_logs,
     table,
 )
 from rca.sources.collector import window as collector
@@ -42,6 +43,7 @@ SOURCES: tuple[Source, ...] = (
     nvrx.SOURCE,
     watchdog.SOURCE,
     mlperf.SOURCE,
+    step_logs.SOURCE,
 )
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000

@@ -110,6 +110,14 @@ def _mlperf(folder: Path) -> None:
     (folder / "result.txt").write_text("".join(f":::MLLOG {json.dumps(each)}\n" for each in values))
 
 
+def _step_log(folder: Path) -> None:
+    lines = [
+        f"[titan] 2025-05-01 10:{step // 60:02}:{step % 60:02},250 - root - INFO - step: {step:2}  loss: 7.1"
+        for step in range(1, 120)
+    ]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+
+
 WRITERS: dict[str, Writer] = {
     "nccl-inspector": _inspector,
     "nccl-ras": _ras,
@@ -122,6 +130,7 @@ WRITERS: dict[str, Writer] = {
     "nvrx": _nvrx,
     "watchdog": _watchdog,
     "mlperf": _mlperf,
+    "step-log": _step_log,
 }
 
 

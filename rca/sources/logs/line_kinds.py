@@ -6,12 +6,12 @@ of its kind.
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 
@@ -56,7 +56,9 @@ class Said(NamedTuple):
 @cache
 def line_kinds() -> tuple[LineKind, ...]:
     """All kinds; of several that a line could be, the first one counts."""
-    table = tomllib.loads(files(__package__).joinpath("line_kinds.toml").read_text("utf-8"))
+    # It is part of the package, and no file of a user.
+    body = pkgutil.get_data(__package__, "line_kinds.toml") or b""
+    table = tomllib.loads(body.decode("utf-8"))
     return tuple(
         LineKind(
             **{

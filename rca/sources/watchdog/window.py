@@ -116,6 +116,8 @@ def with_events_of(window: Window, paths: Sequence[Path]) -> Window:
 
     The logs may be of another time than the window: then they are left out, with a note.
     """
+    if not scan(paths).tells_failure:
+        return window
     told = read(paths, window.job.job_id)
     names = ", ".join(path.name for path in paths[:3])
     begin, end = window.job.start - ONE_STOP, window.job.end + ONE_STOP
