@@ -75,3 +75,34 @@ def test_a_kernel_log_beside_the_logs_of_the_ranks_gives_the_cause(tmp_path: Pat
     assert [(each.ranks, each.nodes) for each in answer.stragglers] == [([1], ["node-a"])]
     assert {each.signal for each in answer.causes[0].evidence} >= {"xid", "other_failures"}
     assert [(each.signal, each.note) for each in answer.findings] == [("xid", "79")]
+
+
+def communicator(rank: int, *, size: int = 4, host: str = "") -> str:
+    bus = 0x1B000 + 0x20000 * (rank % 2)
+    name = host or f"node-{'ab'[rank // 2]}"
+    begin = f"{name}:15323:16097 [{rank % 2}] NCCL INFO comm 0xb669080 rank {rank} nranks {size}"
+    return f"{begin} cudaDev {rank % 2} nvmlDev {rank % 2} busId {bus:x} commId 0x1 - Init COMPLETE"
+
+
+def test_an_xid_finds_its_rank_by_the_address_that_nccl_logged(tmp_path: Path) -> None:
+    lines = [communicator(rank) for rank in range(4)]
+    # Ranks of a smaller group are not those of the job.
+    lines += [communicator(1, size=2, host="node-a")]
+    lines += [line for rank, each in watchdog_logs.hang(4, []).items() if rank != 3 for line in each]
+    watchdog_logs.write(tmp_path / "job" / "job.log", lines)
+    watchdog_logs.write(tmp_path / "job" / "messages", [KERNEL.replace("9b", "3b")])
+    window = rca.read_window(tmp_path / "job")
+    assert next((row["kind"], row["rank"]) for row in window.events.to_pylist()) == ("xid", 3)
+    answer = rca.diagnose(window)
+    assert [(each.ranks, each.nodes) for each in answer.stragglers] == [([3], ["node-b"])]
+    assert (answer.causes[0].cause, answer.abstained) == ("process_crash", False)
+
+
+def test_an_xid_of_another_host_is_of_no_rank(tmp_path: Path) -> None:
+    lines = [communicator(rank) for rank in range(4)] + [
+        KERNEL.replace("9b", "3b").replace("node-b", "node-z")
+    ]
+    watchdog_logs.write(tmp_path / "job" / "job.log", lines)
+    window = rca.read_window(tmp_path / "job")
+    assert [row["rank"] for row in window.events.to_pylist()] == [None]
+    assert [each.nodes for each in rca.diagnose(window).stragglers] == [["node-z"]]

@@ -32,7 +32,7 @@ class LogEvent(NamedTuple):
     """A row of the events table, with what helps to place it.
 
     `stamp` is where the time comes from; `pid` and `local` name the process on its node. `is_task` is true if
-    the rank is the number of a launcher's task, which may be a node.
+    the rank is the number of a launcher's task, which may be a node. `device` is a PCI address.
     """
 
     time: float
@@ -45,6 +45,7 @@ class LogEvent(NamedTuple):
     pid: str | None = None
     local: int | None = None
     is_task: bool = False
+    device: str | None = None
 
 
 @dataclass

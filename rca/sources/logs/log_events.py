@@ -21,6 +21,7 @@ from rca.sources.logs.failure_tables import (
 )
 from rca.sources.logs.line_kinds import Said, marks_pattern, said_by
 from rca.sources.logs.line_search import Flood
+from rca.sources.logs.nccl_places import NcclPlaces
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine
 from rca.window.schema import EVENTS
 
@@ -30,6 +31,7 @@ MAX_OF_A_KIND = 5000
 PATTERN = re.compile(
     marks_pattern()
     + rb"|Missing ranks:|imed out task names:|^\d{1,6}: \[[A-Za-z]|^[ \t]*/job:[\w-]+/"
+    + rb"|The actor died unexpectedly|^[^\n]{0,120}\bip: \d+\.\d+\.\d+\.\d+[ \t]*$"
     + rb"|(?:^|[ \t])Failures:[ \t]*$|Root Cause \(first observed failure\)"
     + rb"|^[ \t]*(?:\S+ +)?(?:time|host|rank|exitcode|traceback) +: ",
     re.MULTILINE,
@@ -49,6 +51,9 @@ _LISTS = {
     "Missing ranks:": re.compile(r"^(\d{1,6}): \[[A-Za-z]"),
     "imed out task names:": re.compile(r"^\s*+/job:[\w-]{1,60}+/(?:replica:\d{1,6}+/)?task:(\d{1,6})\s*$"),
 }
+#: A line of Ray's report of a dead actor that names its node.
+_ACTOR_DIED = "The actor died unexpectedly before finishing this task"
+_ACTOR_NODE = re.compile(r"^(?:\(.{1,120}?\))?\s*+ip: (\d{1,3}(?:\.\d{1,3}){3})\s*$")
 #: Exit codes of Slurm's words for the end of a task.
 _WORDS = {
     "Killed": "-9",
@@ -84,6 +89,7 @@ class LogEvents:
     _seen: Counter[str] = field(default_factory=Counter)
     tables: FailureTables = field(default_factory=FailureTables)
     _named: set[tuple[str, str | None, int | None, str | None]] = field(default_factory=set)
+    _actor_of: Path | None = None
     _list: tuple[Path, re.Pattern[str]] | None = None
 
     def add(self, line: TextLine, stamp: Stamp) -> None:
@@ -100,6 +106,11 @@ class LogEvents:
             return
         if (missing := self._listed(line)) is not None:
             self._append_once("did_not_join", stamp, text, code="list", rank=missing)
+        elif _ACTOR_DIED in text:
+            self._actor_of = line.path
+        elif self._actor_of == line.path and (node := _ACTOR_NODE.match(text)) is not None:
+            self._actor_of = None
+            self.append(stamp, "process_exit", f"{_ACTOR_DIED}, {text.strip()}", node=node[1])
         elif (said := said_by(text)) is not None:
             self._add_said(said, line, stamp)
 
@@ -147,6 +158,7 @@ class LogEvents:
                 pid=said.pid or pid_in(text),
                 local=local,
                 is_task=bool(said.tasks),
+                device=said.device,
             )
 
     def _append_once(self, kind: str, stamp: Stamp, message: str, *, code: str | None, rank: int) -> None:
@@ -167,6 +179,7 @@ class LogEvents:
         pid: str | None = None,
         local: int | None = None,
         is_task: bool = False,
+        device: str | None = None,
     ) -> None:
         """Add one event; NaN as its time is allowed."""
         self._seen[kind] += 1
@@ -185,6 +198,7 @@ class LogEvents:
             pid=pid,
             local=local,
             is_task=is_task,
+            device=device,
         )
         self.rows.append(row)
 
@@ -232,6 +246,7 @@ class LogEvents:
         notes: list[str],
         *,
         tasks_are_ranks: bool = False,
+        places: NcclPlaces | None = None,
     ) -> None:
         """Set the times of all events, and the ranks that follow from other lines.
 
@@ -245,10 +260,13 @@ class LogEvents:
             As the logs state it; 0 if they do not.
         tasks_are_ranks : bool
             Numbers of a launcher's tasks are ranks. Without other ranks they are taken for such.
+        places : NcclPlaces, optional
+            The ranks of GPUs that kernels name.
         """
         roots = [each.rows[-1] for each in self.tables.tables if each.rooted]
         known = {row.pid for rows in self.tables.by_pid.values() for row in rows}
         one_node = max([world_size - 1, *ranks, *(row.rank or 0 for row in roots)]) <= MAX_LOCAL_RANK
+        one_node = one_node and len({row.node for row in self.rows if row.node is not None}) <= 1
         of_tasks = tasks_are_ranks or (not ranks and not roots)
         placed: list[LogEvent] = []
         guessed = 0
@@ -264,6 +282,8 @@ class LogEvents:
                 event = error_of_table(event, self.tables.tables)
             elif event.is_task and not of_tasks:
                 event = event._replace(rank=None)
+            elif event.rank is None and places is not None:
+                event = event._replace(rank=places.rank_of(event))
             placed.append(event)
         if guessed:
             notes.append("a launcher names the local rank of a process only; it is taken for the rank")

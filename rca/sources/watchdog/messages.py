@@ -22,12 +22,13 @@ from rca.sources.logs.failure_tables import ONE_STOP, one_line
 from rca.sources.logs.line_kinds import marks_pattern
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
 from rca.sources.logs.log_events import LogEvents
+from rca.sources.logs.nccl_places import NcclPlaces
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
 
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
     rb"Watchdog caught collective operation timeout|[Ll]ast enqueued (?:NCCL )?work: -?\d|ChildFailedError"
-    rb"|Missing ranks:|imed out task names:|" + marks_pattern()
+    rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
@@ -55,7 +56,7 @@ _WORLD = re.compile(
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
 #: Messages of one log; beyond, the log is not of one job.
-MAX_MESSAGES = 2_000_000
+MAX_MESSAGES = 1_000_000
 _LARGEST = 2**62
 #: The beginning of a line of the watchdog, before its message.
 _BEGUN = re.compile(rb"^(?:\[rank\d+\]:? ?)\[[EWI]\d{3,4} |ProcessGroupNCCL")
@@ -110,6 +111,7 @@ class JobLog:
     labelled: bool = False
     labels_are_ranks: bool = True
     clock: LineClock = field(default_factory=LineClock)
+    places: NcclPlaces = field(default_factory=NcclPlaces)
 
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
@@ -132,12 +134,11 @@ class JobLog:
             self._add_status(line, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
+            self.places.add(text)
         elif caught is not None and caught[1] is not None:
             # Without a number only the wait is known.
-            waited = one_line(text[caught.start() :])
-            self.events.append(
-                stamp, "nccl_timeout", waited, code=caught[3], rank=line.rank or int(caught[1])
-            )
+            rank = int(caught[1]) if line.rank is None else line.rank
+            self.events.append(stamp, "nccl_timeout", text[caught.start() :], code=caught[3], rank=rank)
         elif fired or counted:
             self.unreadable += 1
         else:
@@ -155,7 +156,9 @@ class JobLog:
         self.messages = [each._replace(time=self.clock.time_of(each.stamp)) for each in self.messages]
         ranks = self.logged | {each.group_rank for each in self.messages if each.group_rank is not None}
         tasks_are_ranks = self.labelled and self.labels_are_ranks
-        self.events.place(self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks)
+        self.events.place(
+            self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks, places=self.places
+        )
 
     def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:
         waits_at = min(int(caught[2]), _LARGEST)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
-from rca.sources.logs.failure_tables import ONE_STOP
+from rca.sources.logs.failure_tables import ONE_STOP, one_line
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
@@ -74,7 +74,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     log.place(notes)
     refuse_two_jobs(log.messages)
     names = ", ".join(path.name for path in paths[:3])
-    if log.unreadable and not log.messages:
+    if log.unreadable and not log.messages and not log.events.rows:
         raise InvalidInput(
             f"{names}: {log.unreadable} lines of the NCCL watchdog, all of an unknown form",
             hint="they may be cut, or of a version that is not supported: PyTorch 2.1 to 2.9 are",
@@ -100,8 +100,17 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     begin, end = _bounds(members, messages, log)
     add_timeouts(ranked, log.events)
     _note_gaps(log, ranked, world_size, notes)
+    nodes = log.places.nodes() if log.places.size == world_size else {}
+    places = [{"rank": rank, "node": one_line(node)} for rank, node in nodes.items() if rank < world_size]
     window = Window.from_tables(
-        {"job_id": job_id, "framework": "pytorch", "world_size": world_size, "start": begin, "end": end},
+        {
+            "job_id": job_id,
+            "framework": "pytorch",
+            "world_size": world_size,
+            "start": begin,
+            "end": end,
+            **({"ranks": places} if places else {}),
+        },
         STEPS.empty(),
         METRICS.empty(),
         log.events.table(world_size, end),
