@@ -117,6 +117,8 @@ class _Log:
         text = line.text
         iteration = _ITERATION.search(text)
         if iteration is not None:
+            # Failures without a time follow it.
+            self.job.clock.stamp(line)
             self._begin(iteration[1], iteration[2], line)
         elif "time across ranks (ms):" in text or "times across ranks (ms):" in text:
             self._timer = ""
@@ -215,6 +217,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             "`rca.collect` times steps without a log",
         )
     notes: list[str] = []
+    log.job.place(notes)
     ends = _ends(log, latest_file, notes)
     world_size, parallelism = _sizes(log, notes)
     steps = _steps(log, ends, world_size)

@@ -277,12 +277,13 @@ def with_ranks(messages: Sequence[Message], notes: list[str]) -> list[tuple[int,
 def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
     """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`.
 
+    `JobLog.place` has set their times.
+
     Raises
     ------
     InvalidInput
         If two files hold different messages of one rank.
     """
-    log.place([])
     refuse_two_jobs(log.messages)
     ended = log.events.keep_last_attempt([])
     later = [each for each in log.messages if not each.time <= ended]
