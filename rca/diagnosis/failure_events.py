@@ -55,6 +55,7 @@ _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
 _LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
 _WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
 _LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
+_CANCELLED = "the job was cancelled, and no line says why"
 _OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
 #: Nodes in one sentence.
 MAX_NODES = 8
@@ -89,8 +90,8 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         elsewhere = failed_elsewhere(failures, ranks, places)
         certain, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
-    outside = [each for each in failures if each.kind == "job_ended"]
-    by_scheduler = bool(outside) and len(outside) == len(failures)
+    outside = [each for each in failures if each.kind == "job_ended" and each.code is not None]
+    by_scheduler = bool(outside) and all(each.kind == "job_ended" for each in failures)
     groups = _groups(window, origin, ranks, places)
     shown = groups[:MAX_STRAGGLERS]
     causes = [
@@ -204,6 +205,8 @@ def _reason(
             {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
         )
         sentence = _WAITED.format(ranks=listed(waited)) if waited else _NO_ORIGIN
+        if all(each.kind == "job_ended" for each in failures):
+            sentence = _CANCELLED
         return AbstentionReason(code="failure_reported", sentence=sentence)
     if not any(each.kind in DEATHS and each.rank is not None for each in failures):
         place = listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES])

@@ -75,6 +75,7 @@ def origin_of(window: Window, failures: Sequence[Event], places: Topology) -> Or
         ranks = _earliest_death(own, window.job.topology)
     missing = CollectiveProgress.from_window(window).missing
     if ranks.any():
+        ranks = _first_of(ranks, own)
         return _of_ranks(ranks, missing, failures, own, places)
     lost = _lost_nodes(failures, places)
     if lost and missing.any():
@@ -87,6 +88,15 @@ def origin_of(window: Window, failures: Sequence[Event], places: Topology) -> Or
     suspects = [each for each in failures if each.kind != "nccl_timeout"]
     ranks = ranks_that_failed(suspects, places, window.job.start)
     return Origin(False, ranks, (), "process_crash", FAILED)
+
+
+def _first_of(ranks: BoolArray, own: Sequence[Event]) -> BoolArray:
+    """Of ranks that all died, those that died first: the others may have lost them as peers."""
+    died = {each.rank: each.time for each in own if each.rank is not None and ranks[each.rank]}
+    if len(died) < int(ranks.sum()):
+        return ranks
+    last = min(died.values()) + SAME_MOMENT
+    return np.isin(np.arange(ranks.size), [rank for rank, time in died.items() if time <= last])
 
 
 def _of_ranks(

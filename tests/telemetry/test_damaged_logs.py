@@ -11,7 +11,7 @@ from retold_logs import FOLDER, cases
 import rca
 from rca.errors import RcaError
 
-LOGS = [case["text"].encode() for half in ("open", "held") for case in cases(half)]
+LOGS = [case["text"].encode() for half in ("open", "held", "late", "last") for case in cases(half)]
 LOGS += [path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.suffix != ".toml"]
 
 

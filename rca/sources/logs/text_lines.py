@@ -77,13 +77,14 @@ class TextLine:
     @property
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
-        return self.named if self.label is None else self.label
+        found = _TASK.match(self.text)
+        return self.named if found is None else int(found[1] or found[2])
 
     @property
     def label(self) -> int | None:
-        """The number in a launcher's label of the line."""
+        """The number that ``srun --label`` puts before the line."""
         found = _TASK.match(self.text)
-        return None if found is None else int(found[1] or found[2])
+        return None if found is None or found[1] is None else int(found[1])
 
     @property
     def time(self) -> float:

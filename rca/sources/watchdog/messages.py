@@ -28,6 +28,7 @@ from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mi
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
     rb"Watchdog caught collective operation timeout|[Ll]ast enqueued (?:NCCL )?work: -?\d|ChildFailedError"
+    rb"|Root Cause \(first observed failure\)"
     rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["

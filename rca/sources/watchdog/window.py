@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
+from rca.sources import step_logs
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
+from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
@@ -90,6 +92,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     members = _members(ranked, log, world_size, notes)
     if not members:
         if not log.events.rows:
+            if any(first_that_occurs(path, [step_logs.MARKS]) is not None for path in paths):
+                return step_logs.read(paths, job_id)
             raise InvalidInput(
                 f"{names}: no message of the NCCL watchdog and no failure is complete",
                 hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
