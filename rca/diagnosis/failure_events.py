@@ -55,6 +55,7 @@ _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
 _LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
 _WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
 _LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
+_MOST_MISSING = "the reports name most ranks as missing, which does not show who is at fault"
 _CANCELLED = "the job was cancelled, and no line says why"
 _OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
 #: Nodes in one sentence.
@@ -83,7 +84,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     places = placed_by_events(window)
     attempt = last_attempt(read_events(window, places), window.job.start)
     failures = attempt.failures
-    origin = origin_of(window, failures, places)
+    origin = origin_of(window, attempt, places)
     ranks, certain, probability = origin.ranks, origin.certain, origin.probability
     doubt = origin.doubt or (_doubt(attempt, ranks, places) if certain or not failures else "")
     if certain and doubt:
@@ -108,9 +109,7 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
         )
         for each in shown
     ]
-    reason = (
-        None if by_scheduler else _reason(failures, groups, doubt or _lost_peers(attempt), certain=certain)
-    )
+    reason = None if by_scheduler else _reason(attempt, groups, doubt, certain=certain)
     stopped = STOPPED if certain or by_scheduler else FAILED if failures or _lost_peers(attempt) else 0.0
     mode: FailureMode = "fail_stop" if stopped else "healthy"
     return untimed_diagnosis(
@@ -184,34 +183,35 @@ def _probability(stopped: float) -> dict[FailureMode, float]:
 
 
 def _lost_peers(attempt: Attempt) -> str:
-    """What is open if no failure is reported, but ranks lost a peer; empty otherwise."""
+    """What is open if ranks lost a peer; empty otherwise."""
     lost = sorted({each.rank for each in attempt.events if each.rank is not None and lost_peer(each.message)})
-    return _LOST_PEERS.format(ranks=listed(lost)) if lost and not attempt.failures else ""
+    return _LOST_PEERS.format(ranks=listed(lost)) if lost else ""
 
 
-def _reason(
-    failures: Sequence[Event], groups: list[_Group], doubt: str, *, certain: bool
-) -> AbstentionReason | None:
+def _reason(attempt: Attempt, groups: list[_Group], doubt: str, *, certain: bool) -> AbstentionReason | None:
     if certain:
         return None
-    if doubt:
-        return AbstentionReason(code="failure_reported", sentence=doubt)
-    if not failures:
+    failures, lost = attempt.failures, _lost_peers(attempt)
+    if not failures and not doubt and not lost:
         return AbstentionReason(code="no_step_times", sentence=_NO_FAILURE)
+    return AbstentionReason(code="failure_reported", sentence=doubt or _what_is_open(failures, groups, lost))
+
+
+def _what_is_open(failures: Sequence[Event], groups: list[_Group], lost: str) -> str:
     ranks = [rank for each in groups for rank in each.ranks]
     nodes = [node for each in groups for node in each.nodes]
-    if not ranks and not nodes:
-        waited = sorted(
-            {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
-        )
-        sentence = _WAITED.format(ranks=listed(waited)) if waited else _NO_ORIGIN
-        if all(each.kind == "job_ended" for each in failures):
-            sentence = _CANCELLED
-        return AbstentionReason(code="failure_reported", sentence=sentence)
-    if not any(each.kind in DEATHS and each.rank is not None for each in failures):
-        place = listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES])
-        return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=place))
-    return AbstentionReason(code="failure_reported", sentence=_NO_ORDER.format(n=len(ranks)))
+    if ranks or nodes:
+        if any(each.kind in DEATHS and each.rank is not None for each in failures):
+            return _NO_ORDER.format(n=len(ranks))
+        return _DEVICE.format(ranks=listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES]))
+    if any(each.kind == "did_not_join" for each in failures):
+        return _MOST_MISSING
+    waited = {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
+    if waited:
+        return _WAITED.format(ranks=listed(sorted(waited)))
+    if failures and all(each.kind == "job_ended" for each in failures):
+        return _CANCELLED
+    return lost or _NO_ORIGIN
 
 
 def _nodes(window: Window, ranks: list[int]) -> list[str]:
@@ -287,10 +287,13 @@ def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
     before = sorted({each.rank for each in attempt.earlier if each.rank is not None})
     if not failures and before:
         return _EARLIER_CHECK.format(ranks=listed(before))
+    waits = any(each.kind in {"nccl_timeout", "did_not_join"} for each in failures)
+    if not groups and (waits or _lost_peers(attempt)):
+        return _LOGS_CHECK
     if not failures:
         return _TIME_STEPS
     if not groups:
-        return _LOGS_CHECK if any(each.kind == "nccl_timeout" for each in failures) else _NO_ORIGIN
+        return _NO_ORIGIN
     group, places = groups[0], placed_by_events(window)
     ranks, nodes = group.ranks, group.nodes or _nodes(window, group.ranks)
     named = ", ".join(nodes[:MAX_NODES])

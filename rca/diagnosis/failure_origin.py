@@ -12,17 +12,25 @@ import numpy as np
 
 from rca.arrays import BoolArray
 from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED
-from rca.collect.exits import TERMINATED_CODES, reacted
+from rca.collect.exits import TERMINATED_CODES, lost_peer, reacted
 from rca.diagnosis.data_quality import listed
 from rca.features.collective_progress import CollectiveProgress
 from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import DEVICE_EVENTS, broke, end_origin, failed_first, own_deaths
-from rca.features.failure_order import MAX_WAIT, SAME_MOMENT, last_attempt, placed_by_events
+from rca.features.end_origin import (
+    ABORTED_CODES,
+    DEVICE_EVENTS,
+    broke,
+    end_origin,
+    failed_first,
+    own_deaths,
+)
+from rca.features.failure_order import MAX_WAIT, SAME_MOMENT, Attempt, last_attempt, placed_by_events
 from rca.window.job import Topology
 from rca.window.window import Window
 
 #: Lines without a time of their own are microseconds apart, which is no order of failures, seconds.
 SAME_LINE = 5e-4
+_ABORTED = "{ranks} aborted, as a process does whose watchdog fired: its log says what it waited for"
 _OTHERS_MISSING = "{failed} failed, but the others wait for {missing}: either may be the origin"
 
 
@@ -49,28 +57,31 @@ class Origin(NamedTuple):
 def tells_origin(window: Window) -> bool:
     """Whether an event shows where a stop began: a failure of its own, or a rank that others name."""
     places = placed_by_events(window)
-    failures = last_attempt(read_events(window, places), window.job.start).failures
+    attempt = last_attempt(read_events(window, places), window.job.start)
+    failures = attempt.failures
     if not failures:
         return False
-    return bool(failed_first(failures, _end_of(failures, places)).any() or _lost_nodes(failures, places))
+    ranks = failed_first(attempt.events, _end_of(failures, places)) & ~_victims(attempt, places.n_ranks)
+    return bool(ranks.any() or _lost_nodes(failures, places))
 
 
-def origin_of(window: Window, failures: Sequence[Event], places: Topology) -> Origin:
-    """Where the failures show that the stop began, its cause and its probability.
+def origin_of(window: Window, attempt: Attempt, places: Topology) -> Origin:
+    """Where the events show that the stop began, its cause and its probability.
 
     Parameters
     ----------
     places : Topology
-        The failures' nodes are indices in it.
+        The events' nodes are indices in it.
     """
     none = np.zeros(places.n_ranks, dtype=bool)
+    failures, victims = attempt.failures, _victims(attempt, places.n_ranks)
     if not failures:
         return Origin(False, none, (), "process_crash", 0.0)
     end = _end_of(failures, places)
     # A failed device ends a job only if its processes end; without rows it is unknown whether they went on.
     ended = any(each.kind not in DEVICE_EVENTS for each in failures)
-    own = own_deaths(failures, end)
-    ranks = end_origin(failures, end) if ended else none
+    own = [each for each in own_deaths(failures, end) if each.rank is not None and not victims[each.rank]]
+    ranks = end_origin(attempt.events, end) & ~victims if ended else none
     if not ranks.any():
         ranks = _earliest_death(own, window.job.topology)
     missing = CollectiveProgress.from_window(window).missing
@@ -86,7 +97,7 @@ def origin_of(window: Window, failures: Sequence[Event], places: Topology) -> Or
         return Origin(certain, none, lost, "process_crash", FAILED if alone else FIRST_EXIT)
     # A rank whose watchdog fired waited for another one.
     suspects = [each for each in failures if each.kind != "nccl_timeout"]
-    ranks = ranks_that_failed(suspects, places, window.job.start)
+    ranks = ranks_that_failed(suspects, places, window.job.start) & ~victims
     return Origin(False, ranks, (), "process_crash", FAILED)
 
 
@@ -111,7 +122,24 @@ def _of_ranks(
     origin = both if both.any() else ranks
     named = [each for each in failures if origin[ranks_named(each, places)].any()]
     died = any(each in own or broke(each) for each in named)
+    aborted = [each for each in named if each.kind == "process_exit" and each.code in ABORTED_CODES]
+    if named and len(aborted) == len(named) and not missing.any():
+        doubt = _ABORTED.format(ranks=listed(np.flatnonzero(origin).tolist()))
+        return Origin(False, origin, (), "process_crash", FAILED, doubt)
     return Origin(True, origin, (), "process_crash" if died else "hang", FIRST_EXIT if died else MISSED)
+
+
+def _victims(attempt: Attempt, n_ranks: int) -> BoolArray:
+    """Ranks that logged the loss of a peer before they ended, and have no error of their own before that."""
+    lost: dict[int, float] = {}
+    for each in attempt.events:
+        if each.kind == "log" and each.rank is not None and lost_peer(each.message):
+            lost[each.rank] = min(each.time, lost.get(each.rank, np.inf))
+    for each in attempt.failures:
+        own = each.kind == "process_error" or broke(each) or each.kind == "did_not_join"
+        if own and each.rank is not None and each.time <= lost.get(each.rank, -np.inf) + SAME_MOMENT:
+            del lost[each.rank]
+    return np.isin(np.arange(n_ranks), list(lost))
 
 
 def _end_of(failures: Sequence[Event], places: Topology) -> End:
