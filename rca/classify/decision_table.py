@@ -102,6 +102,8 @@ NAMED_OF_COLLECTIVE = 0.7
 #: Least wait in a collective for a verdict, seconds. In a running job, ranks wait for each other for
 #: moments, and dumps are not taken at once.
 MIN_WAIT = 60.0
+#: ... where as many ranks wait as are missing, such as one of two, seconds.
+LONG_WAIT = 120.0
 #: From this score on an outlier of the exporters is very loud, in units.
 VERY_LOUD = 4.5
 #: Probability that a rank ended whose process or device failed by the events, whose device is released, or

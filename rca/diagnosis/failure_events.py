@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import numpy as np
 
 from rca.arrays import BoolArray
-from rca.classify.decision_table import FAILED, FIRST_EXIT, MISSED, STOPPED
-from rca.collect.exits import TERMINATED_CODES
+from rca.classify.decision_table import FAILED, STOPPED
+from rca.collect.exits import lost_peer
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
+from rca.diagnosis.failure_origin import Origin, origin_of
 from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -25,8 +28,7 @@ from rca.diagnosis.result import (
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
-from rca.features.end_events import DEATHS, End, Event, ranks_named, ranks_that_failed, read_events
-from rca.features.end_origin import DEVICE_EVENTS, end_origin
+from rca.features.end_events import DEATHS, Event, ranks_named, read_events
 from rca.features.failure_order import (
     Attempt,
     failed_elsewhere,
@@ -50,6 +52,14 @@ _EARLIER_CHECK = "read the logs of {ranks} from before the restart; time the ste
 _DEVICE = "events report that a device of {ranks} failed, and no process of it has ended"
 _NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
 _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
+_LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
+_WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
+_LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
+_MOST_MISSING = "the reports name most ranks as missing, which does not show who is at fault"
+_CANCELLED = "the job was cancelled, and no line says why"
+_OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
+#: Nodes in one sentence.
+MAX_NODES = 8
 #: What to look at after a signal that the process did not send itself.
 _AFTER_SIGNAL = {
     signal.SIGKILL: "look for the out-of-memory killer in the kernel log of {place}; check the memory limit",
@@ -74,87 +84,77 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     places = placed_by_events(window)
     attempt = last_attempt(read_events(window, places), window.job.start)
     failures = attempt.failures
-    first, ranks, name, probability = _first(window, failures)
-    doubt = _doubt(attempt, ranks, places) if first or not failures else ""
-    if first and doubt:
+    origin = origin_of(window, attempt, places)
+    ranks, certain, probability = origin.ranks, origin.certain, origin.probability
+    doubt = origin.doubt or (_doubt(attempt, ranks, places) if certain or not failures else "")
+    if certain and doubt:
         elsewhere = failed_elsewhere(failures, ranks, places)
-        first, probability = False, FAILED
+        certain, probability = False, FAILED
         ranks = ranks | _all_named(elsewhere, places)
-    found = [list(each) for each in groups_of(ranks, window.job.topology)]
-    groups = found[:MAX_STRAGGLERS]
+    outside = [each for each in failures if each.kind == "job_ended" and each.code is not None]
+    by_scheduler = bool(outside) and all(each.kind == "job_ended" for each in failures)
+    groups = _groups(window, origin, ranks, places)
+    shown = groups[:MAX_STRAGGLERS]
     causes = [
         Cause(
-            cause=name,
-            ranks=each,
-            nodes=_nodes(window, each),
+            cause=origin.cause,
+            ranks=each.ranks,
+            nodes=each.nodes or _nodes(window, each.ranks),
             probability=probability,
             seconds_per_step=None,
             interval=None,
             share=None,
-            owner=SPECS[name].owner,
+            owner=SPECS[origin.cause].owner,
             evidence=[UNKNOWN_COST, *_evidence(each, failures, places)],
         )
-        for each in groups
+        for each in shown
     ]
-    reason = _reason(failures, found, doubt, certain=first)
-    stopped = STOPPED if first else FAILED if failures else 0.0
-    mode: FailureMode = "fail_stop" if failures else "healthy"
+    reason = None if by_scheduler else _reason(attempt, groups, doubt, certain=certain)
+    stopped = STOPPED if certain or by_scheduler else FAILED if failures or _lost_peers(attempt) else 0.0
+    mode: FailureMode = "fail_stop" if stopped else "healthy"
     return untimed_diagnosis(
         window,
         model,
         mode=mode,
         probability=_probability(stopped),
-        modes_left=["fail_stop"] if first else ["healthy", "fail_slow", "fail_stop"],
-        stragglers=[_straggler(each, probability, window, failures, places) for each in groups],
+        modes_left=["fail_stop"] if stopped == STOPPED else ["healthy", "fail_slow", "fail_stop"],
+        stragglers=[_straggler(each, probability, window, failures, places) for each in shown],
         causes=causes,
-        findings=findings_in_events(window),
+        findings=findings_in_events(window, places),
         reason=reason,
-        next_check=_next_check(groups, attempt, window),
+        next_check=_OUTSIDE.format(why=outside[0].code)
+        if by_scheduler
+        else _next_check(shown, attempt, window),
         missing=["steps", "metrics"],
         quality=_quality(window, attempt),
-        left_out=len(found) - len(groups),
-        act=first,
+        left_out=len(groups) - len(shown),
+        act=certain,
     )
 
 
-def _first(window: Window, failures: Sequence[Event]) -> tuple[bool, BoolArray, str, float]:
-    """Whether events show who failed first, these ranks, their cause and its probability."""
-    topology = window.job.topology
-    no_rank = np.zeros(topology.n_ranks, dtype=bool)
-    if not failures:
-        return False, no_rank, "process_crash", 0.0
-    began = min((each.time for each in failures if each.kind in DEATHS), default=failures[0].time)
-    end = End(topology, began, np.full(topology.n_ranks, -np.inf), 1.0)
-    # A failed device ends a job only if its processes end; without rows it is unknown whether they went on.
-    ended = any(each.kind not in DEVICE_EVENTS for each in failures)
-    origin = end_origin(failures, end) if ended else no_rank
-    if not origin.any():
-        origin = _earliest_death(failures, topology)
-    if origin.any():
-        died = any(each.kind in DEATHS and origin[ranks_named(each, topology)].any() for each in failures)
-        return True, origin, "process_crash" if died else "hang", FIRST_EXIT if died else MISSED
-    return False, ranks_that_failed(failures, topology, window.job.start), "process_crash", FAILED
+class _Group(NamedTuple):
+    """Ranks that one straggler covers, with nodes that may be theirs; a node alone without a known rank."""
+
+    ranks: list[int]
+    nodes: list[str]
+
+    def names(self, event: Event, places: Topology) -> bool:
+        """Whether an event is about this group."""
+        of_node = event.rank is None and event.node >= 0 and places.node_names[event.node] in self.nodes
+        return of_node or bool(set(ranks_named(event, places).tolist()) & set(self.ranks))
 
 
-def _earliest_death(failures: Sequence[Event], topology: Topology) -> BoolArray:
-    """The ranks of one node that died before all others, unless they were terminated; else none."""
-    found = np.zeros(topology.n_ranks, dtype=bool)
-    died = [each for each in failures if each.kind in DEATHS and each.rank is not None]
-    if not died or died[0].code in TERMINATED_CODES:
-        return found
-    first = {each.rank for each in died if each.time == died[0].time}
-    ranks = np.array(sorted(rank for rank in first if rank is not None))
-    one_node = ranks.size == 1 or (topology.node[ranks] == topology.node[ranks[0]]).all()
-    if one_node and (ranks.size == 1 or topology.node[ranks[0]] >= 0):
-        found[ranks] = True
-    return found
+def _groups(window: Window, origin: Origin, ranks: BoolArray, places: Topology) -> list[_Group]:
+    nodes = [places.node_names[each] for each in origin.nodes]
+    found = [_Group(list(each), nodes) for each in groups_of(ranks, window.job.topology)]
+    return found or [_Group([], [each]) for each in nodes]
 
 
 def _doubt(attempt: Attempt, origin: BoolArray, places: Topology) -> str:
     """Why the events do not show for certain that the origin failed first; empty if they do."""
     if not attempt.failures:
         return _RESTARTED.format(n=len(attempt.earlier)) if attempt.earlier else ""
-    elsewhere = failed_elsewhere(attempt.failures, origin, places)
+    elsewhere = failed_elsewhere(attempt.failures, origin, places) if origin.any() else []
     if elsewhere:
         return _ELSEWHERE.format(kind=elsewhere[0].kind, place=_place_of(elsewhere[0], places))
     if went_on(attempt) is not None:
@@ -182,21 +182,36 @@ def _probability(stopped: float) -> dict[FailureMode, float]:
     return {"healthy": other, "fail_slow": other, "fail_stop": stopped}
 
 
-def _reason(
-    failures: Sequence[Event], groups: list[list[int]], doubt: str, *, certain: bool
-) -> AbstentionReason | None:
+def _lost_peers(attempt: Attempt) -> str:
+    """What is open if ranks lost a peer; empty otherwise."""
+    lost = sorted({each.rank for each in attempt.events if each.rank is not None and lost_peer(each.message)})
+    return _LOST_PEERS.format(ranks=listed(lost)) if lost else ""
+
+
+def _reason(attempt: Attempt, groups: list[_Group], doubt: str, *, certain: bool) -> AbstentionReason | None:
     if certain:
         return None
-    if doubt:
-        return AbstentionReason(code="failure_reported", sentence=doubt)
-    if not failures:
+    failures, lost = attempt.failures, _lost_peers(attempt)
+    if not failures and not doubt and not lost:
         return AbstentionReason(code="no_step_times", sentence=_NO_FAILURE)
-    ranks = [rank for each in groups for rank in each]
-    if not ranks:
-        return AbstentionReason(code="failure_reported", sentence=_NO_ORIGIN)
-    if not any(each.kind in DEATHS and each.rank is not None for each in failures):
-        return AbstentionReason(code="failure_reported", sentence=_DEVICE.format(ranks=listed(ranks)))
-    return AbstentionReason(code="failure_reported", sentence=_NO_ORDER.format(n=len(ranks)))
+    return AbstentionReason(code="failure_reported", sentence=doubt or _what_is_open(failures, groups, lost))
+
+
+def _what_is_open(failures: Sequence[Event], groups: list[_Group], lost: str) -> str:
+    ranks = [rank for each in groups for rank in each.ranks]
+    nodes = [node for each in groups for node in each.nodes]
+    if ranks or nodes:
+        if any(each.kind in DEATHS and each.rank is not None for each in failures):
+            return _NO_ORDER.format(n=len(ranks))
+        return _DEVICE.format(ranks=listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES]))
+    if any(each.kind == "did_not_join" for each in failures):
+        return _MOST_MISSING
+    waited = {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
+    if waited:
+        return _WAITED.format(ranks=listed(sorted(waited)))
+    if failures and all(each.kind == "job_ended" for each in failures):
+        return _CANCELLED
+    return lost or _NO_ORIGIN
 
 
 def _nodes(window: Window, ranks: list[int]) -> list[str]:
@@ -209,15 +224,16 @@ def _nodes(window: Window, ranks: list[int]) -> list[str]:
     return sorted({node for rank, node in zip(*columns, strict=True) if rank in ranks and node is not None})
 
 
-def _evidence(ranks: list[int], failures: Sequence[Event], topology: Topology) -> list[Evidence]:
-    """The failures that name the ranks, the first ones, and how many others followed."""
-    own = [each for each in failures if set(ranks_named(each, topology).tolist()) & set(ranks)]
+def _evidence(group: _Group, failures: Sequence[Event], places: Topology) -> list[Evidence]:
+    """The failures that name the group, the first ones, and how many victims followed."""
+    own = [each for each in failures if group.names(each, places)]
     found = [_of_event(each) for each in own[:3]]
-    later = len(failures) - len(own)
-    if later:
-        note = "failures of other ranks, which may follow from this one"
+    kinds = Counter(each.kind for each in failures) - Counter(each.kind for each in own)
+    if kinds:
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+        note = f"failures of others, which may be victims of this one: {counts}"
         found.append(
-            Evidence(signal="other_failures", value=float(later), reference=None, unit="", note=note)
+            Evidence(signal="other_failures", value=float(kinds.total()), reference=None, unit="", note=note)
         )
     return found
 
@@ -250,13 +266,13 @@ def _number(code: str | None) -> float | None:
 
 
 def _straggler(
-    ranks: list[int], probability: float, window: Window, failures: Sequence[Event], places: Topology
+    group: _Group, probability: float, window: Window, failures: Sequence[Event], places: Topology
 ) -> Straggler:
-    own = [each.time for each in failures if set(ranks_named(each, places).tolist()) & set(ranks)]
+    own = [each.time for each in failures if group.names(each, places)]
     return Straggler(
-        ranks=ranks,
-        nodes=_nodes(window, ranks),
-        scope="rank" if len(ranks) == 1 else "node",
+        ranks=group.ranks,
+        nodes=group.nodes or _nodes(window, group.ranks),
+        scope="rank" if len(group.ranks) == 1 else "node",
         straggler_type=None,
         pattern=None,
         probability=probability,
@@ -266,19 +282,23 @@ def _straggler(
     )
 
 
-def _next_check(groups: list[list[int]], attempt: Attempt, window: Window) -> str:
+def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
     failures = attempt.failures
     before = sorted({each.rank for each in attempt.earlier if each.rank is not None})
     if not failures and before:
         return _EARLIER_CHECK.format(ranks=listed(before))
+    waits = any(each.kind in {"nccl_timeout", "did_not_join"} for each in failures)
+    if not groups and (waits or _lost_peers(attempt)):
+        return _LOGS_CHECK
     if not failures:
         return _TIME_STEPS
     if not groups:
         return _NO_ORIGIN
-    ranks = groups[0]
-    nodes = _nodes(window, ranks)
-    place = f"{listed(ranks)} ({', '.join(nodes)})" if nodes else listed(ranks)
-    own = [each for each in failures if set(ranks_named(each, window.job.topology).tolist()) & set(ranks)]
+    group, places = groups[0], placed_by_events(window)
+    ranks, nodes = group.ranks, group.nodes or _nodes(window, group.ranks)
+    named = ", ".join(nodes[:MAX_NODES])
+    place = f"{listed(ranks)} ({named})" if nodes and ranks else listed(ranks) if ranks else named
+    own = [each for each in failures if group.names(each, places)]
     for each in own:
         ended = signal_of(each)
         if ended in _AFTER_SIGNAL:

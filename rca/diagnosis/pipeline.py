@@ -44,6 +44,7 @@ from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
+from rca.diagnosis.failure_origin import tells_origin
 from rca.diagnosis.findings import MAX_DATED, Deviation, Scores, deviations, deviations_in_events, findings
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
@@ -155,7 +156,7 @@ def diagnose(
 def _without_steps(window: Window) -> Callable[[Window, ModelVersion], Diagnosis]:
     """The diagnosis of a window without steps: of the most telling table that it has."""
     if window.collectives.num_rows:
-        return diagnose_collectives
+        return diagnose_events if tells_origin(window) else diagnose_collectives
     return diagnose_exporters if window.metrics.num_rows else diagnose_events
 
 

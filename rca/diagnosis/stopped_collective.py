@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from rca.classify.decision_table import MIN_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
+from rca.classify.decision_table import LONG_WAIT, MIN_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
 from rca.diagnosis.advice import LEFT_CHECK
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import by_expected_cost
@@ -105,7 +105,9 @@ def _reason(
         found = "undecided_mode", _ONE_RECORD.format(rank=one)
     elif not missing:
         found = "nobody_stands_out", _NOBODY
-    elif len(missing) >= (waiting := int(progress.waiting.sum())):
+    elif len(missing) > (waiting := _arrived(progress, missing)) or (
+        len(missing) == waiting and _longest_wait(window, progress) < LONG_WAIT
+    ):
         found = "undecided_mode", _FEW_WAIT.format(waiting=waiting, missing=len(missing))
     elif (wait := _longest_wait(window, progress)) < MIN_WAIT:
         found = "undecided_mode", _SHORT_WAIT.format(seconds=wait)
@@ -113,6 +115,11 @@ def _reason(
         without = [rank for rank in missing if not progress.recorded[rank]]
         found = "cause_not_certain", _NO_DUMP.format(ranks=listed(without))
     return None if found is None else AbstentionReason(code=found[0], sentence=found[1])
+
+
+def _arrived(progress: CollectiveProgress, missing: Sequence[int]) -> int:
+    """Number of ranks that wait and are not missing themselves."""
+    return int(progress.waiting.sum() - progress.waiting[list(missing)].sum())
 
 
 def _only_record(progress: CollectiveProgress) -> int | None:

@@ -17,11 +17,23 @@ from rca.window.node_names import same_nodes
 from rca.window.window import Window
 
 #: Kinds of events in which a process ends or a device fails.
-FATAL_EVENTS = frozenset({"process_exit", "oom_kill", "xid", "ecc", "link_down"})
-#: Kinds of events in which a rank, or its collective, is missed.
-MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout"})
+FATAL_EVENTS = frozenset(
+    {
+        "process_exit",
+        "process_error",
+        "oom_kill",
+        "xid",
+        "ecc",
+        "device_error",
+        "link_down",
+        "node_down",
+        "job_ended",
+    }
+)
+#: Kinds of events in which a rank, or its collective, is missed. Other ranks name one that did not join.
+MISSED_EVENTS = frozenset({"heartbeat_missed", "nccl_timeout", "did_not_join"})
 #: Kinds of events in which a process ends. A device's error may be harmless.
-DEATHS = frozenset({"process_exit", "oom_kill"})
+DEATHS = frozenset({"process_exit", "process_error", "oom_kill"})
 #: Messages at a normal end, of Lightning, Transformers, Megatron and Kubernetes operators.
 FINISHED = re.compile(
     r"\btraining( is| has| was)?( been)? (finished|completed?|done)\b|\bfinished training\b"
@@ -120,7 +132,7 @@ class Event(NamedTuple):
             return self.rank is not None and not self.normal_exit
         code = _xid(self.code, self.message)
         lost = self.kind == "xid" and code is not None and code not in APPLICATION_XIDS
-        return (lost or self.kind == "ecc") and not self.corrected
+        return (lost or self.kind in {"ecc", "device_error", "node_down"}) and not self.corrected
 
     @property
     def harmless(self) -> bool:
@@ -155,12 +167,15 @@ class End(NamedTuple):
         A process that ended earlier was started again, or was not the rank's.
     step : float, seconds
         The usual step.
+    waited : float, seconds
+        So long before the sign a device may have broken, if the sign is the end of a wait.
     """
 
     topology: Topology
     sign: float
     earliest: FloatArray
     step: float
+    waited: float = 0.0
 
     @property
     def latest_death(self) -> float:

@@ -26,13 +26,15 @@ from rca.features.end_events import (
 from rca.window.job import Topology
 
 #: Kinds of events of devices and links; other ranks may wait for the failed one.
-DEVICE_EVENTS = frozenset({"xid", "ecc", "link_down"})
+DEVICE_EVENTS = frozenset({"xid", "ecc", "device_error", "link_down"})
 #: The communicator in a watchdog's message, and the number of the last collective it enqueued or waits in.
 PROCESS_GROUP = re.compile(r"\bPG (?:ID |GUID )?(\w+)")
 ENQUEUED = re.compile(r"last enqueued(?: NCCL)? work: (-?\d+)|\bSeqNum=(\d+)", re.IGNORECASE)
 #: Exits of one code are a reaction to an earlier exit of another code if there are this many, and if they are
 #: this share of all others.
 MIN_REACTIONS, MIN_REACTION_SHARE = 3, 0.75
+#: Exit codes of a process that aborts itself, as Python, shells and Slurm write them.
+ABORTED_CODES = frozenset({"-6", "134", "SIGABRT", "Aborted"})
 #: A process that ends because it lost a peer ends at least so much later than the peer, seconds.
 LEAD = 1.0
 #: Largest share of ranks that can be the origin: most ranks cannot all be first.
@@ -44,15 +46,37 @@ MAX_UNSEEN_SHARE = 1 / 8
 def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     """The rank, or the ranks of one node, that ended first; all False if events do not show it.
 
-    The first of these that names one rank or one node gives the origin:
+    `failed_first`, otherwise the first of these that names one rank or one node:
+
+    1. watchdogs whose rank had enqueued the fewest collectives,
+    2. the few ranks whose watchdogs did not fire; they may be on several nodes.
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), bool
+    """
+    found = failed_first(events, end)
+    if found.any():
+        return found
+    topology = end.topology
+    fired = [event for event in _since(events, end) if event.kind == "nccl_timeout"]
+    behind = {int(rank) for event in _never_joined(fired) for rank in ranks_named(event, topology)}
+    origin = behind if _is_place(behind, topology) else _without_watchdog(fired, topology.n_ranks)
+    return np.isin(np.arange(topology.n_ranks), list(origin))
+
+
+def failed_first(events: Sequence[Event], end: End) -> BoolArray:
+    """The rank, or the ranks of one node, that failed by itself or is missed by name; all False without one.
+
+    Ranks that wait for it, or end because of it, are victims. The first of these that names one rank or one
+    node gives the origin:
 
     1. the few ranks without a sign of their end, where all others ended normally or lost a peer,
     2. deaths that are not a reaction to another death,
     3. the deaths that came before all others,
     4. devices and links that failed around the last progress, before any watchdog fired,
-    5. missed heartbeats before any watchdog fires or any device fails,
-    6. watchdogs whose rank had enqueued the fewest collectives,
-    7. the few ranks whose watchdogs did not fire; they may be on several nodes.
+    5. ranks that others name as those that did not join,
+    6. missed heartbeats before any watchdog fires or any device fails.
 
     Returns
     -------
@@ -60,32 +84,70 @@ def end_origin(events: Sequence[Event], end: End) -> BoolArray:
     """
     topology = end.topology
     recent = _since(events, end)
-    fired = [event for event in recent if event.kind == "nccl_timeout"]
-    watched = min((event.time for event in fired), default=np.inf)
-    dead = [
-        event
-        for event in deaths(events, min(end.latest_death, watched))
-        # The kernel's out-of-memory killer names the node only. Exits or rows may show the rank.
-        if event.rank is not None and event.time >= end.earliest[event.rank]
-    ]
+    waits = [event for event in recent if event.kind in {"nccl_timeout", "did_not_join"}]
+    watched = min((event.time for event in waits), default=np.inf)
+    dead = own_deaths(events, end)
     # A rank that waits for a failed device, or for a watchdog, may miss its heartbeat before it is ended.
-    waited_for = [
-        event for event in recent if event.kind in {"nccl_timeout", *DEVICE_EVENTS} and not event.corrected
-    ]
-    until = min((event.time for event in waited_for), default=np.inf)
+    waited_for = [event for event in recent if event.kind in DEVICE_EVENTS and not event.corrected]
+    until = min((event.time for event in (*waits, *waited_for)), default=np.inf)
     missed = [event for event in recent if event.kind == "heartbeat_missed" and event.time < until]
     unprompted = _first_dead(dead, _lost_peers(recent), topology.n_ranks)
-    broken = [event for event in events if end.sign - end.tolerance <= event.time < watched and broke(event)]
-    candidates = (unprompted, _ahead(unprompted, topology), broken, missed, _never_joined(fired))
+    since = end.sign - max(end.tolerance, end.waited)
+    broken = [event for event in events if since <= event.time < watched and broke(event)]
+    candidates = (unprompted, _ahead(unprompted, topology), broken)
     named = [{int(rank) for event in found for rank in ranks_named(event, topology)} for found in candidates]
-    lost = _without_loss(recent, dead, topology.n_ranks)
-    found = next((ranks for ranks in (lost, *named) if _is_place(ranks, topology)), None)
-    silent = _without_watchdog(fired, topology.n_ranks) if found is None else found
-    return np.isin(np.arange(topology.n_ranks), list(silent))
+    found = [_without_loss(recent, dead, topology.n_ranks), *named]
+    origin = next((ranks for ranks in found if _is_place(ranks, topology)), set[int]())
+    if not origin:
+        origin = _named_by_others(waits, topology.n_ranks)
+    if not origin:
+        late = {int(rank) for event in missed for rank in ranks_named(event, topology)}
+        origin = late if _is_place(late, topology) else set()
+    return np.isin(np.arange(topology.n_ranks), list(origin))
+
+
+def own_deaths(events: Sequence[Event], end: End) -> list[Event]:
+    """The first death of each rank that did not follow from a wait for another rank, by time.
+
+    An error of a process's own, such as too little memory, follows from no wait, unless the process itself
+    waited. A watchdog that fires aborts its process, and launchers notice the end of a process late.
+    """
+    waits = [event for event in _since(events, end) if event.kind in {"nccl_timeout", "did_not_join"}]
+    watched = min((event.time for event in waits), default=np.inf)
+    fired: dict[int | None, float] = {}
+    for event in waits:
+        if event.kind == "nccl_timeout":
+            fired[event.rank] = min(event.time, fired.get(event.rank, np.inf))
+    # A launcher that lost a node, or a scheduler that ended the job, ends all processes.
+    stopped = min((e.time for e in events if e.kind in {"node_down", "job_ended"}), default=np.inf)
+    first: dict[int, Event] = {}
+    for event in deaths(events, end.latest_death if not waits else np.inf):
+        # The kernel's out-of-memory killer names the node only. Exits or rows may show the rank.
+        if event.rank is None or event.time < end.earliest[event.rank]:
+            continue
+        own_wait = fired.get(event.rank, np.inf)
+        if event.kind == "process_error":
+            follows = own_wait < event.time
+        elif event.kind == "oom_kill":
+            follows = event.time > min(watched, end.latest_death)
+        else:
+            aborted = event.code in ABORTED_CODES and np.isfinite(own_wait)
+            follows = aborted or event.time > min(watched - LEAD, end.latest_death, stopped)
+        if not follows and (event.rank not in first or event.time < first[event.rank].time):
+            first[event.rank] = event
+    return sorted(first.values(), key=lambda event: event.time)
+
+
+def _named_by_others(waits: Sequence[Event], n_ranks: int) -> set[int]:
+    """The ranks that others name, unless these are most ranks: then they differ in what they wait for."""
+    named = {event.rank for event in waits if event.kind == "did_not_join" and event.rank is not None}
+    return named if len(named) <= MAX_ORIGIN_SHARE * n_ranks else set()
 
 
 def broke(event: Event) -> bool:
-    """Whether a device or a link failed that collectives need."""
+    """Whether a node failed, or a device or a link that collectives need."""
+    if event.kind == "node_down":
+        return True
     if event.kind not in DEVICE_EVENTS or event.corrected:
         return False
     if event.kind == "link_down":
@@ -126,7 +188,8 @@ def _without_loss(events: Sequence[Event], dead: Sequence[Event], n_ranks: int) 
     lost = _lost(events)
     if not lost or any(event.rank not in lost for event in dead):
         return set()
-    return _few(lost | {event.rank for event in events if event.normal_exit}, n_ranks)
+    ended = lost | {event.rank for event in events if event.normal_exit}
+    return _few(ended, n_ranks) if len(ended) >= MIN_REACTIONS else set()
 
 
 def _few(others: Set[int | None], n_ranks: int) -> set[int]:
@@ -218,5 +281,6 @@ def _is_place(ranks: set[int], topology: Topology) -> bool:
     few = len(ranks) <= MAX_ORIGIN_SHARE * topology.n_ranks
     if nodes[0] < 0 or (nodes.size > 1 and not few):
         return False
-    whole = len(ranks) == int(np.isin(topology.node, nodes).sum())
+    # Where only some ranks are placed, a node may have more.
+    whole = len(ranks) == int(np.isin(topology.node, nodes).sum()) and bool((topology.node >= 0).all())
     return whole or (few and nodes.size == 1)

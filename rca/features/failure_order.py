@@ -80,6 +80,7 @@ def failed_elsewhere(failures: Sequence[Event], origin: BoolArray, topology: Top
     """Failures of other places that may have ended the origin: they came before it, or at the same moment.
 
     Failed devices and links, and processes that ended without a rank, such as those that the kernel killed.
+    A kill without a rank and a node may be that of the origin itself.
 
     Parameters
     ----------
@@ -100,7 +101,9 @@ def failed_elsewhere(failures: Sequence[Event], origin: BoolArray, topology: Top
 
 
 def _may_end_others(event: Event) -> bool:
-    return event.rank is None if event.kind in DEATHS else broke(event)
+    if event.kind in DEATHS:
+        return event.rank is None and (event.node >= 0 or event.kind == "process_exit")
+    return broke(event)
 
 
 def missed_once(failures: Sequence[Event]) -> bool:

@@ -14,6 +14,7 @@ import io
 import json
 import operator
 import pickle
+import pickletools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ from rca.window.window import Window
 
 #: The recorder keeps 2,000 entries by default, with stacks about 5 MB.
 MAX_DUMP_BYTES = 256 * 1024**2
+#: The numbers of values of a pickle up to this size are checked before it is read.
+MAX_CHECKED_BYTES = 1 << 20
+_NUMBERS_A_VALUE = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|pt))?$")
 _NANOSECONDS = 1e9
 _MILLISECONDS = 1e3
@@ -41,6 +45,7 @@ _MILLISECONDS = 1e3
 MAX_TEXT_LENGTH = 200
 #: Members that every dump has, in all versions from 2.0 on.
 _MEMBERS = frozenset({"version", "entries"})
+_TRACE_MEMBERS = ("schemaVersion", "traceEvents", "distributedInfo", "deviceProperties")
 
 
 class _Group(NamedTuple):
@@ -90,7 +95,9 @@ def is_dump(head: bytes, name: str) -> bool:
     written = head.lstrip()[:1] == b"{" and any(
         f'"{member}"'.encode() in head for member in ("pg_config", "pg_status", "nccl_version", "entries")
     )
-    return _RANK.search(name) is not None and (pickled or written)
+    # A profiler trace has the process groups, too.
+    is_trace = any(f'"{member}"'.encode() in head for member in _TRACE_MEMBERS)
+    return _RANK.search(name) is not None and (pickled or (written and not is_trace))
 
 
 def read(paths: Sequence[Path], job_id: str) -> Window:
@@ -210,7 +217,7 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
-        content = orjson.loads(body) if body.lstrip()[:1] == b"{" else _NoGlobals(io.BytesIO(body)).load()
+        content = orjson.loads(body) if body.lstrip()[:1] == b"{" else _unpickled(body)
     except (orjson.JSONDecodeError, pickle.UnpicklingError) as error:
         raise _damaged(path, str(error)) from None
     except (EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
@@ -220,6 +227,23 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     if not isinstance(content, Mapping) or not content.keys() >= _MEMBERS:
         raise _damaged(path, "it lacks the members version and entries")
     return content
+
+
+def _unpickled(body: bytes) -> Any:
+    """The value of a pickle; a small one that numbers more values than it can have is refused.
+
+    Python makes room for all numbers up to the largest one. To check this takes longer than to read, so it is
+    checked in small files, which no job writes in large numbers.
+    """
+    if len(body) <= MAX_CHECKED_BYTES:
+        for code, number, _ in pickletools.genops(body):
+            if (
+                code.name in {"PUT", "BINPUT", "LONG_BINPUT"}
+                and isinstance(number, int)
+                and number > len(body)
+            ):
+                raise pickle.UnpicklingError("it numbers more values than it has")
+    return _NoGlobals(io.BytesIO(body)).load()
 
 
 def _damaged(path: Path, reason: str) -> InvalidInput:

@@ -19,8 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput, cut
+from rca.sources import megatron_stragglers
 from rca.sources.logs.text_lines import TextLine, lines_of, mixed
 from rca.sources.source import Source
+from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.messages import WANTED as WATCHDOG_LINES
 from rca.sources.watchdog.messages import JobLog, events_of
 from rca.window.rows.validation import MAX_WORLD_SIZE
@@ -38,7 +40,9 @@ _OWN_LINES = (
     rb"times? across ranks \(ms\):|iteration +\d+/ *\d+ \||time \(ms\) \| |using world size: "
     rb"|rank +\d+: +[\d.]+[ \t]*$|^[^|\n]{0,40}  [a-z][a-z0-9/_-]*:[ \t]*$|\.\.\.: +\(?[\d.]+"
 )
-_WANTED = re.compile(_OWN_LINES + rb"|" + WATCHDOG_LINES.pattern, re.MULTILINE)
+_WANTED = re.compile(
+    _OWN_LINES + rb"|" + megatron_stragglers.MARKS.pattern + rb"|" + WATCHDOG_LINES.pattern, re.MULTILINE
+)
 _ITERATION = re.compile(
     r"iteration +(\d+)/ *\d+ \|(?:.*?elapsed time per iteration \(ms\): (\d{1,15}(?:\.\d+)?)(?![\d.]))?"
 )
@@ -68,6 +72,7 @@ _WITHIN = {
     "forward_seconds": ("batch-generator",),
     "optimizer_seconds": ("params-all-gather",),
 }
+_STOPPED = "the timers name no rank: the answer follows from the failures in the log"
 _OPTION = "set --timing-log-option all and --timing-log-level 2"
 
 
@@ -90,6 +95,8 @@ class _Log:
         Iterations that a restarted job reported again.
     spread : dict of str to list of float
         Largest over smallest value of each timer, where a log has only these.
+    found_stragglers : bool
+        The log has reports of the straggler detector.
     """
 
     job: JobLog = field(default_factory=JobLog)
@@ -101,6 +108,7 @@ class _Log:
     highest: int = -1
     spread: dict[str, list[float]] = field(default_factory=dict)
     values: int = 0
+    found_stragglers: bool = False
     _files: dict[int, Path] = field(default_factory=dict)
     _current: _Report | None = None
     _timer: str = ""
@@ -109,6 +117,8 @@ class _Log:
         text = line.text
         iteration = _ITERATION.search(text)
         if iteration is not None:
+            # Failures without a time follow it.
+            self.job.clock.stamp(line)
             self._begin(iteration[1], iteration[2], line)
         elif "time across ranks (ms):" in text or "times across ranks (ms):" in text:
             self._timer = ""
@@ -121,6 +131,8 @@ class _Log:
             self._add_old(text)
         elif (name := _NAME.search(text)) is not None:
             self._timer = name[1]
+        elif "MnRtt/Rnk: " in text:
+            self.found_stragglers = True
         else:
             if "using world size" in text:
                 self.size_line = text
@@ -193,6 +205,11 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         for line in lines_of(path, _WANTED):
             log.add(line)
     names = ", ".join(path.name for path in paths[:3])
+    if log.highest < 0 and log.job.tells_failure:
+        stopped = watchdog.read(paths, job_id)
+        return replace(stopped, notes=(*stopped.notes, _STOPPED))
+    if log.highest < 0 and log.found_stragglers:
+        return megatron_stragglers.read(paths, job_id)
     if not log.reports:
         raise InvalidInput(
             f"{names}: lines of Megatron's timers, but none of an iteration with its time",
@@ -200,6 +217,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             "`rca.collect` times steps without a log",
         )
     notes: list[str] = []
+    log.job.place(notes)
     ends = _ends(log, latest_file, notes)
     world_size, parallelism = _sizes(log, notes)
     steps = _steps(log, ends, world_size)

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.files import read_file
-from rca.sources.logs.log_events import one_line
+from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.text_lines import time_of
 from rca.sources.nccl_processes import NcclProcess, ranks_of_job
 from rca.sources.source import Source

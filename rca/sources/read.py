@@ -14,6 +14,8 @@ from rca.files import read_file, refuse_outside
 from rca.window.encodings.directory import JOB_FILE
 from rca.window.window import Window
 
+#: Without `max_bytes`, compressed content may have so many bytes, and JSON ten times as many in memory.
+MAX_UNPACKED_BYTES = 400 << 20
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -31,7 +33,8 @@ def read_window(
         content decides the encoding, not the name. A path may also be a file or a folder of a source in
         `rca.sources`.
     max_bytes : int, optional
-        Limit on the size after decompression. The memory to read JSON has a limit of ten times as much.
+        Limit on the size after decompression. The memory to read JSON has a limit of ten times as much. By
+        default `MAX_UNPACKED_BYTES`, and the size of a file that is not compressed.
 
     Raises
     ------
@@ -83,13 +86,17 @@ def _content(path: Path) -> bytes:
 def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> Window:
     for magic, name in _COMPRESSIONS.items():
         if body[: len(magic)] == magic:
-            body = _decompressed(body, name, max_bytes)
+            limit = MAX_UNPACKED_BYTES if max_bytes is None else max_bytes
+            body = _decompressed(body, name, limit)
+            if len(body) > limit:
+                raise TooLarge(f"the window has more than {limit:,} bytes when it is unpacked")
             break
     if max_bytes is not None and len(body) > max_bytes:
         raise TooLarge(f"the window has {len(body):,} bytes, the limit is {max_bytes:,}")
     start = bytes(body[:64]).lstrip()
     if start.startswith(b"{"):
-        return Window.from_json(body, max_bytes=max_bytes)
+        limit = max(len(body), MAX_UNPACKED_BYTES) if max_bytes is None else max_bytes
+        return Window.from_json(body, max_bytes=limit)
     if start.startswith(b"--"):
         return Window.from_arrow(body, max_bytes=max_bytes)
     if not body:
@@ -116,10 +123,10 @@ def _is_text(start: bytes) -> bool:
         return False
 
 
-def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: int | None) -> bytes:
+def _decompressed(body: bytes | bytearray | memoryview, name: str, max_bytes: int) -> bytes:
     try:
         with pa.input_stream(pa.py_buffer(body), compression=name) as stream:
-            content: bytes = stream.read() if max_bytes is None else stream.read(max_bytes + 1)
+            content: bytes = stream.read(max_bytes + 1)
             return content
     except OSError as error:
         raise InvalidWindow(

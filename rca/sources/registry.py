@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rca.errors import InvalidInput, SourceError
 from rca.files import open_file
-from rca.sources import flight_recorder, megatron_timers, mlperf, nccl_inspector, nccl_ras, nvrx, table
+from rca.sources import (
+    flight_recorder,
+    megatron_stragglers,
+    megatron_timers,
+    mlperf,
+    nccl_inspector,
+    nccl_ras,
+    nvrx,
+    step_logs,
+    table,
+)
 from rca.sources.collector import window as collector
 from rca.sources.logs.line_search import first_that_occurs
-from rca.sources.logs.text_lines import text_of
+from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
-from rca.sources.source import HEAD_BYTES, Source
+from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
 from rca.sources.watchdog import window as watchdog
+from rca.sources.watchdog.window import with_events_of
 from rca.window.encodings.directory import OWN_FILES
 from rca.window.window import Window
 
@@ -27,9 +39,11 @@ SOURCES: tuple[Source, ...] = (
     profiler.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
+    megatron_stragglers.SOURCE,
     nvrx.SOURCE,
     watchdog.SOURCE,
     mlperf.SOURCE,
+    step_logs.SOURCE,
 )
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
@@ -58,6 +72,10 @@ def source_of(path: Path) -> Source | None:
     """
     head = _head(path)
     found = next((source for source in SOURCES if source.recognises(head, path.name)), None)
+    if found is None and unpacked(head).lstrip()[:1] == b"{":
+        longer = _head(path, LONG_HEAD_BYTES)
+        late = ((source, source.late_marks) for source in SOURCES if source.late_marks is not None)
+        found = next((source for source, marks in late if marks.search(unpacked(longer)) is not None), None)
     if found is not None or text_of(head) is None:
         return found
     logs = [(source, source.marks) for source in SOURCES if source.marks is not None]
@@ -71,13 +89,15 @@ def read_files(path: Path) -> Window | None:
     Parameters
     ----------
     path : Path
-        A file, or a folder with the files of one job. Hidden files and folders in it are ignored.
+        A file, or a folder with the files of one job. Hidden files are ignored, and folders in it are unless
+        all files are in them.
 
     Raises
     ------
     InvalidInput
         If only some files of the folder are of the source, or files of several sources are in it. Logs may
-        be of several kinds, and some of them may hold nothing of interest. A log of no known kind is refused.
+        be of several kinds, and some of them may hold nothing of interest; beside files of another source
+        they add events. A log of no known kind is refused.
     """
     files = _files(path)
     found = {file: source_of(file) for file in files}
@@ -86,20 +106,33 @@ def read_files(path: Path) -> Window | None:
         _refuse_unknown_log(path, files)
         _refuse_unknown_folder(path, files)
         return None
-    logs = all(source.marks is not None for source in kinds)
-    foreign = [
-        file.name
-        for file, source in found.items()
-        if source is None and not (logs and text_of(_head(file)) is not None)
-    ]
-    if (len(kinds) > 1 and not logs) or foreign:
+    measured = [source for source in kinds if source.marks is None]
+    has_logs = len(measured) < len(kinds)
+    unknown = [file for file, source in found.items() if source is None]
+    foreign = [file.name for file in unknown if not (has_logs and text_of(_head(file)) is not None)]
+    if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
         raise InvalidInput(
             f"{path} holds files of {' and '.join(sorted(each.name for each in kinds))} {reason}",
-            hint="give a folder with the files of one kind, one job and one moment",
+            hint="give a folder with the files of one kind and logs, of one job and one moment",
         )
-    return kinds[0].read(files, path.resolve().name)
+    job_id = path.resolve().name
+    if not measured:
+        return _with_note(kinds[0].read(files, job_id), unknown)
+    own = [file for file, source in found.items() if source is measured[0]]
+    logs = [file for file, source in found.items() if source in kinds and source is not measured[0]]
+    window = _with_note(measured[0].read(own, job_id), unknown)
+    return with_events_of(window, logs) if logs else window
+
+
+def _with_note(window: Window, unused: Sequence[Path]) -> Window:
+    """The window with a note on files that no line of it comes from."""
+    if not unused:
+        return window
+    shown = ", ".join(file.name for file in unused[:_SHOWN])
+    more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
+    return replace(window, notes=(*window.notes, f"files without a line of a known kind: {shown}{more}"))
 
 
 def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
@@ -132,10 +165,10 @@ def _refuse_unknown_folder(path: Path, files: Sequence[Path]) -> None:
     )
 
 
-def _head(path: Path) -> bytes:
+def _head(path: Path, size: int = HEAD_BYTES) -> bytes:
     try:
         with open_file(path) as file:
-            return file.read(HEAD_BYTES)
+            return file.read(size)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -146,6 +179,12 @@ def _files(path: Path) -> Sequence[Path]:
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
     # torchrun writes folders of ranks with a file for each stream.
     files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
+    # Others write a folder for each node.
+    files = files or [each for each in sorted(path.glob("*/**/*")) if _is_visible(each, path)]
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
+
+
+def _is_visible(file: Path, folder: Path) -> bool:
+    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts)

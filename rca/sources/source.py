@@ -11,6 +11,8 @@ from rca.window.window import Window
 
 #: So many first bytes of a file decide what it is.
 HEAD_BYTES = 4096
+#: ... of a JSON document that no source recognises by these.
+LONG_HEAD_BYTES = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Source:
     marks : re.Pattern of bytes or None
         For logs, which have other text before the lines of interest: a file is of this kind if such a line
         occurs anywhere in it.
+    late_marks : re.Pattern of bytes or None
+        For JSON documents with long members before those that tell their kind: a file is of this kind if this
+        occurs in its first `LONG_HEAD_BYTES` bytes, unpacked.
     """
 
     name: str
@@ -41,3 +46,4 @@ class Source:
     recognises: Callable[[bytes, str], bool]
     read: Callable[[Sequence[Path], str], Window]
     marks: re.Pattern[bytes] | None = None
+    late_marks: re.Pattern[bytes] | None = None

@@ -82,8 +82,9 @@ def test_a_device_that_failed_names_the_ranks_of_its_node_and_abstains() -> None
     assert answer.stragglers[0].ranks == [4, 5, 6, 7]
     assert "no process of it has ended" in str(answer.abstention_reason)
     unplaced = rca.diagnose(window(event, placed=False))
-    assert (unplaced.stragglers, unplaced.abstained) == ([], True)
-    assert "place the nodes on ranks" in unplaced.next_check
+    assert unplaced.abstained
+    assert [(each.ranks, each.nodes) for each in unplaced.stragglers] == [([], ["node-1"])]
+    assert "node-1" in unplaced.next_check
 
 
 def test_watchdogs_that_fired_name_the_rank_whose_watchdog_did_not() -> None:
@@ -195,3 +196,57 @@ def test_ranks_beyond_the_longest_list_are_counted() -> None:
     assert (len(answer.stragglers), answer.left_out["stragglers"]) == (64, 6)
     assert answer.abstention_reason is not None
     assert answer.abstention_reason.sentence.startswith("70 ranks failed")
+
+
+def lost_peer(rank: int, second: float) -> dict[str, Any]:
+    message = "NCCL error: remote process exited or there was a network error"
+    return {"time": BEGIN + second, "rank": rank, "kind": "log", "message": message}
+
+
+def test_a_rank_that_lost_a_peer_before_it_ended_is_no_suspect() -> None:
+    lost = [lost_peer(rank, 0.1 * rank) for rank in range(4)]
+    answer = rca.diagnose(window(*lost, exit_of(0, 1, 3.0)))
+    assert (answer.failure_mode, answer.abstained, answer.stragglers) == ("fail_stop", True, [])
+    assert answer.abstention_reason is not None
+    assert "ranks 0, 1, 2, 3 lost a peer" in answer.abstention_reason.sentence
+    assert "logs of the other ranks" in answer.next_check
+
+
+def test_an_error_of_its_own_before_the_loss_of_a_peer_makes_a_rank_the_origin() -> None:
+    error = {"time": BEGIN, "rank": 2, "kind": "process_error", "code": "cuda_error"}
+    answer = rca.diagnose(window(error, lost_peer(2, 0.5), lost_peer(1, 0.6), exit_of(1, 1, 2.0)))
+    assert ([each.ranks for each in answer.stragglers], answer.abstained) == ([[2]], False)
+
+
+def test_a_process_that_aborted_alone_is_a_suspect_without_certainty() -> None:
+    answer = rca.diagnose(window(exit_of(5, -6, message="Signal 6 (SIGABRT) received by PID 14")))
+    assert ([each.ranks for each in answer.stragglers], answer.abstained) == ([[5]], True)
+    assert answer.abstention_reason is not None
+    assert "watchdog" in answer.abstention_reason.sentence
+
+
+def test_of_two_ranks_of_a_node_the_one_that_ended_seconds_earlier_is_the_origin() -> None:
+    answer = rca.diagnose(window(exit_of(3, 1, 1.0), exit_of(0, -6, 4.0)))
+    assert ([each.ranks for each in answer.stragglers], answer.abstained) == ([[3]], False)
+
+
+def test_ranks_whose_watchdogs_fired_alone_are_victims() -> None:
+    fired = [{"time": BEGIN, "rank": rank, "kind": "nccl_timeout", "message": "timeout"} for rank in (1, 5)]
+    answer = rca.diagnose(window(*fired))
+    assert (answer.abstained, answer.stragglers) == (True, [])
+    assert "ranks 1, 5 waited in vain" in str(answer.abstention_reason)
+
+
+def test_reports_that_name_most_ranks_as_missing_blame_none() -> None:
+    named = [{"time": BEGIN, "rank": rank, "kind": "did_not_join"} for rank in range(1, 8)]
+    answer = rca.diagnose(window(*named))
+    assert (answer.abstained, answer.stragglers) == (True, [])
+    some = rca.diagnose(window(*named[:2], exit_of(0, 1, 5.0)))
+    assert [each.ranks for each in some.stragglers] == [[1], [2]]
+    assert (some.causes[0].cause, some.abstained) == ("hang", False)
+
+
+def test_a_job_that_the_scheduler_ended_has_no_culprit() -> None:
+    answer = rca.diagnose(window({"time": BEGIN, "kind": "job_ended", "code": "TIME LIMIT"}))
+    assert (answer.failure_mode, answer.abstained, answer.stragglers) == ("fail_stop", False, [])
+    assert "TIME LIMIT" in answer.next_check

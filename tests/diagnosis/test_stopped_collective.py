@@ -119,6 +119,16 @@ def test_what_a_running_job_shows_as_well_is_not_certain(rows: list[Row], since:
     assert "second dump" in diagnosis.next_check
 
 
+def test_of_two_ranks_the_one_behind_is_named_if_the_other_waits_for_minutes() -> None:
+    rows = one_group({1: "finished"}, 2)
+    answer = rca.diagnose(window(rows, 2, since=400.0))
+    assert (culprits(answer), answer.abstained) == ([[1]], False)
+    soon = rca.diagnose(window(rows, 2, since=530.0))
+    assert soon.abstained
+    assert soon.abstention_reason is not None
+    assert "1 ranks wait for 1" in soon.abstention_reason.sentence
+
+
 @pytest.mark.parametrize("since", [1e12, 1e15, 1e308, -1e308])
 def test_waits_far_outside_the_window_are_refused(since: float) -> None:
     with pytest.raises(rca.InvalidWindow) as refused:
@@ -188,3 +198,36 @@ def test_an_analysis_of_steps_refuses_a_window_without_them() -> None:
 def test_public_dumps_of_sixteen_ranks_name_both_culprits(name: str) -> None:
     diagnosis = rca.diagnose(rca.read_window(SHARED / name))
     assert (diagnosis.failure_mode, culprits(diagnosis)) == ("fail_stop", [[9], [14]])
+
+
+def with_event(kind: str, **values: object) -> rca.Window:
+    """Seven ranks wait for rank 5; an event came just before they began to."""
+    base = window(one_group({5: "finished"}), 8, since=100.0)
+    row = {"time": 1e9 + 99.0, "node": None, "rank": None, "kind": kind, "code": None, "message": None}
+    job = {"job_id": "j", "world_size": 8, "start": 1e9, "end": 1e9 + 600}
+    return rca.Window.from_tables(job, events=[row | values], collectives=base.collectives)
+
+
+def test_a_failed_node_names_where_the_missing_rank_may_be() -> None:
+    answer = rca.diagnose(with_event("xid", node="node-7", code="79"))
+    assert [(each.ranks, each.nodes) for each in answer.stragglers] == [([5], ["node-7"])]
+    assert answer.causes[0].cause == "process_crash"
+    assert "xid" in {each.signal for each in answer.causes[0].evidence}
+
+
+def test_an_error_of_the_missing_rank_is_its_cause() -> None:
+    answer = rca.diagnose(with_event("process_error", rank=5, code="out_of_memory"))
+    assert (culprits(answer), answer.causes[0].cause, answer.abstained) == ([[5]], "process_crash", False)
+
+
+def test_an_error_of_a_rank_for_which_no_other_waits_leaves_the_origin_open() -> None:
+    answer = rca.diagnose(with_event("process_error", rank=2, code="out_of_memory"))
+    assert answer.abstained
+    assert sorted(rank for ranks in culprits(answer) for rank in ranks) == [2, 5]
+    assert answer.abstention_reason is not None
+    assert "wait for rank 5" in answer.abstention_reason.sentence
+
+
+def test_a_rank_that_lost_a_peer_is_no_origin() -> None:
+    answer = rca.diagnose(with_event("log", rank=2, message="Connection reset by peer"))
+    assert (culprits(answer), answer.causes[0].cause) == ([[5]], "hang")

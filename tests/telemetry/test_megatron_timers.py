@@ -240,3 +240,26 @@ def test_damaged_numbers_are_refused(tmp_path: Path, old: str, new: str, said: s
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(InvalidInput, match=said):
         rca.read_window(path)
+
+
+def test_failures_without_a_time_or_a_year_follow_the_iterations_before_them(tmp_path: Path) -> None:
+    lines = []
+    for step in range(1, 31):
+        at = f" [2023-05-01 10:00:{step:02}] iteration {step:8d}/ 100"
+        lines.append(f"{at} | elapsed time per iteration (ms): 1000.0 |")
+        lines += ["times across ranks (ms):", "  forward-compute:"]
+        lines += [f"     rank {rank:2d}: 400.00" for rank in range(8)]
+    lines.append("[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    lines += [
+        f"[rank{rank}]:[E501 10:10:33.408 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=78, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) "
+        "ran for 600060 milliseconds before timing out."
+        for rank in range(8)
+        if rank != 2
+    ]
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    answer = rca.diagnose(rca.read_window(tmp_path / "job.log"))
+    assert (answer.failure_mode, [each.ranks for each in answer.stragglers]) == ("fail_stop", [[2]])
+    assert answer.causes[0].cause == "process_crash"
+    assert answer.slowdown.gpu_hours_lost is not None
+    assert answer.slowdown.gpu_hours_lost < 2.0

@@ -84,6 +84,53 @@ def test_members_in_another_order_give_the_same_trace(tmp_path: Path) -> None:
     assert profiler_trace.read_trace_file(path) == whole
 
 
+def written_as(path: Path, document: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document), "utf-8")
+    return path
+
+
+def test_a_long_first_member_a_bare_array_and_process_groups_are_traces(tmp_path: Path) -> None:
+    made = profiler_traces.job()
+    whole = profiler_traces.document(made, 0)
+    named = {**whole["distributedInfo"], "pg_config": [{"pg_name": "0"}], "nccl_version": "2"}
+    documents = (
+        whole,
+        {"metadata": {"pip": "x" * 20_000}, **whole},
+        whole["traceEvents"],
+        {"schemaVersion": 1, "distributedInfo": named, **{k: whole[k] for k in ("traceEvents", "traceName")}},
+    )
+    found = [
+        # NaN is not equal to itself.
+        str(read_window(written_as(tmp_path / str(number) / "rank0.json", each)).steps.to_pydict())
+        for number, each in enumerate(documents)
+    ]
+    assert found == found[:1] * len(documents)
+
+
+def test_collectives_of_gloo_count_where_no_kernel_is_one(tmp_path: Path) -> None:
+    made = slowed(2, 3e-3)
+    for rank in range(4):
+        document = profiler_traces.document(made, rank)
+        for event in document["traceEvents"]:
+            if event["name"].startswith("nccl"):
+                event |= {"cat": "user_annotation", "name": "gloo:all_reduce"}
+        written_as(tmp_path / "job" / f"rank{rank}.json", document)
+    window = read_window(tmp_path / "job")
+    waited = column(window, "communication_wait_seconds").reshape(4, 3).sum(axis=1)
+    assert waited[2] < 0.2 * waited[[0, 1, 3]].min()
+
+
+def test_work_that_ends_after_its_step_counts_in_the_steps_that_it_is_in(tmp_path: Path) -> None:
+    made = profiler_traces.job(n_ranks=1)
+    document = profiler_traces.document(made, 0)
+    kernels = [event for event in document["traceEvents"] if event["name"].startswith("nccl")]
+    kernels[-1]["dur"] = 1e6
+    window = read_window(written_as(tmp_path / "rank0.json", document))
+    exposed, steps = column(window, "communication_seconds"), column(window, "step_seconds")
+    assert (exposed <= steps + 1e-9).all()
+
+
 def test_the_rank_may_be_in_the_name_alone(tmp_path: Path) -> None:
     folder = profiler_traces.write(tmp_path / "job", profiler_traces.job())
     for path in folder.iterdir():

@@ -84,6 +84,14 @@ def _megatron(folder: Path) -> None:
     (folder / "job.log").write_text("\n".join(lines) + "\n")
 
 
+def _stragglers(folder: Path) -> None:
+    lines = [
+        f"[2025-05-01 10:{minute:02}:00] | MnRtt/Rnk: 3453.08ms/1 | MxRtt/Rnk: 4861.20ms/3 | MnPwr/Rnk: 60W/0"
+        for minute in range(20)
+    ]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+
+
 def _nvrx(folder: Path) -> None:
     lines = [line for minute in range(5) for line in nvrx_reports.logged({0: 0.9, 1: 1.0}, minute=minute)]
     (folder / "job.log").write_text("\n".join(lines) + "\n")
@@ -102,6 +110,14 @@ def _mlperf(folder: Path) -> None:
     (folder / "result.txt").write_text("".join(f":::MLLOG {json.dumps(each)}\n" for each in values))
 
 
+def _step_log(folder: Path) -> None:
+    lines = [
+        f"[titan] 2025-05-01 10:{step // 60:02}:{step % 60:02},250 - root - INFO - step: {step:2}  loss: 7.1"
+        for step in range(1, 120)
+    ]
+    (folder / "job.log").write_text("\n".join(lines) + "\n")
+
+
 WRITERS: dict[str, Writer] = {
     "nccl-inspector": _inspector,
     "nccl-ras": _ras,
@@ -110,9 +126,11 @@ WRITERS: dict[str, Writer] = {
     "profiler": _profiler,
     "table": _table,
     "megatron-timers": _megatron,
+    "megatron-stragglers": _stragglers,
     "nvrx": _nvrx,
     "watchdog": _watchdog,
     "mlperf": _mlperf,
+    "step-log": _step_log,
 }
 
 

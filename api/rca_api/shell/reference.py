@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from typer.core import TyperGroup
 
 from rca.cli import app as command_line
+from rca.sources.logs.line_kinds import line_kinds
 from rca.sources.registry import SOURCES
 from rca.window import catalogue
 from rca.window.causes import CAUSES
@@ -72,7 +73,12 @@ def sources() -> str:
     return _page(
         "Sources",
         "Files that `rca diagnose` reads in place of a window. `rca sources` lists them; content decides.",
-        _table(("source", "files", "can tell", "cannot tell"), rows),
+        _table(("source", "files", "can tell", "cannot tell"), rows)
+        + "\n\n## Lines of logs\n\nEach is an event of the rank, node or device that it names.\n\n"
+        + _table(
+            ("line", "says", "event", "printed by"),
+            ((f"`{each.name}`", each.says, f"`{each.event}`", each.source) for each in line_kinds()),
+        ),
     )
 
 

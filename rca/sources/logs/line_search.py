@@ -23,11 +23,29 @@ from rca.files import open_file
 BLOCK_BYTES = 1 << 22
 #: The rest of a longer line is left out. Watchdogs and timers write a few hundred characters.
 MAX_LINE_LENGTH = 1 << 16
+#: A flood is left out from so many lines on.
+_LINES_AT_ONCE = 4096
 _GZIP = b"\x1f\x8b"
 _NEWLINE = ord("\n")
 
 
-def matching_lines(path: Path, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
+class Flood:
+    """Lines of which more are of no use: their marks, and how many were left out."""
+
+    def __init__(self) -> None:
+        self.marks: set[str] = set()
+        self.left_out = 0
+
+    def keep(self, lines: pa.Array) -> pa.Array:
+        """The lines without these marks."""
+        for mark in sorted(self.marks):
+            has_mark = pc.match_substring(lines, mark)
+            self.left_out += pc.sum(has_mark).as_py() or 0
+            lines = lines.filter(pc.invert(has_mark))
+        return lines
+
+
+def matching_lines(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[bytes]:
     """The lines in which `wanted` occurs, without their breaks and in their order.
 
     A carriage return, as of progress bars, ends a line too.
@@ -38,6 +56,8 @@ def matching_lines(path: Path, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
         Plain or gzip.
     wanted : re.Pattern of bytes
         In the syntax that Python and RE2 share. ``^`` and ``$`` are the ends of a line.
+    flood : Flood, optional
+        Lines to leave out; its marks may grow while the lines are read.
 
     Raises
     ------
@@ -45,7 +65,7 @@ def matching_lines(path: Path, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
         If the file cannot be read, or its compressed data is damaged.
     """
     for lines in _blocks_of_lines(path):
-        yield from (line[:MAX_LINE_LENGTH] for line in _found(lines, wanted))
+        yield from (line[:MAX_LINE_LENGTH] for line in _found(lines, wanted, flood))
 
 
 def first_that_occurs(path: Path, patterns: Sequence[re.Pattern[bytes]]) -> int | None:
@@ -66,11 +86,13 @@ def first_that_occurs(path: Path, patterns: Sequence[re.Pattern[bytes]]) -> int 
     return best
 
 
-def _found(lines: pa.Array, wanted: re.Pattern[bytes]) -> Iterator[bytes]:
+def _found(lines: pa.Array, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[bytes]:
     """The lines in which `wanted` occurs."""
-    matched = pc.match_substring_regex(lines, "(?m)" + wanted.pattern.decode("ascii"))
-    for index in np.flatnonzero(matched.to_numpy(zero_copy_only=False)).tolist():
-        yield lines[index].as_py().removesuffix(b"\n")
+    found = lines.filter(pc.match_substring_regex(lines, "(?m)" + wanted.pattern.decode("ascii")))
+    for begin in range(0, len(found), _LINES_AT_ONCE):
+        part = found.slice(begin, _LINES_AT_ONCE)
+        for line in (part if flood is None else flood.keep(part)).to_pylist():
+            yield line.removesuffix(b"\n")
 
 
 def _blocks_of_lines(path: Path) -> Iterator[pa.Array]:

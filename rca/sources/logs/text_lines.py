@@ -7,35 +7,46 @@ import re
 import zlib
 from calendar import timegm
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from rca.errors import InvalidInput, SourceError
-from rca.sources.logs.line_search import MAX_LINE_LENGTH, matching_lines
+from rca.sources.logs.json_lines import are_json_lines, messages
+from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
 
+#: Of a longer line only its begin and what lies around the text of interest is read.
+MAX_TEXT_LENGTH = 8192
 #: A text may have one odd character in so many: progress bars and broken encodings.
 _TEXT_PER_ODD = 50
 _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _GZIP = b"\x1f\x8b"
+_PART_HEADER = re.compile(r"^content-(?:type|disposition)\s*:", re.IGNORECASE | re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: Labels of a line that name the rank: of PyTorch 2.2 and later, of its log handlers, and of Ray workers.
-_RANK = re.compile(r"\[rank(\d{1,6})\]|\[rank=(\d{1,6})\]")
+_RANK = re.compile(r"\[rank(\d{1,6})\]|\[rank=(\d{1,6})\]|Worker rank=(\d{1,6})\b|\bRankID:(\d{1,6})\b")
 #: Labels that name a task, which may be a rank or a whole node: of ``srun --label`` and of torchrun.
 _TASK = re.compile(r"^\s*(?:(\d{1,6}): |\[[A-Za-z_]+(\d{1,6})\]:)")
 _RANK_IN_NAME = re.compile(r"(?:rank|task|worker|proc|log|stderr|stdout)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d{1,6})$")
 _DATE_AND_TIME = re.compile(
-    r"\b(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
+    r"\b(\d{4})-(\d\d)-(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
 )
-_GLOG_TIME = re.compile(r"\b[IWEF](\d{3,4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?")
+#: Month and day of glog, and of vLLM's loggers.
+_GLOG_TIME = re.compile(
+    r"\b(?:[IWEF]|(?:ERROR|WARNING|INFO) )(\d{3,4}|\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
+)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _SYSLOG_TIME = re.compile(
     rf"\b({'|'.join(_MONTHS)}) {{1,2}}(\d{{1,2}}) (\d\d):(\d\d):(\d\d)(?: (\d{{4}})\b)?"
 )
 _DAY = 86_400.0
+#: Lines without a time are this far apart, seconds: it keeps their order.
+_LINE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,11 @@ class TextLine:
     named: int | None
     written: float
 
-    @property
+    @cached_property
     def rank(self) -> int | None:
         """From a label that can only be a rank."""
         found = _RANK.search(self.text)
-        return None if found is None else int(found[1] or found[2])
+        return None if found is None else int(next(each for each in found.groups() if each))
 
     @property
     def task(self) -> int | None:
@@ -70,12 +81,97 @@ class TextLine:
         return self.named if found is None else int(found[1] or found[2])
 
     @property
+    def label(self) -> int | None:
+        """The number that ``srun --label`` puts before the line."""
+        found = _TASK.match(self.text)
+        return None if found is None or found[1] is None else int(found[1])
+
+    @property
     def time(self) -> float:
         """Unix seconds; NaN if the line has none. Without a zone it is taken for UTC."""
-        return time_of(self.text, self.written)
+        return dated(self.text, self.written)[0]
 
 
-def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[TextLine]:
+class Stamp(NamedTuple):
+    """When a line was written, as far as its own text says.
+
+    Attributes
+    ----------
+    time : float, Unix seconds
+        Of the line, or of the last one before it in its file that has a time; NaN without one.
+    after : int
+        Lines since the one with the time; since the begin of the file without one.
+    has_year : bool
+        Without it, the year is a guess from when the file was written.
+    """
+
+    time: float
+    after: int
+    has_year: bool
+    path: Path | None = None
+
+
+@dataclass
+class LineClock:
+    """Times of lines of several logs, of which many have none, or no year.
+
+    A line without a time comes right after the line before it. Without a year, the time is placed next to
+    those that have one.
+    """
+
+    last: dict[Path, Stamp] = field(default_factory=dict)
+    first: dict[Path, Stamp] = field(default_factory=dict)
+    written: dict[Path, float] = field(default_factory=dict)
+    latest: float = -np.inf
+
+    def stamp(self, line: TextLine) -> Stamp:
+        """The stamp of the next line of a file."""
+        (time, has_year), before = dated(line.text, line.written), self.last.get(line.path)
+        self.written[line.path] = line.written
+        if np.isfinite(time):
+            stamp = Stamp(time, 0, has_year, line.path)
+            # `after` of the first one counts the lines before it.
+            lines = 0 if before is None else before.after + 1
+            self.first.setdefault(line.path, stamp._replace(after=lines))
+            if stamp.has_year:
+                self.latest = max(self.latest, time)
+        elif before is None:
+            stamp = Stamp(np.nan, 0, False, line.path)
+        else:
+            stamp = before._replace(after=before.after + 1)
+        self.last[line.path] = stamp
+        return stamp
+
+    def time_of(self, stamp: Stamp) -> float:
+        """Unix seconds of a stamp, once all lines were read; NaN for one without a file."""
+        if stamp.path is None:
+            return stamp.time
+        base, after = stamp, stamp.after
+        if not np.isfinite(stamp.time) and stamp.path in self.first:
+            base = self.first[stamp.path]
+            after -= base.after
+        elif not np.isfinite(stamp.time):
+            # No line of the file has a time.
+            end = self.latest if np.isfinite(self.latest) else self.written[stamp.path]
+            return end + _LINE * (after - self.last[stamp.path].after)
+        if base.has_year or not np.isfinite(self.latest):
+            return base.time + _LINE * after
+        return _nearest_year(base.time, self.latest) + _LINE * after
+
+
+def _nearest_year(time: float, other: float) -> float:
+    """The same day and time in the year in which it is nearest to `other`, Unix seconds."""
+    moment = datetime.fromtimestamp(time, UTC)
+    year = datetime.fromtimestamp(other, UTC).year
+    fraction = time - float(int(time))
+    found = [
+        timegm((each, moment.month, moment.day, moment.hour, moment.minute, moment.second)) + fraction
+        for each in (year - 1, year, year + 1)
+    ]
+    return min(found, key=lambda each: abs(each - other))
+
+
+def lines_of(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[TextLine]:
     """The lines in which `wanted` occurs, in their order.
 
     Raises
@@ -85,11 +181,20 @@ def lines_of(path: Path, wanted: re.Pattern[bytes]) -> Iterator[TextLine]:
     """
     named = task_in_name(path)
     written = _modified(path)
-    for raw in matching_lines(path, wanted):
-        text = raw.decode("utf-8", "replace")
-        if "\x1b" in text:
-            text = _COLOUR.sub("", text)
-        yield TextLine(text.rstrip(), path, named, written)
+    for whole in matching_lines(path, wanted, flood):
+        raw = whole if len(whole) <= MAX_TEXT_LENGTH else _around_match(whole, wanted)
+        for text in messages(raw):
+            plain = _COLOUR.sub("", text) if "\x1b" in text else text
+            yield TextLine(plain.rstrip(), path, named, written)
+
+
+def _around_match(line: bytes, wanted: re.Pattern[bytes]) -> bytes:
+    """The begin of a long line, with its labels, and what lies around the first match."""
+    found = wanted.search(line)
+    begin = 0 if found is None else max(0, found.start() - MAX_TEXT_LENGTH // 4)
+    if begin < MAX_TEXT_LENGTH // 4:
+        return line[:MAX_TEXT_LENGTH]
+    return line[: MAX_TEXT_LENGTH // 4] + b" " + line[begin : begin + 3 * MAX_TEXT_LENGTH // 4]
 
 
 def mixed(one: Path, other: Path, what: str) -> InvalidInput:
@@ -109,7 +214,10 @@ def text_of(head: bytes) -> str | None:
     # A character may be cut at the end.
     text = head.decode("utf-8", "replace")
     odd = _ODD.findall(text[:-1])
-    is_encoding = text.lstrip("\ufeff \r\n\t")[:1] == "{" or text.startswith("--")
+    begin = text.lstrip("\ufeff \r\n\t")
+    # A part of a multipart body begins with its headers; a launcher may draw a line.
+    is_body = text.startswith("--") and _PART_HEADER.search(text) is not None
+    is_encoding = (begin[:1] == "{" and not are_json_lines(begin)) or is_body
     return None if is_encoding or len(odd) * _TEXT_PER_ODD > len(text) else text
 
 
@@ -133,7 +241,12 @@ def task_in_name(path: Path) -> int | None:
 
 
 def time_of(text: str, written: float) -> float:
-    """The first time in a line, Unix seconds; NaN without one.
+    """The first time in a line, Unix seconds; NaN without one; `written` as in `dated`."""
+    return dated(text, written)[0]
+
+
+def dated(text: str, written: float) -> tuple[float, bool]:
+    """The first time in a line, Unix seconds, and whether it has a year; NaN without one.
 
     Parameters
     ----------
@@ -143,19 +256,20 @@ def time_of(text: str, written: float) -> float:
     whole = _DATE_AND_TIME.search(text)
     if whole is not None:
         year, month, day, hour, minute, second = (int(whole[part]) for part in range(1, 7))
-        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8])
+        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8]), True
     glog = _GLOG_TIME.search(text)
     if glog is not None:
-        month, day = divmod(int(glog[1]), 100)
-        return _without_year(written, month, day, int(glog[2]), int(glog[3]), int(glog[4]), glog[5])
+        month, day = divmod(int(glog[1].replace("-", "")), 100)
+        time = _without_year(written, month, day, int(glog[2]), int(glog[3]), int(glog[4]), glog[5])
+        return time, False
     syslog = _SYSLOG_TIME.search(text)
     if syslog is None:
-        return np.nan
+        return np.nan, False
     month, day = _MONTHS.index(syslog[1]) + 1, int(syslog[2])
     hour, minute, second = int(syslog[3]), int(syslog[4]), int(syslog[5])
     if syslog[6]:
-        return _seconds(int(syslog[6]), month, day, hour, minute, second, None)
-    return _without_year(written, month, day, hour, minute, second, None)
+        return _seconds(int(syslog[6]), month, day, hour, minute, second, None), True
+    return _without_year(written, month, day, hour, minute, second, None), False
 
 
 def _without_year(

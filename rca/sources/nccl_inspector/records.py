@@ -21,7 +21,7 @@ import orjson
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.files import open_file
-from rca.sources.logs.log_events import one_line
+from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.text_lines import unpacked
 from rca.sources.nccl_processes import NcclProcess
 from rca.window.rows.clock_units import LATEST_SECOND

@@ -23,7 +23,7 @@ import orjson
 
 from rca.errors import InvalidInput, SourceError, TooLarge, cut
 from rca.files import read_file
-from rca.sources.logs.log_events import one_line
+from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.text_lines import TextLine
 from rca.window.rows.validation import MAX_WORLD_SIZE
 

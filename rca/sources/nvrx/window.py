@@ -107,8 +107,10 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     texts = [path for path in paths if not is_json_report(_head(path), path.name)]
     job_log = JobLog(latest_file=latest)
     logs = list(_logs(texts, job_log))
+    placed: list[str] = []
+    job_log.place(placed)
     newest = max((each.time for log in logs for each in log.reports if each.time > 0), default=-np.inf)
-    if job_log.messages or newest < job_log.events.last_exit + _LATE_REPORT:
+    if job_log.messages or newest < job_log.events.tables.last_exit + _LATE_REPORT:
         stopped = watchdog.read(texts, job_id)
         return replace(stopped, notes=(*stopped.notes, _STOPPED))
     reports = by_turn(
@@ -124,7 +126,10 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             hint="scores are NaN where nothing was compared; print the scores, or write "
             "dataclasses.asdict(report) as JSON",
         )
-    notes = ["NVRx compares kernels and sections of ranks: the wait for other ranks is not in its reports"]
+    notes = [
+        *placed,
+        "NVRx compares kernels and sections of ranks: the wait for other ranks is not in its reports",
+    ]
     if damaged:
         notes.append(f"{damaged} lines of reports have an unknown form")
     without_score = sorted(set[int]().union(*(report.without_score for report in reports)))
@@ -178,6 +183,7 @@ def _logs(paths: Sequence[Path], job_log: JobLog) -> Iterator[ReportLog]:
         log = ReportLog()
         for line in lines_of(path, _WANTED):
             if _OWN.search(line.text) is not None:
+                job_log.clock.stamp(line)
                 log.add(line)
             else:
                 job_log.add(line)

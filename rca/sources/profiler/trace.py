@@ -32,9 +32,13 @@ MAX_BYTES_AT_ONCE = 1 << 28
 _SECONDS = 1e-6
 _GZIP = b"\x1f\x8b"
 _EVENT = re.compile(rb'\{\s*"ph"\s*:\s*"(?:X"\s*,\s*"cat"\s*:\s*"([^"]*))?')
-_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+#: The begin of the events, in a document and in a file that holds nothing else.
+ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE = re.compile(rb'\s*\[\s*\{\s*"(?:ph|name|cat|pid|ts)"\s*:')
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
 _COLLECTIVE = re.compile(r"^nccl(?:Dev)?Kernel_([A-Za-z]+)")
+#: A collective of the host, of PyTorch's gloo back end.
+_OF_HOST = re.compile(r"gloo:(all_reduce|all_gather|reduce_scatter|broadcast|barrier|all_to_all|reduce)\b")
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 _MEMBERS = (b'"schemaVersion"', b'"traceEvents"', b'"distributedInfo"', b'"deviceProperties"')
 _LOADING = "enumerate(DataLoader)"
@@ -51,8 +55,9 @@ class RankTrace:
         None if the trace does not name them.
     steps, device_steps : dict of int to (float, float)
         Start and duration by step number: on the host, and of the step's work on the GPU if it is annotated.
-    collectives : list of (str, float, float, str)
-        Kind, start, duration and process group of each NCCL kernel, by start.
+    collectives, host_collectives : list of (str, float, float, str)
+        Kind, start, duration and process group of each NCCL kernel, by start; of each collective of gloo.
+        Without NCCL kernels, those of gloo are the collectives.
     other_work, host_to_device, data_loading, optimizer : list of (float, float)
         Start and duration; `other_work` has all kernels and copies on the GPU but collectives.
     group_sizes : dict of str to int
@@ -65,6 +70,7 @@ class RankTrace:
     steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     device_steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     collectives: list[tuple[str, float, float, str]] = field(default_factory=list)
+    host_collectives: list[tuple[str, float, float, str]] = field(default_factory=list)
     other_work: list[tuple[float, float]] = field(default_factory=list)
     host_to_device: list[tuple[float, float]] = field(default_factory=list)
     data_loading: list[tuple[float, float]] = field(default_factory=list)
@@ -81,6 +87,8 @@ def is_trace(head: bytes, name: str) -> bool:
         except zlib.error:
             return False
     head = head.lstrip()
+    if _BARE.match(head) is not None:
+        return True
     return head[:1] == b"{" and sum(member in head for member in _MEMBERS) >= (1 if b'"ph"' in head else 2)
 
 
@@ -158,8 +166,13 @@ def _events(file: IO[bytes], path: Path) -> Iterator[dict[str, Any] | _Header]:
 
 
 def _before_events(file: IO[bytes], path: Path) -> tuple[bytes, bytes]:
-    held = b""
-    while (found := _ARRAY.search(held)) is None:
+    """What comes before the first event, and what was read of the events."""
+    held = file.read(BLOCK_BYTES)
+    bare = _BARE.match(held)
+    if bare is not None:
+        begin = held.index(b"[") + 1
+        return held[:begin], held[begin:]
+    while (found := ARRAY.search(held)) is None:
         block = file.read(BLOCK_BYTES)
         held += block
         if not block:
@@ -181,11 +194,11 @@ def _decoded(text: bytes, path: Path) -> dict[str, Any]:
 def _first_object(text: bytes, path: Path) -> Any:
     try:
         return json.JSONDecoder().raw_decode(text.decode("utf-8", "replace"))[0]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
 
 
-def _damaged(path: Path, error: ValueError) -> InvalidInput:
+def _damaged(path: Path, error: ValueError | RecursionError) -> InvalidInput:
     return InvalidInput(
         f"{path}: the profiler trace is cut or damaged: {error}", hint="is the file complete?"
     )
@@ -200,9 +213,9 @@ def _members(head: bytes, last: bytes, path: Path) -> dict[str, Any]:
         # Events whose members have another order may follow.
         tail = text[end:].lstrip().removeprefix(",")
         document = decoder.decode(head.decode("utf-8", "replace") + tail)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from error
-    return cast("dict[str, Any]", document)
+    return {"traceEvents": document} if isinstance(document, list) else cast("dict[str, Any]", document)
 
 
 def _take_header(trace: RankTrace, members: dict[str, Any]) -> float:
@@ -235,6 +248,8 @@ def _take_annotation(trace: RankTrace, name: str, span: Span, _args: object) -> 
         trace.steps[int(step[1])] = span
     elif name.startswith(_LOADING):
         trace.data_loading.append(span)
+    elif (kind := _OF_HOST.match(name)) is not None:
+        trace.host_collectives.append((kind[1], *span, ""))
 
 
 def _take_device_annotation(trace: RankTrace, name: str, span: Span, _args: object) -> None:
@@ -281,7 +296,10 @@ def _shifted(trace: RankTrace, offset: float) -> RankTrace:
         spans = {step: (start + offset, length) for step, (start, length) in getattr(trace, name).items()}
         setattr(trace, name, dict(sorted(spans.items())))
     trace.collectives = sorted(
-        ((kind, start + offset, length, group) for kind, start, length, group in trace.collectives),
+        (
+            (kind, start + offset, length, group)
+            for kind, start, length, group in trace.collectives or trace.host_collectives
+        ),
         key=lambda one: one[1],
     )
     for name in ("other_work", "host_to_device", "data_loading", "optimizer"):

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
-from rca.sources.profiler.trace import RankTrace, is_trace, read_trace_file
+from rca.sources.profiler.trace import ARRAY, RankTrace, is_trace, read_trace_file
 from rca.sources.source import Source
 from rca.window.rows.clock_units import LATEST_SECOND
 from rca.window.rows.validation import MAX_WORLD_SIZE
@@ -235,10 +235,14 @@ def _steps(traces: Sequence[RankTrace], offsets: FloatArray, rounds: _Rounds | N
     for place, trace in enumerate(traces):
         spans = list(trace.steps.values())
         begins = [start for start, _ in spans]
+        # Work on the GPU runs later than the host's step that started it.
+        on_device = (
+            list(trace.device_steps.values()) if trace.device_steps.keys() == trace.steps.keys() else spans
+        )
         sums = {
-            "data_loading_seconds": _per_step(trace.data_loading, begins),
-            "host_to_device_seconds": _per_step(trace.host_to_device, begins),
-            "optimizer_seconds": _per_step(trace.optimizer, begins),
+            "data_loading_seconds": _per_step(trace.data_loading, spans),
+            "host_to_device_seconds": _per_step(trace.host_to_device, on_device),
+            "optimizer_seconds": _per_step(trace.optimizer, on_device),
         }
         rows["rank"] += [trace.rank or 0] * len(spans)
         rows["step"] += list(trace.steps)
@@ -248,7 +252,7 @@ def _steps(traces: Sequence[RankTrace], offsets: FloatArray, rounds: _Rounds | N
             rows[name] += values
         exposed = [np.nan] * len(spans)
         if rounds is None and trace.collectives:
-            exposed = _per_step(_exposed(trace), begins)
+            exposed = _per_step(_exposed(trace), on_device)
         rows["communication_seconds"] += exposed
         for step in trace.steps:
             chosen = np.zeros(0, bool) if rounds is None else rounds.step == step
@@ -281,13 +285,24 @@ def _exposed(trace: RankTrace) -> list[tuple[float, float]]:
     return found
 
 
-def _per_step(spans: Sequence[tuple[float, float]], begins: Sequence[float]) -> list[float]:
-    """Sum of the durations that begin in each step; NaN in all if there are none."""
+def _per_step(spans: Sequence[tuple[float, float]], steps: Sequence[tuple[float, float]]) -> list[float]:
+    """Seconds of the spans within each step; NaN in all if there are no spans.
+
+    Parameters
+    ----------
+    steps : sequence of (float, float)
+        Start and duration of each step, by start.
+    """
     if not spans:
-        return [np.nan] * len(begins)
-    sums = [0.0] * len(begins)
+        return [np.nan] * len(steps)
+    sums = [0.0] * len(steps)
+    begins = [begin for begin, _ in steps]
     for start, length in spans:
-        sums[max(0, bisect_right(begins, start) - 1)] += length
+        place = max(0, bisect_right(begins, start) - 1)
+        while place < len(steps) and begins[place] < start + length:
+            begin, duration = steps[place]
+            sums[place] += max(0.0, min(start + length, begin + duration) - max(start, begin))
+            place += 1
     return sums
 
 
@@ -298,4 +313,5 @@ SOURCE = Source(
     lacks="hardware and cause; certainty, because a trace holds few steps; jobs with pipeline stages",
     recognises=is_trace,
     read=read,
+    late_marks=ARRAY,
 )

@@ -18,14 +18,18 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.files import open_file
-from rca.sources.logs.log_events import ONE_STOP, LogEvents, one_line
+from rca.sources.logs.failure_tables import ONE_STOP, one_line
+from rca.sources.logs.line_kinds import marks_pattern
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
-from rca.sources.logs.text_lines import TextLine, lines_of, mixed, task_in_name
+from rca.sources.logs.log_events import LogEvents
+from rca.sources.logs.nccl_places import NcclPlaces
+from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
 
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
     rb"Watchdog caught collective operation timeout|[Ll]ast enqueued (?:NCCL )?work: -?\d|ChildFailedError"
-    rb"|NVRM: Xid|NCCL WARN"
+    rb"|Root Cause \(first observed failure\)"
+    rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
@@ -34,10 +38,12 @@ WANTED = re.compile(
     re.MULTILINE,
 )
 _CAUGHT = re.compile(
-    r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w*\((?:SeqNum=(\d{1,19}), )?"
-    r"OpType=(\w+).*?\) ran for (\d+) milliseconds"
+    r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w{0,20}+"
+    r"\((?:SeqNum=(\d{1,19}), )?OpType=(\w{1,80}+)[^)]{0,400}+(?:\)=\d++)?\) ran for (\d{1,18}+) milliseconds"
 )
-_GROUP = re.compile(r"\[PG (?:ID \d+ PG GUID )?([^\s(\]]+) ?(?:\(([^)\]]*)\))? ?Rank (\d{1,9})\]")
+_GROUP = re.compile(
+    r"\[PG (?:ID \d{1,19}+ PG GUID )?([^\s(\]]{1,200}+) ?(?:\(([^)\]]{0,200}+)\))? ?Rank (\d{1,9})\]"
+)
 _STATUS = re.compile(
     r"[Ll]ast enqueued(?: NCCL)? work: (-?\d{1,19}), last completed(?: NCCL)?(?: work)?: (-?\d{1,19})"
 )
@@ -51,7 +57,7 @@ _WORLD = re.compile(
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
 #: Messages of one log; beyond, the log is not of one job.
-MAX_MESSAGES = 2_000_000
+MAX_MESSAGES = 1_000_000
 _LARGEST = 2**62
 #: The beginning of a line of the watchdog, before its message.
 _BEGUN = re.compile(rb"^(?:\[rank\d+\]:? ?)\[[EWI]\d{3,4} |ProcessGroupNCCL")
@@ -61,7 +67,8 @@ _TAIL_BYTES = 4096
 class Message(NamedTuple):
     """What one line says about one rank.
 
-    `group` is empty if the line names none; `waits_at` is -1 if the rank does not wait.
+    `group` is empty if the line names none; `waits_at` is -1 if the rank does not wait. `waited` is in
+    seconds.
     """
 
     rank: int | None
@@ -72,10 +79,16 @@ class Message(NamedTuple):
     enqueued: int
     completed: int
     operation: str
-    since: float
+    waited: float
     time: float
     text: str
     path: Path
+    stamp: Stamp
+
+    @property
+    def since(self) -> float:
+        """When the rank began to wait, Unix seconds; NaN if it is unknown."""
+        return self.time - self.waited
 
 
 @dataclass
@@ -86,6 +99,8 @@ class JobLog:
     ----------
     logged : set of int
         Ranks that have a log of their own, or a line with their label.
+    labelled, labels_are_ranks : bool
+        Lines have a launcher's label and their rank; both are always the same.
     """
 
     messages: list[Message] = field(default_factory=list)
@@ -94,42 +109,70 @@ class JobLog:
     world_size: int = 0
     latest_file: float = 0.0
     unreadable: int = 0
+    labelled: bool = False
+    labels_are_ranks: bool = True
+    clock: LineClock = field(default_factory=LineClock)
+    places: NcclPlaces = field(default_factory=NcclPlaces)
 
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
         text = line.text
+        stamp = self.clock.stamp(line)
         if line.rank is not None:
             self.logged.add(line.rank)
-        if _REPEATED in text:
+            if (label := line.label) is not None:
+                self.labels_are_ranks &= label == line.rank
+                self.labelled = True
+        fired, counted = "Watchdog caught" in text, "ast enqueued" in text
+        if _REPEATED in text and fired:
             return
-        caught = _CAUGHT.search(text)
-        status = _STATUS.search(text)
-        group = _GROUP.search(text)
+        caught = _CAUGHT.search(text) if fired else None
+        status = _STATUS.search(text) if counted else None
+        group = _GROUP.search(text) if counted else None
         if caught is not None and (caught[2] or (status and group)):
-            self._add_caught(line, caught)
+            self._add_caught(line, caught, stamp)
         elif status is not None and group is not None:
-            self._add_status(line, status, group)
+            self._add_status(line, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
-        elif "Watchdog caught" in text or "ast enqueued" in text:
+            self.places.add(text)
+        elif caught is not None and caught[1] is not None:
+            # Without a number only the wait is known.
+            rank = int(caught[1]) if line.rank is None else line.rank
+            self.events.append(stamp, "nccl_timeout", text[caught.start() :], code=caught[3], rank=rank)
+        elif fired or counted:
             self.unreadable += 1
         else:
-            self.events.add(line)
+            self.events.add(line, stamp)
         if len(self.messages) > MAX_MESSAGES:
             raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
 
-    def _add_caught(self, line: TextLine, caught: re.Match[str]) -> None:
+    @property
+    def tells_failure(self) -> bool:
+        """Whether a line reports a failure, or a rank that waited until its timeout."""
+        return bool(self.messages) or any(each.kind != "log" for each in self.events.rows)
+
+    def place(self, notes: list[str]) -> None:
+        """Set all times and the ranks of events, once all lines were added."""
+        self.messages = [each._replace(time=self.clock.time_of(each.stamp)) for each in self.messages]
+        ranks = self.logged | {each.group_rank for each in self.messages if each.group_rank is not None}
+        tasks_are_ranks = self.labelled and self.labels_are_ranks
+        self.events.place(
+            self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks, places=self.places
+        )
+
+    def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:
         waits_at = min(int(caught[2]), _LARGEST)
-        since = line.time - float(caught[4]) / 1e3
+        waited = float(caught[4]) / 1e3
         group_rank = None if caught[1] is None else int(caught[1])
         self.messages.append(
             Message(
-                line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], since,
-                line.time, one_line(line.text[caught.start() :]), line.path,
+                line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], waited,
+                stamp.time, one_line(line.text[caught.start() :]), line.path, stamp,
             )
         )  # fmt: skip
 
-    def _add_status(self, line: TextLine, status: re.Match[str], group: re.Match[str]) -> None:
+    def _add_status(self, line: TextLine, status: re.Match[str], group: re.Match[str], stamp: Stamp) -> None:
         enqueued, completed = (min(int(status[part]), _LARGEST) for part in (1, 2))
         failed = _FAILED_WORK.search(line.text)
         waits_at = int(failed[1]) if failed else completed + 1 if completed < enqueued else -1
@@ -137,8 +180,8 @@ class JobLog:
         self.messages.append(
             Message(
                 line.rank, line.task, int(group[3]), one_line(name) or UNNAMED_GROUP, min(waits_at, _LARGEST),
-                enqueued, completed, "", np.nan, line.time, one_line(line.text[group.start() :]),
-                line.path,
+                enqueued, completed, "", np.nan, stamp.time, one_line(line.text[group.start() :]),
+                line.path, stamp,
             )
         )  # fmt: skip
 
@@ -151,7 +194,7 @@ def scan(paths: Iterable[Path]) -> JobLog:
         named = task_in_name(path)
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, WANTED):
+        for line in lines_of(path, WANTED, log.events.flood):
             log.add(line)
         log.unreadable += _ends_in_a_cut_line(path)
     return log
@@ -182,7 +225,7 @@ def refuse_two_jobs(messages: Sequence[Message]) -> None:
     """
     said: dict[tuple[int, str | None], dict[Path, set[tuple[str, float | None]]]] = {}
     for rank, guessed, each in _ranks(messages):
-        when = each.time if np.isfinite(each.time) else None
+        when = each.time if np.isfinite(each.stamp.time) and each.stamp.after == 0 else None
         files = said.setdefault((rank, each.group if guessed else None), {})
         files.setdefault(each.path, set()).add((each.text, when))
     for (rank, _), files in said.items():
@@ -235,6 +278,8 @@ def with_ranks(messages: Sequence[Message], notes: list[str]) -> list[tuple[int,
 def events_of(log: JobLog, world_size: int, otherwise: float) -> pa.Table:
     """Events of logs, with one for each rank whose watchdog fired; events without a time get `otherwise`.
 
+    `JobLog.place` has set their times.
+
     Raises
     ------
     InvalidInput
@@ -256,4 +301,5 @@ def add_timeouts(ranked: Sequence[tuple[int, Message]], events: LogEvents) -> No
         if each.waits_at >= 0 and by_itself and (before is None or (each.group and not before.group)):
             fired[rank] = each if before is None else each._replace(time=before.time)
     for rank, each in fired.items():
-        events.append(each.time, "nccl_timeout", each.text, code=each.operation or None, rank=rank)
+        stamp = Stamp(each.time, 0, True)
+        events.append(stamp, "nccl_timeout", each.text, code=each.operation or None, rank=rank)

@@ -20,6 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
+from rca.sources import step_logs
+from rca.sources.logs.failure_tables import ONE_STOP, one_line
+from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.source import Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
@@ -36,6 +39,9 @@ from rca.sources.watchdog.messages import (
 from rca.window.rows.validation import MAX_WORLD_SIZE
 from rca.window.schema import COLLECTIVES, METRICS, OPS, STEPS
 from rca.window.window import Window
+
+#: Members without a log count as silent if so many others wrote a message, and at most this share did not.
+MIN_REPORTS, MAX_UNSEEN_SHARE = 3, 1 / 8
 
 
 class _WatchdogMember(NamedTuple):
@@ -66,40 +72,49 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
+    notes: list[str] = []
+    log.place(notes)
     refuse_two_jobs(log.messages)
     names = ", ".join(path.name for path in paths[:3])
-    if log.unreadable and not log.messages:
+    if log.unreadable and not log.messages and not log.events.rows:
         raise InvalidInput(
             f"{names}: {log.unreadable} lines of the NCCL watchdog, all of an unknown form",
             hint="they may be cut, or of a version that is not supported: PyTorch 2.1 to 2.9 are",
         )
-    notes: list[str] = []
     before = log.events.keep_last_attempt(notes)
     messages = last_stop([each for each in log.messages if not each.time <= before], notes)
     ranked = with_ranks(messages, notes)
     exited = {event.rank for event in log.events.rows if event.rank is not None}
     highest = max([*(rank for rank, _ in ranked), *exited, *log.logged], default=-1)
-    if highest < 0:
-        raise InvalidInput(
-            f"{names}: errors of devices or of NCCL, but no line names a rank",
-            hint="put the job's logs with the watchdog's messages or torchrun's table into the same folder",
-        )
-    world_size = max(log.world_size, highest + 1)
+    world_size = max(log.world_size, highest + 1, 1)
     if world_size > MAX_WORLD_SIZE:
         raise InvalidInput(f"{names}: rank {highest:,} is above {MAX_WORLD_SIZE - 1:,}")
     members = _members(ranked, log, world_size, notes)
     if not members:
         if not log.events.rows:
+            if any(first_that_occurs(path, [step_logs.MARKS]) is not None for path in paths):
+                return step_logs.read(paths, job_id)
             raise InvalidInput(
                 f"{names}: no message of the NCCL watchdog and no failure is complete",
                 hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
             )
         notes.append("no message of the NCCL watchdog: the logs do not show which rank waits")
+        if highest < 0:
+            notes.append("no line names a rank: add the job's logs, and each node gets its ranks")
     begin, end = _bounds(members, messages, log)
     add_timeouts(ranked, log.events)
     _note_gaps(log, ranked, world_size, notes)
+    nodes = log.places.nodes() if log.places.size == world_size else {}
+    places = [{"rank": rank, "node": one_line(node)} for rank, node in nodes.items() if rank < world_size]
     window = Window.from_tables(
-        {"job_id": job_id, "framework": "pytorch", "world_size": world_size, "start": begin, "end": end},
+        {
+            "job_id": job_id,
+            "framework": "pytorch",
+            "world_size": world_size,
+            "start": begin,
+            "end": end,
+            **({"ranks": places} if places else {}),
+        },
         STEPS.empty(),
         METRICS.empty(),
         log.events.table(world_size, end),
@@ -107,6 +122,33 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         _table(members, begin, end),
     )
     return replace(window, notes=(*window.notes, *notes))
+
+
+def with_events_of(window: Window, paths: Sequence[Path]) -> Window:
+    """A window with the failures that logs of its job report.
+
+    The logs may be of another time than the window: then they are left out, with a note.
+    """
+    if not scan(paths).tells_failure:
+        return window
+    told = read(paths, window.job.job_id)
+    names = ", ".join(path.name for path in paths[:3])
+    begin, end = window.job.start - ONE_STOP, window.job.end + ONE_STOP
+    if told.job.end < begin or told.job.start > end:
+        note = f"{names}: logs of another time than the window are left out"
+        return replace(window, notes=(*window.notes, note))
+    rows = [
+        {**row, "rank": row["rank"] if (row["rank"] or 0) < window.job.world_size else None}
+        for row in (*window.events.to_pylist(), *told.events.to_pylist())
+    ]
+    job = window.job
+    if not window.steps.num_rows:
+        job = job.model_copy(update={"start": min(job.start, told.job.start)})
+    both = Window.from_tables(
+        job, window.steps, window.metrics, sorted(rows, key=lambda row: row["time"]), window.ops,
+        window.collectives,
+    )  # fmt: skip
+    return replace(both, notes=(*window.notes, f"events of {names} are added: {told.events.num_rows}"))
 
 
 def _members(
@@ -168,14 +210,20 @@ def _add_silent(
     """Add members without a message to a group whose members are known by their numbers in it.
 
     A process may end before its watchdog writes. So if a member reports that it is behind, the silence of
-    others does not count. Nor does it if a line of a watchdog is cut: it may be of a silent rank.
+    others does not count. Nor does it if a line of a watchdog is cut: it may be of a silent rank. A rank
+    without a log here is silent only if nearly all others wrote a message: else logs are missing.
     """
     if any(place not in (-1, rank) for rank, place in ranks.items()):
         return
     held = {rank: found[group, rank] for rank in ranks}
     last = max((member.sequence or -1 for member in held.values()), default=-1)
     is_world = group == "0" or group.startswith(DEFAULT_GROUP) or group == UNNAMED_GROUP
-    silent = sorted(set(range(world_size if is_world else max(ranks) + 1)) - ranks.keys())
+    size = world_size if is_world else max(ranks) + 1
+    silent = sorted(set(range(size)) - ranks.keys())
+    absent = [rank for rank in silent if rank not in log.logged]
+    if len(absent) > max(1.0, MAX_UNSEEN_SHARE * size) or (absent and len(ranks) < MIN_REPORTS):
+        notes.append(f"{len(absent)} members of {group} have no log here: their silence shows nothing")
+        silent = [rank for rank in silent if rank in log.logged]
     if not silent or not any(member.state == "waiting" for member in held.values()):
         return
     if any((member.sequence or -1) < last for member in held.values()):
@@ -193,13 +241,16 @@ def _add_silent(
 def _bounds(
     members: Mapping[tuple[str, int], _WatchdogMember], messages: Sequence[Message], log: JobLog
 ) -> tuple[float, float]:
-    """From the first wait to the last message; without times, the files' time stands for the last."""
+    """From the first failure or wait to the last message; without times, the files' time stands for it."""
     times = [each.time for each in messages if np.isfinite(each.time)]
     if not messages:
         times = [event.time for event in log.events.rows if np.isfinite(event.time)]
     end = max(times, default=log.latest_file)
     begins = [member.since for member in members.values() if np.isfinite(member.since)]
     begin = min([*begins, *times], default=end - 1.0)
+    # What the ranks wait for failed before they began to wait.
+    causes = [each.time for each in log.events.rows if begin - ONE_STOP <= each.time < begin]
+    begin = min([begin, *causes])
     return min(begin, end - 1.0), end
 
 
@@ -207,14 +258,14 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
     if ranked:
         heard = {rank for rank, _ in ranked}
         notes.append(f"the watchdog of {len(heard)} of {world_size} ranks wrote a message")
-        if not any(np.isfinite(each.time) for _, each in ranked):
+        if not any(each.path in log.clock.first for _, each in ranked):
             notes.append("the watchdog's lines have no time: the time of the file stands for it")
         else:
             notes.append("times without a zone are taken for UTC")
     written = {rank for rank, _ in ranked} | log.logged
     if len(written) == 1 and log.world_size != 1:
         notes.append(f"the logs are of rank {min(written)} only: the logs of the other ranks are needed")
-    if log.world_size == 0:
+    if log.world_size == 0 and written:
         notes.append("the logs do not name the world size: it is taken from the highest rank")
     if log.unreadable:
         notes.append(f"{log.unreadable} lines of the watchdog have an unknown form")
@@ -223,6 +274,8 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
         notes.append("events: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     for kind, count in log.events.left_out.items():
         notes.append(f"{count} further events of kind {kind} are left out")
+    if log.events.flood.left_out:
+        notes.append(f"{log.events.flood.left_out} more lines of these kinds are left out")
 
 
 def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end: float) -> pa.Table:
@@ -243,9 +296,9 @@ def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end
 
 SOURCE = Source(
     name="watchdog",
-    title="job logs with messages of PyTorch's NCCL watchdog, torchrun or the kernel; one file or several",
-    tells="for a stopped job: which ranks did not join a collective, and since when the others wait",
-    lacks="speed and cause; ranks whose log ends before their watchdog writes; the year and zone of times",
+    title="logs of jobs, launchers, schedulers and kernels with known lines; one file or several",
+    tells="for a stopped job: what failed first, or which ranks did not join a collective, since when",
+    lacks="speed; ranks whose log ends before their watchdog writes; the year and zone of times",
     recognises=lambda *_: False,
     read=read,
     marks=MARKS,

@@ -38,4 +38,11 @@ SIGNALS: tuple[Signal, ...] = (
         "time of a section over the rank's own shortest one (NVRx)",
     ),
     Signal("nvrx_straggler", "found_slow", "called a straggler by NVRx", "1", worse="higher"),
+    Signal(
+        "megatron_straggler",
+        "found_slow",
+        "the slowest rank of a report of Megatron's straggler detector",
+        "1",
+        worse="higher",
+    ),
 )

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rca.errors import InvalidWindow, SourceError
+from rca.errors import InvalidWindow, SourceError, TooLarge
 from rca.files import open_file, read_file, replace_folder
 from rca.window.encodings.document import Decoded, job_fields, parsed_job
 from rca.window.job import Job
@@ -20,6 +20,9 @@ from rca.window.schema import METRICS, SPECS, SUFFICIENT, TableSpec
 
 JOB_FILE = "window.json"
 LABEL_FILE = "label.json"
+#: A file may expand to so many bytes, or to so many times its size.
+MAX_EXPANDED_BYTES, MAX_EXPANSION = 256 << 20, 200
+_CELL_BYTES = 8
 OWN_FILES = frozenset({JOB_FILE, LABEL_FILE, *(f"{name}.parquet" for name in SPECS)})
 
 
@@ -132,6 +135,7 @@ def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
     coded = ["name", "node", "device"] if spec is METRICS else []
     try:
         with open_file(path) as content, pq.ParquetFile(content, read_dictionary=coded) as file:
+            _refuse_expansion(path, file.metadata)
             table = file.read()
         table.validate(full=True)
     except pa.ArrowException as error:
@@ -145,3 +149,18 @@ def _table(folder: Path, spec: TableSpec) -> pa.Table | None:
             ) from error
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return table
+
+
+def _refuse_expansion(path: Path, metadata: pq.FileMetaData) -> None:
+    """Refuse a file whose few bytes stand for very many rows, before these are read.
+
+    Raises
+    ------
+    TooLarge
+    """
+    needed = metadata.num_rows * metadata.num_columns * _CELL_BYTES
+    if needed > MAX_EXPANDED_BYTES and needed > MAX_EXPANSION * path.stat().st_size:
+        raise TooLarge(
+            f"{path.name} has {metadata.num_rows:,} rows in {path.stat().st_size:,} bytes: no job writes so "
+            "many equal rows"
+        )

@@ -1,0 +1,50 @@
+"""Damaged logs are read or refused with a reason; no damage gives another error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mutated_files import mutated
+from retold_logs import FOLDER, cases
+
+import rca
+from rca.errors import RcaError
+
+LOGS = [case["text"].encode() for half in ("open", "held", "late", "last") for case in cases(half)]
+LOGS += [path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.suffix != ".toml"]
+
+
+def read_all(folder: Path, seeds: range) -> int:
+    """How many of the damaged logs are answered."""
+    answered = 0
+    path = folder / "job.log"
+    for seed in seeds:
+        path.write_bytes(mutated(LOGS, seed))
+        try:
+            rca.diagnose(rca.read_window(path))
+            answered += 1
+        except RcaError:
+            continue
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
+    return answered
+
+
+def test_a_damaged_log_is_answered_or_refused(tmp_path: Path) -> None:
+    assert read_all(tmp_path, range(330, 400)) > 20
+
+
+@pytest.mark.system
+@pytest.mark.long
+def test_two_thousand_damaged_logs_are_answered_or_refused(tmp_path: Path) -> None:
+    assert read_all(tmp_path, range(2000)) > 1000
+
+
+def test_a_number_of_thousands_of_digits_in_a_table_is_no_rank(tmp_path: Path) -> None:
+    text = (FOLDER / "syslog_other_year" / "job.log").read_text("utf-8")
+    path = tmp_path / "job.log"
+    path.write_text(text.replace("rank      : 4", f"rank      : {'9' * 5000}"), "utf-8")
+    answer = rca.diagnose(rca.read_window(path))
+    assert answer.failure_mode == "fail_stop"
