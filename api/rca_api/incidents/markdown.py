@@ -65,7 +65,7 @@ def _facts(incident: IncidentDetail) -> list[str]:
     if reached:
         facts.append(f"- Stages: {', '.join(reached)}.")
     if incident.suspected:
-        facts.append("- Suspected: its windows are certain of a fault, and none is certain of the cause.")
+        facts.append("- Suspected: no window is certain of the cause with timed steps yet.")
     if incident.uncertain:
         facts.append("- Uncertain: its diagnoses name different causes or places.")
     if incident.reopened:
@@ -90,7 +90,7 @@ def _event(event: IncidentEvent) -> str:
     before = _where(event.previous_cause, event.previous_place)
     what = {
         "opened": f"opened: {_WORDS[event.failure_mode]}, {now}",
-        "suspected": f"suspected: certainly {_WORDS[event.failure_mode]}, {now}",
+        "suspected": f"suspected: {_WORDS[event.failure_mode]}, {now}",
         "confirmed": f"confirmed: {_WORDS[event.failure_mode]}, {now}",
         "reopened": f"reopened: {_WORDS[event.failure_mode]}, {now}",
         "cause_changed": f"cause changed from {before} to {now}",

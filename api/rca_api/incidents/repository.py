@@ -113,7 +113,9 @@ def observation(row: ObservationRow) -> Observation:
     faulty = verdict in ("sick", "suspect")
     subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
-    return Observation(row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0)
+    return Observation(
+        row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0, untimed=row.untimed
+    )
 
 
 def around(session: Session, row: ObservationRow) -> IncidentRow | None:

@@ -38,6 +38,7 @@ INCIDENT_EXAMPLE: JsonDict = {
     "cause": "nic_degradation",
     "place": ["node-12"],
     "suspected": False,
+    "confidence": "confirmed",
     "uncertain": False,
     "reopened": 0,
     "opened_at": "2026-11-21T20:00:05Z",
@@ -73,7 +74,11 @@ class Incident(BaseModel):
         description="Place of the cause now: nodes, or ranks such as `rank 3`; empty if it is not known."
     )
     suspected: bool = Field(
-        description="Whether its windows are certain of a fault, and none is certain of the cause yet."
+        description="Whether its windows are certain of a fault, and none is certain of the cause yet. Or "
+        "exporters alone show it, without step times."
+    )
+    confidence: Literal["suspected", "confirmed"] = Field(
+        description="`suspected` in words. Step times or a certain cause confirm an incident."
     )
     uncertain: bool = Field(
         description="Whether its diagnoses name different causes or places. It shows what they share."
@@ -237,6 +242,7 @@ def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
     shown = {
         "state": "open" if row.open_job_id is not None else "resolved",
         "place": row.place or [],
+        "confidence": "suspected" if row.suspected else "confirmed",
         "began": moment(row.began if row.onset is None else row.onset),
         "ended": moment(row.ended),
         "nodes": [SuspectNode(node=node, probability=probability) for node, probability in nodes],

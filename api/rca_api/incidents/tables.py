@@ -116,6 +116,8 @@ class ObservationRow(Base):
     observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     #: Whether the window ended further ahead of that than `incident_skew_seconds`.
     ahead: Mapped[bool] = mapped_column(default=False, server_default=false())
+    #: Whether no step was timed, so that exporters or events alone show it.
+    untimed: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: healthy, sick, suspect, unsure
     verdict: Mapped[str] = mapped_column(String(8))
     failure_mode: Mapped[str] = mapped_column(String(16))

@@ -19,7 +19,7 @@ export async function page({ params, signal }) {
   const taken = await actions(incident, newest?.diagnosis_id ?? null, signal);
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
-    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
+    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window with step times is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
     facts([
       ["Who", incident.place.join(", ") || "not known"],
       ["Since", `${utc(incident.began)}, last seen ${utc(incident.ended)}`],
