@@ -27,6 +27,7 @@ rca diagnose dumps/                                who stopped the job, by fligh
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
 rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
 rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
+rca diagnose collected --prometheus http://prometheus:9090 --job llama-70b   step times and exporters
 """
 # One file must not be able to take all memory of the machine it is looked at on.
 MAX_BYTES = 1024**3
@@ -58,7 +59,7 @@ def command(
             show_default=False,
             help="A window: its directory, a JSON or Arrow file, or - for stdin. "
             "Or files of a source, such as a folder of flight recorder dumps (rca sources). "
-            "None with --prometheus.",
+            "With --prometheus and --job: its steps, beside the exporters of that job.",
         ),
     ] = None,
     format_: Annotated[
@@ -180,9 +181,11 @@ def read(path: str) -> Window:
 
 
 def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
-    if path is not None:
+    if path is not None and (asked.job is None or asked.url is None):
         asked.refuse_any()
         return read(path)
+    if path is not None:
+        return asked.beside(read(path), quiet=quiet)
     if asked.url is None:
         raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
     start_quickly()

@@ -22,7 +22,7 @@ Url = Annotated[
         "--prometheus",
         metavar="URL",
         envvar="RCA_PROMETHEUS_URL",
-        help="Read the jobs' exporters from this Prometheus, if there is no path.",
+        help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
     ),
 ]
 Labels = Annotated[
@@ -111,6 +111,23 @@ class PrometheusOptions:
                 end=None if self.end is None else moment_of(self.end),
                 report=report,
             )
+
+    def beside(self, steps: Window, *, quiet: bool = False) -> Window:
+        """The window with what the exporters of the job reported meanwhile.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+        """
+        from rca.sources.prometheus.exporter_join import with_exporters_of
+
+        for name in ("since", "start", "end"):
+            if getattr(self, name) is not None:
+                raise InvalidInput(
+                    f"--{name} is for --prometheus without a path", hint="the time of the steps counts"
+                )
+        with progress() if not quiet else nullcontext() as report:
+            return with_exporters_of(steps, partial(self.reading(), self.job, report=report))
 
     def reading(self) -> partial[Window]:
         """`read_prometheus` with what is the same for all jobs; files are read now.

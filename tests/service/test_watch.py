@@ -18,6 +18,7 @@ from rca.client import Client
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.window.window import Window
+from rca_api.commands.watch import _read as read_job_window
 from rca_api.watch.plan import WatchedJob, WatchPlan, read_plan
 from rca_api.watch.rounds import RoundOutcome, Rounds, WatchState
 from tests.telemetry.prometheus_servers import dripping, talking
@@ -115,8 +116,7 @@ def test_an_unexpected_error_ends_no_job(tmp_path: Path, answer: Diagnosis) -> N
     [
         ("jobs: []", "jobs: Tuple should have at least 1 item"),
         ("every: 60s", "jobs: Field required"),
-        ("jobs: [{job: a}]", "needs either prometheus or folder"),
-        ("jobs: [{job: a, folder: x, prometheus: 'http://p'}]", "needs either prometheus or folder"),
+        ("jobs: [{job: a}]", "needs prometheus, folder or both"),
         ("jobs: [{job: a, folder: x}, {job: a, folder: y}]", "the job 'a' occurs twice"),
         ("jobs: [{job: a, folder: x, every: soon}]", "'soon' is no span of time"),
         (
@@ -138,6 +138,36 @@ def test_a_wrong_plan_names_the_member(tmp_path: Path, text: str, says: str) -> 
         read_plan(path)
     assert says in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_job_with_a_folder_and_prometheus_has_its_steps_and_the_exporters_of_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = rca.read_window(SLOW)
+    asked: list[dict[str, object]] = []
+
+    def read_job(*_: object, **more: object) -> Window:
+        asked.append(more)
+        sample = {
+            "time": slow.job.end - 1,
+            "name": "node_load1",
+            "value": 7.5,
+            "node": slow.job.topology.node_names[0],
+        }
+        return rca.Window.from_tables(slow.job, metrics=[sample])
+
+    monkeypatch.setattr(WatchedJob, "read_job", read_job)
+    window = read_job_window(WatchedJob(job="both", folder=SLOW, prometheus="http://p"))
+    assert window.steps.equals(slow.steps)
+    assert 7.5 in window.metrics.column("value").to_pylist()
+    assert asked == [
+        {
+            "namespace": None,
+            "start": min(slow.job.start, slow.job.end - 120),
+            "end": slow.job.end,
+            "steps": False,
+        }
+    ]
 
 
 def test_values_of_headers_are_not_shown(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,10 +27,11 @@ rca watch watch.yaml                                   until Ctrl-C; one line pe
 rca watch watch.yaml --once                            every job once; the exit code is the worst one
 A plan:
   service: http://127.0.0.1:8080                       opens incidents; leave it out to diagnose here
-  every: 60s
+  every: 30s
   jobs:
     - {job: llama-17, prometheus: http://prometheus:9090, since: 15m}
     - {job: bert-3, folder: /var/collect/bert-3, every: 5m}
+    - {job: gpt-5, folder: /var/collect/gpt-5, prometheus: http://prometheus:9090}    both, joined
 """
 
 
@@ -75,12 +77,14 @@ def command(
 
 
 def _read(job: WatchedJob) -> Window:
+    from rca.sources.prometheus.exporter_join import with_exporters_of
     from rca.sources.read import read_window
 
-    if job.folder is not None:
+    if job.prometheus is None:
+        assert job.folder is not None  # noqa: S101  (a plan has one of the two)
         return read_window(job.folder)
-    assert job.prometheus is not None  # noqa: S101  (a plan has one of the two)
-    return job.read_job(job.prometheus, job.job, namespace=job.namespace, since=job.since)
+    read = partial(job.read_job, job.prometheus, job.job, namespace=job.namespace)
+    return read(since=job.since) if job.folder is None else with_exporters_of(read_window(job.folder), read)
 
 
 def _print(outcome: RoundOutcome, form: WatchFormat) -> None:

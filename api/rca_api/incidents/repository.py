@@ -114,7 +114,14 @@ def observation(row: ObservationRow) -> Observation:
     subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
     return Observation(
-        row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0, untimed=row.untimed
+        row.diagnosis_id,
+        *bounds,
+        verdict,
+        subject,
+        row.probability or 0.0,
+        untimed=row.untimed,
+        onset=row.onset,
+        over_at=row.over_at,
     )
 
 

@@ -19,7 +19,7 @@ MAX_JOBS = 256
 
 
 class WatchedJob(PrometheusAccess):
-    """One job: from a Prometheus server, or a folder that a collector writes.
+    """One job: from a Prometheus server, a folder that a collector writes, or steps of one beside the other.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class WatchedJob(PrometheusAccess):
     every: Span | None = None
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if (self.prometheus is None) == (self.folder is None):
-            raise ValueError("needs either prometheus or folder")
+    def _some_place(self) -> Self:
+        if self.prometheus is None and self.folder is None:
+            raise ValueError("needs prometheus, folder or both")
         return self
 
 
@@ -59,7 +59,7 @@ class WatchPlan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     service: str | None = None
-    every: Span = 60.0
+    every: Span = 30.0
     state: Path | None = None
     jobs: tuple[WatchedJob, ...] = Field(min_length=1, max_length=MAX_JOBS)
 

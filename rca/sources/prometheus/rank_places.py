@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.job_devices import NODE_LABELS, JobDevices, Labels
 from rca.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.sources.prometheus.label_map import LabelMap
@@ -129,6 +129,8 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
             unplaced.append(labels)
         else:
             devices.setdefault(device, labels)
+    if not devices:
+        raise _no_place(unplaced, label_map)
     devices = _without_parents(devices)
     notes = list(found.notes)
     if unplaced:
@@ -142,10 +144,7 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
     else:
         ranks, remarks = _by_nodes(devices, label_map)
     if not ranks:
-        raise InvalidInput(
-            "no device of the job has both a machine and a GPU index in its labels",
-            hint="name the labels that hold them with --labels",
-        )
+        raise _no_place(found.series, label_map)
     number_of_parts = Counter((node, gpu) for node, gpu, _, _ in ranks)
     places = tuple(
         RankPlace(
@@ -160,6 +159,24 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
     if absent:
         notes.append(f"no device reports for {len(absent)} ranks: {_few(absent)}")
     return RankPlaces(ranks, places, size, (*notes, *remarks))
+
+
+def _no_place(series: Sequence[Labels], label_map: LabelMap) -> InvalidInput:
+    """The error of devices without a machine, a number or a rank; it names what the map asks for in vain."""
+    own = label_map.labels.model_dump(exclude_none=True, include={"node", "gpu", "rank", "pod"})
+    absent = [
+        f"{part}: {label}" for part, label in own.items() if not any(each.get(label) for each in series)
+    ]
+    held = sorted({name for labels in series for name in labels} - {"__name__"})
+    if absent:
+        return InvalidInput(
+            f"no device of the job has the label of the map for {cut(', '.join(absent))}",
+            hint=f"labels of the devices: {cut(', '.join(held), 400)}",
+        )
+    return InvalidInput(
+        "no device of the job has both a machine and a GPU index in its labels",
+        hint=f"name the labels that hold them with --labels; there are {cut(', '.join(held), 400)}",
+    )
 
 
 def _host(name: str) -> str:

@@ -7,10 +7,14 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
+from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
@@ -22,11 +26,11 @@ from rca.sources.prometheus.promql import matcher, quoted, selector
 from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
 from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
+from rca.sources.prometheus.trainer_steps import read_steps
 from rca.window.catalogue import resolve
+from rca.window.job import RankPlace
+from rca.window.times.step_clock import sampled_within
 from rca.window.window import Window
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Span of a window unless one is given, and the longest, seconds.
 USUAL_SECONDS, MAX_SECONDS = 1800.0, 7 * 86_400.0
@@ -67,6 +71,7 @@ def read_prometheus(
     allow_partial: bool = False,
     headers: Mapping[str, str] | None = None,
     max_samples: int = MAX_SAMPLES,
+    steps: bool = True,
     report: Report | None = None,
 ) -> Window:
     """Read what the exporters reported about one job from Prometheus.
@@ -97,13 +102,15 @@ def read_prometheus(
         Note warnings of the server in place of an error.
     headers : mapping of str to str, optional
         Sent with every request, such as ``X-Scope-OrgID`` with the tenant of Mimir. No message shows values.
+    steps : bool
+        Whether to look for the trainer's own metric of step times.
     report : callable, optional
         ``report(phase, done, total)``.
 
     Returns
     -------
     Window
-        Without steps: a diagnosis compares machines.
+        With the steps of the trainer's metric. Without one, a diagnosis compares machines.
 
     Raises
     ------
@@ -123,7 +130,7 @@ def read_prometheus(
         url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
     )
     reading = _Reading(
-        server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples
+        server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples, steps
     )
     return reading.window()
 
@@ -172,15 +179,20 @@ class _Reading:
     matchers: tuple[str, ...]
     report: Report
     max_samples: int
+    steps: bool
 
     def window(self) -> Window:
         start, end = self.span.start, self.span.end
         asked = [selector(*self.matchers)] if self.matchers else []
-        names = names_by_level(self.server.label_values("__name__", asked, start, end))
+        held = self.server.label_values("__name__", asked, start, end)
+        names = names_by_level(held)
         if not names["device"] and not names["node"]:
+            chosen = f" with {cut(', '.join(self.matchers), 400)}" if self.matchers else ""
             raise InvalidInput(
-                f"{self.server.address} has no metric of a GPU exporter or of a node exporter in this time",
-                hint="rca signals lists the names; check the exporters, --start and --end",
+                f"{self.server.address} has no metric of a GPU or node exporter{chosen} in this time",
+                hint="check --match, --start and --end"
+                if chosen
+                else "rca signals lists the names; check the exporters, --start and --end",
             )
         search = JobSearch(
             self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
@@ -202,7 +214,38 @@ class _Reading:
             for part in parts
         ]
         table, notes = metric_table(placed)
-        return self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+        window = self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+        return self._with_steps(window, held, found) if self.steps else window
+
+    def _with_steps(self, window: Window, names: Sequence[str], found: JobDevices) -> Window:
+        """The window with the steps of the trainer's own metric, if there is one."""
+        steps = read_steps(
+            self.server,
+            self.job,
+            names,
+            sorted({pod.name for pod in found.pods}),
+            self.matchers,
+            self.label_map,
+            self.span.start,
+            self.span.end,
+            self.report,
+            self.max_samples,
+        )
+        if steps is None:
+            return window
+        table = steps.table
+        size = max(window.job.world_size, 1 + int(pc.max(table.column("rank")).as_py()))
+        if steps.everywhere:
+            table = pa.concat_tables(
+                table.set_column(0, "rank", pa.array(np.full(table.num_rows, rank, dtype=np.int32)))
+                for rank in range(size)
+            )
+        ranks = tuple(RankPlace(rank=rank, node=node) for rank, node in sorted(steps.nodes.items()))
+        end = steps.end(window.job.end)
+        job = window.job.model_copy(update={"world_size": size, "ranks": ranks or None, "end": end})
+        window = replace(window, metrics=sampled_within(window.metrics, window.job.start, end))
+        timed = Window.from_tables(job, steps=table)
+        return with_exporters(replace(timed, notes=(steps.note, *timed.notes)), window)
 
     def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, RankPlaces]:
         """The devices of the job with their ranks; without any, its machines with a rank each."""
