@@ -9,6 +9,7 @@ from __future__ import annotations
 
 COMMANDS: tuple[str, ...] = (
     "diagnose",
+    "jobs",
     "plan",
     "runbook",
     "validate",

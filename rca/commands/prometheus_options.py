@@ -14,6 +14,7 @@ from rca.commands.progress import progress
 from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from rca.sources.prometheus.job_names import KnownJob
     from rca.window.window import Window
 
 Url = Annotated[
@@ -136,10 +137,30 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
+        from rca.sources.prometheus.window import read_prometheus
+
+        url, known = self._server()
+        return partial(read_prometheus, url, **known)
+
+    def jobs(self) -> list[KnownJob]:
+        """The jobs that report to the server.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+        """
+        from rca.sources.instants import seconds_of
+        from rca.sources.prometheus.window import USUAL_SECONDS, read_jobs
+
+        url, known = self._server()
+        return read_jobs(url, since=USUAL_SECONDS if self.since is None else seconds_of(self.since), **known)
+
+    def _server(self) -> tuple[str, dict[str, Any]]:
+        """Address of the server, and all options that do not depend on the job; files are read now."""
         from rca.sources.prometheus.client import Prometheus
         from rca.sources.prometheus.credentials import headers_of, of_environment, read_token
         from rca.sources.prometheus.label_map import read_label_map
-        from rca.sources.prometheus.window import check_matchers, read_prometheus
+        from rca.sources.prometheus.window import check_matchers
 
         # Workers of a cluster do not have the variables of this process.
         url, token = of_environment(
@@ -155,11 +176,9 @@ class PrometheusOptions:
         # Refused here, and not once per window.
         Prometheus(url, **server)
         check_matchers(self.match)
-        return partial(
-            read_prometheus,
-            url,
-            labels=None if self.labels is None else read_label_map(self.labels),
-            namespace=self.namespace,
-            matchers=self.match,
-            **server,
-        )
+        of_job = {
+            "labels": None if self.labels is None else read_label_map(self.labels),
+            "namespace": self.namespace,
+            "matchers": self.match,
+        }
+        return url, server | of_job

@@ -60,7 +60,7 @@ MIN_CLOCK_LOSS = 0.12
 #: More places than these deviate all along because the job has several kinds of machines.
 MAX_PLACES_ALL_ALONG = 3
 #: Shortest window for a healthy verdict, seconds.
-MIN_HEALTHY_SECONDS = 120.0
+MIN_HEALTHY_SECONDS = 60.0
 #: The first cause with the resource, if it can be on single machines.
 _CAUSE_OF = {
     resource: cause

@@ -141,35 +141,6 @@ def test_opening_and_relapses(letters: str, probability: float, expected: list[s
     assert lived(letters, FIRM, probability) == expected
 
 
-def looks(*faults: tuple[float, float] | None, every: float = 30.0) -> list[str]:
-    """Events of overlapping windows of 600 s, each with a fault of NIC from one moment to another."""
-    seen = []
-    for number, fault in enumerate(faults):
-        end = 600.0 + every * number
-        subject = None if fault is None else NIC
-        verdict: Verdict = "healthy" if fault is None else "sick"
-        onset, over_at = fault or (None, None)
-        over_at = None if over_at is None or over_at >= end else over_at
-        look = Observation(
-            f"d{number}", end - 600.0, end, verdict, subject, 0.999, onset=onset, over_at=over_at
-        )
-        seen.append(look)
-    return [
-        f"{event.window_end:g} {event.kind}"
-        for _, _, events in replay(NoIncident(), seen, FIRM)
-        for event in events
-    ]
-
-
-def test_a_fault_that_is_over_resolves_its_incident_although_windows_still_show_it() -> None:
-    fault = (590.0, 650.0)
-    assert looks(*[fault] * 12) == ["600 opened", "720 resolved"]
-
-
-def test_a_new_fault_that_is_over_already_is_a_fault() -> None:
-    assert looks((590.0, 595.0), (610.0, 620.0), (640.0, 650.0), (670.0, 675.0)) == ["600 opened"]
-
-
 @for_each(
     ("letters", "expected"),
     [

@@ -149,7 +149,7 @@ def test_two_jobs_of_one_name_are_listed_and_one_can_be_chosen(cluster: str) -> 
 def test_an_unknown_job_lists_those_of_kubernetes(cluster: str) -> None:
     with pytest.raises(rca.InvalidInput) as refused:
         read(cluster, "lama")
-    assert "training_kubeflow_org_job_name: llama, twin" in str(refused.value.hint)
+    assert "Kubeflow training operator: llama, twin; names of pods: solo" in str(refused.value.hint)
 
 
 def test_a_map_chooses_nodes_and_their_order(cluster: str) -> None:
@@ -287,4 +287,4 @@ def test_machines_follow_the_pods_of_a_job_or_the_map(machines: str) -> None:
 def test_a_job_without_machines_lists_those_that_report(machines: str) -> None:
     with pytest.raises(rca.InvalidInput, match="no machine reports for the job llama") as refused:
         read(machines, "llama")
-    assert "job: node" in str(refused.value.hint)
+    assert "job of the scrape: node" in str(refused.value.hint)

@@ -32,7 +32,13 @@ A plan:
     - {job: llama-17, prometheus: http://prometheus:9090, since: 15m}
     - {job: bert-3, folder: /var/collect/bert-3, every: 5m}
     - {job: gpt-5, folder: /var/collect/gpt-5, prometheus: http://prometheus:9090}    both, joined
+  select:
+    - {prometheus: http://prometheus:9090, namespace: ml-train, jobs: "llama-.*"}   as `rca jobs` lists
 """
+
+
+#: Exit codes of several jobs, the worst first: of a job whose source failed nothing is known.
+_WORST = (BAD_INPUT, *(VERDICT_CODES[name] for name in ("fail_stop", "fail_slow", "undecided", "healthy")))
 
 
 class WatchFormat(StrEnum):
@@ -53,6 +59,8 @@ def command(
 
     With `service`, windows are posted there, so that incidents and webhooks follow. A restart goes on where
     the last one ended. A source that fails is tried again later, and less often.
+
+    Exit codes of --once, the worst first: 2 a source failed, 20 fail-stop, 10 fail-slow, 30 undecided, 0 healthy.
     """
     try:
         from rca_api.shell.observability import logs
@@ -69,7 +77,8 @@ def command(
     assert given.state is not None  # noqa: S101  (`read_plan` sets it)
     rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), WatchState(given.state))
     if once:
-        raise typer.Exit(max(_code(outcome) for outcome in rounds.once()))
+        codes = {_code(outcome) for outcome in rounds.once()}
+        raise typer.Exit(next(code for code in _WORST if code in codes))
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -83,7 +92,7 @@ def _read(job: WatchedJob) -> Window:
     if job.prometheus is None:
         assert job.folder is not None  # noqa: S101  (a plan has one of the two)
         return read_window(job.folder)
-    read = partial(job.read_job, job.prometheus, job.job, namespace=job.namespace)
+    read = partial(job.read_job, job.prometheus, job.job, namespace=job.namespace, matchers=job.match)
     return read(since=job.since) if job.folder is None else with_exporters_of(read_window(job.folder), read)
 
 

@@ -41,8 +41,7 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     key = {"job_id": row.job_id, "window_end": row.window_end, "window_start": row.window_start}
     ahead = row.window_end > at.timestamp() + skew_seconds
     document = orjson.loads(row.document)
-    onset, over_at = _onset(document, row.window_start), _moment(document.get("until"))
-    verdict = {**_verdict(document), "onset": onset, "over_at": over_at}
+    verdict = {**_verdict(document), "onset": _onset(document, row.window_start)}
     values = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **verdict}
     if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
@@ -111,12 +110,8 @@ def _onset(document: dict[str, Any], window_start: float) -> float | None:
     """When the stragglers of a faulty window began to be late, else its begin; None without a fault."""
     if _certainty(document) not in ("sick", "suspect"):
         return None
-    since = _moment(document.get("since"))
-    return window_start if since is None else since
-
-
-def _moment(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text).timestamp()
+    since = document.get("since")
+    return window_start if since is None else datetime.fromisoformat(since).timestamp()
 
 
 def _place(document: dict[str, Any]) -> list[str] | None:

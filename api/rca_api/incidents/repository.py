@@ -120,8 +120,6 @@ def observation(row: ObservationRow) -> Observation:
         subject,
         row.probability or 0.0,
         untimed=row.untimed,
-        onset=row.onset,
-        over_at=row.over_at,
     )
 
 

@@ -4,7 +4,6 @@
   several of the last confident windows are faulty.
 - Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
   incident. The first window with a cause confirms it.
-- Windows may overlap. A fault that is over, and that an earlier window has shown, is seen as healthy.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
   diagnosis abstained do not count.
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 Verdict = Literal["healthy", "sick", "suspect", "unsure"]
 EventKind = Literal[
@@ -104,8 +103,6 @@ class Observation:
         Probability of its failure mode.
     untimed : bool
         Whether no step was timed, so that exporters alone show it.
-    onset, over_at : float or None, Unix seconds
-        When the fault began, and when it was over; None if it lasts.
     """
 
     diagnosis_id: str
@@ -115,18 +112,11 @@ class Observation:
     subject: Subject | None = None
     probability: float = 0.0
     untimed: bool = False
-    onset: float | None = None
-    over_at: float | None = None
 
     @property
     def order(self) -> tuple[float, float]:
         """Place among the windows of the job."""
         return self.end, self.start
-
-    def without_fault_before(self, moment: float) -> Self:
-        """Healthy if its fault is over, and began before the end of the windows seen so far, Unix seconds."""
-        known = self.over_at is not None and self.onset is not None and self.onset < moment
-        return replace(self, verdict="healthy", subject=None) if known else self
 
 
 @dataclass(frozen=True)
@@ -220,10 +210,7 @@ def next_state(
         At most two: the resolution of a silent incident, and the opening of the next one.
     """
     if isinstance(state, NoIncident):
-        if state.resolved is not None:
-            observation = observation.without_fault_before(state.resolved.last_end)
         return _without_incident(state, observation, settings)
-    observation = observation.without_fault_before(state.last_end)
     if observation.start - state.last_end > settings.silence_seconds:
         after, events = next_state(NoIncident(), observation, settings)
         return after, (ended_by_silence(state), *events)

@@ -126,8 +126,6 @@ class ObservationRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64))
     #: When the stragglers began to be late, Unix seconds; null unless the window is faulty.
     onset: Mapped[float | None]
-    #: When all of them were over, Unix seconds; null if they last.
-    over_at: Mapped[float | None]
     #: Nodes, else ranks, of the first cause.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.

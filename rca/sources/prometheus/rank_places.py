@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rca.errors import InvalidInput, cut
-from rca.sources.prometheus.job_devices import NODE_LABELS, JobDevices, Labels
+from rca.sources.prometheus.job_devices import JobDevices
+from rca.sources.prometheus.job_names import EXPORTER_POD, NODE_LABELS, Labels
 from rca.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.sources.prometheus.label_map import LabelMap
 from rca.window.job import RankPlace
@@ -18,8 +19,6 @@ from rca.window.job import RankPlace
 GPU_LABELS = ("gpu", "GPU", "gpu_id", "index", "minor_number")
 INSTANCE_LABELS = ("GPU_I_ID", "gpu_partition_id")
 UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
-#: By default the exporter in a pod calls the machine by the name of its own pod.
-_EXPORTER_POD = re.compile(r".*exporter-\w+")
 #: Labels of the exporter, and of the scrape, with the name of the machine.
 _HOST_LABELS, _SCRAPE_LABELS = NODE_LABELS[:2], NODE_LABELS[2:]
 _DIGITS = re.compile(r"(\d+)$")
@@ -62,7 +61,7 @@ def node_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> str | Non
     if own is not None:
         return _host(labels.get(own, "")) or None
     own_name = next((labels[label] for label in _HOST_LABELS if labels.get(label)), "")
-    if own_name and not _EXPORTER_POD.fullmatch(own_name):
+    if own_name and not EXPORTER_POD.fullmatch(own_name):
         return _host(own_name)
     pod = pod_name(labels)
     if pod is not None and pod in found.node_of_pod:

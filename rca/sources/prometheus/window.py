@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch
+from rca.sources.prometheus.job_names import KnownJob, find_jobs
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.machines import find_machines
@@ -123,9 +125,7 @@ def read_prometheus(
     """
     span = _span(since, start, end)
     check_matchers(matchers)
-    label_map = (
-        labels if isinstance(labels, LabelMap) else LabelMap() if labels is None else read_label_map(labels)
-    )
+    label_map = _label_map(labels)
     server = Prometheus(
         url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
     )
@@ -133,6 +133,55 @@ def read_prometheus(
         server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples, steps
     )
     return reading.window()
+
+
+def read_jobs(
+    url: str,
+    *,
+    since: float = USUAL_SECONDS,
+    labels: LabelMap | str | os.PathLike[str] | None = None,
+    namespace: str | None = None,
+    matchers: Sequence[str] = (),
+    node: str | None = None,
+    **server: Any,
+) -> list[KnownJob]:
+    """List the jobs for which devices, else machines, reported; parameters as of `read_prometheus`.
+
+    Parameters
+    ----------
+    node : str, optional
+        Only jobs with a device on this machine.
+    **server
+        Access to the server: ``token``, ``ca_file``, ``timeout``, ``allow_partial`` and ``headers``.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument cannot be used.
+    SourceError
+        If the server cannot be reached, refuses the credentials, or answers with something else.
+    """
+    span = _span(since, None, None)
+    check_matchers(matchers)
+    asked = [selector(*matchers)] if matchers else []
+    client = Prometheus(url, **server)
+    names = names_by_level(client.label_values("__name__", asked, span.start, span.end))
+    return find_jobs(
+        client,
+        names["device"] or names["node"],
+        span.start,
+        span.end,
+        matchers=matchers,
+        namespace=namespace,
+        label_map=_label_map(labels),
+        node=node,
+    )
+
+
+def _label_map(labels: LabelMap | str | os.PathLike[str] | None) -> LabelMap:
+    if isinstance(labels, LabelMap):
+        return labels
+    return LabelMap() if labels is None else read_label_map(labels)
 
 
 def check_matchers(matchers: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""observations without step times, and of faults that are over"""
+"""observations without step times"""
 
 from __future__ import annotations
 
@@ -14,4 +14,3 @@ depends_on = None
 def upgrade() -> None:
     untimed: sa.Column[bool] = sa.Column("untimed", sa.Boolean(), nullable=False, server_default=sa.false())
     op.add_column("observations", untimed)
-    op.add_column("observations", sa.Column("over_at", sa.Double()))
