@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rca.sources.prometheus.job_names import JobName, find_jobs, job_of
+from rca.sources.prometheus.job_names import JobName, anchors, find_jobs, job_of
 from rca.sources.prometheus.label_map import LabelMap, LabelNames
 from tests.for_each import for_each
 
@@ -15,7 +15,7 @@ from tests.for_each import for_each
         ({"hpc_job": "4711", "Hostname": "n1"}, "4711", ""),
         ({"slurm_job_id": "12"}, "12", ""),
         ({"pod": "llama-70b-worker-1", "namespace": "ml"}, "llama-70b", "ml"),
-        ({"exported_pod": "b-3-master-0", "exported_namespace": "ml", "pod": "dcgm-exporter-x7k2p"}, "b-3", "ml"),
+        ({"exported_pod": "b-3-chief-0", "exported_namespace": "m", "pod": "amd-exporter-x7k2p"}, "b-3", "m"),
         ({"pod": "gpt-5-0", "namespace": "ml"}, "gpt-5", "ml"),
         ({"pod": "solo-1-x7k2p", "namespace": "dev"}, "solo", "dev"),
         ({"pod": "set-workers-0-3-abcde", "namespace": "dev"}, "set", "dev"),
@@ -67,6 +67,11 @@ def test_jobs_of_one_scrape_are_told_apart() -> None:
         ("dcgm", "job of the scrape", 1, ("d",)),
         ("llama", "names of pods", 4, ("a", "b")),
     ]
+
+
+def test_each_exporter_shows_its_devices() -> None:
+    dcgm = [f"DCGM_FI_DEV_{name}" for name in ("SM_CLOCK", "GPU_UTIL", "FB_USED", "POWER_USAGE", "XID_ERRORS")]
+    assert set(anchors([*dcgm, "amd_gpu_gfx_activity"])) == {*dcgm[:3], "amd_gpu_gfx_activity"}
 
 
 def test_a_namespace_limits_the_jobs() -> None:

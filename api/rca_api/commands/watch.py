@@ -60,7 +60,7 @@ def command(
     With `service`, windows are posted there, so that incidents and webhooks follow. A restart goes on where
     the last one ended. A source that fails is tried again later, and less often.
 
-    Exit codes of --once, the worst first: 2 a source failed, 20 fail-stop, 10 fail-slow, 30 undecided, 0 healthy.
+    Exit codes of --once, the worst first: 2 bad input, 20 fail-stop, 10 fail-slow, 30 undecided, 0 healthy.
     """
     try:
         from rca_api.shell.observability import logs

@@ -95,8 +95,12 @@ def job_of(
 
 
 def anchors(names: Sequence[str]) -> list[str]:
-    """A few metrics of those that are enough to see every device."""
-    return sorted(names, key=lambda name: (_preference(name), name))[:_ANCHORS]
+    """A few metrics of each exporter, which are enough to see every device."""
+    ordered = sorted(names, key=lambda name: (_preference(name), name))
+    by_exporter: dict[str, list[str]] = {}
+    for name in ordered:
+        by_exporter.setdefault(name.split("_", 1)[0].lower(), []).append(name)
+    return [name for held in by_exporter.values() for name in held[:_ANCHORS]]
 
 
 def _preference(name: str) -> int:
