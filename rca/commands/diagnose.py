@@ -113,21 +113,10 @@ def command(
         bool, typer.Option("--verbose", "-v", help="Also print the internal names of signals.")
     ] = False,
     prometheus: prometheus_options.Url = None,
-    job: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --prometheus: the job's name in Kubernetes, or number in Slurm."
-        ),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Begin: RFC 3339 or Unix seconds, in place of --since.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
-    ] = None,
+    job: prometheus_options.JobName = None,
+    since: prometheus_options.Since = None,
+    start: prometheus_options.Start = None,
+    end: prometheus_options.End = None,
     labels: prometheus_options.Labels = None,
     namespace: prometheus_options.Namespace = None,
     match: prometheus_options.Match = None,
@@ -160,7 +149,7 @@ def command(
     )
     try:
         # Errors are all that stderr has for programs.
-        window = _window(path, asked, quiet=chosen is DiagnosisFormat.json)
+        window = window_of(path, asked, quiet=chosen is DiagnosisFormat.json)
         window = served_by(window, topology)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
@@ -180,7 +169,8 @@ def read(path: str) -> Window:
     return rca.read_window(read_stdin(), max_bytes=MAX_BYTES)
 
 
-def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
+def window_of(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
+    """The window of a path, of Prometheus, or of both."""
     if path is not None and (asked.job is None or asked.url is None):
         asked.refuse_any()
         return read(path)

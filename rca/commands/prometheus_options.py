@@ -26,6 +26,19 @@ Url = Annotated[
         help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
     ),
 ]
+JobName = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="With --prometheus: a job as `rca jobs` lists it."),
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
+]
+Start = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Begin: RFC 3339 or Unix seconds, in place of --since.")
+]
+End = Annotated[
+    str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
+]
 Labels = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="YAML with the site's names of labels and the places of ranks."),

@@ -193,7 +193,9 @@ class _Bins:
             -series if lower else series, min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation
         )
         first, last, over = self.n_bins - (n_bins or self.n_bins), self.n_bins - 1, False
-        if not segment.whole and np.isfinite(deviation):
+        if segment.whole and n_bins:
+            first = self._begin_of_run(-series if lower else series)
+        elif not segment.whole and np.isfinite(deviation):
             over = not n_bins and segment.last < self.n_bins - self.shortest // 2
             first, last = segment.first, segment.last if over else last
         shown = self._channels(outlier, inside, slice(first, last + 1))
@@ -204,10 +206,19 @@ class _Bins:
             outlier,
             value=value,
             reference=reference,
-            since=float(self.edges[first]) if first and not segment.whole else None,
+            since=float(self.edges[first]) if first and (n_bins or not segment.whole) else None,
             until=float(self.edges[last + 1]) if over else None,
             beside=tuple(each for each in shown if each[0] != outlier.channel),
         )
+
+    def _begin_of_run(self, series: FloatArray) -> int:
+        """First bin of the run of high values at the end; 0 if it has no begin.
+
+        For windows with too few samples for a change point.
+        """
+        high = series >= 0.5 * float(nan_median(series[None, -self.shortest :], axis=1)[0])
+        low = np.flatnonzero(np.isfinite(series) & ~high)
+        return int(low[-1]) + 1 if low.size else 0
 
     def _versus_others(self, channel: str, inside: BoolArray, reference: float) -> FloatArray:
         """Mean of the ranks less the median of the others in each bin; less `reference` without others."""

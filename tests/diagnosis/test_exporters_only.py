@@ -109,6 +109,17 @@ def test_a_late_fault_is_suspected_since_its_onset() -> None:
     assert shown.value == pytest.approx(0.55 * 1960, rel=0.02)
 
 
+def test_a_window_with_few_samples_has_an_onset() -> None:
+    """The exporters were started 150 s before the end, and a GPU was capped 90 s later."""
+    slower = only("DCGM_FI_DEV_SM_CLOCK", 5, from_sample(TIMES.size - 4, lambda clock: 0.55 * clock))
+    whole = fleet(slower, n_nodes=1)
+    late = [row for row in whole.metrics.to_pylist() if row["time"] >= TIMES[-10]]
+    diagnosis = rca.diagnose(rca.Window.from_tables(whole.job, metrics=late))
+    assert code_of(diagnosis) == "machine_stands_out"
+    assert diagnosis.since is not None
+    assert diagnosis.since.timestamp() == pytest.approx(TIMES[-4], abs=20.0)
+
+
 def test_a_single_low_sample_is_no_fault() -> None:
     for at in (TIMES.size // 2, TIMES.size - 2):
         once = only(

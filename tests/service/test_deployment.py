@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,6 +193,27 @@ def test_composed_services_have_limits_and_folders_of_their_user() -> None:
         mounts = dict(each.split(":") for each in services[name]["tmpfs"])
         assert "mode=1777" in mounts["/tmp"].split(",")  # noqa: S108  (a path in a container)
         assert {f"uid={user[1]}", f"gid={user[1]}"} <= set(mounts["/var/lib/rca"].split(","))
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_rules_for_machines_fire_for_faults_and_for_nothing_else() -> None:
+    asked = ["promtool", "test", "rules", "gpu-alerts-test.yaml"]
+    ran = subprocess.run(asked, cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("amtool") is None, reason="amtool is not installed")
+def test_the_route_of_the_guide_is_one_that_alertmanager_takes(tmp_path: Path) -> None:
+    page = (DEPLOY.parents[1] / "docs" / "how-to" / "on-call.md").read_text()
+    found = re.search(r"```yaml\n# alertmanager.yml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    (tmp_path / "alertmanager.yml").write_text(found[1])
+    ran = subprocess.run(
+        ["amtool", "check-config", "alertmanager.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_alerts_ask_for_metrics_that_exist(exposed: set[str]) -> None:

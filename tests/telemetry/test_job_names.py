@@ -70,7 +70,9 @@ def test_jobs_of_one_scrape_are_told_apart() -> None:
 
 
 def test_each_exporter_shows_its_devices() -> None:
-    dcgm = [f"DCGM_FI_DEV_{name}" for name in ("SM_CLOCK", "GPU_UTIL", "FB_USED", "POWER_USAGE", "XID_ERRORS")]
+    dcgm = [
+        f"DCGM_FI_DEV_{name}" for name in ("SM_CLOCK", "GPU_UTIL", "FB_USED", "POWER_USAGE", "XID_ERRORS")
+    ]
     assert set(anchors([*dcgm, "amd_gpu_gfx_activity"])) == {*dcgm[:3], "amd_gpu_gfx_activity"}
 
 

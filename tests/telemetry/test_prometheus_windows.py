@@ -172,7 +172,8 @@ def test_a_limit_of_the_server_is_met_by_shorter_queries(tmp_path: Path) -> None
 
 
 def test_the_configuration_of_the_guide_is_valid(tmp_path: Path) -> None:
-    guide = Path("docs/how-to/prometheus.md").read_text(encoding="utf-8")
+    guide = Path("docs/how-to/on-call.md").read_text(encoding="utf-8")
+    shutil.copy("api/deploy/prometheus/gpu-alerts.yaml", tmp_path)
     (tmp_path / "prometheus.yml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
     checked = ["promtool", "check", "config", "prometheus.yml"]
     assert subprocess.run(checked, cwd=tmp_path, capture_output=True, check=False).returncode == 0
