@@ -8,13 +8,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca_api.diagnoses import dispatcher
+from rca_api.incidents.series import IncidentSeries
 from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.settings.settings import Settings
@@ -230,6 +233,39 @@ def test_the_dashboard_uses_existing_metrics(exposed: set[str]) -> None:
     for expression in asked:
         assert named_metrics(expression) <= exposed, expression
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_dashboard_of_incidents_is_one_that_grafana_loads_and_uses_existing_series() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "incidents.json").read_text())
+    schema = {
+        "type": "object",
+        "required": ["uid", "title", "schemaVersion", "panels", "annotations", "templating", "time"],
+        "properties": {
+            "uid": {"type": "string", "maxLength": 40},
+            "panels": {
+                "type": "array",
+                "items": {
+                    "required": ["id", "type", "title", "gridPos", "datasource", "targets", "fieldConfig"],
+                    "properties": {
+                        "type": {"enum": ["stat", "table", "timeseries", "row"]},
+                        "gridPos": {"required": ["h", "w", "x", "y"]},
+                        "targets": {"items": {"required": ["refId", "expr"]}},
+                    },
+                },
+            },
+            "annotations": {
+                "properties": {"list": {"items": {"required": ["name", "datasource", "enable"]}}}
+            },
+        },
+    }
+    jsonschema.validate(dashboard, schema)
+    series = {
+        family.name
+        for family in IncidentSeries(SimpleNamespace(scalars=lambda _: []), 1).collect()  # type: ignore[arg-type]
+    }
+    text = json.dumps(dashboard)
+    assert set(re.findall(r"rca_incident_[a-z_]+", text)) <= series
+    assert {each["gridPos"]["x"] + each["gridPos"]["w"] for each in dashboard["panels"]} <= {6, 12, 24}
 
 
 def test_alerts_name_problem_codes_that_exist() -> None:

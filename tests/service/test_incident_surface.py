@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from incident_service import ids, live, service_without_model
+from incident_service import ids, live, service_without_model, state_of
 from schemathesis.checks import (
     content_type_conformance,
     not_a_server_error,
@@ -68,6 +68,20 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert "- **How sure:** fail-slow 0.90; cpu_contention 0.90" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
+
+
+def test_open_incidents_are_series_for_dashboards(client: TestClient) -> None:
+    live(client, *LIFE, job="over")
+    live(client, "nic_degradation", job="llama-17", since="2026-11-21T20:00:00Z")
+    text = client.get("/v1/incident-series").text
+    (line,) = [each for each in text.splitlines() if each.startswith("rca_incident_open{")]
+    assert 'job_id="llama-17"' in line
+    assert 'cause="nic_degradation"' in line
+    assert 'confidence="confirmed"' in line
+    assert 'rca_incident_place{job_id="llama-17",place="node-1"} 1.0' in text
+    assert 'rca_incident_lost_seconds{job_id="llama-17"} 10.0' in text
+    state_of(client).settings.__dict__["incident_series"] = 0
+    assert client.get("/v1/incident-series").status_code == 404
 
 
 def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None:

@@ -32,8 +32,10 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.schemas import (
     State as IncidentState,
 )
+from rca_api.incidents.series import exposition
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.nodes.service import known_lemons
+from rca_api.shell.observability.metrics import EXPOSITION_TYPE
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.pagination import AskedPage, Page, Paging, page
 from rca_api.shell.requests.parameters import Moment, Name
@@ -67,6 +69,28 @@ def list_incidents(
     """List incidents of all jobs, newest first."""
     filters = {"state": state, "job_id": job, "cause": cause, "node": node, "since": since}
     return _listed(request, filters, paging)
+
+
+@router.get(
+    "/incident-series",
+    summary="Show open incidents as Prometheus series",
+    response_class=Response,
+    responses={
+        200: {"description": "Prometheus text format", "content": {"text/plain": {}}},
+        **problem_responses(*COMMON, "not-found"),
+    },
+)
+def show_series(request: Request, _: Reader) -> Response:
+    """Show the newest open incidents for a scrape: job, cause, place, onset and cost.
+
+    They have names, which `/metrics` has not. `RCA_INCIDENT_SERIES` is the number of incidents.
+    """
+    state = State.of(request)
+    if state.settings.incident_series == 0:
+        raise ProblemError("not-found", "RCA_INCIDENT_SERIES is 0, so incidents have no series")
+    with state.database.reading() as session:
+        content = exposition(session, state.settings.incident_series)
+    return Response(content, media_type=EXPOSITION_TYPE)
 
 
 @router.get(

@@ -210,6 +210,8 @@ class Settings(BaseSettings):
     """Confident diagnoses in a row, none with the cause and place of the incident, that make it uncertain."""
     incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
     """Time without a window after which an open incident of the job is resolved."""
+    incident_series: int = Field(100, ge=0, le=1000)
+    """Open incidents that have series at `GET /v1/incident-series`; 0 for none."""
     sources: Path | None = None
     """YAML file of Prometheus servers, from which `POST /v1/hooks/alertmanager` reads the windows of jobs."""
     webhook_http: bool = False
