@@ -189,12 +189,17 @@ class _Bins:
         series = self._versus_others(outlier.channel, inside, outlier.reference)
         lower = any(each.worse == "lower" for each in channels().get(outlier.channel, ()))
         deviation = abs(outlier.value - outlier.reference)
-        segment = high_segment(
-            -series if lower else series, min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation
+        series = -series if lower else series
+        # Before the first sample nothing is known, and after it a gap is short.
+        known = np.flatnonzero(np.isfinite(series))
+        begun = int(known[0]) if known.size else 0
+        segment = high_segment(series[begun:], min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation)
+        segment = replace(
+            segment, first=segment.first + begun if segment.first else 0, last=segment.last + begun
         )
         first, last, over = self.n_bins - (n_bins or self.n_bins), self.n_bins - 1, False
         if segment.whole and n_bins:
-            first = self._begin_of_run(-series if lower else series)
+            first = self._begin_of_run(series)
         elif not segment.whole and np.isfinite(deviation):
             over = not n_bins and segment.last < self.n_bins - self.shortest // 2
             first, last = segment.first, segment.last if over else last

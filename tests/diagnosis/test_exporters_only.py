@@ -120,6 +120,15 @@ def test_a_window_with_few_samples_has_an_onset() -> None:
     assert diagnosis.since.timestamp() == pytest.approx(TIMES[-4], abs=20.0)
 
 
+def test_an_onset_is_found_although_most_of_the_known_time_is_faulty() -> None:
+    slower = only("DCGM_FI_DEV_SM_CLOCK", 5, from_sample(TIMES.size - 24, lambda clock: 0.55 * clock))
+    whole = fleet(slower, n_nodes=1)
+    late = [row for row in whole.metrics.to_pylist() if row["time"] >= TIMES[-40]]
+    diagnosis = rca.diagnose(rca.Window.from_tables(whole.job, metrics=late))
+    assert diagnosis.since is not None
+    assert diagnosis.since.timestamp() == pytest.approx(TIMES[-24], abs=20.0)
+
+
 def test_a_single_low_sample_is_no_fault() -> None:
     for at in (TIMES.size // 2, TIMES.size - 2):
         once = only(
