@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response, Security
 from sqlalchemy.orm import Session
 
 from rca_api.actions import repository as taken_actions
@@ -17,6 +17,7 @@ from rca_api.incidents.announce import incident_url, summary_of
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     Incident,
+    IncidentChange,
     IncidentDetail,
     IncidentEvent,
     IncidentPage,
@@ -40,11 +41,16 @@ from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.pagination import AskedPage, Page, Paging, page
 from rca_api.shell.requests.parameters import Moment, Name
 from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
-from rca_api.shell.security.access import Reader
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import Reader, requires
+from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
-router = APIRouter(prefix="/v1", tags=["incidents"])
+router = APIRouter(prefix="/v1", tags=["incidents"], route_class=SmallBodies)
+#: People who judge diagnoses, and programs that act on them.
+Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
 
 Status = Annotated[IncidentState | None, Query(description="List only open or only resolved incidents.")]
 Since = Annotated[
@@ -136,6 +142,39 @@ def show_incident(
         detail = _detail(session, row, state.settings)
     content = as_markdown(detail) if accept == _MARKDOWN else detail.model_dump_json()
     return Response(content, media_type=accept)
+
+
+@router.patch(
+    "/incidents/{incident_id}",
+    summary="Acknowledge, assign, mute or close an incident",
+    responses=problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+)
+def change_incident(
+    request: Request,
+    incident_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")],
+    given: IncidentChange,
+    caller: Actor,
+) -> Incident:
+    """Say who has seen an incident and works on it, mute its messages, or close it with a reason.
+
+    A muted incident goes on; webhooks get no message of it, except of its resolution. One that was closed is
+    reopened if its fault goes on.
+    """
+    state, at = State.of(request), now()
+    with state.database.session() as session:
+        row = session.get(IncidentRow, incident_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no incident {incident_id}")
+        if "acknowledged" in given.model_fields_set:
+            seen = given.acknowledged
+            row.acknowledged_at, row.acknowledged_by = (at, caller.name) if seen else (None, None)
+        for name in given.model_fields_set & {"assigned_to", "muted_until"}:
+            setattr(row, name, getattr(given, name))
+        session.flush()
+        if given.close is not None and not state.incidents.close(session, incident_id, given.close):
+            raise ProblemError("conflict", "the incident is resolved already")
+        nodes = repository.nodes_of(session, [row.id])[row.id]
+        return read_incident(row, nodes)
 
 
 def _listed(request: Request, filters: dict[str, Any], paging: AskedPage) -> IncidentPage:

@@ -17,6 +17,7 @@ _RESOLVED = {
     "healthy": "healthy again",
     "silence": "no more windows arrived",
     "deleted": "all its diagnoses were deleted",
+    "closed": "closed by a person",
 }
 
 
@@ -66,13 +67,15 @@ def _facts(incident: IncidentDetail) -> list[str]:
         facts.append(f"- Stages: {', '.join(reached)}.")
     if incident.suspected:
         facts.append("- Suspected: no window is certain of the cause with timed steps yet.")
+    facts += _people(incident)
     if incident.uncertain:
         facts.append("- Uncertain: its diagnoses name different causes or places.")
     if incident.reopened:
         facts.append(f"- Relapses: {incident.reopened}.")
     if incident.resolved_at is not None:
         how = _RESOLVED[incident.resolution or "silence"]
-        facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
+        why = f": {_text(incident.closing_note)}" if incident.closing_note else ""
+        facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}{why}.")
     if incident.runbook is not None:
         facts.append(f"- Runbook: `rca runbook {_text(incident.cause or '')}`, or `GET {incident.runbook}`.")
     if incident.nodes:
@@ -82,6 +85,19 @@ def _facts(incident: IncidentDetail) -> list[str]:
         f"- {_text(each.node)} had faults in other jobs as well (lemon, {probability(each.probability)})."
         for each in incident.lemons
     ]
+    return facts
+
+
+def _people(incident: IncidentDetail) -> list[str]:
+    """What people have said about it."""
+    facts = []
+    if incident.acknowledged_at is not None:
+        by = _text(incident.acknowledged_by or "")
+        facts.append(f"- Acknowledged {_when(incident.acknowledged_at)} by {by}.")
+    if incident.assigned_to:
+        facts.append(f"- Assigned to {_text(incident.assigned_to)}.")
+    if incident.muted_until is not None:
+        facts.append(f"- No messages until {_when(incident.muted_until)}.")
     return facts
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from rca.runbook.phrases import plain
@@ -17,6 +17,7 @@ from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationR
 from rca_api.shell.store.base import values_of
 
 State = Literal["open", "resolved"]
+Person = Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
 StageName = Literal["detected", "localised", "explained", "recovered"]
 FaultMode = Literal["fail_slow", "fail_stop"]
 EventType = Literal[
@@ -51,6 +52,23 @@ INCIDENT_EXAMPLE: JsonDict = {
     "gpu_hours_lost": 3.27,
     "nodes": [{"node": "node-12", "probability": 0.93}],
 }
+
+
+class IncidentChange(BaseModel):
+    """What a person does about an incident; members that are left out stay as they are."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"acknowledged": True, "assigned_to": "ana"}]}
+    )
+
+    acknowledged: bool = Field(False, description="Whether it was seen.")
+    assigned_to: Person | None = Field(None, description="Who works on it; null for none.")
+    muted_until: AwareDatetime | None = Field(
+        None, description="Webhooks get no message before, except of its resolution; null for messages."
+    )
+    close: Annotated[str, StringConstraints(min_length=1, max_length=2000, strip_whitespace=True)] | None = (
+        Field(None, description="Why it is closed. A fault that goes on reopens it: mute it instead.")
+    )
 
 
 class SuspectNode(BaseModel):
@@ -89,8 +107,15 @@ class Incident(BaseModel):
     resolution: Reason | None = Field(
         description="`healthy`: enough healthy windows in a row. "
         "`silence`: no window for too long, so the state of the job is unknown. "
-        "`deleted`: the diagnoses of all its windows were deleted."
+        "`deleted`: the diagnoses of all its windows were deleted. `closed`: a person closed it."
     )
+    acknowledged_at: datetime | None = Field(None, description="When a person said that it was seen.")
+    acknowledged_by: str | None = Field(None, description="Name of that person's key or account.")
+    assigned_to: str | None = Field(None, description="Who works on it.")
+    muted_until: datetime | None = Field(
+        None, description="Webhooks get no message before, except of its resolution."
+    )
+    closing_note: str | None = Field(None, description="Why a person closed it.")
     began: datetime = Field(
         description="Onset: when its stragglers began to be late, on the clock of the job. Without a known "
         "onset it is the begin of its first window."

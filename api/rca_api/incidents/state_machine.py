@@ -32,7 +32,7 @@ EventKind = Literal[
     "cause_uncertain",
     "resolved",
 ]
-Reason = Literal["healthy", "silence", "deleted"]
+Reason = Literal["healthy", "silence", "deleted", "closed"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
 _MAX_HEALTHY = 48

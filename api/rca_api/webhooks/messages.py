@@ -33,6 +33,7 @@ _RESOLVED = {
     "healthy": "is healthy again",
     "silence": "sends no more windows",
     "deleted": "has no diagnoses left",
+    "closed": "has no open incident: a person closed it",
 }
 
 
