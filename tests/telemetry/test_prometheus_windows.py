@@ -203,6 +203,28 @@ class Exporter(BaseHTTPRequestHandler):
 
 
 @pytest.mark.skipif(shutil.which(NODE_EXPORTER) is None, reason=f"not installed: {NODE_EXPORTER}")
+def test_an_exporter_that_is_down_is_a_fact_about_telemetry(tmp_path: Path) -> None:
+    labels = ',job="training"'
+    lines = (
+        line
+        for line in dcgm_samples(2, TIMES, label=lambda *_: labels)
+        if "node-1" not in line or float(line.rsplit(" ", 1)[1]) < TIMES[30]
+    )
+    up = (
+        f'up{{instance="node-{node}:9400",job="training"}} {int(node == 0 or number < 30)} {at:.3f}'
+        for node in (0, 1)
+        for number, at in enumerate(TIMES)
+    )
+    with prometheus(tmp_path, chain(lines, ["# TYPE up gauge"], up)) as url:
+        diagnosis = rca.diagnose(rca.read_prometheus(url, "training", since=900, end=END))
+    assert (diagnosis.verdict, diagnosis.stragglers, diagnosis.actions) == ("undecided", [], [])
+    assert any(
+        "1 of 2 exporters of the job are down (up is 0): node-1:9400" in each
+        for each in diagnosis.quality.notes
+    )
+    assert "node-1" in diagnosis.next_check
+
+
 def test_exporters_that_are_scraped_live_name_the_slow_gpu(tmp_path: Path) -> None:
     pages = ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
     threading.Thread(target=pages.serve_forever, args=(0.02,), daemon=True).start()

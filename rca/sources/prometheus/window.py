@@ -24,7 +24,7 @@ from rca.sources.prometheus.machines import find_machines
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
-from rca.sources.prometheus.promql import matcher, quoted, selector
+from rca.sources.prometheus.promql import chunks, matcher, quoted, selector
 from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
 from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
@@ -381,6 +381,7 @@ class _Reading:
                 f"({', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}): "
                 "its instance, or nodename in node_uname_info, has to be the name of the machine"
             )
+        notes += self._down(found)
         held = {resolve(name) for name in found.names}
         off = [name for name in OFF_BY_DEFAULT if resolve(name) not in held]
         if off and any(name.lower().startswith("dcgm_") for name in found.names):
@@ -389,6 +390,25 @@ class _Reading:
                 "api/deploy/prometheus/dcgm-counters.csv turns them on"
             )
         return notes
+
+    def _down(self, found: JobDevices) -> list[str]:
+        """The note on targets of the job's devices that Prometheus cannot scrape now."""
+        targets = sorted({labels["instance"] for labels in found.series if labels.get("instance")})
+        down = sorted(
+            each["metric"].get("instance", "")
+            for names in chunks(targets)
+            for each in self.server.query(
+                f"{selector(matcher('__name__', ['up']), *self.matchers, matcher('instance', names))} == 0",
+                self.span.end,
+            )
+        )
+        if not down:
+            return []
+        shown = ", ".join(down[:3]) + (", ..." if len(down) > 3 else "")
+        return [
+            f"{len(down)} of {len(targets)} exporters of the job are down (up is 0): {shown}. That says "
+            "nothing about the job"
+        ]
 
     def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {
