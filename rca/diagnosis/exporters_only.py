@@ -49,8 +49,8 @@ RIGHT: dict[str, tuple[float, float]] = {
 }
 #: Score from which a lasting outlier makes a suspect, units. What a device reports of itself counts from
 #: `LOUD_SCORE` on. Signals of hosts and networks change with the work of the job as well, and hosts differ
-#: all along: these also need an onset in the window. Of 225 healthy windows, simulated and captured, none
-#: has a suspect.
+#: all along: these also need an onset in the window. Of 268 healthy simulated windows none
+#: has a suspect (docs/decisions/0051).
 OF_DEVICES: dict[str, float] = dict.fromkeys(("gpu_clock", "gpu_memory", "pcie", "nvlink"), LOUD_SCORE)
 OF_HOSTS: dict[str, float] = dict.fromkeys(
     ("nic", "cpu_wait", "cpu_quota", "memory", "storage", "collector"), VERY_LOUD
