@@ -65,6 +65,9 @@ def test_a_lasting_fault_is_a_suspected_incident_until_it_ends(client: TestClien
     shown = client.get(f"/v1/incidents/{incident['id']}").json()
     assert [each["kind"] for each in shown["timeline"]] == ["suspected", "resolved"]
     assert shown["runbook"].startswith("/v1/runbooks/gpu_throttling?diagnosis=")
+    suspected = shown["timeline"][0]["diagnosis_id"]
+    judged = client.post(f"/v1/diagnoses/{suspected}/feedback", json={"verdict": "confirmed"})
+    assert judged.status_code == 201, judged.text
 
 
 def test_a_healthy_job_is_certainly_healthy_and_opens_nothing(client: TestClient) -> None:

@@ -170,7 +170,7 @@ def test_the_page_leads_to_an_incident_and_to_its_end(tmp_path: Path) -> None:
                 "http://alertmanager:9093": receiver,
                 "http://127.0.0.1:8080": service,
                 "--port 8080": f"--port {port}",
-                "every: 30s": "every: 1s",
+                "every: 15s": "every: 1s",
             }
 
             def filled(text: str) -> str:
