@@ -11,6 +11,7 @@ import sys
 
 #: Module of each benchmark, and those that take minutes, which run by name only.
 BENCHMARKS = {
+    "act": "act",
     "answers": "answers",
     "antdt": "antdt",
     "core": "core",
@@ -18,6 +19,8 @@ BENCHMARKS = {
     "killed-ranks": "killed_ranks",
     "memory": "memory",
     "online": "online",
+    "online-testbeds": "online_testbeds",
+    "push": "push",
     "recovery": "recovery",
     "retold": "retold",
     "scale": "scale",

@@ -111,6 +111,9 @@ VERY_LOUD = 4.5
 GONE = 0.5
 #: Probability that a rank is slow which another tool found slow, without a duration. It is not measured.
 FOUND_SLOW = 0.5
+#: Probability that a job is healthy whose devices are all compared, in use and alike. A judgement: most jobs
+#: are healthy at most times. Of simulated jobs 34 of 145 healthy and 38 of 212 faulty ones get this answer.
+HEALTHY_MACHINES = 0.8
 #: Probability of each fault if no machine stands out: machines alone do not show whether a job is healthy.
 UNKNOWN_MODE = 0.33
 

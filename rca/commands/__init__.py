@@ -9,7 +9,9 @@ from __future__ import annotations
 
 COMMANDS: tuple[str, ...] = (
     "diagnose",
+    "jobs",
     "plan",
+    "act",
     "runbook",
     "validate",
     "what-if",

@@ -27,6 +27,7 @@ rca diagnose dumps/                                who stopped the job, by fligh
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
 rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
 rca diagnose --prometheus http://prometheus:9090 --job llama-70b --since 30m
+rca diagnose collected --prometheus http://prometheus:9090 --job llama-70b   step times and exporters
 """
 # One file must not be able to take all memory of the machine it is looked at on.
 MAX_BYTES = 1024**3
@@ -58,7 +59,7 @@ def command(
             show_default=False,
             help="A window: its directory, a JSON or Arrow file, or - for stdin. "
             "Or files of a source, such as a folder of flight recorder dumps (rca sources). "
-            "None with --prometheus.",
+            "With --prometheus and --job: its steps, beside the exporters of that job.",
         ),
     ] = None,
     format_: Annotated[
@@ -112,21 +113,10 @@ def command(
         bool, typer.Option("--verbose", "-v", help="Also print the internal names of signals.")
     ] = False,
     prometheus: prometheus_options.Url = None,
-    job: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="With --prometheus: the job's name in Kubernetes, or number in Slurm."
-        ),
-    ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Begin: RFC 3339 or Unix seconds, in place of --since.")
-    ] = None,
-    end: Annotated[
-        str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
-    ] = None,
+    job: prometheus_options.JobName = None,
+    since: prometheus_options.Since = None,
+    start: prometheus_options.Start = None,
+    end: prometheus_options.End = None,
     labels: prometheus_options.Labels = None,
     namespace: prometheus_options.Namespace = None,
     match: prometheus_options.Match = None,
@@ -159,7 +149,7 @@ def command(
     )
     try:
         # Errors are all that stderr has for programs.
-        window = _window(path, asked, quiet=chosen is DiagnosisFormat.json)
+        window = window_of(path, asked, quiet=chosen is DiagnosisFormat.json)
         window = served_by(window, topology)
         diagnosis = _diagnose(window, path, earlier, bundle, priors, node_odds)
     except RcaError as error:
@@ -179,10 +169,13 @@ def read(path: str) -> Window:
     return rca.read_window(read_stdin(), max_bytes=MAX_BYTES)
 
 
-def _window(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
-    if path is not None:
+def window_of(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:
+    """The window of a path, of Prometheus, or of both."""
+    if path is not None and (asked.job is None or asked.url is None):
         asked.refuse_any()
         return read(path)
+    if path is not None:
+        return asked.beside(read(path), quiet=quiet)
     if asked.url is None:
         raise InvalidInput("nothing to diagnose", hint="give a PATH, or --prometheus URL and --job NAME")
     start_quickly()

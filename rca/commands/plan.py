@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by
+from rca.commands import prometheus_options
+from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by, window_of
+from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.files import read_file
 from rca.process import start_quickly
@@ -25,6 +27,7 @@ rca plan window.json --verbose                               and why the other a
 rca plan window.json --restart-seconds 240 --steps-left 5000
 rca plan window.json --site site.yaml --format json | jq .first
 rca diagnose window.json --format json | rca plan -          the diagnosis is enough
+rca plan --prometheus http://prometheus:9090 --job llama-70b
 """
 
 
@@ -38,13 +41,14 @@ class PlanFormat(StrEnum):
 
 def command(
     path: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="PATH",
+            metavar="[PATH]",
+            show_default=False,
             help="A window, as for `rca diagnose`, or the JSON of a diagnosis; `-` reads standard input. A "
             "diagnosis alone keeps its prices of actions that change the ranks' work.",
         ),
-    ],
+    ] = None,
     site: Annotated[
         Path | None,
         typer.Option(metavar="FILE", envvar="RCA_SITE", help="YAML with the site's costs and limits."),
@@ -95,6 +99,19 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also say why each other action does not apply.")
     ] = False,
+    prometheus: prometheus_options.Url = None,
+    job: prometheus_options.JobName = None,
+    since: prometheus_options.Since = None,
+    start: prometheus_options.Start = None,
+    end: prometheus_options.End = None,
+    labels: prometheus_options.Labels = None,
+    namespace: prometheus_options.Namespace = None,
+    match: prometheus_options.Match = None,
+    header: prometheus_options.Header = None,
+    token_file: prometheus_options.TokenFile = None,
+    ca_file: prometheus_options.CaFile = None,
+    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
+    allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Plan the recovery of a slow or stopped job.
 
@@ -114,12 +131,27 @@ def command(
         "nodes_out": nodes_out,
         "nics_per_node": nics_per_node,
     }
+    asked = PrometheusOptions(
+        url=prometheus,
+        job=job,
+        since=since,
+        start=start,
+        end=end,
+        labels=labels,
+        namespace=namespace,
+        match=tuple(match or ()),
+        header=tuple(header or ()),
+        token_file=token_file,
+        ca_file=ca_file,
+        timeout=timeout,
+        allow_partial=allow_partial,
+    )
     try:
         from rca.recovery.site import Site
 
         changes = {name: value for name, value in given.items() if value is not None}
         limits = Site.checked(changes) if site is None else Site.read(site, changes)
-        diagnosis, window = diagnosed(path, bundle, topology)
+        diagnosis, window = diagnosed(path, bundle, topology, asked)
         from rca.diagnosis.planning import plan
 
         found = plan(diagnosis, window, site=limits)
@@ -136,9 +168,15 @@ def command(
     write(plan_markdown(found, verbose=verbose), output)
 
 
-def diagnosed(path: str, bundle: Path | None, topology: list[Path] | None) -> tuple[Diagnosis, Window | None]:
-    """The diagnosis of a window, or a stored one without its window."""
-    found = diagnosis_or_window(path)
+def diagnosed(
+    path: str | None, bundle: Path | None, topology: list[Path] | None, asked: PrometheusOptions
+) -> tuple[Diagnosis, Window | None]:
+    """The diagnosis of a window, of a path or of Prometheus, or a stored one without its window."""
+    if path is None or (asked.job is not None and asked.url is not None):
+        found: Diagnosis | Window = window_of(path, asked, quiet=False)
+    else:
+        asked.refuse_any()
+        found = diagnosis_or_window(path)
     from rca.diagnosis.result import Diagnosis
 
     if isinstance(found, Diagnosis):

@@ -14,6 +14,7 @@ from rca.commands.progress import progress
 from rca.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from rca.sources.prometheus.job_names import KnownJob
     from rca.window.window import Window
 
 Url = Annotated[
@@ -22,8 +23,21 @@ Url = Annotated[
         "--prometheus",
         metavar="URL",
         envvar="RCA_PROMETHEUS_URL",
-        help="Read the jobs' exporters from this Prometheus, if there is no path.",
+        help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
     ),
+]
+JobName = Annotated[
+    str | None,
+    typer.Option("--job", metavar="NAME", help="With --prometheus: a job as `rca jobs` lists it."),
+]
+Since = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
+]
+Start = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Begin: RFC 3339 or Unix seconds, in place of --since.")
+]
+End = Annotated[
+    str | None, typer.Option(metavar="TIME", help="End of the window. [default: now]", show_default=False)
 ]
 Labels = Annotated[
     Path | None,
@@ -112,6 +126,23 @@ class PrometheusOptions:
                 report=report,
             )
 
+    def beside(self, steps: Window, *, quiet: bool = False) -> Window:
+        """The window with what the exporters of the job reported meanwhile.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+        """
+        from rca.sources.prometheus.exporter_join import with_exporters_of
+
+        for name in ("since", "start", "end"):
+            if getattr(self, name) is not None:
+                raise InvalidInput(
+                    f"--{name} is for --prometheus without a path", hint="the time of the steps counts"
+                )
+        with progress() if not quiet else nullcontext() as report:
+            return with_exporters_of(steps, partial(self.reading(), self.job, report=report))
+
     def reading(self) -> partial[Window]:
         """`read_prometheus` with what is the same for all jobs; files are read now.
 
@@ -119,10 +150,30 @@ class PrometheusOptions:
         ------
         InvalidInput, SourceError
         """
+        from rca.sources.prometheus.window import read_prometheus
+
+        url, known = self._server()
+        return partial(read_prometheus, url, **known)
+
+    def jobs(self) -> list[KnownJob]:
+        """The jobs that report to the server.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+        """
+        from rca.sources.instants import seconds_of
+        from rca.sources.prometheus.window import USUAL_SECONDS, read_jobs
+
+        url, known = self._server()
+        return read_jobs(url, since=USUAL_SECONDS if self.since is None else seconds_of(self.since), **known)
+
+    def _server(self) -> tuple[str, dict[str, Any]]:
+        """Address of the server, and all options that do not depend on the job; files are read now."""
         from rca.sources.prometheus.client import Prometheus
         from rca.sources.prometheus.credentials import headers_of, of_environment, read_token
         from rca.sources.prometheus.label_map import read_label_map
-        from rca.sources.prometheus.window import check_matchers, read_prometheus
+        from rca.sources.prometheus.window import check_matchers
 
         # Workers of a cluster do not have the variables of this process.
         url, token = of_environment(
@@ -138,11 +189,9 @@ class PrometheusOptions:
         # Refused here, and not once per window.
         Prometheus(url, **server)
         check_matchers(self.match)
-        return partial(
-            read_prometheus,
-            url,
-            labels=None if self.labels is None else read_label_map(self.labels),
-            namespace=self.namespace,
-            matchers=self.match,
-            **server,
-        )
+        of_job = {
+            "labels": None if self.labels is None else read_label_map(self.labels),
+            "namespace": self.namespace,
+            "matchers": self.match,
+        }
+        return url, server | of_job

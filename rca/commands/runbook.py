@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rca.commands import prometheus_options
 from rca.commands.completion import causes
+from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError
 from rca.terminal import fail, write
 
@@ -21,6 +23,7 @@ rca runbook gpu_throttling
 rca runbook nic_degradation --platform slurm --format markdown
 rca diagnose window.json --format json > answer.json; rca runbook --diagnosis answer.json
 rca runbook --diagnosis window.json --platform kubernetes      with GPUs and PCI addresses of its ranks
+rca runbook --prometheus http://prometheus:9090 --job llama-70b
 rca runbook --list
 """
 
@@ -80,6 +83,19 @@ def command(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List all runbooks.")] = False,
+    prometheus: prometheus_options.Url = None,
+    job: prometheus_options.JobName = None,
+    since: prometheus_options.Since = None,
+    start: prometheus_options.Start = None,
+    end: prometheus_options.End = None,
+    labels: prometheus_options.Labels = None,
+    namespace: prometheus_options.Namespace = None,
+    match: prometheus_options.Match = None,
+    header: prometheus_options.Header = None,
+    token_file: prometheus_options.TokenFile = None,
+    ca_file: prometheus_options.CaFile = None,
+    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
+    allow_partial: prometheus_options.AllowPartial = False,
 ) -> None:
     """Show the runbook of a cause: verify, contain, fix, roll back, escalate, confirm.
 
@@ -88,6 +104,21 @@ def command(
 
     Exit codes: 0 shown, 2 bad input.
     """
+    asked = PrometheusOptions(
+        url=prometheus,
+        job=job,
+        since=since,
+        start=start,
+        end=end,
+        labels=labels,
+        namespace=namespace,
+        match=tuple(match or ()),
+        header=tuple(header or ()),
+        token_file=token_file,
+        ca_file=ca_file,
+        timeout=timeout,
+        allow_partial=allow_partial,
+    )
     try:
         from rca.runbook.procedures import Library
 
@@ -99,8 +130,8 @@ def command(
             shown = _listed(library, format_)
         else:
             incident = None
-            if diagnosis is not None:
-                cause, incident = _incident(cause, diagnosis, topology)
+            if diagnosis is not None or asked.job is not None:
+                cause, incident = _incident(cause, diagnosis, topology, asked)
             shown = _shown(library, cause, incident, None if platform is None else platform.value, format_)
     except RcaError as error:
         fail(error, as_json=format_ is RunbookFormat.json)
@@ -147,12 +178,14 @@ def _shown(
     return markdown(found) if format_ is RunbookFormat.markdown else text(found)
 
 
-def _incident(cause: str | None, path: str, topology: list[Path] | None) -> tuple[str, DiagnosedCause]:
+def _incident(
+    cause: str | None, path: str | None, topology: list[Path] | None, asked: PrometheusOptions
+) -> tuple[str, DiagnosedCause]:
     """What a diagnosis says about a cause, by default about its first one."""
     from rca.commands.plan import diagnosed
     from rca.runbook.procedures import DiagnosedCause
 
-    diagnosis, window = diagnosed(path, None, topology)
+    diagnosis, window = diagnosed(path, None, topology, asked)
     if cause is None:
         if not diagnosis.causes:
             raise InvalidInput("the diagnosis names no cause", hint="give one: rca runbook --list")

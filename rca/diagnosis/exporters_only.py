@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections import Counter
+from collections.abc import Container, Sequence
 
 import numpy as np
 
-from rca.classify.decision_table import FOUND_SLOW, GONE, UNKNOWN_MODE, VERY_LOUD
+from rca.classify.decision_table import FOUND_SLOW, GONE, HEALTHY_MACHINES, UNKNOWN_MODE, VERY_LOUD
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.causes import PEERS, described
 from rca.diagnosis.data_quality import listed
@@ -16,15 +17,15 @@ from rca.diagnosis.result import (
     Cause,
     Diagnosis,
     Evidence,
-    Finding,
     ModelVersion,
     Quality,
     Straggler,
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
-from rca.features.machine_outliers import SLOW_FROM, MachineComparison, Outlier
-from rca.features.resource_evidence import missing_resources
+from rca.features.lasting_outliers import MIN_PART_SECONDS, Present
+from rca.features.machine_outliers import LOUD_SCORE, SLOW_FROM, MachineComparison, Outlier
+from rca.features.resource_evidence import missing_resources, resource_names
 from rca.window.catalogue import unit_of_channel
 from rca.window.causes import DECIDING, SPECS, UNKNOWN, FailureMode
 from rca.window.window import Window
@@ -46,6 +47,20 @@ RIGHT: dict[str, tuple[float, float]] = {
     "loader_cpu": (0.71, 0.71),
     "collector": (0.64, 0.83),
 }
+#: Score from which a lasting outlier makes a suspect, units. What a device reports of itself counts from
+#: `LOUD_SCORE` on. Signals of hosts and networks change with the work of the job as well, and hosts differ
+#: all along: these also need an onset in the window. Of 268 healthy simulated windows none
+#: has a suspect (docs/decisions/0052).
+OF_DEVICES: dict[str, float] = dict.fromkeys(("gpu_clock", "gpu_memory", "pcie", "nvlink"), LOUD_SCORE)
+OF_HOSTS: dict[str, float] = dict.fromkeys(
+    ("nic", "cpu_wait", "cpu_quota", "memory", "storage", "collector"), VERY_LOUD
+)
+#: Least fall of a throttled clock, as a share of that of its peers: GPUs at their power cap count violations.
+MIN_CLOCK_LOSS = 0.12
+#: More places than these deviate all along because the job has several kinds of machines.
+MAX_PLACES_ALL_ALONG = 3
+#: Shortest window for a healthy verdict, seconds.
+MIN_HEALTHY_SECONDS = 60.0
 #: The first cause with the resource, if it can be on single machines.
 _CAUSE_OF = {
     resource: cause
@@ -55,6 +70,7 @@ _CAUSE_OF = {
 } | {"loader_cpu": "data_loader_stall"}
 #: Kinds of outliers that show a slow rank, not a lost one.
 _SLOWER = ("loud", "slow")
+CLOCK = "sm_clock_mhz"
 #: Channels that compare the times of kernels.
 _OF_KERNELS = ("gpu_slowdown", "gpu_slowdown_of_past")
 _NO_STEPS = "no step was timed: whether the job is slow, and what a fault costs, are unknown"
@@ -62,6 +78,14 @@ _ENDED_CHECK = (
     "look for {ranks}: is the GPU still there (nvidia-smi -L, kernel log: Xid 79), does the exporter run?"
 )
 _RELEASED_CHECK = "look at {ranks}: its device is empty while others are in use; did its process end?"
+_STANDS_OUT = (
+    "exporters show a lasting fault of {ranks}; no step was timed, so whether the job is slow, and what it "
+    "costs, are unknown"
+)
+_HEALTHY_CHECK = "nothing to do; step times would show what exporters do not"
+_SILENT_CHECK = "look at the exporters of {nodes}: they report nothing while the other devices work"
+_STALE_CHECK = "no exporter has reported for {seconds:.0f} s: does the job run, do Prometheus and exporters?"
+_STOPPED_CHECK = "the devices of most ranks are hardly in use: does the job still run?"
 _TIME_STEPS = "time the steps of each rank: they show whether {ranks} holds the job back"
 _FAILED_CHECK = (
     "look at {ranks}: events report that a process or a device failed; read the kernel and launcher logs"
@@ -83,30 +107,82 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     Returns
     -------
     Diagnosis
-        It names the machines that stand out. It always abstains, and claims no seconds per step.
+        It names the machines that stand out, without a cost, and abstains. Where all devices are compared,
+        in use and alike, the job is healthy as far as exporters show.
     """
     compared = MachineComparison.from_window(window)
-    found = sorted(compared.outliers, key=lambda each: -_probability(each))
+    present = Present.of(window, compared)
+    suspected = suspects(present.outliers, compared.signals.values)
+    found = sorted(present.outliers, key=lambda each: (each not in suspected, -_probability(each)))
     outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
     scores = Scores.of_machines(compared.evidence)
     shown = findings(deviations(scores, compared.topology), compared.evidence, compared.topology, window)
-    mode, probability = _mode(outliers)
+    healthy = not found and _is_healthy(window, compared, present)
+    mode, probability = _mode(outliers, healthy=healthy)
     return untimed_diagnosis(
         window,
         model,
         mode=mode,
         probability=probability,
-        modes_left=["healthy", "fail_slow", "fail_stop"],
-        stragglers=_stragglers(outliers, compared, shown, window.job.end),
+        modes_left=["healthy"] if healthy else ["healthy", "fail_slow", "fail_stop"],
+        stragglers=_stragglers(outliers, compared, window.job.end),
         causes=causes,
         findings=shown,
-        reason=AbstentionReason(code="no_step_times", sentence=_NO_STEPS),
-        next_check=_next_check(outliers, compared),
+        reason=None if healthy else _reason(suspected),
+        next_check=_HEALTHY_CHECK if healthy else _next_check(outliers, compared, present),
         missing=["steps", *missing_resources(compared.evidence)],
-        quality=_quality(window, compared, found),
+        quality=_quality(window, compared, present),
         left_out=len(found) - len(outliers),
     )
+
+
+def suspects(outliers: Sequence[Outlier], measured: Container[str]) -> list[Outlier]:
+    """The outliers that are loud enough, and have lasted long enough, for a suspected incident.
+
+    Parameters
+    ----------
+    measured : container of str
+        Channels of the window.
+    """
+    found = [each for each in outliers if _is_suspect(each, measured)]
+    along = Counter(each.resource for each in found if each.kind == "loud" and each.since is None)
+    return [each for each in found if each.since is not None or along[each.resource] <= MAX_PLACES_ALL_ALONG]
+
+
+def _is_suspect(outlier: Outlier, measured: Container[str]) -> bool:
+    if outlier.kind in ("failed", "released"):
+        return True
+    if outlier.kind == "ended":
+        return outlier.value >= MIN_PART_SECONDS
+    if not outlier.lasting:
+        return False
+    if outlier.resource in OF_HOSTS:
+        return outlier.since is not None and outlier.score >= OF_HOSTS[outlier.resource]
+    if outlier.score < OF_DEVICES.get(outlier.resource, np.inf):
+        return False
+    if outlier.resource != "gpu_clock":
+        return True
+    if CLOCK not in measured:
+        return outlier.score >= VERY_LOUD
+    shown = ((outlier.channel, outlier.value, outlier.reference), *outlier.beside)
+    return any(name == CLOCK and value <= (1 - MIN_CLOCK_LOSS) * usual for name, value, usual in shown)
+
+
+def _is_healthy(window: Window, compared: MachineComparison, present: Present) -> bool:
+    """Whether exporters show all devices of the job, in use and alike, up to the end of the window."""
+    column = resource_names().index("gpu_clock")
+    whole = bool(np.isfinite(compared.evidence.versus_peers[:, column]).all())
+    in_use = not (present.stale_seconds or present.stopped or compared.silent)
+    covered = whole and present.covered == compared.topology.n_ranks
+    return present.clean and in_use and covered and window.job.end - window.job.start >= MIN_HEALTHY_SECONDS
+
+
+def _reason(suspected: list[Outlier]) -> AbstentionReason:
+    if not suspected:
+        return AbstentionReason(code="no_step_times", sentence=_NO_STEPS)
+    ranks = listed(sorted({rank for each in suspected for rank in each.ranks}))
+    return AbstentionReason(code="machine_stands_out", sentence=_STANDS_OUT.format(ranks=ranks))
 
 
 def _probability(outlier: Outlier) -> float:
@@ -117,8 +193,10 @@ def _probability(outlier: Outlier) -> float:
     return RIGHT[outlier.resource][outlier.score >= VERY_LOUD]
 
 
-def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float]]:
+def _mode(outliers: list[Outlier], *, healthy: bool) -> tuple[FailureMode, dict[FailureMode, float]]:
     """The likeliest failure mode by the likeliest outliers; without any, all modes are alike."""
+    if healthy:
+        return "healthy", {"healthy": HEALTHY_MACHINES, "fail_slow": 1 - HEALTHY_MACHINES, "fail_stop": 0.0}
     if not outliers:
         return "healthy", {
             "healthy": 1 - 2 * UNKNOWN_MODE,
@@ -137,9 +215,7 @@ def _mode(outliers: list[Outlier]) -> tuple[FailureMode, dict[FailureMode, float
     return max(chances, key=lambda mode: chances[mode]), chances
 
 
-def _stragglers(
-    outliers: list[Outlier], compared: MachineComparison, shown: list[Finding], end: float
-) -> list[Straggler]:
+def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float) -> list[Straggler]:
     found: dict[tuple[int, ...], Straggler] = {}
     for each in outliers:
         cause = _cause_name(each)
@@ -157,26 +233,13 @@ def _stragglers(
                 probability=_probability(each),
                 first_step=None,
                 last_step=None,
-                since=_since(each, shown, end),
+                # The value of series that ended is the time without a sample before the window's end.
+                since=utc(end - each.value if each.kind == "ended" else each.since),
+                until=utc(each.until),
                 shared=described(each.part, compared.topology),
             ),
         )
     return list(found.values())
-
-
-def _since(outlier: Outlier, shown: list[Finding], end: float) -> datetime | None:
-    """When the place began to stand out; None where it did so all along."""
-    if outlier.kind == "ended":
-        # The value of series that ended is the time without a sample before the window's end.
-        return utc(end - outlier.value)
-    began = [
-        each.since
-        for each in shown
-        if each.since is not None
-        and each.resource == outlier.resource
-        and set(each.ranks) & set(outlier.ranks)
-    ]
-    return min(began, default=None)
 
 
 def _is_part_of_a_node(outlier: Outlier) -> bool:
@@ -224,7 +287,7 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
         interval=None,
         share=None,
         owner=SPECS[name].owner,
-        evidence=[UNKNOWN_COST, _evidence(outlier)],
+        evidence=[UNKNOWN_COST, _evidence(outlier), *_beside(outlier)],
         shared=described(outlier.part, compared.topology),
     )
 
@@ -238,7 +301,7 @@ def _evidence(outlier: Outlier) -> Evidence:
         return Evidence(
             signal="series_ended", value=outlier.value, reference=outlier.reference, unit="s", note=note
         )
-    note = "memory of the device at the end" if outlier.kind == "released" else "mean over the window"
+    note = "memory of the device at the end" if outlier.kind == "released" else _span_of(outlier)
     if outlier.kind == "slow":
         note = "in the window or at its end"
     known = np.isfinite(outlier.reference)
@@ -252,7 +315,34 @@ def _evidence(outlier: Outlier) -> Evidence:
     )
 
 
-def _next_check(outliers: list[Outlier], compared: MachineComparison) -> str:
+def _span_of(outlier: Outlier) -> str:
+    return (
+        "mean over the window" if outlier.since is None and outlier.until is None else "mean since its onset"
+    )
+
+
+def _beside(outlier: Outlier) -> list[Evidence]:
+    """The other channels of the resource that deviate as well."""
+    return [
+        Evidence(
+            signal=channel,
+            value=value,
+            reference=reference if np.isfinite(reference) else None,
+            unit=unit_of_channel(channel),
+            note=_span_of(outlier),
+            compared_with=PEERS,
+        )
+        for channel, value, reference in outlier.beside
+    ]
+
+
+def _next_check(outliers: list[Outlier], compared: MachineComparison, present: Present) -> str:
+    if not outliers and present.stale_seconds:
+        return _STALE_CHECK.format(seconds=present.stale_seconds)
+    if not outliers and compared.silent:
+        return _SILENT_CHECK.format(nodes=" and ".join(compared.silent[:3]))
+    if not outliers and present.stopped:
+        return _STOPPED_CHECK
     if not outliers:
         known = np.isfinite(compared.evidence.versus_peers).any() or not SLOW_FROM.keys().isdisjoint(
             compared.signals.level
@@ -273,9 +363,15 @@ def _next_check(outliers: list[Outlier], compared: MachineComparison) -> str:
     return check
 
 
-def _quality(window: Window, compared: MachineComparison, outliers: list[Outlier]) -> Quality:
+def _quality(window: Window, compared: MachineComparison, present: Present) -> Quality:
     notes = [*window.notes, "the window has no steps: only machines were compared"]
-    if any(each.kind == "ended" for each in outliers):
+    if compared.silent:
+        names, nodes = compared.silent, len(compared.topology.node_names)
+        notes.append(
+            f"the exporters of {len(names)} of {nodes} nodes ended while the other devices work on "
+            f"({', '.join(names[:3])}): their machines are not compared"
+        )
+    if any(each.kind == "ended" for each in present.outliers):
         notes.append("series that end may also mean that their exporter ended")
     signals = compared.signals
     return Quality(

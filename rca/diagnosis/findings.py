@@ -21,7 +21,14 @@ from rca.features import RANK_FEATURES, FeatureSet
 from rca.features.end_events import Event, ranks_named, read_events
 from rca.features.end_origin import broke
 from rca.features.machine_outliers import groups_of
-from rca.features.resource_evidence import RESOURCES, SM_ACTIVE, ResourceEvidence, compare, resource_names
+from rca.features.resource_evidence import (
+    RESOURCES,
+    SM_ACTIVE,
+    ResourceEvidence,
+    compare,
+    idle_devices,
+    resource_names,
+)
 from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.window.catalogue import channels, resolve, unit_of_channel
@@ -37,8 +44,6 @@ Against = Literal["peers", "other steps", "healthy machine", "events"]
 LOUDEST, HALF_UNITS = 6.0, 1.5
 #: Least units of a finding.
 REMARKABLE = 1.0
-#: A device is idle below this share of the usual activity.
-IDLE = 0.5
 #: Units by which all machines of a healthy job may exceed a nominal value: shared hosts are crowded, GPUs run
 #: at their power cap, and allocators keep memory.
 USUAL_CROWD: Mapping[str, float] = {
@@ -136,7 +141,7 @@ class Scores:
     def of_machines(cls, evidence: ResourceEvidence) -> Scores:
         """Of a window without steps: who waits is unknown."""
         peers = evidence.versus_peers.copy()
-        peers[np.ix_(_idle(evidence), _OF_BUSY_DEVICES)] = np.nan
+        peers[np.ix_(idle_devices(evidence), _OF_BUSY_DEVICES)] = np.nan
         return cls(peers, evidence.versus_past, evidence.versus_nominal)
 
     @classmethod
@@ -149,7 +154,7 @@ class Scores:
         """
         peers, past = busy.versus_peers.copy(), busy.versus_past.copy()
         activity, heat = (resource_names().index(name) for name in ("gpu_activity", "gpu_heat"))
-        peers[np.ix_(_idle(features.evidence), _OF_BUSY_DEVICES)] = np.nan
+        peers[np.ix_(idle_devices(features.evidence), _OF_BUSY_DEVICES)] = np.nan
         active = peers[:, activity] >= REMARKABLE
         peers[active, heat] = np.nan
         per_compute = (features.rank[:, _ACTIVITY_PER_COMPUTE] - 1.0) / BUSIER
@@ -157,14 +162,6 @@ class Scores:
         if np.isfinite(per_compute).any():
             peers[:, activity] = per_compute
         return cls(peers, past, features.evidence.versus_nominal)
-
-
-def _idle(evidence: ResourceEvidence) -> BoolArray:
-    """Ranks whose device is much less busy than that of the others: it clocks down, and so does its link."""
-    busy = next((evidence.values[name] for name in ("gpu_util", SM_ACTIVE) if name in evidence.values), None)
-    if busy is None:
-        return np.zeros(evidence.versus_peers.shape[0], dtype=bool)
-    return np.asarray(busy < IDLE * nan_median(busy[None, :], axis=1)[0])
 
 
 def _busier_per_step(features: FeatureSet) -> FloatArray:

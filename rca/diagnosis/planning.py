@@ -25,7 +25,7 @@ MAX_SAMPLES = 1e8
 #: A fault is over if it ended this share of the window's steps before its end.
 QUIET_END = 0.1
 #: Reasons of abstention that leave the first cause named.
-_STILL_NAMED = frozenset({"no_step_times"})
+_STILL_NAMED = frozenset({"no_step_times", "machine_stands_out"})
 
 
 def plan(diagnosis: Diagnosis, window: Window | None = None, *, site: Site | None = None) -> Plan:

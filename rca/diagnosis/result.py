@@ -23,6 +23,7 @@ AbstentionCode = Literal[
     "too_short",
     "too_few_ranks",
     "no_step_times",
+    "machine_stands_out",
     "out_of_distribution",
     "undecided_mode",
     "single_event",

@@ -144,7 +144,7 @@ def slow_before_the_end(line: Timeline, found: Sequence[Explained], alarm: Head 
     return [
         _suspect(each, line)
         for each in _faults(_judged(line, before, alarm))
-        if each.probability >= RAISED and each.lead >= CERTAINLY_SHOWN
+        if each.probability >= RAISED and _is_certain_place(each, line)
     ]
 
 

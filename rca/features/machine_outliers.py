@@ -62,6 +62,12 @@ SLOW_FROM: Mapping[str, float] = {
 #: Bins at the end of a window that show the present: a rank may have become slow in the window.
 PRESENT_BINS = 2
 
+#: Channels that show the load of a device, the most telling first, and the least load of one in use: a device
+#: that waits for others is active, and draws less power.
+LOADS: Mapping[str, float] = {"gpu_power": 0.0, "sm_active": 0.05, "gpu_util": 10.0}
+#: Devices have stopped if their load falls below this share of what it was.
+STOPPED_SHARE = 0.5
+
 #: Level of the part that several ranks with a loud resource may share.
 _PART_OF: Mapping[str, PartLevel] = {"pcie": "pcie_switch", "nic": "leaf_switch"}
 
@@ -88,6 +94,13 @@ class Outlier:
         of the window at which they end, and those of the peers. NaN for a failure.
     part : SharedPart or None
         PCIe switch or leaf switch behind which exactly these ranks are.
+    since, until : float or None, Unix seconds
+        When the signal began to deviate, and when that was over; None where it deviates from the begin, or up
+        to the end, and where it is not known.
+    lasting : bool
+        Whether it was measured over several samples at the end of the window.
+    beside : tuple of (str, float, float)
+        Further channels of the resource that deviate, with their values and references.
     """
 
     kind: Kind
@@ -98,6 +111,10 @@ class Outlier:
     value: float
     reference: float
     part: SharedPart | None = None
+    since: float | None = None
+    until: float | None = None
+    lasting: bool = False
+    beside: tuple[tuple[str, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,12 +125,15 @@ class MachineComparison:
     ----------
     outliers : tuple of Outlier
         The loudest first. One rank may be in several: its device failed and its series end.
+    silent : tuple of str
+        Nodes whose exporters ended while the other devices work on: nothing is known of them.
     """
 
     outliers: tuple[Outlier, ...]
     evidence: ResourceEvidence
     signals: SignalArrays
     topology: Topology
+    silent: tuple[str, ...] = ()
 
     @classmethod
     def from_window(cls, window: Window) -> MachineComparison:
@@ -126,12 +146,17 @@ class MachineComparison:
         means = {name: nan_mean(values, axis=1) for name, values in binned.items()}
         unknown = {name: np.full(topology.n_ranks, np.nan) for name in means}
         evidence = gather_evidence(means, unknown, levels, topology)
-        gone = [*_failed(window, topology), *_released(binned, topology), *_ended(window, topology)]
+        ended = _ended(window, topology)
+        silent = [each for each in ended if _is_exporter(each.ranks, binned, topology)]
+        ended = [each for each in ended if each not in silent]
+        gone = [*_failed(window, topology), *_released(binned, topology), *ended]
         # What a rank's signals show after its end is no evidence of its slowness.
         left = {rank for each in gone for rank in each.ranks}
-        slower = [*_slow(binned, topology), *_loud(evidence, topology)]
+        slower = [*_slow(binned, topology), *loud_outliers(evidence, topology)]
         loud = [each for each in slower if not left & set(each.ranks)]
-        return cls((*gone, *sorted(loud, key=lambda each: -each.score)), evidence, signals, topology)
+        outliers = (*gone, *sorted(loud, key=lambda each: -each.score))
+        names = topology.nodes_of([rank for each in silent for rank in each.ranks])
+        return cls(outliers, evidence, signals, topology, tuple(names))
 
 
 def _failed(window: Window, topology: Topology) -> list[Outlier]:
@@ -140,7 +165,8 @@ def _failed(window: Window, topology: Topology) -> list[Outlier]:
     return [Outlier("failed", "", ranks, "", 0.0, np.nan, np.nan) for ranks in groups_of(failed, topology)]
 
 
-def _loud(evidence: ResourceEvidence, topology: Topology) -> list[Outlier]:
+def loud_outliers(evidence: ResourceEvidence, topology: Topology) -> list[Outlier]:
+    """Ranks with a resource that is loud against their peers, while most of these are not."""
     found = []
     for column, resource in enumerate(resource_names()):
         score = np.nan_to_num(evidence.versus_peers[:, column])
@@ -239,7 +265,7 @@ def _ended(window: Window, topology: Topology) -> list[Outlier]:
     np.maximum.at(last, owner, ends)
     sampled = np.isfinite(last)
     latest = float(np.median(last[sampled]))
-    interval = _usual_interval(series, np.flatnonzero(mine))
+    interval = usual_interval(series, np.flatnonzero(mine))
     missing = latest - last
     longest = max(ENDED_INTERVALS * interval, ENDED_SHARE * (window.job.end - window.job.start))
     ended = sampled & (missing > longest)
@@ -252,8 +278,30 @@ def _ended(window: Window, topology: Topology) -> list[Outlier]:
     ]
 
 
-def _usual_interval(series: SeriesSet, chosen: IntArray) -> float:
-    """Median time between two samples of a series, seconds."""
+def _is_exporter(ranks: tuple[int, ...], binned: Mapping[str, FloatArray], topology: Topology) -> bool:
+    """Whether series end with an exporter: of a whole node, while the other devices are as busy as before.
+
+    A synchronous job does not go on without a rank.
+    """
+    nodes = np.unique(topology.node[list(ranks)])
+    whole = np.isin(topology.node, nodes[nodes >= 0])
+    if not nodes.size or not np.array_equal(np.flatnonzero(whole), ranks):
+        return False
+    for name in LOADS:
+        if name in binned and (~whole).any():
+            load = nan_median(binned[name][~whole])
+            return bool(load[-1] >= STOPPED_SHARE * nan_median(load[None, :], axis=1)[0])
+    return False
+
+
+def usual_interval(series: SeriesSet, chosen: IntArray) -> float:
+    """Median time between two samples of a series, seconds; 0 without two samples of one.
+
+    Parameters
+    ----------
+    chosen : ndarray of int
+        The series that count.
+    """
     between = np.diff(series.time)
     inside = np.ones(between.size, dtype=bool)
     inside[series.offsets[1:-1] - 1] = False

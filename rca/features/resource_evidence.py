@@ -30,6 +30,8 @@ MAX_SCORE = 8.0
 MIN_SCORE = 0.1
 #: Channel that measures how busy a device is, 0 to 1.
 SM_ACTIVE = "sm_active"
+#: A device is idle below this share of the usual activity.
+IDLE = 0.5
 #: Channel with the share of device memory that is in use.
 MEMORY_SHARE = "gpu_memory_share"
 #: Phases in which a rank's device works on its own.
@@ -217,6 +219,14 @@ def measured_resources(evidence: ResourceEvidence) -> dict[str, bool]:
     known = [bool(np.isfinite(column).any()) for column in scores.T]
     found = dict(zip(RESOURCES, known, strict=True))
     return {name: found[name] for name in MACHINE_RESOURCES}
+
+
+def idle_devices(evidence: ResourceEvidence) -> BoolArray:
+    """Ranks whose device is much less busy than that of the others: it clocks down, and so does its link."""
+    busy = next((evidence.values[name] for name in ("gpu_util", SM_ACTIVE) if name in evidence.values), None)
+    if busy is None:
+        return np.zeros(evidence.versus_peers.shape[0], dtype=bool)
+    return np.asarray(busy < IDLE * nan_median(busy[None, :], axis=1)[0])
 
 
 def pcie_errors_vs_nominal(evidence: ResourceEvidence) -> FloatArray:

@@ -12,6 +12,8 @@ from rca.window.causes import UNKNOWN
 
 _SHOWN_STRAGGLERS = 3
 COST_UNKNOWN = "cost unknown"
+#: A failure mode that is less likely than this is not called probable.
+MIN_PROBABLE = 0.5
 
 
 def headline(diagnosis: Diagnosis) -> Phrase:
@@ -31,6 +33,8 @@ def headline(diagnosis: Diagnosis) -> Phrase:
 
 
 def _healthy(diagnosis: Diagnosis) -> Phrase:
+    if "steps" in diagnosis.missing_signals:
+        return ("HEALTHY as far as exporters show: no machine stands out; no step was timed",)
     past = diagnosis.slowdown.versus_own_past
     if past is not None and past >= NOTABLE_SLOWING:
         return (
@@ -56,6 +60,14 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     mode = diagnosis.failure_mode
     chances = diagnosis.failure_mode_probability.items()
     likeliest, odds = max(chances, key=lambda item: item[1], default=(mode, float("nan")))
+    code = None if diagnosis.abstention_reason is None else diagnosis.abstention_reason.code
+    over = code == "no_step_times" and diagnosis.until is not None
+    if code == "machine_stands_out" or over:
+        culprits = (*_culprits(diagnosis.stragglers, diagnosis.window), *_cause(diagnosis.causes))
+        end = f"; over since {diagnosis.until:%H:%M:%S} UTC" if over else ""
+        return (f"SUSPECTED {mode.replace('_', '-')}: ", *culprits, f", {COST_UNKNOWN}{end}")
+    if mode == "healthy" and odds < MIN_PROBABLE:
+        return (f"NOT CERTAIN: nothing shows whether the job is healthy, {_cost(diagnosis)}",)
     if mode == "healthy" and likeliest != "healthy":
         suspected = likeliest.replace("_", "-")
         return (

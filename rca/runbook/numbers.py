@@ -86,6 +86,8 @@ def quantity(value: float | None, unit: str) -> str:
         return seconds(value)
     if unit.lower() in _TIME_SHARES:
         return f"{_digits(value * 100)} %"
+    if unit == "ns/s":
+        return f"{_digits(value / 1e7)} %"
     if unit == "steps":
         return _step_count(value)
     shown = _SPELLED.get(unit.lower(), unit)

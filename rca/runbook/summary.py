@@ -181,7 +181,10 @@ def _do(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     """The action to take now, or what to wait for and the action then; empty if nothing is wrong."""
     if diagnosis.verdict == "healthy":
         return ()
-    wanted = diagnosis.recommended
+    wanted, reason = diagnosis.recommended, diagnosis.abstention_reason
+    if reason is not None and reason.code == "machine_stands_out" and diagnosis.actions:
+        # Whether waiting is cheaper is not known without the cost.
+        return ("Do the check first.",), ("If it confirms the fault: ", *action_phrase(diagnosis.actions[0]))
     if wanted is not None and wanted.action == "none":
         if not diagnosis.actions:
             return (("Nothing yet: do the check first.",),)

@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from rca.arrays import FloatArray
-from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
+from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge, cut
 from rca.files import open_file
 from rca.sources.source import HEAD_BYTES, Source
 from rca.window.rows.conversion import as_table
@@ -38,9 +38,21 @@ _NEEDED: Mapping[str, frozenset[str]] = {
 _SPECS = {spec.name: spec for spec in (STEPS, METRICS, EVENTS)}
 #: The year 5000, Unix seconds: later times are errors, or of another unit.
 LATEST = 95_617_584_000.0
+#: Note on steps without times.
+UNDATED = "the steps have no start_time: they were put one after another from time 0"
 _SEPARATORS = (",", "\t", ";")
 _DURATIONS = ("_seconds", "_ms")
 _STEP_DURATIONS = ("step_seconds", "step_ms")
+#: Names that people give to columns of steps, beside those of the format. Letters may be large.
+ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("global_rank", "rank_id", "process_index"), "rank"),
+    **dict.fromkeys(("iteration", "iter", "global_step", "step_number"), "step"),
+    **dict.fromkeys(
+        ("step_time", "step_time_s", "step_duration", "iter_time", "iteration_time"), "step_seconds"
+    ),
+    **dict.fromkeys(("step_time_ms", "step_duration_ms", "iter_time_ms", "iteration_time_ms"), "step_ms"),
+    **dict.fromkeys(("hostname", "host"), "node"),
+}
 
 
 def is_table(head: bytes, _: str) -> bool:
@@ -68,6 +80,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         If a file is damaged or has no row, or the tables break the format.
     """
     found: dict[str, list[pa.Table]] = {}
+    undated: list[pa.Table] = []
     n_rows = 0
     notes: list[str] = []
     names = ", ".join(path.name for path in paths[:3])
@@ -75,9 +88,18 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         for path in paths:
             spec, table = _table(path, MAX_ROWS - n_rows)
             n_rows += table.num_rows
+            if spec is STEPS and "start_time" not in table.column_names:
+                # All files together: their steps are put one after another.
+                undated.append(table)
+                continue
             table, remarks = as_table(spec, table)
             notes += [remark for remark in remarks if remark not in notes]
             found.setdefault(spec.name, []).append(table)
+        if undated:
+            table = _with_start_times(pa.concat_tables(undated, promote_options="permissive"))
+            table, remarks = as_table(STEPS, table)
+            notes += [*remarks, UNDATED]
+            found.setdefault("steps", []).append(table)
         tables = {
             name: pa.concat_tables(parts, promote_options="permissive") for name, parts in found.items()
         }
@@ -95,16 +117,40 @@ def _names(head: bytes) -> tuple[list[str], str]:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             return [], ""
-        return list(row), ""
+        return _usual(list(row)), ""
     text = line.decode("utf-8", "replace")
     separator = max(_SEPARATORS, key=text.count)
-    return [name.strip().strip('"').lower() for name in text.split(separator)], separator
+    return _usual([name.strip().strip('"') for name in text.split(separator)]), separator
+
+
+def _usual(names: Sequence[str]) -> list[str]:
+    """Names of the format in place of other usual ones, unless a column has the name already."""
+    lower = [name.lower() for name in names]
+    found: list[str] = []
+    for name in lower:
+        known = ALIASES.get(name, name)
+        found.append(name if known in lower or known in found else known)
+    return found
 
 
 def _kind(names: Sequence[str]) -> str | None:
     held = set(names)
     found = next((kind for kind, needed in _NEEDED.items() if needed <= held), None)
     return None if found == "steps" and not held & {*_STEP_DURATIONS, "start_time"} else found
+
+
+def _with_start_times(table: pa.Table) -> pa.Table:
+    """Steps one after another from time 0, each as long as that of its slowest rank: they had no times."""
+    held = next(name for name in _STEP_DURATIONS if name in table.column_names)
+    seconds = _numbers(table, held) * (1e-3 if held.endswith("_ms") else 1.0)
+    step = table.column("step").combine_chunks()
+    if not pa.types.is_integer(step.type) or step.null_count:
+        raise InvalidInput("the column step holds something else than whole numbers")
+    number, place = np.unique(step.to_numpy(), return_inverse=True)
+    longest = np.zeros(number.size)
+    np.fmax.at(longest, place, np.nan_to_num(seconds))
+    begin = np.concatenate([[0.0], np.cumsum(longest)[:-1]])
+    return table.append_column("start_time", pa.array(begin[place]))
 
 
 def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
@@ -119,6 +165,7 @@ def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
         if _is_empty(path):
             raise InvalidInput(f"{path.name}: names of columns, and no row")
         table = _csv(path, names, separator, most_rows) if separator else _json_lines(path)
+        table = table.rename_columns(_usual(table.column_names))
         _refuse_other_encoding(path, table)
         _refuse_many(path, table.num_rows, most_rows)
     except OSError as error:
@@ -129,13 +176,14 @@ def _table(path: Path, most_rows: int) -> tuple[TableSpec, pa.Table]:
             hint="every row needs a value for each name in the first line, and a column values of one type",
         ) from None
     spec = _SPECS[kind]
-    missing = "start_time" if kind == "steps" and "start_time" not in names else None
+    _refuse_bad_cell(path, spec, table)
+    missing = None
     if kind == "steps" and not set(names) & set(_STEP_DURATIONS):
         missing = "step_seconds"
     if missing is not None:
         raise InvalidInput(
             f"{path.name}: the column {missing} is missing",
-            hint="steps need rank, step, start_time and step_seconds (or step_ms)",
+            hint="steps need rank, step and step_seconds (or step_ms), and start_time to be dated",
         )
     return spec, table
 
@@ -176,6 +224,23 @@ def _csv(path: Path, names: list[str], separator: str, most_rows: int) -> pa.Tab
             _refuse_many(path, n_rows, most_rows)
             batches.append(batch)
         return pa.Table.from_batches(batches, reader.schema)
+
+
+def _refuse_bad_cell(path: Path, spec: TableSpec, table: pa.Table) -> None:
+    """Name the first text in a column of numbers, with its row; texts of times are read elsewhere."""
+    for name in table.column_names:
+        known = spec.by_name.get(name)
+        numbers = name.endswith(_DURATIONS) if known is None else known.kind != "text"
+        if not numbers or name in ("start_time", "time") or not pa.types.is_string(table.column(name).type):
+            continue
+        for row, cell in enumerate(table.column(name).to_pylist(), start=2):
+            try:
+                float(cell or "nan")
+            except ValueError:
+                raise InvalidInput(
+                    f"{path.name}: line {row}, column {name}: {cut(cell)!r} is no number",
+                    hint="correct the cell, or leave it empty",
+                ) from None
 
 
 def _refuse_other_encoding(path: Path, table: pa.Table) -> None:

@@ -73,6 +73,33 @@ def test_an_unknown_job_lists_those_that_report(rca_command: Run, cluster: str) 
 
 
 @real
+def test_plan_and_runbook_read_the_job_as_diagnose_does(rca_command: Run, cluster: str) -> None:
+    asked = ("--prometheus", cluster, "--job", "4711", "--since", "30m", "--end", str(END))
+    planned = rca_command("plan", *asked, "--format", "json")
+    assert planned.code == 0
+    assert {name for each in json.loads(planned.out)["options"] for name in each["nodes"]} == {"node-4"}
+    shown = rca_command("runbook", *asked)
+    assert shown.code == 0
+    assert shown.out.startswith("Runbook gpu_throttling")
+    assert "rank 37 on node-4, GPU 5" in shown.out
+
+
+@real
+def test_matchers_and_labels_that_nothing_has_are_named(
+    rca_command: Run, cluster: str, tmp_path: Path
+) -> None:
+    asked = ("diagnose", "--prometheus", cluster, "--job", "4711", "--end", str(END))
+    unmatched = rca_command(*asked, "--match", 'cluster="nosuch"')
+    assert unmatched.code == 2
+    assert 'with cluster="nosuch" in this time' in unmatched.err
+    (tmp_path / "labels.yaml").write_text("labels: {node: wrong}")
+    unplaced = rca_command(*asked, "--labels", tmp_path / "labels.yaml")
+    assert unplaced.code == 2
+    assert "no device of the job has the label of the map for node: wrong" in unplaced.err
+    assert "Hostname" in unplaced.err
+
+
+@real
 def test_a_time_without_samples_is_named(rca_command: Run, cluster: str) -> None:
     ran = rca_command("diagnose", "--prometheus", cluster, "--job", "4711", "--end", "2020-01-01T00:00:00Z")
     assert ran.code == 2

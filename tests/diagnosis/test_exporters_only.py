@@ -1,8 +1,8 @@
-"""Without steps the machines are compared: the one that stands out is named, and nothing is certain."""
+"""Without steps the machines are compared: the one that stands out is suspected, since its onset."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +20,17 @@ START, SECONDS, INTERVAL = 1_760_000_000.0, 1800.0, 15.0
 TIMES = np.arange(START, START + SECONDS, INTERVAL)
 GPUS = 8
 Change = Callable[[str, int, np.ndarray], np.ndarray | None]
+Samples = Callable[[int], np.ndarray]
 
 
-def fleet(change: Change | None = None, n_nodes: int = 8, seed: int = 3) -> rca.Window:
+def fleet(
+    change: Change | None = None, n_nodes: int = 8, seed: int = 3, more: Mapping[str, Samples] | None = None
+) -> rca.Window:
     """A job of 8 GPUs a node with a DCGM exporter and InfiniBand counters, sampled every 15 s.
 
     `change` gets the name of a metric, the rank (of a node: its first rank) and the usual values, and returns
-    other values: a shorter array ends early, None leaves the series out.
+    other values: a shorter array ends early, None leaves the series out. `more` gives further metrics of the
+    ranks of the first node.
     """
     random = np.random.default_rng(seed)
     usual: dict[str, Callable[[], np.ndarray]] = {
@@ -55,6 +59,12 @@ def fleet(change: Change | None = None, n_nodes: int = 8, seed: int = 3) -> rca.
                 {"time": time, "value": value, **labels}
                 for time, value in zip(TIMES.tolist(), found.tolist(), strict=False)
             ]
+    rows += [
+        {"time": time, "value": value, "node": "node-0", "device": str(rank), "name": name}
+        for name, samples in (more or {}).items()
+        for rank in range(GPUS)
+        for time, value in zip(TIMES.tolist(), samples(rank).tolist(), strict=True)
+    ]
     ranks = [
         {"rank": rank, "node": f"node-{rank // GPUS}", "gpu": rank % GPUS} for rank in range(n_nodes * GPUS)
     ]
@@ -71,12 +81,112 @@ def first(diagnosis: rca.Diagnosis) -> tuple[list[int], str]:
     return diagnosis.stragglers[0].ranks, diagnosis.causes[0].cause
 
 
-def test_a_healthy_job_has_no_suspect_and_no_alarm() -> None:
+def from_sample(first: int, to: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], np.ndarray]:
+    """Change the samples from number `first` on."""
+    return lambda values: np.where(np.arange(values.size) >= first, to(values), values)
+
+
+def code_of(diagnosis: rca.Diagnosis) -> str | None:
+    return None if diagnosis.abstention_reason is None else diagnosis.abstention_reason.code
+
+
+def test_a_healthy_job_is_healthy_as_far_as_exporters_show() -> None:
     for seed in range(5):
         diagnosis = rca.diagnose(fleet(seed=seed))
-        assert (diagnosis.failure_mode, diagnosis.stragglers, diagnosis.causes) == ("healthy", [], [])
-        assert diagnosis.abstention_reason is not None
-        assert diagnosis.abstention_reason.code == "no_step_times"
+        assert (diagnosis.verdict, diagnosis.stragglers, diagnosis.causes) == ("healthy", [], [])
+        assert "HEALTHY as far as exporters show" in diagnosis.to_markdown()
+
+
+def test_a_late_fault_is_suspected_since_its_onset() -> None:
+    late = 10
+    slower = only("DCGM_FI_DEV_SM_CLOCK", 37, from_sample(TIMES.size - late, lambda clock: 0.55 * clock))
+    diagnosis = rca.diagnose(fleet(slower))
+    assert (code_of(diagnosis), first(diagnosis)) == ("machine_stands_out", ([37], "gpu_throttling"))
+    assert diagnosis.since is not None
+    assert diagnosis.since.timestamp() == pytest.approx(TIMES[-late], abs=20.0)
+    assert diagnosis.until is None
+    shown = diagnosis.causes[0].evidence[1]
+    assert shown.value == pytest.approx(0.55 * 1960, rel=0.02)
+
+
+def test_a_window_with_few_samples_has_an_onset() -> None:
+    """The exporters were started 150 s before the end, and a GPU was capped 90 s later."""
+    slower = only("DCGM_FI_DEV_SM_CLOCK", 5, from_sample(TIMES.size - 4, lambda clock: 0.55 * clock))
+    whole = fleet(slower, n_nodes=1)
+    late = [row for row in whole.metrics.to_pylist() if row["time"] >= TIMES[-10]]
+    diagnosis = rca.diagnose(rca.Window.from_tables(whole.job, metrics=late))
+    assert code_of(diagnosis) == "machine_stands_out"
+    assert diagnosis.since is not None
+    assert diagnosis.since.timestamp() == pytest.approx(TIMES[-4], abs=20.0)
+
+
+def test_an_onset_is_found_although_most_of_the_known_time_is_faulty() -> None:
+    slower = only("DCGM_FI_DEV_SM_CLOCK", 5, from_sample(TIMES.size - 24, lambda clock: 0.55 * clock))
+    whole = fleet(slower, n_nodes=1)
+    late = [row for row in whole.metrics.to_pylist() if row["time"] >= TIMES[-40]]
+    diagnosis = rca.diagnose(rca.Window.from_tables(whole.job, metrics=late))
+    assert diagnosis.since is not None
+    assert diagnosis.since.timestamp() == pytest.approx(TIMES[-24], abs=20.0)
+
+
+def test_a_single_low_sample_is_no_fault() -> None:
+    for at in (TIMES.size // 2, TIMES.size - 2):
+        once = only(
+            "DCGM_FI_DEV_SM_CLOCK", 37, lambda clock, at=at: np.where(np.arange(clock.size) == at, 300, clock)
+        )
+        assert code_of(rca.diagnose(fleet(once))) != "machine_stands_out"
+
+
+def test_a_fault_that_is_over_is_named_and_no_longer_suspected() -> None:
+    def for_a_while(clock: np.ndarray) -> np.ndarray:
+        at = np.arange(clock.size)
+        return np.where((at >= 20) & (at < TIMES.size - 10), 0.5 * clock, clock)
+
+    diagnosis = rca.diagnose(fleet(only("DCGM_FI_DEV_SM_CLOCK", 37, for_a_while)))
+    assert (code_of(diagnosis), first(diagnosis)) == ("no_step_times", ([37], "gpu_throttling"))
+    assert diagnosis.until is not None
+    assert diagnosis.until.timestamp() == pytest.approx(TIMES[-10], abs=20.0)
+
+
+def test_an_xid_code_of_long_ago_is_no_news() -> None:
+    def with_code(code: np.ndarray) -> rca.Diagnosis:
+        more = {"DCGM_FI_DEV_XID_ERRORS": lambda rank: code if rank == 5 else 0 * TIMES}
+        return rca.diagnose(fleet(more=more))
+
+    assert code_of(with_code(np.full(TIMES.size, 48.0))) != "machine_stands_out"
+    new = with_code(np.where(TIMES[-12] <= TIMES, 48.0, 0.0))
+    assert (code_of(new), new.stragglers[0].ranks) == ("machine_stands_out", [5])
+
+
+def test_a_gpu_at_its_power_cap_with_a_usual_clock_is_no_suspect() -> None:
+    capped = {"DCGM_FI_DEV_POWER_VIOLATION": lambda rank: (TIMES - START) * (4e8 if rank == 3 else 0.0)}
+    assert code_of(rca.diagnose(fleet(more=capped))) != "machine_stands_out"
+
+
+def test_an_exporter_that_is_down_stops_no_job() -> None:
+    down = rca.diagnose(
+        fleet(lambda _, rank, values: values[: TIMES.size // 2] if rank // GPUS == 3 else values)
+    )
+    assert (down.stragglers, down.verdict) == ([], "undecided")
+    assert [each.action for each in down.actions] == []
+    assert any("1 of 8 nodes" in note and "node-3" in note for note in down.quality.notes)
+
+
+def test_a_node_that_is_lost_with_the_work_of_all_others_is_a_stop() -> None:
+    def lost(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        if rank // GPUS == 3:
+            return values[: TIMES.size // 2]
+        return from_sample(TIMES.size // 2, lambda util: 0 * util)(values) if "UTIL" in name else values
+
+    diagnosis = rca.diagnose(fleet(lost))
+    assert (diagnosis.failure_mode, diagnosis.stragglers[0].nodes) == ("fail_stop", ["node-3"])
+
+
+def test_devices_that_all_idle_are_not_healthy() -> None:
+    idle = fleet(
+        lambda name, _, values: from_sample(80, lambda util: 0 * util)(values) if "UTIL" in name else values
+    )
+    assert rca.diagnose(idle).verdict == "undecided"
 
 
 def test_of_64_ranks_the_gpu_at_60_percent_clock_is_named() -> None:

@@ -93,6 +93,17 @@ def test_resolved_alerts_and_those_without_a_job_are_skipped() -> None:
     assert (nameless.detail or "").startswith("the alert names no job: it has none of the labels job_id, ")
 
 
+def test_alerts_of_gpu_exporters_name_the_job_by_their_pod_and_else_the_machine() -> None:
+    gpu = {"gpu": "2", "Hostname": "gpu-b", "job": "dcgm"}
+    in_pod = alert(**gpu, pod="llama-70b-worker-1", namespace="ml-train")
+    jobs, skipped = found({"prometheus": [PROMETHEUS]}, in_pod, alert(**gpu))
+    assert skipped == []
+    assert [(job.wanted.job, job.wanted.namespace, job.wanted.node) for job in jobs] == [
+        ("llama-70b", "ml-train", None),
+        (None, None, "gpu-b"),
+    ]
+
+
 def test_of_many_jobs_the_first_are_diagnosed_and_our_own_alerts_are_skipped() -> None:
     many = [alert(job_id=f"job-{number}") for number in range(18)]
     own = alert(alertname="TrainingJobIncident", job_id="x")
@@ -164,6 +175,15 @@ def test_the_answer_is_the_diagnosis_of_the_job(service: str) -> None:
     assert "rank 37 on node-4" in told["headline"]
     kept = asked(f"{service}/v1/diagnoses/{told['diagnosis_id']}")
     assert kept["causes"][0]["ranks"] == [37]
+
+
+@pytest.mark.slow
+def test_an_alert_about_a_machine_is_answered_for_the_job_that_runs_on_it(service: str) -> None:
+    began = "2020-01-01T00:00:00Z"
+    alerts = alert(site="a", Hostname="node-4", begins=began), alert(site="a", node="elsewhere", begins=began)
+    by_state = {each["state"]: each for each in posted(service, group(*alerts))}
+    assert by_state["diagnosed"]["job_id"] == "4711"
+    assert by_state["skipped"]["detail"] == "0 jobs have devices on elsewhere"
 
 
 @pytest.mark.slow

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
 from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca_api.diagnoses import dispatcher
+from rca_api.incidents.series import IncidentSeries
 from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.settings.settings import Settings
@@ -193,6 +198,27 @@ def test_composed_services_have_limits_and_folders_of_their_user() -> None:
         assert {f"uid={user[1]}", f"gid={user[1]}"} <= set(mounts["/var/lib/rca"].split(","))
 
 
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_rules_for_machines_fire_for_faults_and_for_nothing_else() -> None:
+    asked = ["promtool", "test", "rules", "gpu-alerts-test.yaml"]
+    ran = subprocess.run(asked, cwd=DEPLOY / "prometheus", capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.system
+@pytest.mark.skipif(shutil.which("amtool") is None, reason="amtool is not installed")
+def test_the_route_of_the_guide_is_one_that_alertmanager_takes(tmp_path: Path) -> None:
+    page = (DEPLOY.parents[1] / "docs" / "how-to" / "on-call.md").read_text()
+    found = re.search(r"```yaml\n# alertmanager.yml\n(.*?)```", page, re.DOTALL)
+    assert found is not None
+    (tmp_path / "alertmanager.yml").write_text(found[1])
+    ran = subprocess.run(
+        ["amtool", "check-config", "alertmanager.yml"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_alerts_ask_for_metrics_that_exist(exposed: set[str]) -> None:
     rules = documents(DEPLOY / "prometheus" / "alerts.yaml")[0]["groups"][0]["rules"]
     for rule in rules:
@@ -207,6 +233,39 @@ def test_the_dashboard_uses_existing_metrics(exposed: set[str]) -> None:
     for expression in asked:
         assert named_metrics(expression) <= exposed, expression
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+
+
+def test_the_dashboard_of_incidents_is_one_that_grafana_loads_and_uses_existing_series() -> None:
+    dashboard = json.loads((DEPLOY / "grafana" / "incidents.json").read_text())
+    schema = {
+        "type": "object",
+        "required": ["uid", "title", "schemaVersion", "panels", "annotations", "templating", "time"],
+        "properties": {
+            "uid": {"type": "string", "maxLength": 40},
+            "panels": {
+                "type": "array",
+                "items": {
+                    "required": ["id", "type", "title", "gridPos", "datasource", "targets", "fieldConfig"],
+                    "properties": {
+                        "type": {"enum": ["stat", "table", "timeseries", "row"]},
+                        "gridPos": {"required": ["h", "w", "x", "y"]},
+                        "targets": {"items": {"required": ["refId", "expr"]}},
+                    },
+                },
+            },
+            "annotations": {
+                "properties": {"list": {"items": {"required": ["name", "datasource", "enable"]}}}
+            },
+        },
+    }
+    jsonschema.validate(dashboard, schema)
+    series = {
+        family.name
+        for family in IncidentSeries(SimpleNamespace(scalars=lambda _: []), 1).collect()  # type: ignore[arg-type]
+    }
+    text = json.dumps(dashboard)
+    assert set(re.findall(r"rca_incident_[a-z_]+", text)) <= series
+    assert {each["gridPos"]["x"] + each["gridPos"]["w"] for each in dashboard["panels"]} <= {6, 12, 24}
 
 
 def test_alerts_name_problem_codes_that_exist() -> None:

@@ -31,6 +31,8 @@ GC = Subject("fail_slow", "runtime_gc")
 HANG = Subject("fail_stop", "hang")
 LETTERS: dict[str, tuple[Verdict, Subject | None]] = {
     "h": ("healthy", None),
+    # Healthy as far as exporters show.
+    "e": ("healthy", None),
     "u": ("unsure", None),
     "s": ("suspect", Subject("fail_slow", None)),
     "n": ("sick", NIC),
@@ -48,7 +50,9 @@ LETTERS: dict[str, tuple[Verdict, Subject | None]] = {
 def window(number: int, letter: str, *, gap: float = 0.0, probability: float = 0.9) -> Observation:
     verdict, subject = LETTERS[letter]
     start = 60.0 * number + gap
-    return Observation(f"d{number}", start, start + 60.0, verdict, subject, probability)
+    return Observation(
+        f"d{number}", start, start + 60.0, verdict, subject, probability, untimed=letter == "e"
+    )
 
 
 def lived(letters: str, settings: Hysteresis = SETTINGS, probability: float = 0.9) -> list[str]:
@@ -135,6 +139,23 @@ def test_silence_of_just_the_allowed_time_ends_nothing() -> None:
 )
 def test_opening_and_relapses(letters: str, probability: float, expected: list[str]) -> None:
     assert lived(letters, FIRM, probability) == expected
+
+
+@for_each(
+    ("letters", "expected"),
+    [
+        ("ssee", ["1 suspected", "3 resolved"]),
+        ("ssehsee", ["1 suspected", "6 resolved"]),
+        # Exporters do not show that the steps are fast again.
+        ("nneeeeeeee", ["1 opened"]),
+        ("ssneeee", ["1 suspected", "2 confirmed"]),
+        ("nnehehh", ["1 opened", "6 resolved"]),
+    ],
+)
+def test_windows_without_step_times_resolve_suspected_incidents_only(
+    letters: str, expected: list[str]
+) -> None:
+    assert lived(letters, FIRM) == expected
 
 
 @for_each(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, settings
-from incident_service import ids, live, service_without_model
+from incident_service import ids, live, service_without_model, state_of
 from schemathesis.checks import (
     content_type_conformance,
     not_a_server_error,
@@ -16,11 +16,13 @@ from schemathesis.checks import (
     status_code_conformance,
 )
 from starlette.testclient import TestClient
+from test_webhook_dispatch import deliveries, subscribe
 
 from tests.for_each import for_each
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 LIFE = ("nic_degradation", "cpu_contention", "cpu_contention", "healthy", "healthy", "healthy")
+FAR = "2099-01-01T00:00:00Z"
 TAGS = ("incidents", "nodes", "feedback", "webhooks")
 
 
@@ -68,6 +70,58 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert "- **How sure:** fail-slow 0.90; cpu_contention 0.90" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
+
+
+def test_open_incidents_are_series_for_dashboards(client: TestClient) -> None:
+    live(client, *LIFE, job="over")
+    live(client, "nic_degradation", job="llama-17", since="2026-11-21T20:00:00Z")
+    text = client.get("/v1/incident-series").text
+    (line,) = [each for each in text.splitlines() if each.startswith("rca_incident_open{")]
+    assert 'job_id="llama-17"' in line
+    assert 'cause="nic_degradation"' in line
+    assert 'confidence="confirmed"' in line
+    assert 'rca_incident_place{job_id="llama-17",place="node-1"} 1.0' in text
+    assert 'rca_incident_lost_seconds{job_id="llama-17"} 10.0' in text
+    state_of(client).settings.__dict__["incident_series"] = 0
+    assert client.get("/v1/incident-series").status_code == 404
+
+
+def test_people_acknowledge_assign_mute_and_close_an_incident(client: TestClient) -> None:
+    live(client, "nic_degradation", job="people")
+    (incident,) = ids(client, "/v1/incidents?job=people")
+    path = f"/v1/incidents/{incident}"
+    changed = client.patch(path, json={"acknowledged": True, "assigned_to": "ana", "muted_until": FAR}).json()
+    assert changed["acknowledged_at"] is not None
+    assert (changed["acknowledged_by"], changed["assigned_to"]) == ("anybody", "ana")
+    assert client.patch(path, json={"assigned_to": None}).json()["muted_until"] is not None
+    page = client.get(path, headers={"Accept": "text/markdown"}).text
+    assert "by anybody" in page
+    assert "No messages until 2099" in page
+    closed = client.patch(path, json={"close": "a test, no fault"}).json()
+    assert (closed["state"], closed["resolution"], closed["closing_note"]) == (
+        "resolved",
+        "closed",
+        "a test, no fault",
+    )
+    assert client.patch(path, json={"close": "again"}).json()["code"] == "conflict"
+    assert client.patch(path, json={"close": ""}).status_code == 422
+    assert client.patch("/v1/incidents/" + "0" * 32, json={"acknowledged": True}).status_code == 404
+    # The fault goes on.
+    live(client, "nic_degradation", job="people", first=1)
+    (again,) = ids(client, "/v1/incidents?job=people")
+    assert again == incident
+    shown = client.get(path).json()
+    assert (shown["state"], shown["timeline"][-1]["kind"]) == ("open", "reopened")
+
+
+def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: TestClient) -> None:
+    database = state_of(client).database
+    subscribe(database, "https://a.example")
+    live(client, "nic_degradation", job="quiet")
+    (incident,) = ids(client, "/v1/incidents?job=quiet")
+    client.patch(f"/v1/incidents/{incident}", json={"muted_until": FAR})
+    live(client, "runtime_gc", "runtime_gc", "healthy", "healthy", "healthy", job="quiet", first=1)
+    assert [each.event for each in deliveries(database)] == ["incident.opened", "incident.resolved"]
 
 
 def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None:

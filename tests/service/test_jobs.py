@@ -5,22 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 from incident_service import state_of
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, step_rows, watch
 
+from rca.client import Client, ServiceError
+from rca.collect.faults import Faults
+from rca.collect.identity import Identity
+from rca.collect.push import Pusher, PushSettings
+from rca.collect.timers import COLUMNS
 from rca.errors import SourceError, TooLarge
+from rca.window.window import Window
 from rca_api.jobs import repository, watcher, work
 from rca_api.shell.app import create_app
+from rca_api.shell.demo import running_service
 from rca_api.shell.processes.process import Context
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
+from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -32,6 +42,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )
     with TestClient(create_app(settings), raise_server_exceptions=False) as held:
         yield held
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    with running_service(settings={"RCA_PROCESSES": "1", "RCA_WATCH_SECONDS": "0.2"}) as url:
+        yield url
 
 
 def test_rows_in_any_order_and_again_make_the_window_of_the_job(client: TestClient) -> None:
@@ -94,6 +110,49 @@ def test_a_straggler_is_diagnosed_within_twenty_steps_without_a_request(client: 
     assert answer["causes"][0]["cause"] == "data_loader_stall"
 
 
+def test_a_rank_that_becomes_late_in_a_noisy_job_is_diagnosed(client: TestClient) -> None:
+    rows = step_rows(160)
+    draw = np.random.default_rng(1)
+    # The ranks' steps vary together by more than the rank loses: the step time alone shows nothing.
+    noise = np.repeat(0.1 * draw.random(160), N_RANKS)
+    late = np.where((rows["rank"] == 2) & (rows["step"] >= 140), 0.012, 0.0)
+    lost = np.where(rows["step"] >= 140, 0.012, 0.0)
+    rows["forward_seconds"] += noise + late
+    rows["communication_wait_seconds"] += lost - late
+    rows["step_seconds"] += noise + lost
+    per_step = rows["step_seconds"][::N_RANKS]
+    rows["start_time"] = np.repeat(START + np.concatenate([[0.0], per_step.cumsum()[:-1]]), N_RANKS)
+    for content in fragments("noisy", rows, every=20):
+        send(client, "noisy", content)
+    job = watch(client, "noisy")
+    assert job["changed_step"] == pytest.approx(140, abs=4)
+    assert diagnosed(client, job["diagnosis_id"])["slowdown"]["ratio"] is not None
+
+
+def test_the_collector_and_the_client_send_without_glue(served: str, tmp_path: Path) -> None:
+    api = Client(served)
+    rows = step_rows(70)
+    for rank in range(N_RANKS):
+        who = Identity(rank, N_RANKS, 0, f"node-{rank}", "pushed/1", None)
+        pusher = Pusher(PushSettings(served, None, tmp_path), {}, Faults())
+        pusher.start(who)
+        held = np.full((70, len(COLUMNS)), np.nan)
+        for number, name in enumerate(COLUMNS):
+            if name in rows:
+                held[:, number] = rows[name][rows["rank"] == rank]
+        pusher.add(held, [], None)
+        pusher.end(over=False, seconds=20.0)
+    assert until(lambda: api.telemetry("pushed/1")["diagnosis_id"])
+    assert api.telemetry("pushed/1")["last_step"] == 69
+    event = {"time": [START + 9.0], "kind": ["log"], "rank": [1]}
+    job = {"job_id": "pushed/1", "world_size": N_RANKS, "start": START, "end": START + 10.0}
+    window = Window.from_tables(job, events=pa.table(event), scope="fragment")
+    assert api.send_telemetry(window)["new"]
+    assert api.end_job("pushed/1")["ended_at"] is not None
+    with pytest.raises(ServiceError, match="no telemetry of job 'other'"):
+        api.telemetry("other")
+
+
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     rows = step_rows(200)
     bodies = fragments("steady", rows, every=40)
@@ -117,6 +176,25 @@ def test_silence_is_diagnosed_once(client: TestClient) -> None:
     # Either the model doubts that the job is healthy, or the silence does.
     assert diagnosed(client, after)["abstention_reason"]["code"] in ("fell_silent", "undecided_mode")
     assert watch(client, "stopped", timedelta(hours=3))["diagnosis_id"] == after
+
+
+def test_a_job_that_sends_metrics_but_no_steps_is_silent_once(client: TestClient) -> None:
+    for content in fragments("hung", step_rows(100)):
+        send(client, "hung", content)
+    before = watch(client, "hung")["diagnosis_id"]
+
+    def metrics(second: int) -> None:
+        times = [START + 20.0 + second]
+        series = {"name": "process_cpu_seconds_total", "rank": 1, "times": times, "values": [1.0 + second]}
+        job = {"job_id": "hung", "world_size": N_RANKS, "start": START, "end": START + 60.0}
+        send(client, "hung", orjson.dumps({"job": job, "metrics": [series]}))
+
+    metrics(0)
+    later = timedelta(hours=2)
+    after = watch(client, "hung", later)["diagnosis_id"]
+    assert after != before
+    metrics(1)
+    assert watch(client, "hung", later)["diagnosis_id"] == after
 
 
 def test_a_service_that_was_away_calls_no_job_silent(client: TestClient) -> None:

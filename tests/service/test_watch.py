@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -17,9 +18,12 @@ from rca.cli import app
 from rca.client import Client
 from rca.diagnosis.result import Diagnosis
 from rca.errors import InvalidInput, RcaError, SourceError
+from rca.sources.prometheus.job_names import JobName, KnownJob
 from rca.window.window import Window
-from rca_api.watch.plan import WatchedJob, WatchPlan, read_plan
+from rca_api.commands.watch import _read as read_job_window
+from rca_api.watch.plan import JobSelection, WatchedJob, WatchPlan, read_plan
 from rca_api.watch.rounds import RoundOutcome, Rounds, WatchState
+from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import dripping, talking
 
 HEALTHY = Path(__file__).parents[2] / "data" / "windows" / "healthy"
@@ -113,10 +117,10 @@ def test_an_unexpected_error_ends_no_job(tmp_path: Path, answer: Diagnosis) -> N
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("jobs: []", "jobs: Tuple should have at least 1 item"),
-        ("every: 60s", "jobs: Field required"),
-        ("jobs: [{job: a}]", "needs either prometheus or folder"),
-        ("jobs: [{job: a, folder: x, prometheus: 'http://p'}]", "needs either prometheus or folder"),
+        ("jobs: []", "needs jobs, or select"),
+        ("every: 60s", "needs jobs, or select"),
+        ("select: [{prometheus: 'http://p', jobs: '('}]", "is no regular expression"),
+        ("jobs: [{job: a}]", "needs prometheus, folder or both"),
         ("jobs: [{job: a, folder: x}, {job: a, folder: y}]", "the job 'a' occurs twice"),
         ("jobs: [{job: a, folder: x, every: soon}]", "'soon' is no span of time"),
         (
@@ -138,6 +142,37 @@ def test_a_wrong_plan_names_the_member(tmp_path: Path, text: str, says: str) -> 
         read_plan(path)
     assert says in str(refused.value)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_job_with_a_folder_and_prometheus_has_its_steps_and_the_exporters_of_their_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = rca.read_window(SLOW)
+    asked: list[dict[str, object]] = []
+
+    def read_job(*_: object, **more: object) -> Window:
+        asked.append(more)
+        sample = {
+            "time": slow.job.end - 1,
+            "name": "node_load1",
+            "value": 7.5,
+            "node": slow.job.topology.node_names[0],
+        }
+        return rca.Window.from_tables(slow.job, metrics=[sample])
+
+    monkeypatch.setattr(WatchedJob, "read_job", read_job)
+    window = read_job_window(WatchedJob(job="both", folder=SLOW, prometheus="http://p"))
+    assert window.steps.equals(slow.steps)
+    assert 7.5 in window.metrics.column("value").to_pylist()
+    assert asked == [
+        {
+            "namespace": None,
+            "matchers": (),
+            "start": min(slow.job.start, slow.job.end - 120),
+            "end": slow.job.end,
+            "steps": False,
+        }
+    ]
 
 
 def test_values_of_headers_are_not_shown(tmp_path: Path) -> None:
@@ -164,6 +199,76 @@ def test_once_prints_a_line_per_job_and_exits_with_the_worst(tmp_path: Path) -> 
     assert result.exit_code == 10, result.output
     assert "good: HEALTHY" in result.output
     assert "bad: FAIL-SLOW" in result.output
+
+
+@for_each(
+    ("verdicts", "code"),
+    [
+        (("healthy", "healthy"), 0),
+        (("undecided", "healthy"), 30),
+        (("undecided", "fail_slow"), 10),
+        (("fail_slow", "fail_stop", "undecided"), 20),
+        (("fail_stop", None), 2),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_job(
+    tmp_path: Path, answer: Diagnosis, verdicts: tuple[str | None, ...], code: int
+) -> None:
+    modes = {"healthy": (False, "healthy"), "undecided": (True, "healthy")}
+    answers = iter(
+        [
+            None if each is None else answer.model_copy(
+                update=dict(zip(("abstained", "failure_mode"), modes.get(each, (False, each)), strict=True))
+            )
+            for each in verdicts
+        ]
+    )  # fmt: skip
+
+    def diagnose(_: Window) -> Diagnosis:
+        found = next(answers)
+        if found is None:
+            raise SourceError("away")
+        return found
+
+    jobs = [f"{{job: j{number}, folder: {HEALTHY}}}" for number in range(len(verdicts))]
+    (tmp_path / "watch.yaml").write_text(f"jobs: [{', '.join(jobs)}]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rca, "diagnose", diagnose)
+        assert CliRunner().invoke(app, ["watch", str(tmp_path / "watch.yaml"), "--once"]).exit_code == code
+
+
+def test_selected_jobs_are_watched_while_they_are_there(
+    tmp_path: Path, answer: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ["a", "listed"]
+    selection = JobSelection(prometheus="http://p", every=0.01)
+    monkeypatch.setattr(
+        JobSelection, "present", lambda _: [WatchedJob(job=each, prometheus="http://p") for each in there]
+    )
+    plan = plan_of("listed", every=0.01).model_copy(update={"select": (selection,)})
+    watching = Watching(plan, lambda _: rca.read_window(HEALTHY), answer, tmp_path / "state")
+    watching.until(lambda outcomes: {one.job for one in outcomes} == {"a", "listed"})
+    again = Watching(plan, lambda _: rca.read_window(HEALTHY), answer, tmp_path / "other")
+
+    def moved(outcomes: list[RoundOutcome]) -> bool:
+        if len(outcomes) == 2:
+            there[:] = ["b"]
+        return [one.job for one in outcomes].count("b") > 2
+
+    again.until(moved)
+    last = [one.job for one in again.outcomes]
+    assert "a" not in last[-3:]
+
+
+def test_a_selection_takes_the_jobs_with_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [
+        KnownJob(JobName(name, "ml", "names of pods"), 8, ("n",)) for name in ("llama-1", "bert-3", "llama-2")
+    ]
+    monkeypatch.setattr(JobSelection, "find_jobs", lambda *_, **__: jobs)
+    chosen = JobSelection(prometheus="http://p", jobs="llama-.*", match=('cluster="a"',)).present()
+    assert [(each.job, each.namespace, each.match) for each in chosen] == [
+        ("llama-1", "ml", ('cluster="a"',)), ("llama-2", "ml", ('cluster="a"',))
+    ]  # fmt: skip
 
 
 @pytest.mark.system
@@ -197,6 +302,26 @@ def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["watch", str(path), "--once", "--format", "json"])
     assert result.exit_code == 2
     assert orjson.loads(result.output.splitlines()[-1])["error"]["code"] == "source-error"
+
+
+def test_a_fault_that_is_over_is_left_out_of_the_next_window(tmp_path: Path) -> None:
+    """CPU hogs end in the middle of the window: the next look begins after them, also after a restart."""
+    whole = rca.read_window(HEALTHY.parent / "cpu-contention-node")
+    spread = replace(whole, job=whole.job.model_copy(update={"end": whole.job.end + 60}))
+    faulty = rca.diagnose(whole)
+    assert faulty.until is not None
+    over = faulty.model_copy(update={"window": rca.diagnose(spread).window})
+    seen: list[Window] = []
+    for _ in range(2):
+        rounds = Rounds(
+            plan_of("one"), lambda _: spread, lambda given: (seen.append(given), over)[1], lambda _: None,
+            WatchState(tmp_path / "state"),
+        )  # fmt: skip
+        rounds.once()
+    first, second = seen
+    assert first.job.start == whole.job.start
+    assert second.job.start == pytest.approx(faulty.until.timestamp(), abs=0.001)
+    assert 0 < second.steps.num_rows < first.steps.num_rows
 
 
 def test_windows_reach_the_diagnosis_as_they_were_read(answer: Diagnosis, tmp_path: Path) -> None:

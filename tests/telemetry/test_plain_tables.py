@@ -99,9 +99,39 @@ def test_metrics_without_ranks_count_nodes(tmp_path: Path) -> None:
 
 
 @for_each(
+    "header",
+    [
+        "Rank,step,start_time,step_time",
+        "global_rank,Iteration,start_time,iter_time_ms",
+        "rank_id;iter;start_time;STEP_TIME_MS",
+    ],
+)
+def test_usual_names_of_columns_are_those_of_the_format(tmp_path: Path, header: str) -> None:
+    unit = 1e3 if "ms" in header.lower() else 1.0
+    separator = ";" if ";" in header else ","
+    rows = [(rank, step, BEGIN.timestamp() + step, 0.5 * unit) for rank in (0, 1) for step in range(3)]
+    text = "\n".join([header, *(separator.join(map(str, row)) for row in rows)])
+    (tmp_path / "steps.csv").write_text(text)
+    window = rca.read_window(tmp_path / "steps.csv")
+    assert window.steps.column("step_seconds").to_pylist() == [0.5] * 6
+    assert window.job.world_size == 2
+
+
+def test_steps_without_times_follow_one_another(tmp_path: Path) -> None:
+    """One file per rank; rank 1 takes longer, and all ranks wait for it."""
+    for rank in (0, 1):
+        rows = [f"{rank},{step},{0.5 + rank}" for step in range(3)]
+        (tmp_path / f"rank{rank}.csv").write_text("\n".join(["rank,step,step_time", *rows]))
+    window = rca.read_window(tmp_path)
+    assert window.steps.column("start_time").to_pylist() == [0.0, 1.5, 3.0] * 2
+    assert any("no start_time" in note for note in window.notes)
+
+
+@for_each(
     ("text", "message"),
     [
-        ("rank,step,step_ms\n0,1,5\n", "start_time is missing"),
+        ("rank,step,start_time,iter_time_ms\n0,1,5,oops\n", "line 2, column step_ms: 'oops' is no number"),
+        ("rank,step,step_ms\n0,one,5\n", "line 2, column step: 'one' is no number"),
         ("rank,step,start_time\n0,1,5\n", "step_seconds is missing"),
         ("rank,step,start_time,step_ms\n", "names of columns, and no row"),
         ("rank,step,start_time,step_ms\n0,1,2026-03-21T02:07:08Z\n", "no complete table"),

@@ -282,7 +282,7 @@ def test_a_pod_that_replaced_another_has_its_ranks() -> None:
 
 def test_the_map_of_the_guide_can_be_read(tmp_path: Path) -> None:
     guide = Path("docs/how-to/prometheus.md").read_text(encoding="utf-8")
-    (tmp_path / "map.yaml").write_text(guide.split("```yaml\n")[2].split("```")[0], encoding="utf-8")
+    (tmp_path / "map.yaml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
     label_map = read_label_map(tmp_path / "map.yaml")
     assert label_map.nodes == ("node-b", "node-a")
     assert label_map.ranks_by_gpu() == {"node-b": {0: 0, 1: 1}, "node-a": {0: 3, 1: 2}}

@@ -149,7 +149,7 @@ def test_two_jobs_of_one_name_are_listed_and_one_can_be_chosen(cluster: str) -> 
 def test_an_unknown_job_lists_those_of_kubernetes(cluster: str) -> None:
     with pytest.raises(rca.InvalidInput) as refused:
         read(cluster, "lama")
-    assert "training_kubeflow_org_job_name: llama, twin" in str(refused.value.hint)
+    assert "Kubeflow training operator: llama, twin; names of pods: solo" in str(refused.value.hint)
 
 
 def test_a_map_chooses_nodes_and_their_order(cluster: str) -> None:
@@ -172,7 +172,8 @@ def test_a_limit_of_the_server_is_met_by_shorter_queries(tmp_path: Path) -> None
 
 
 def test_the_configuration_of_the_guide_is_valid(tmp_path: Path) -> None:
-    guide = Path("docs/how-to/prometheus.md").read_text(encoding="utf-8")
+    guide = Path("docs/how-to/on-call.md").read_text(encoding="utf-8")
+    shutil.copy("api/deploy/prometheus/gpu-alerts.yaml", tmp_path)
     (tmp_path / "prometheus.yml").write_text(guide.split("```yaml\n")[1].split("```")[0], encoding="utf-8")
     checked = ["promtool", "check", "config", "prometheus.yml"]
     assert subprocess.run(checked, cwd=tmp_path, capture_output=True, check=False).returncode == 0
@@ -202,6 +203,28 @@ class Exporter(BaseHTTPRequestHandler):
 
 
 @pytest.mark.skipif(shutil.which(NODE_EXPORTER) is None, reason=f"not installed: {NODE_EXPORTER}")
+def test_an_exporter_that_is_down_is_a_fact_about_telemetry(tmp_path: Path) -> None:
+    labels = ',job="training"'
+    lines = (
+        line
+        for line in dcgm_samples(2, TIMES, label=lambda *_: labels)
+        if "node-1" not in line or float(line.rsplit(" ", 1)[1]) < TIMES[30]
+    )
+    up = (
+        f'up{{instance="node-{node}:9400",job="training"}} {int(node == 0 or number < 30)} {at:.3f}'
+        for node in (0, 1)
+        for number, at in enumerate(TIMES)
+    )
+    with prometheus(tmp_path, chain(lines, ["# TYPE up gauge"], up)) as url:
+        diagnosis = rca.diagnose(rca.read_prometheus(url, "training", since=900, end=END))
+    assert (diagnosis.verdict, diagnosis.stragglers, diagnosis.actions) == ("undecided", [], [])
+    assert any(
+        "1 of 2 exporters of the job are down (up is 0): node-1:9400" in each
+        for each in diagnosis.quality.notes
+    )
+    assert "node-1" in diagnosis.next_check
+
+
 def test_exporters_that_are_scraped_live_name_the_slow_gpu(tmp_path: Path) -> None:
     pages = ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
     threading.Thread(target=pages.serve_forever, args=(0.02,), daemon=True).start()
@@ -287,4 +310,4 @@ def test_machines_follow_the_pods_of_a_job_or_the_map(machines: str) -> None:
 def test_a_job_without_machines_lists_those_that_report(machines: str) -> None:
     with pytest.raises(rca.InvalidInput, match="no machine reports for the job llama") as refused:
         read(machines, "llama")
-    assert "job: node" in str(refused.value.hint)
+    assert "job of the scrape: node" in str(refused.value.hint)

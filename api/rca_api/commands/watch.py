@@ -7,6 +7,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,11 +27,18 @@ rca watch watch.yaml                                   until Ctrl-C; one line pe
 rca watch watch.yaml --once                            every job once; the exit code is the worst one
 A plan:
   service: http://127.0.0.1:8080                       opens incidents; leave it out to diagnose here
-  every: 60s
+  every: 30s
   jobs:
     - {job: llama-17, prometheus: http://prometheus:9090, since: 15m}
     - {job: bert-3, folder: /var/collect/bert-3, every: 5m}
+    - {job: gpt-5, folder: /var/collect/gpt-5, prometheus: http://prometheus:9090}    both, joined
+  select:
+    - {prometheus: http://prometheus:9090, namespace: ml-train, jobs: "llama-.*"}   as `rca jobs` lists
 """
+
+
+#: Exit codes of several jobs, the worst first: of a job whose source failed nothing is known.
+_WORST = (BAD_INPUT, *(VERDICT_CODES[name] for name in ("fail_stop", "fail_slow", "undecided", "healthy")))
 
 
 class WatchFormat(StrEnum):
@@ -51,6 +59,8 @@ def command(
 
     With `service`, windows are posted there, so that incidents and webhooks follow. A restart goes on where
     the last one ended. A source that fails is tried again later, and less often.
+
+    Exit codes of --once, the worst first: 2 bad input, 20 fail-stop, 10 fail-slow, 30 undecided, 0 healthy.
     """
     try:
         from rca_api.shell.observability import logs
@@ -67,7 +77,8 @@ def command(
     assert given.state is not None  # noqa: S101  (`read_plan` sets it)
     rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), WatchState(given.state))
     if once:
-        raise typer.Exit(max(_code(outcome) for outcome in rounds.once()))
+        codes = {_code(outcome) for outcome in rounds.once()}
+        raise typer.Exit(next(code for code in _WORST if code in codes))
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -75,12 +86,14 @@ def command(
 
 
 def _read(job: WatchedJob) -> Window:
+    from rca.sources.prometheus.exporter_join import with_exporters_of
     from rca.sources.read import read_window
 
-    if job.folder is not None:
+    if job.prometheus is None:
+        assert job.folder is not None  # noqa: S101  (a plan has one of the two)
         return read_window(job.folder)
-    assert job.prometheus is not None  # noqa: S101  (a plan has one of the two)
-    return job.read_job(job.prometheus, job.job, namespace=job.namespace, since=job.since)
+    read = partial(job.read_job, job.prometheus, job.job, namespace=job.namespace, matchers=job.match)
+    return read(since=job.since) if job.folder is None else with_exporters_of(read_window(job.folder), read)
 
 
 def _print(outcome: RoundOutcome, form: WatchFormat) -> None:

@@ -75,10 +75,10 @@ def confirmed(row: DiagnosisRow) -> WindowLabel:
     Raises
     ------
     ProblemError
-        409 if the diagnosis abstained.
+        409 if the diagnosis abstained, and suspects no machine either.
     """
     diagnosis = orjson.loads(row.document or b"{}")
-    if diagnosis["abstained"]:
+    if diagnosis["abstained"] and (diagnosis["abstention_reason"] or {}).get("code") != "machine_stands_out":
         raise ProblemError(
             "conflict",
             "the diagnosis abstained, so there is nothing to confirm",

@@ -52,7 +52,7 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
     ----------
     now : float, Unix seconds
     """
-    found: dict[tuple[str, str, str | None], JobAlerts] = {}
+    found: dict[tuple[str | None, ...], JobAlerts] = {}
     skipped = []
     for alert in group.alerts:
         names = [alert.fingerprint]
@@ -67,7 +67,7 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
                 AlertAnswer(fingerprints=names, state="skipped", detail=error.message, hint=error.hint)
             )
             continue
-        key = wanted.source.url, wanted.job, wanted.namespace
+        key = wanted.source.url, wanted.job, wanted.namespace, wanted.node
         known = found.get(key)
         if known is None:
             found[key] = JobAlerts(wanted, names)
@@ -116,6 +116,8 @@ async def answered(
         ``source-error`` if no window can be read, so that Alertmanager sends the group again.
     """
     jobs, answers = jobs_of(group, state.sources, now // _MINUTE * _MINUTE)
+    for each in answers:
+        _log.info("alerts are skipped", fingerprints=each.fingerprints, reason=each.detail, hint=each.hint)
     deadline = Deadline.after(state.settings.deadline_seconds)
 
     async def one(job: JobAlerts) -> AlertAnswer:
@@ -141,6 +143,9 @@ async def _diagnosed(
         else:
             detail, hint = error.detail, error.members.get("hint")
         _log.warning("the window of an alert cannot be read", job_id=job.wanted.job, reason=detail)
+        if job.wanted.job is None and isinstance(error, InvalidInput):
+            # No job to read: sent again, the alert would name none either.
+            answer = answer.model_copy(update={"state": "skipped"})
         return answer.model_copy(update={"detail": detail, "hint": hint})
     await state.dispatcher.wait_for(diagnosis_id, deadline.left())
     facts = await run_in_threadpool(_facts, state, diagnosis_id)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, cut
+from rca.sources.prometheus.job_names import JobName, job_of
 from rca.window.window import Window
 from rca.yaml_documents import read_document
 from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
-#: Labels that name the job of an alert, in this order. `job` is not one: it names the scrape.
-JOB_LABELS = (
-    "job_id",
-    "job_name",
-    "slurm_job_id",
-    "label_training_kubeflow_org_job_name",
-    "label_batch_kubernetes_io_job_name",
-)
+#: Labels with the machine of an alert, and those that usually name its job.
+_MACHINE_LABELS = ("Hostname", "hostname", "node", "nodename")
+_NAMING = ("job_id", "hpc_job", "slurm_job_id", "pod", "exported_pod", "label_jobset_sigs_k8s_io_jobset_name")
 #: At most a day.
 WindowSpan = Annotated[Span, Field(le=86_400)]
 
@@ -34,7 +30,8 @@ class PrometheusSource(PrometheusAccess):
     match : dict of str to str
         Labels and values that an alert must have.
     job_labels : tuple of str
-        Labels of an alert that name the job; the first one that it has.
+        Further labels of an alert that name the job, before the usual ones; the first one that it has. `job`
+        names the scrape.
     namespace_label : str
         Label of an alert that names the namespace of the job's pods.
     since : float
@@ -45,14 +42,18 @@ class PrometheusSource(PrometheusAccess):
 
     url: str = Field(min_length=1)
     match: dict[str, str] = Field(default_factory=dict)
-    job_labels: tuple[str, ...] = Field(JOB_LABELS, min_length=1)
+    job_labels: tuple[str, ...] = ()
     namespace_label: str = "namespace"
     since: WindowSpan = 900.0
     most: WindowSpan = 3600.0
 
-    def job_of(self, labels: Mapping[str, str]) -> str | None:
-        """The job that an alert is about; None if its labels do not say."""
-        return next((labels[name] for name in self.job_labels if labels.get(name)), None)
+    def job_of(self, labels: Mapping[str, str]) -> JobName | None:
+        """The job that an alert is about: by its own labels, those of exporters, or its pod; else None."""
+        own = next((labels[name] for name in self.job_labels if labels.get(name)), None)
+        found = job_of(labels) if own is None else JobName(own)
+        if found is None:
+            return None
+        return replace(found, namespace=labels.get(self.namespace_label) or found.namespace)
 
 
 class Sources(BaseModel):
@@ -94,12 +95,14 @@ class Sources(BaseModel):
             raise InvalidInput(
                 "no source takes alerts with these labels", hint="see `match` in the file of RCA_SOURCES"
             )
+        node = next((labels[name] for name in _MACHINE_LABELS if labels.get(name)), None)
         for each in taking:
-            job = each.job_of(labels)
+            job, begin = each.job_of(labels), max(min(began, now) - each.since, now - each.most)
             if job is not None:
-                begin = max(min(began, now) - each.since, now - each.most)
-                return WantedWindow(each, job, labels.get(each.namespace_label) or None, begin, now)
-        names = ", ".join(dict.fromkeys(name for each in taking for name in each.job_labels))
+                return WantedWindow(each, job.name, job.namespace or None, begin, now)
+        if node is not None:
+            return WantedWindow(taking[0], None, None, begin, now, node)
+        names = ", ".join(dict.fromkeys((*(name for each in taking for name in each.job_labels), *_NAMING)))
         raise InvalidInput(
             f"the alert names no job: it has none of the labels {names}",
             hint="add one of them to the alert's rule, or set job_labels in the file of RCA_SOURCES",
@@ -108,13 +111,20 @@ class Sources(BaseModel):
 
 @dataclass(frozen=True)
 class WantedWindow:
-    """A job, and the time of the window to read, Unix seconds."""
+    """A job, and the time of the window to read, Unix seconds.
+
+    Attributes
+    ----------
+    job : str or None
+        None if it is the one that runs on `node`.
+    """
 
     source: PrometheusSource
-    job: str
+    job: str | None
     namespace: str | None
     start: float
     end: float
+    node: str | None = None
 
     def read(self, max_seconds: float) -> Window:
         """Read the window within `max_seconds`, or the time limit of the source if that is shorter.
@@ -124,11 +134,28 @@ class WantedWindow:
         InvalidInput, SourceError
             As `read_prometheus`.
         """
+        job, namespace = self.job, self.namespace
+        if job is None:
+            job, namespace = self._on_node(max_seconds)
         return self.source.read_job(
             self.source.url,
-            self.job,
-            namespace=self.namespace,
+            job,
+            namespace=namespace,
             start=self.start,
             end=self.end,
             max_seconds=max_seconds,
         )
+
+    def _on_node(self, max_seconds: float) -> tuple[str, str | None]:
+        """Name and namespace of the job with devices on the machine that the alert names."""
+        found = self.source.find_jobs(
+            self.source.url, since=self.end - self.start, node=self.node, max_seconds=max_seconds
+        )
+        if len(found) != 1:
+            names = ", ".join(each.job.name for each in found)
+            raise InvalidInput(
+                f"{len(found)} jobs have devices on {cut(self.node or '')}"
+                + (f": {cut(names)}" if found else ""),
+                hint="add the label pod, or one with the job, to the alert's rule",
+            )
+        return found[0].job.name, found[0].job.namespace or None

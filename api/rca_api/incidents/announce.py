@@ -72,7 +72,8 @@ class Announcer:
         if row.cause is None:
             # Webhooks that got an event for one of its causes get the following ones as well.
             causes = repository.causes_of(session, incident.id)
-        if self._notify_suspected or not incident.suspected:
+        muted = incident.muted_until is not None and at < incident.muted_until and event.kind != "resolved"
+        if not muted and (self._notify_suspected or not incident.suspected):
             outbox.enqueue(
                 session,
                 event=f"incident.{event.kind}",

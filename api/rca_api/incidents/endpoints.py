@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response, Security
 from sqlalchemy.orm import Session
 
 from rca_api.actions import repository as taken_actions
@@ -14,9 +14,11 @@ from rca_api.actions.schemas import read_action
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents import repository
 from rca_api.incidents.announce import incident_url, summary_of
+from rca_api.incidents.latency import delays
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     Incident,
+    IncidentChange,
     IncidentDetail,
     IncidentEvent,
     IncidentPage,
@@ -32,17 +34,24 @@ from rca_api.incidents.schemas import (
 from rca_api.incidents.schemas import (
     State as IncidentState,
 )
+from rca_api.incidents.series import exposition
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.nodes.service import known_lemons
+from rca_api.shell.observability.metrics import EXPOSITION_TYPE
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.pagination import AskedPage, Page, Paging, page
 from rca_api.shell.requests.parameters import Moment, Name
 from rca_api.shell.requests.problems import COMMON, ProblemError, problem_responses
-from rca_api.shell.security.access import Reader
+from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
+from rca_api.shell.security.access import Reader, requires
+from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
+from rca_api.shell.store.base import now
 
-router = APIRouter(prefix="/v1", tags=["incidents"])
+router = APIRouter(prefix="/v1", tags=["incidents"], route_class=SmallBodies)
+#: People who judge diagnoses, and programs that act on them.
+Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
 
 Status = Annotated[IncidentState | None, Query(description="List only open or only resolved incidents.")]
 Since = Annotated[
@@ -67,6 +76,28 @@ def list_incidents(
     """List incidents of all jobs, newest first."""
     filters = {"state": state, "job_id": job, "cause": cause, "node": node, "since": since}
     return _listed(request, filters, paging)
+
+
+@router.get(
+    "/incident-series",
+    summary="Show open incidents as Prometheus series",
+    response_class=Response,
+    responses={
+        200: {"description": "Prometheus text format", "content": {"text/plain": {}}},
+        **problem_responses(*COMMON, "not-found"),
+    },
+)
+def show_series(request: Request, _: Reader) -> Response:
+    """Show the newest open incidents for a scrape: job, cause, place, onset and cost.
+
+    They have names, which `/metrics` has not. `RCA_INCIDENT_SERIES` is the number of incidents.
+    """
+    state = State.of(request)
+    if state.settings.incident_series == 0:
+        raise ProblemError("not-found", "RCA_INCIDENT_SERIES is 0, so incidents have no series")
+    with state.database.reading() as session:
+        content = exposition(session, state.settings.incident_series)
+    return Response(content, media_type=EXPOSITION_TYPE)
 
 
 @router.get(
@@ -114,6 +145,39 @@ def show_incident(
     return Response(content, media_type=accept)
 
 
+@router.patch(
+    "/incidents/{incident_id}",
+    summary="Acknowledge, assign, mute or close an incident",
+    responses=problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+)
+def change_incident(
+    request: Request,
+    incident_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")],
+    given: IncidentChange,
+    caller: Actor,
+) -> Incident:
+    """Say who has seen an incident and works on it, mute its messages, or close it with a reason.
+
+    A muted incident goes on; webhooks get no message of it, except of its resolution. One that was closed is
+    reopened if its fault goes on.
+    """
+    state, at = State.of(request), now()
+    with state.database.session() as session:
+        row = session.get(IncidentRow, incident_id)
+        if row is None:
+            raise ProblemError("not-found", f"there is no incident {incident_id}")
+        if "acknowledged" in given.model_fields_set:
+            seen = given.acknowledged
+            row.acknowledged_at, row.acknowledged_by = (at, caller.name) if seen else (None, None)
+        for name in given.model_fields_set & {"assigned_to", "muted_until"}:
+            setattr(row, name, getattr(given, name))
+        session.flush()
+        if given.close is not None and not state.incidents.close(session, incident_id, given.close):
+            raise ProblemError("conflict", "the incident is resolved already")
+        nodes = repository.nodes_of(session, [row.id])[row.id]
+        return read_incident(row, nodes)
+
+
 def _listed(request: Request, filters: dict[str, Any], paging: AskedPage) -> IncidentPage:
     keys = (IncidentRow.opened_at, IncidentRow.id)
     with State.of(request).database.reading() as session:
@@ -150,6 +214,7 @@ def _detail(session: Session, row: IncidentRow, settings: Settings) -> IncidentD
     return IncidentDetail(
         **incident.model_dump(),
         stages=stages(incident, timeline, newest.items),
+        delays=delays(session, incident, timeline),
         url=incident_url(settings.public_url, row.id),
         timeline=timeline,
         diagnoses=newest.items,

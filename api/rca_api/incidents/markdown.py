@@ -17,6 +17,7 @@ _RESOLVED = {
     "healthy": "healthy again",
     "silence": "no more windows arrived",
     "deleted": "all its diagnoses were deleted",
+    "closed": "closed by a person",
 }
 
 
@@ -64,15 +65,20 @@ def _facts(incident: IncidentDetail) -> list[str]:
     ]
     if reached:
         facts.append(f"- Stages: {', '.join(reached)}.")
+    if incident.delays:
+        told = ", ".join(f"{each.name} after {seconds(each.seconds)}" for each in incident.delays)
+        facts.append(f"- Delays since the onset: {told}.")
     if incident.suspected:
-        facts.append("- Suspected: its windows are certain of a fault, and none is certain of the cause.")
+        facts.append("- Suspected: no window is certain of the cause with timed steps yet.")
+    facts += _people(incident)
     if incident.uncertain:
         facts.append("- Uncertain: its diagnoses name different causes or places.")
     if incident.reopened:
         facts.append(f"- Relapses: {incident.reopened}.")
     if incident.resolved_at is not None:
         how = _RESOLVED[incident.resolution or "silence"]
-        facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}.")
+        why = f": {_text(incident.closing_note)}" if incident.closing_note else ""
+        facts.append(f"- Resolved {_when(incident.resolved_at)}: {how}{why}.")
     if incident.runbook is not None:
         facts.append(f"- Runbook: `rca runbook {_text(incident.cause or '')}`, or `GET {incident.runbook}`.")
     if incident.nodes:
@@ -85,12 +91,25 @@ def _facts(incident: IncidentDetail) -> list[str]:
     return facts
 
 
+def _people(incident: IncidentDetail) -> list[str]:
+    """What people have said about it."""
+    facts = []
+    if incident.acknowledged_at is not None:
+        by = _text(incident.acknowledged_by or "")
+        facts.append(f"- Acknowledged {_when(incident.acknowledged_at)} by {by}.")
+    if incident.assigned_to:
+        facts.append(f"- Assigned to {_text(incident.assigned_to)}.")
+    if incident.muted_until is not None:
+        facts.append(f"- No messages until {_when(incident.muted_until)}.")
+    return facts
+
+
 def _event(event: IncidentEvent) -> str:
     now = _where(event.cause, event.place)
     before = _where(event.previous_cause, event.previous_place)
     what = {
         "opened": f"opened: {_WORDS[event.failure_mode]}, {now}",
-        "suspected": f"suspected: certainly {_WORDS[event.failure_mode]}, {now}",
+        "suspected": f"suspected: {_WORDS[event.failure_mode]}, {now}",
         "confirmed": f"confirmed: {_WORDS[event.failure_mode]}, {now}",
         "reopened": f"reopened: {_WORDS[event.failure_mode]}, {now}",
         "cause_changed": f"cause changed from {before} to {now}",

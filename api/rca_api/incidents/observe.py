@@ -19,6 +19,10 @@ from rca_api.shell.store.deletion import insert_if_absent
 #: window may be posted again with late samples. In both cases a healthy window must not hide a fault.
 _PRECEDENCE = ("unsure", "healthy", "suspect", "sick")
 #: Reasons of abstention that leave no doubt that the job is slow or stopped, only why.
+#: Reason of abstention without step times.
+_UNTIMED = "no_step_times"
+#: Reason of abstention where exporters alone show a lasting fault of a machine.
+_STANDS_OUT = "machine_stands_out"
 _CAUSE_IS_OPEN = frozenset({"cause_not_certain", "nobody_stands_out", "no_step_times", "too_short"})
 #: Least probability of the failure mode of a suspect.
 SUSPECT_PROBABILITY = 0.95
@@ -56,13 +60,15 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
 
 def _verdict(document: dict[str, Any]) -> dict[str, Any]:
     healthy, suspect = document["failure_mode"] == "healthy", _is_suspect(document)
+    named = not suspect or _reason(document) == _STANDS_OUT
     slow, steps = document["slowdown"], document["quality"]["steps_used"]
     return {
         "verdict": _certainty(document),
         "failure_mode": document["failure_mode"],
         "probability": document["failure_mode_probability"][document["failure_mode"]],
-        "cause": document["causes"][0]["cause"] if document["causes"] and not suspect else None,
+        "cause": document["causes"][0]["cause"] if document["causes"] and named else None,
         "place": _place(document),
+        "untimed": document["quality"]["steps_used"] == 0,
         # Unknown numbers are null in the document.
         "seconds_lost": 0.0 if healthy else max(0.0, slow["seconds_per_step"] or 0.0) * steps,
         "gpu_hours_lost": 0.0 if healthy else max(0.0, slow["gpu_hours_lost"] or 0.0),
@@ -70,6 +76,9 @@ def _verdict(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _certainty(document: dict[str, Any]) -> Verdict:
+    if _reason(document) == _UNTIMED and document.get("until") is not None:
+        # What exporters showed is over.
+        return "healthy"
     if document["abstained"] or _cause_is_unknown(document):
         return "suspect" if _is_suspect(document) else "unsure"
     return "healthy" if document["failure_mode"] == "healthy" else "sick"
@@ -77,11 +86,18 @@ def _certainty(document: dict[str, Any]) -> Verdict:
 
 def _is_suspect(document: dict[str, Any]) -> bool:
     """Whether the diagnosis is certain of a fault, and does not name its cause."""
-    mode, reason = document["failure_mode"], document.get("abstention_reason")
+    mode, reason = document["failure_mode"], _reason(document)
     if mode == "healthy":
         return False
-    open_cause = _cause_is_unknown(document) or (reason is not None and reason["code"] in _CAUSE_IS_OPEN)
-    return bool(open_cause and document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY)
+    open_cause = _cause_is_unknown(document) or reason in _CAUSE_IS_OPEN
+    certain = document["failure_mode_probability"][mode] >= SUSPECT_PROBABILITY
+    return reason == _STANDS_OUT or bool(open_cause and certain)
+
+
+def _reason(document: dict[str, Any]) -> str | None:
+    """Code of the reason of abstention; None for a decided answer."""
+    reason = document.get("abstention_reason")
+    return None if reason is None else reason["code"]
 
 
 def _cause_is_unknown(document: dict[str, Any]) -> bool:

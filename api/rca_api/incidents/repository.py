@@ -71,11 +71,21 @@ def open_incident(session: Session, job_id: str) -> IncidentRow | None:
 
 
 def last_resolved(session: Session, job_id: str) -> IncidentRow | None:
-    """Get the last resolved incident of a job, if healthy windows resolved it."""
+    """Get the last resolved incident of a job, if healthy windows or a person resolved it."""
     resolved = select(IncidentRow).where(IncidentRow.job_id == job_id, IncidentRow.open_job_id.is_(None))
     newest = resolved.order_by(IncidentRow.resolved_at.desc(), IncidentRow.ended.desc()).limit(1)
     row = session.scalars(newest).one_or_none()
-    return row if row is not None and row.resolution == "healthy" else None
+    return row if row is not None and row.resolution in ("healthy", "closed") else None
+
+
+def newest_order(session: Session, job_id: str) -> tuple[float, float] | None:
+    """End and start of the newest window of a job."""
+    ordered = (ObservationRow.window_end.desc(), ObservationRow.window_start.desc())
+    statement = select(ObservationRow.window_end, ObservationRow.window_start)
+    found = session.execute(
+        statement.where(ObservationRow.job_id == job_id).order_by(*ordered).limit(1)
+    ).first()
+    return None if found is None else (found[0], found[1])
 
 
 def has_recent_window(session: Session, job_id: str, at: datetime, length: timedelta) -> bool:
@@ -113,7 +123,14 @@ def observation(row: ObservationRow) -> Observation:
     faulty = verdict in ("sick", "suspect")
     subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
-    return Observation(row.diagnosis_id, *bounds, verdict, subject, row.probability or 0.0)
+    return Observation(
+        row.diagnosis_id,
+        *bounds,
+        verdict,
+        subject,
+        row.probability or 0.0,
+        untimed=row.untimed,
+    )
 
 
 def around(session: Session, row: ObservationRow) -> IncidentRow | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.config import JsonDict
 
 from rca.runbook.phrases import plain
@@ -17,6 +17,7 @@ from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationR
 from rca_api.shell.store.base import values_of
 
 State = Literal["open", "resolved"]
+Person = Annotated[str, StringConstraints(min_length=1, max_length=128, strip_whitespace=True)]
 StageName = Literal["detected", "localised", "explained", "recovered"]
 FaultMode = Literal["fail_slow", "fail_stop"]
 EventType = Literal[
@@ -38,6 +39,7 @@ INCIDENT_EXAMPLE: JsonDict = {
     "cause": "nic_degradation",
     "place": ["node-12"],
     "suspected": False,
+    "confidence": "confirmed",
     "uncertain": False,
     "reopened": 0,
     "opened_at": "2026-11-21T20:00:05Z",
@@ -50,6 +52,23 @@ INCIDENT_EXAMPLE: JsonDict = {
     "gpu_hours_lost": 3.27,
     "nodes": [{"node": "node-12", "probability": 0.93}],
 }
+
+
+class IncidentChange(BaseModel):
+    """What a person does about an incident; members that are left out stay as they are."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"acknowledged": True, "assigned_to": "ana"}]}
+    )
+
+    acknowledged: bool = Field(False, description="Whether it was seen.")
+    assigned_to: Person | None = Field(None, description="Who works on it; null for none.")
+    muted_until: AwareDatetime | None = Field(
+        None, description="Webhooks get no message before, except of its resolution; null for messages."
+    )
+    close: Annotated[str, StringConstraints(min_length=1, max_length=2000, strip_whitespace=True)] | None = (
+        Field(None, description="Why it is closed. A fault that goes on reopens it: mute it instead.")
+    )
 
 
 class SuspectNode(BaseModel):
@@ -73,7 +92,11 @@ class Incident(BaseModel):
         description="Place of the cause now: nodes, or ranks such as `rank 3`; empty if it is not known."
     )
     suspected: bool = Field(
-        description="Whether its windows are certain of a fault, and none is certain of the cause yet."
+        description="Whether its windows are certain of a fault, and none is certain of the cause yet. Or "
+        "exporters alone show it, without step times."
+    )
+    confidence: Literal["suspected", "confirmed"] = Field(
+        description="`suspected` in words. Step times or a certain cause confirm an incident."
     )
     uncertain: bool = Field(
         description="Whether its diagnoses name different causes or places. It shows what they share."
@@ -84,8 +107,15 @@ class Incident(BaseModel):
     resolution: Reason | None = Field(
         description="`healthy`: enough healthy windows in a row. "
         "`silence`: no window for too long, so the state of the job is unknown. "
-        "`deleted`: the diagnoses of all its windows were deleted."
+        "`deleted`: the diagnoses of all its windows were deleted. `closed`: a person closed it."
     )
+    acknowledged_at: datetime | None = Field(None, description="When a person said that it was seen.")
+    acknowledged_by: str | None = Field(None, description="Name of that person's key or account.")
+    assigned_to: str | None = Field(None, description="Who works on it.")
+    muted_until: datetime | None = Field(
+        None, description="Webhooks get no message before, except of its resolution."
+    )
+    closing_note: str | None = Field(None, description="Why a person closed it.")
     began: datetime = Field(
         description="Onset: when its stragglers began to be late, on the clock of the job. Without a known "
         "onset it is the begin of its first window."
@@ -167,6 +197,18 @@ class Stage(BaseModel):
     seconds: float | None = Field(description="Since the incident's `began`.")
 
 
+class Delay(BaseModel):
+    """One stage from the onset of a fault to its announcement."""
+
+    name: Literal["arrived", "noticed", "diagnosed", "announced"] = Field(
+        description="`arrived`: the last rows of the first faulty window. `noticed`: its diagnosis was asked "
+        "for, by a change of the telemetry or by a request. `diagnosed`: answered. `announced`: the incident "
+        "was opened."
+    )
+    at: datetime = Field(description="On the clock of the service.")
+    seconds: float = Field(description="Since the incident's `began`, on the clock of the job.")
+
+
 class Lemon(BaseModel):
     """A node that had faults in other jobs as well."""
 
@@ -182,6 +224,10 @@ class IncidentDetail(Incident):
     )
     stages: list[Stage] = Field(
         default=[], description="Detected, localised, explained and recovered, with their durations."
+    )
+    delays: list[Delay] = Field(
+        default=[],
+        description="Stages from the onset to the announcement. Empty without its first diagnosis.",
     )
     url: str | None = Field(default=None, description="Its address, if RCA_PUBLIC_URL names the service.")
     timeline: list[IncidentEvent]
@@ -237,6 +283,7 @@ def read_incident(row: IncidentRow, nodes: list[tuple[str, float]]) -> Incident:
     shown = {
         "state": "open" if row.open_job_id is not None else "resolved",
         "place": row.place or [],
+        "confidence": "suspected" if row.suspected else "confirmed",
         "began": moment(row.began if row.onset is None else row.onset),
         "ended": moment(row.ended),
         "nodes": [SuspectNode(node=node, probability=probability) for node, probability in nodes],

@@ -100,6 +100,25 @@ class IncidentTracker:
         _restart_order(job, at)
         return True
 
+    def close(self, session: Session, incident_id: str, note: str) -> bool:
+        """Resolve an open incident for a person; gives whether it was open.
+
+        Windows so far no longer count. A fault that goes on reopens it.
+        """
+        incident = session.get_one(IncidentRow, incident_id)
+        job = repository.follow(session, incident.job_id, self._clock())
+        session.refresh(incident)
+        if incident.open_job_id is None:
+            return False
+        incident.closing_note = note
+        subject = _open_state(incident, incident.ended).subject
+        event = Transition("resolved", subject, incident.ended, None, reason="closed")
+        newest = repository.newest_order(session, incident.job_id)
+        if newest is not None:
+            job.decided_end, job.decided_start = newest
+        self._apply(session, incident, event, self._clock())
+        return True
+
     def withdraw(self, session: Session, incident_id: str) -> None:
         """Recount an incident after the deletion of one of its windows; resolve it if none is left.
 

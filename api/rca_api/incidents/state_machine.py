@@ -4,6 +4,7 @@
   several of the last confident windows are faulty.
 - Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
   incident. The first window with a cause confirms it.
+- Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
   diagnosis abstained do not count.
 - It is reopened by a faulty window, or several suspects, soon after its resolution.
@@ -31,7 +32,7 @@ EventKind = Literal[
     "cause_uncertain",
     "resolved",
 ]
-Reason = Literal["healthy", "silence", "deleted"]
+Reason = Literal["healthy", "silence", "deleted", "closed"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
 _MAX_HEALTHY = 48
@@ -100,6 +101,8 @@ class Observation:
         Fault of a faulty window or a suspect.
     probability : float
         Probability of its failure mode.
+    untimed : bool
+        Whether no step was timed, so that exporters alone show it.
     """
 
     diagnosis_id: str
@@ -108,6 +111,7 @@ class Observation:
     verdict: Verdict
     subject: Subject | None = None
     probability: float = 0.0
+    untimed: bool = False
 
     @property
     def order(self) -> tuple[float, float]:
@@ -268,7 +272,7 @@ def _after_suspect(
 
     Suspects alone reopen the incident before, with the subject that it had.
     """
-    if len(faulty) < max(settings.opening_windows, 2):
+    if len(faulty) < _opening(settings):
         return state, ()
     first, end, before = faulty[0].order, observation.end, state.resolved
     named = next((each for each in reversed(faulty) if each.verdict == "sick"), None)
@@ -289,6 +293,11 @@ def _after_suspect(
     return OpenIncident(named_subject, end, suspected=named is None), (event,)
 
 
+def _opening(settings: Hysteresis) -> int:
+    """Suspects that open an incident: a single one never does."""
+    return max(settings.opening_windows, 2)
+
+
 def _is_relapse(before: OpenIncident, observation: Observation, settings: Hysteresis) -> bool:
     return abs(observation.start - before.last_end) < settings.reopen_seconds
 
@@ -296,8 +305,13 @@ def _is_relapse(before: OpenIncident, observation: Observation, settings: Hyster
 def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
+    if observation.untimed and not incident.suspected:
+        # Exporters do not show whether the steps are fast again.
+        return incident, ()
     streak = incident.healthy_streak + 1
-    if streak < _doubled(settings.healthy_windows, incident.reopened, _MAX_HEALTHY):
+    # What so many windows showed is over when as many no longer do.
+    needed = _opening(settings) if observation.untimed else settings.healthy_windows
+    if streak < _doubled(needed, incident.reopened, _MAX_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
     return NoIncident(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
 

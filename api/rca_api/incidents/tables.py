@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import JSON, ForeignKey, Index, String, false, text
+from sqlalchemy import JSON, ForeignKey, Index, String, Text, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rca_api.shell.store.base import Base, UtcDateTime, new_id, now
@@ -56,8 +56,15 @@ class IncidentRow(Base):
     #: Service's clock.
     opened_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: healthy, silence or deleted
+    #: healthy, silence, deleted or closed
     resolution: Mapped[str | None] = mapped_column(String(16))
+    #: What people do about it, on the service's clock: who has seen it, who works on it, until when
+    #: it sends no message, and why it was closed.
+    acknowledged_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    acknowledged_by: Mapped[str | None] = mapped_column(String(128))
+    assigned_to: Mapped[str | None] = mapped_column(String(128))
+    muted_until: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    closing_note: Mapped[str | None] = mapped_column(Text)
     #: Window time, Unix seconds: begin of the first window and end of the last window.
     began: Mapped[float]
     ended: Mapped[float]
@@ -116,6 +123,8 @@ class ObservationRow(Base):
     observed_at: Mapped[datetime] = mapped_column(UtcDateTime)
     #: Whether the window ended further ahead of that than `incident_skew_seconds`.
     ahead: Mapped[bool] = mapped_column(default=False, server_default=false())
+    #: Whether no step was timed, so that exporters or events alone show it.
+    untimed: Mapped[bool] = mapped_column(default=False, server_default=false())
     #: healthy, sick, suspect, unsure
     verdict: Mapped[str] = mapped_column(String(8))
     failure_mode: Mapped[str] = mapped_column(String(16))

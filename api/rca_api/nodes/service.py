@@ -27,7 +27,7 @@ class Exposures:
 
     - healthy, or slow with named nodes: all nodes of the job, because all were compared;
     - slow without named nodes, or stopped: only the nodes that it blames;
-    - abstained: none.
+    - abstained, or healthy by exporters alone: none.
     """
 
     def __init__(self, clock: Callable[[], datetime] = now) -> None:
@@ -36,7 +36,7 @@ class Exposures:
     def __call__(self, session: Session, row: DiagnosisRow) -> None:
         """Record the nodes that one diagnosed window has a verdict about."""
         seen = session.get(ObservationRow, (row.job_id, row.window_end, row.window_start))
-        if seen is None or seen.diagnosis_id != row.id:
+        if seen is None or seen.diagnosis_id != row.id or (seen.untimed and seen.verdict == "healthy"):
             return
         repository.expose(session, judged_nodes(row), row, self._clock())
 

@@ -48,6 +48,23 @@ def _to_page(_: Request) -> Response:
     return RedirectResponse(PATH)
 
 
+class SummaryRow(BaseModel):
+    """One part of the text."""
+
+    title: str
+    lines: list[str]
+
+
+class DiagnosisText(BaseModel):
+    """The text of a diagnosis: what a person needs first, and the rest."""
+
+    verdict: Verdict
+    headline: str
+    rows: list[SummaryRow]
+    more: list[SummaryRow]
+    window_digest: str | None
+
+
 @router.get("/catalogue")
 def show_catalogue() -> dict[str, Any]:
     """Show the causes, the actions, and the exporter metrics of each signal."""
@@ -82,23 +99,6 @@ def _catalogue() -> dict[str, Any]:
         for channel, feeding in channels().items()
     }
     return {"causes": causes, "actions": NAMES, "signals": signals}
-
-
-class SummaryRow(BaseModel):
-    """One part of the text."""
-
-    title: str
-    lines: list[str]
-
-
-class DiagnosisText(BaseModel):
-    """The text of a diagnosis: what a person needs first, and the rest."""
-
-    verdict: Verdict
-    headline: str
-    rows: list[SummaryRow]
-    more: list[SummaryRow]
-    window_digest: str | None
 
 
 def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -16,15 +18,27 @@ from rca.yaml_documents import read_document
 from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
 MAX_JOBS = 256
+#: Selected jobs have reported in so many last seconds.
+LOOKED_BACK = 300.0
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return text
 
 
 class WatchedJob(PrometheusAccess):
-    """One job: from a Prometheus server, or a folder that a collector writes.
+    """One job: from a Prometheus server, a folder that a collector writes, or steps of one beside the other.
 
     Attributes
     ----------
     every : float or None
         Seconds between two diagnoses; None for that of the plan.
+    match : tuple of str
+        Matchers that every series has to meet.
     since : float
         Seconds before now that a window from Prometheus covers.
     """
@@ -33,14 +47,52 @@ class WatchedJob(PrometheusAccess):
     prometheus: str | None = None
     folder: Path | None = None
     namespace: str | None = None
+    match: tuple[str, ...] = ()
     since: Span = 900.0
     every: Span | None = None
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if (self.prometheus is None) == (self.folder is None):
-            raise ValueError("needs either prometheus or folder")
+    def _some_place(self) -> Self:
+        if self.prometheus is None and self.folder is None:
+            raise ValueError("needs prometheus, folder or both")
         return self
+
+
+class JobSelection(PrometheusAccess):
+    """Every job of a Prometheus server, as far as they are selected; those that begin later are watched too.
+
+    Attributes
+    ----------
+    jobs : str
+        Regular expression that the whole name of a job has to meet.
+    namespace, match, since, every
+        As of `WatchedJob`.
+    """
+
+    prometheus: str = Field(min_length=1)
+    jobs: Annotated[str, AfterValidator(_pattern)] = ".*"
+    namespace: str | None = None
+    match: tuple[str, ...] = ()
+    since: Span = 900.0
+    every: Span | None = None
+
+    def present(self) -> list[WatchedJob]:
+        """The jobs that report now, at most `MAX_JOBS`.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+            As `rca.sources.prometheus.window.read_jobs`.
+        """
+        found = self.find_jobs(
+            self.prometheus, since=LOOKED_BACK, namespace=self.namespace, matchers=self.match
+        )
+        more = self.model_dump(exclude={"jobs", "namespace"})
+        return [
+            WatchedJob(job=each.job.name, **{**more, "namespace": each.job.namespace or self.namespace})
+            for each in found
+            if re.fullmatch(self.jobs, each.job.name)
+        ][:MAX_JOBS]
 
 
 class WatchPlan(BaseModel):
@@ -52,6 +104,10 @@ class WatchPlan(BaseModel):
         Base URL of a service that diagnoses the windows and opens incidents; None to diagnose here.
     every : float
         Seconds between two diagnoses of a job.
+    jobs : tuple of WatchedJob
+        Listed one by one.
+    select : tuple of JobSelection
+        Those that servers have.
     state : Path or None
         File that remembers when each job was diagnosed; None for one beside the plan.
     """
@@ -59,12 +115,15 @@ class WatchPlan(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     service: str | None = None
-    every: Span = 60.0
+    every: Span = 30.0
     state: Path | None = None
-    jobs: tuple[WatchedJob, ...] = Field(min_length=1, max_length=MAX_JOBS)
+    jobs: tuple[WatchedJob, ...] = Field((), max_length=MAX_JOBS)
+    select: tuple[JobSelection, ...] = Field((), max_length=MAX_JOBS)
 
     @model_validator(mode="after")
     def _distinct_jobs(self) -> Self:
+        if not self.jobs and not self.select:
+            raise ValueError("needs jobs, or select with a Prometheus server")
         names = [job.job for job in self.jobs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -89,5 +148,6 @@ def _beside(plan: WatchPlan, path: Path) -> WatchPlan:
     """The plan with absolute paths."""
     here = path.resolve().parent
     jobs = tuple(job.below(here, "folder") for job in plan.jobs)
+    select = tuple(each.below(here) for each in plan.select)
     state = here / (plan.state or f".{path.stem}-state.json")
-    return plan.model_copy(update={"jobs": jobs, "state": state})
+    return plan.model_copy(update={"jobs": jobs, "select": select, "state": state})

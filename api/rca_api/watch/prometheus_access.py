@@ -11,7 +11,8 @@ from rca.errors import InvalidInput
 from rca.sources.instants import seconds_of
 from rca.sources.prometheus.client import MAX_TIMEOUT, USUAL_TIMEOUT
 from rca.sources.prometheus.credentials import checked_headers, read_token
-from rca.sources.prometheus.window import read_prometheus
+from rca.sources.prometheus.job_names import KnownJob
+from rca.sources.prometheus.window import read_jobs, read_prometheus
 from rca.window.window import Window
 
 #: Seconds, also written like ``90s``, ``5m`` or ``2h``.
@@ -82,13 +83,23 @@ class PrometheusAccess(BaseModel):
             As `read_prometheus`.
         """
         return read_prometheus(
-            url,
-            job,
-            namespace=namespace,
-            labels=self.labels,
-            token=None if self.token_file is None else read_token(self.token_file),
-            ca_file=self.ca_file,
-            headers={name: value.get_secret_value() for name, value in self.headers.items()},
-            timeout=min(self.timeout, max_seconds),
-            **more,
+            url, job, namespace=namespace, labels=self.labels, **self._server(max_seconds), **more
         )
+
+    def find_jobs(self, url: str, *, max_seconds: float = MAX_TIMEOUT, **more: Any) -> list[KnownJob]:
+        """List the jobs of the server; `more` is passed to `read_jobs`.
+
+        Raises
+        ------
+        InvalidInput, SourceError
+            As `read_jobs`.
+        """
+        return read_jobs(url, labels=self.labels, **self._server(max_seconds), **more)
+
+    def _server(self, max_seconds: float) -> dict[str, Any]:
+        return {
+            "token": None if self.token_file is None else read_token(self.token_file),
+            "ca_file": self.ca_file,
+            "headers": {name: value.get_secret_value() for name, value in self.headers.items()},
+            "timeout": min(self.timeout, max_seconds),
+        }

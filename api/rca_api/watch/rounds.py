@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import orjson
 import structlog
 
 from rca.diagnosis.result import Diagnosis
-from rca.errors import RcaError
+from rca.errors import InvalidInput, RcaError
 from rca.files import read_file, replace_file
+from rca.window.fragments import within
 from rca.window.window import Window
-from rca_api.watch.plan import WatchedJob, WatchPlan
+from rca_api.watch.plan import JobSelection, WatchedJob, WatchPlan
 
 _log = structlog.stdlib.get_logger("rca_api.watch")
 #: Longest pause after failed rounds, as a multiple of the job's interval.
 _MAX_PAUSES = 8
+#: A fault is over if it ended so long before the end of a window.
+_MIN_AFTER = timedelta(seconds=30)
 Read = Callable[[WatchedJob], Window]
 Diagnose = Callable[[Window], Diagnosis]
 
@@ -37,7 +42,7 @@ OnRound = Callable[[RoundOutcome], None]
 
 
 class WatchState:
-    """When each job was diagnosed last, Unix seconds; kept in a file, so that a restart resumes.
+    """When each job was diagnosed last, and its last fault over; kept in a file, so that a restart resumes.
 
     Parameters
     ----------
@@ -49,9 +54,11 @@ class WatchState:
         self._path = path
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}
+        self._over: dict[str, float] = {}
         try:
             held = orjson.loads(read_file(path))
             self._last = {str(job): float(at) for job, at in held["diagnosed"].items()}
+            self._over = {str(job): float(at) for job, at in held.get("over", {}).items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -62,15 +69,37 @@ class WatchState:
         with self._lock:
             return self._last.get(job)
 
-    def diagnosed(self, job: str, at: float) -> None:
-        """Remember a diagnosis."""
+    def over(self, job: str) -> float | None:
+        """When the last fault of a job was over, Unix seconds; None if there was none."""
+        with self._lock:
+            return self._over.get(job)
+
+    def diagnosed(self, job: str, at: float, over: float | None = None) -> None:
+        """Remember a diagnosis, and when the fault that it found was over."""
         with self._lock:
             self._last[job] = at
-            content = orjson.dumps({"diagnosed": self._last}, option=orjson.OPT_INDENT_2)
+            if over is not None:
+                self._over[job] = over
+            content = orjson.dumps({"diagnosed": self._last, "over": self._over}, option=orjson.OPT_INDENT_2)
             try:
                 replace_file(self._path, content)
             except OSError as error:
                 _log.warning("the state cannot be written", path=str(self._path), reason=str(error))
+
+
+def _after(window: Window, over: float | None) -> Window:
+    """The part of the window after the last fault, which would be found again, and hide the next one."""
+    if over is None or not window.job.start < over < window.job.end:
+        return window
+    return within(window, over, math.nextafter(window.job.end, math.inf))
+
+
+def _over(diagnosis: Diagnosis) -> float | None:
+    """When the fault of timed steps was over, if it surely was before the end of the window, Unix seconds."""
+    end = None if diagnosis.window is None else diagnosis.window.end
+    if diagnosis.until is None or end is None or not diagnosis.quality.steps_used:
+        return None
+    return diagnosis.until.timestamp() if end - diagnosis.until >= _MIN_AFTER else None
 
 
 @dataclass(eq=False)
@@ -98,9 +127,18 @@ class Rounds:
     def once(self) -> list[RoundOutcome]:
         """Diagnose every job now, all at the same time."""
         outcomes: list[RoundOutcome] = []
+        jobs = {job.job: job for job in self.plan.jobs}
+        for selection in self.plan.select:
+            try:
+                present = selection.present()
+                if not present:
+                    raise InvalidInput(f"no job of {selection.prometheus} is selected", hint="see `rca jobs`")
+                jobs = {job.job: job for job in present} | jobs
+            except RcaError as error:
+                outcomes.append(self._reported(RoundOutcome(selection.jobs, None, error)))
         threads = [
             threading.Thread(target=lambda job=job: outcomes.append(self._round(job)), daemon=True)
-            for job in self.plan.jobs
+            for job in jobs.values()
         ]
         for thread in threads:
             thread.start()
@@ -112,7 +150,29 @@ class Rounds:
         """Diagnose until `stopping` is set; rounds in progress are not waited for."""
         for job in self.plan.jobs:
             threading.Thread(target=self._follow, args=(job, stopping), daemon=True).start()
+        for selection in self.plan.select:
+            threading.Thread(target=self._select, args=(selection, stopping), daemon=True).start()
         stopping.wait()
+
+    def _select(self, selection: JobSelection, stopping: threading.Event) -> None:
+        """Follow the jobs of a selection, each as long as it is there."""
+        listed = {job.job for job in self.plan.jobs}
+        followed: dict[str, threading.Event] = {}
+        while True:
+            try:
+                present = {job.job: job for job in selection.present() if job.job not in listed}
+            except RcaError as error:
+                self._reported(RoundOutcome(selection.jobs, None, error))
+            else:
+                for name in followed.keys() - present.keys():
+                    followed.pop(name).set()
+                for name in present.keys() - followed.keys():
+                    ended = followed[name] = threading.Event()
+                    threading.Thread(target=self._follow, args=(present[name], ended), daemon=True).start()
+            if stopping.wait(selection.every or self.plan.every):
+                for ended in followed.values():
+                    ended.set()
+                return
 
     def _follow(self, job: WatchedJob, stopping: threading.Event) -> None:
         every = job.every or self.plan.every
@@ -129,8 +189,10 @@ class Rounds:
     def _round(self, job: WatchedJob) -> RoundOutcome:
         at = self.clock()
         try:
-            outcome = RoundOutcome(job.job, self.diagnose(self.read(job)), None)
-            self.state.diagnosed(job.job, at)
+            window = _after(self.read(job), self.state.over(job.job))
+            diagnosis = self.diagnose(window)
+            outcome = RoundOutcome(job.job, diagnosis, None)
+            self.state.diagnosed(job.job, at, _over(diagnosis))
         except RcaError as error:
             outcome = RoundOutcome(job.job, None, error)
         except Exception:
@@ -138,6 +200,9 @@ class Rounds:
             outcome = RoundOutcome(
                 job.job, None, RcaError("the round failed unexpectedly; the log has the reason")
             )
+        return self._reported(outcome)
+
+    def _reported(self, outcome: RoundOutcome) -> RoundOutcome:
         with self._reporting:
             self.report(outcome)
         return outcome

@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"], route_class=SmallBo
 
 _MEANING = {
     "incident.opened": "A job became slow or stopped",
-    "incident.suspected": "A job is certainly slow or stopped, and the cause is open",
+    "incident.suspected": "A fault without a certain cause, or one that exporters alone show",
     "incident.confirmed": "The cause of a suspected incident is certain",
     "incident.reopened": "A job became slow or stopped again soon after its incident was resolved",
     "incident.cause_changed": "An open incident has another cause",

@@ -22,7 +22,7 @@ _NAMED = 4
 _MODES = {"fail_slow": "slow", "fail_stop": "stopped"}
 _STATES = {
     "opened": "is {mode}",
-    "suspected": "is {mode}",
+    "suspected": "is suspected to be {mode}",
     "confirmed": "is {mode}, and the cause is certain",
     "reopened": "is {mode} again",
     "cause_changed": "is {mode} for another cause",
@@ -33,6 +33,7 @@ _RESOLVED = {
     "healthy": "is healthy again",
     "silence": "sends no more windows",
     "deleted": "has no diagnoses left",
+    "closed": "has no open incident: a person closed it",
 }
 
 

@@ -8,24 +8,22 @@ from dataclasses import dataclass, field
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus import kubernetes
 from rca.sources.prometheus.client import Prometheus
+from rca.sources.prometheus.job_names import (
+    JOB_LABELS,
+    NODE_LABELS,
+    SCRAPE_LABEL,
+    Labels,
+    anchors,
+    find_jobs,
+)
 from rca.sources.prometheus.kubernetes import Pod
 from rca.sources.prometheus.label_map import LabelMap
 from rca.sources.prometheus.promql import chunks, escaped, hosts, matcher, regex, selector
 
-#: Labels in which exporters write the number or the name of a batch job.
-JOB_LABELS = ("hpc_job", "job_id", "slurm_job_id", "slurm_job")
-#: The label that Prometheus itself adds: the name of the scrape.
-SCRAPE_LABEL = "job"
 #: The label that tells clusters behind one address apart.
 CLUSTER_LABEL = "cluster"
-#: Labels with the name of the machine, the most certain first.
-NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
 #: Names in an error.
 _SHOWN = 10
-#: Metrics whose series show which devices there are; those that every exporter has come first.
-_ANCHORS, _PREFERRED = 3, ("sm_clock", "gpu_util", "fb_used", "gfx_activity", "power")
-
-Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -108,8 +106,9 @@ class JobSearch:
         if not names:
             return []
         # A few metrics are enough to see every device.
-        shown = sorted(names, key=lambda name: (_preference(name), name))[:_ANCHORS]
-        asked = [selector(matcher("__name__", shown), *self.matchers, *each) for each in alternatives]
+        asked = [
+            selector(matcher("__name__", anchors(names)), *self.matchers, *each) for each in alternatives
+        ]
         return self.server.series(asked, self.start, self.end)
 
     def _names(self, *alternatives: tuple[str, ...]) -> list[str]:
@@ -258,12 +257,20 @@ class JobSearch:
         node_names : sequence of str
             Metrics of machines that the server has.
         """
-        own = self.label_map.labels.job
-        labels = (own,) if own is not None else (*JOB_LABELS, SCRAPE_LABEL)
-        known = self._known_jobs(labels, self.names or node_names)
+        known: dict[str, dict[str, None]] = {}
+        for each in find_jobs(
+            self.server,
+            self.names or node_names,
+            self.start,
+            self.end,
+            matchers=self.matchers,
+            namespace=self.namespace,
+            label_map=self.label_map,
+        ):
+            known.setdefault(each.job.by, {})[each.job.name] = None
         listed = "; ".join(
-            f"{label}: {', '.join(map(cut, values[:_SHOWN]))}{', ...' if len(values) > _SHOWN else ''}"
-            for label, values in known.items()
+            f"{by}: {', '.join(map(cut, list(names)[:_SHOWN]))}{', ...' if len(names) > _SHOWN else ''}"
+            for by, names in known.items()
         )
         place = "" if self.namespace is None else f" in the namespace {cut(self.namespace)}"
         kind = "device" if self.names else "machine"
@@ -271,25 +278,6 @@ class JobSearch:
             f"no {kind} reports for the job {cut(self.job)}{place} in this time",
             hint=f"jobs that do: {listed}" if listed else "place ranks by node with --labels",
         )
-
-    def _known_jobs(self, labels: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-        chosen = selector(matcher("__name__", names), *self.matchers)
-        found: dict[str, list[str]] = {}
-        controllers = [
-            kubernetes.PREFIXES[0] + kubernetes.label_name(each.job) for each in kubernetes.SCHEMES
-        ]
-        for label, asked in [
-            *((label, chosen) for label in labels),
-            *((label, kubernetes.POD_LABELS) for label in dict.fromkeys(controllers)),
-        ]:
-            values = self.server.label_values(label, [asked], self.start, self.end)
-            if values:
-                found[label.removeprefix(kubernetes.PREFIXES[0])] = sorted(values)
-        return found
-
-
-def _preference(name: str) -> int:
-    return next((place for place, part in enumerate(_PREFERRED) if part in name.lower()), len(_PREFERRED))
 
 
 def _pod_nodes(series: Sequence[Labels]) -> dict[tuple[str, str], str]:

@@ -107,6 +107,12 @@ def pod_of(labels: Mapping[str, str], job: str) -> tuple[Scheme, Pod] | None:
     return None
 
 
+def job_of_labels(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """Title of the controller and name of the job, by the labels of a pod; None if it has none."""
+    found = ((scheme.title, _label(labels, scheme.job)) for scheme in SCHEMES)
+    return next(((title, job) for title, job in found if job), None)
+
+
 def pod_by_name(namespace: str, name: str, job: str) -> Pod | None:
     """The pod of a job by its name, as controllers form it: ``JOB-worker-3``, ``JOB-3-x7k2p``, ``JOB-3``."""
     found = _BY_NAME.fullmatch(name.removeprefix(f"{job}-")) if name.startswith(f"{job}-") else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ from rca.window.names import Name
 from rca.yaml_documents import read_document
 
 RankNumber = Annotated[int, Field(ge=0, strict=True)]
+MetricName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", max_length=256)]
 LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 HINT = "docs/how-to/prometheus.md has an example"
@@ -30,6 +31,23 @@ class LabelNames(BaseModel):
     namespace: LabelName | None = None
 
 
+class StepTimes(BaseModel):
+    """The trainer's own metric of step times.
+
+    Attributes
+    ----------
+    metric : str
+        Name of a gauge; of a histogram or a summary without ``_sum`` and ``_count``.
+    unit : str or None
+        None for that of the name, else seconds.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    metric: MetricName
+    unit: Literal["s", "ms", "us"] | None = None
+
+
 class LabelMap(BaseModel):
     """Label names and places of ranks that are given, not found.
 
@@ -39,6 +57,8 @@ class LabelMap(BaseModel):
         Nodes in the order of their ranks.
     ranks : mapping of str to (sequence of int or mapping of int to int)
         Node -> rank on GPU 0, 1, ..., or GPU index -> rank.
+    steps : StepTimes, False or None
+        The metric of step times; False for none, None to look for one with a usual name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,6 +66,7 @@ class LabelMap(BaseModel):
     labels: LabelNames = LabelNames()
     nodes: tuple[Name, ...] = ()
     ranks: dict[Name, tuple[RankNumber, ...] | dict[RankNumber, RankNumber]] = Field(default_factory=dict)
+    steps: StepTimes | Literal[False] | None = None
 
     @property
     def listed_nodes(self) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rca.sources.prometheus.job_devices import SCRAPE_LABEL, JobDevices, JobSearch, Labels
+from rca.sources.prometheus.job_devices import JobDevices, JobSearch
+from rca.sources.prometheus.job_names import SCRAPE_LABEL, Labels
 from rca.sources.prometheus.kubernetes import ordinals
 from rca.sources.prometheus.label_map import LabelMap
 from rca.sources.prometheus.node_exporters import UNAME, machine_of

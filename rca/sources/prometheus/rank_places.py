@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from rca.errors import InvalidInput
-from rca.sources.prometheus.job_devices import NODE_LABELS, JobDevices, Labels
+from rca.errors import InvalidInput, cut
+from rca.sources.prometheus.job_devices import JobDevices
+from rca.sources.prometheus.job_names import EXPORTER_POD, NODE_LABELS, Labels
 from rca.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.sources.prometheus.label_map import LabelMap
 from rca.window.job import RankPlace
@@ -18,8 +19,6 @@ from rca.window.job import RankPlace
 GPU_LABELS = ("gpu", "GPU", "gpu_id", "index", "minor_number")
 INSTANCE_LABELS = ("GPU_I_ID", "gpu_partition_id")
 UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
-#: By default the exporter in a pod calls the machine by the name of its own pod.
-_EXPORTER_POD = re.compile(r".*exporter-\w+")
 #: Labels of the exporter, and of the scrape, with the name of the machine.
 _HOST_LABELS, _SCRAPE_LABELS = NODE_LABELS[:2], NODE_LABELS[2:]
 _DIGITS = re.compile(r"(\d+)$")
@@ -62,7 +61,7 @@ def node_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> str | Non
     if own is not None:
         return _host(labels.get(own, "")) or None
     own_name = next((labels[label] for label in _HOST_LABELS if labels.get(label)), "")
-    if own_name and not _EXPORTER_POD.fullmatch(own_name):
+    if own_name and not EXPORTER_POD.fullmatch(own_name):
         return _host(own_name)
     pod = pod_name(labels)
     if pod is not None and pod in found.node_of_pod:
@@ -129,6 +128,8 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
             unplaced.append(labels)
         else:
             devices.setdefault(device, labels)
+    if not devices:
+        raise _no_place(unplaced, label_map)
     devices = _without_parents(devices)
     notes = list(found.notes)
     if unplaced:
@@ -142,10 +143,7 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
     else:
         ranks, remarks = _by_nodes(devices, label_map)
     if not ranks:
-        raise InvalidInput(
-            "no device of the job has both a machine and a GPU index in its labels",
-            hint="name the labels that hold them with --labels",
-        )
+        raise _no_place(found.series, label_map)
     number_of_parts = Counter((node, gpu) for node, gpu, _, _ in ranks)
     places = tuple(
         RankPlace(
@@ -160,6 +158,24 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
     if absent:
         notes.append(f"no device reports for {len(absent)} ranks: {_few(absent)}")
     return RankPlaces(ranks, places, size, (*notes, *remarks))
+
+
+def _no_place(series: Sequence[Labels], label_map: LabelMap) -> InvalidInput:
+    """The error of devices without a machine, a number or a rank; it names what the map asks for in vain."""
+    own = label_map.labels.model_dump(exclude_none=True, include={"node", "gpu", "rank", "pod"})
+    absent = [
+        f"{part}: {label}" for part, label in own.items() if not any(each.get(label) for each in series)
+    ]
+    held = sorted({name for labels in series for name in labels} - {"__name__"})
+    if absent:
+        return InvalidInput(
+            f"no device of the job has the label of the map for {cut(', '.join(absent))}",
+            hint=f"labels of the devices: {cut(', '.join(held), 400)}",
+        )
+    return InvalidInput(
+        "no device of the job has both a machine and a GPU index in its labels",
+        hint=f"name the labels that hold them with --labels; there are {cut(', '.join(held), 400)}",
+    )
 
 
 def _host(name: str) -> str:

@@ -7,26 +7,32 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
+from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch
+from rca.sources.prometheus.job_names import KnownJob, find_jobs
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.machines import find_machines
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
-from rca.sources.prometheus.promql import matcher, quoted, selector
+from rca.sources.prometheus.promql import chunks, matcher, quoted, selector
 from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
 from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
+from rca.sources.prometheus.trainer_steps import read_steps
 from rca.window.catalogue import resolve
+from rca.window.job import RankPlace
+from rca.window.times.step_clock import sampled_within
 from rca.window.window import Window
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Span of a window unless one is given, and the longest, seconds.
 USUAL_SECONDS, MAX_SECONDS = 1800.0, 7 * 86_400.0
@@ -67,6 +73,7 @@ def read_prometheus(
     allow_partial: bool = False,
     headers: Mapping[str, str] | None = None,
     max_samples: int = MAX_SAMPLES,
+    steps: bool = True,
     report: Report | None = None,
 ) -> Window:
     """Read what the exporters reported about one job from Prometheus.
@@ -97,13 +104,15 @@ def read_prometheus(
         Note warnings of the server in place of an error.
     headers : mapping of str to str, optional
         Sent with every request, such as ``X-Scope-OrgID`` with the tenant of Mimir. No message shows values.
+    steps : bool
+        Whether to look for the trainer's own metric of step times.
     report : callable, optional
         ``report(phase, done, total)``.
 
     Returns
     -------
     Window
-        Without steps: a diagnosis compares machines.
+        With the steps of the trainer's metric. Without one, a diagnosis compares machines.
 
     Raises
     ------
@@ -116,16 +125,63 @@ def read_prometheus(
     """
     span = _span(since, start, end)
     check_matchers(matchers)
-    label_map = (
-        labels if isinstance(labels, LabelMap) else LabelMap() if labels is None else read_label_map(labels)
-    )
+    label_map = _label_map(labels)
     server = Prometheus(
         url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
     )
     reading = _Reading(
-        server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples
+        server, job, span, label_map, namespace, tuple(matchers), report or _silent, max_samples, steps
     )
     return reading.window()
+
+
+def read_jobs(
+    url: str,
+    *,
+    since: float = USUAL_SECONDS,
+    labels: LabelMap | str | os.PathLike[str] | None = None,
+    namespace: str | None = None,
+    matchers: Sequence[str] = (),
+    node: str | None = None,
+    **server: Any,
+) -> list[KnownJob]:
+    """List the jobs for which devices, else machines, reported; parameters as of `read_prometheus`.
+
+    Parameters
+    ----------
+    node : str, optional
+        Only jobs with a device on this machine.
+    **server
+        Access to the server: ``token``, ``ca_file``, ``timeout``, ``allow_partial`` and ``headers``.
+
+    Raises
+    ------
+    InvalidInput
+        If an argument cannot be used.
+    SourceError
+        If the server cannot be reached, refuses the credentials, or answers with something else.
+    """
+    span = _span(since, None, None)
+    check_matchers(matchers)
+    asked = [selector(*matchers)] if matchers else []
+    client = Prometheus(url, **server)
+    names = names_by_level(client.label_values("__name__", asked, span.start, span.end))
+    return find_jobs(
+        client,
+        names["device"] or names["node"],
+        span.start,
+        span.end,
+        matchers=matchers,
+        namespace=namespace,
+        label_map=_label_map(labels),
+        node=node,
+    )
+
+
+def _label_map(labels: LabelMap | str | os.PathLike[str] | None) -> LabelMap:
+    if isinstance(labels, LabelMap):
+        return labels
+    return LabelMap() if labels is None else read_label_map(labels)
 
 
 def check_matchers(matchers: Sequence[str]) -> None:
@@ -172,15 +228,20 @@ class _Reading:
     matchers: tuple[str, ...]
     report: Report
     max_samples: int
+    steps: bool
 
     def window(self) -> Window:
         start, end = self.span.start, self.span.end
         asked = [selector(*self.matchers)] if self.matchers else []
-        names = names_by_level(self.server.label_values("__name__", asked, start, end))
+        held = self.server.label_values("__name__", asked, start, end)
+        names = names_by_level(held)
         if not names["device"] and not names["node"]:
+            chosen = f" with {cut(', '.join(self.matchers), 400)}" if self.matchers else ""
             raise InvalidInput(
-                f"{self.server.address} has no metric of a GPU exporter or of a node exporter in this time",
-                hint="rca signals lists the names; check the exporters, --start and --end",
+                f"{self.server.address} has no metric of a GPU or node exporter{chosen} in this time",
+                hint="check --match, --start and --end"
+                if chosen
+                else "rca signals lists the names; check the exporters, --start and --end",
             )
         search = JobSearch(
             self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
@@ -202,7 +263,38 @@ class _Reading:
             for part in parts
         ]
         table, notes = metric_table(placed)
-        return self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+        window = self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+        return self._with_steps(window, held, found) if self.steps else window
+
+    def _with_steps(self, window: Window, names: Sequence[str], found: JobDevices) -> Window:
+        """The window with the steps of the trainer's own metric, if there is one."""
+        steps = read_steps(
+            self.server,
+            self.job,
+            names,
+            sorted({pod.name for pod in found.pods}),
+            self.matchers,
+            self.label_map,
+            self.span.start,
+            self.span.end,
+            self.report,
+            self.max_samples,
+        )
+        if steps is None:
+            return window
+        table = steps.table
+        size = max(window.job.world_size, 1 + int(pc.max(table.column("rank")).as_py()))
+        if steps.everywhere:
+            table = pa.concat_tables(
+                table.set_column(0, "rank", pa.array(np.full(table.num_rows, rank, dtype=np.int32)))
+                for rank in range(size)
+            )
+        ranks = tuple(RankPlace(rank=rank, node=node) for rank, node in sorted(steps.nodes.items()))
+        end = steps.end(window.job.end)
+        job = window.job.model_copy(update={"world_size": size, "ranks": ranks or None, "end": end})
+        window = replace(window, metrics=sampled_within(window.metrics, window.job.start, end))
+        timed = Window.from_tables(job, steps=table)
+        return with_exporters(replace(timed, notes=(steps.note, *timed.notes)), window)
 
     def _ranks(self, search: JobSearch, node_names: Sequence[str]) -> tuple[JobDevices, RankPlaces]:
         """The devices of the job with their ranks; without any, its machines with a rank each."""
@@ -289,6 +381,7 @@ class _Reading:
                 f"({', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}): "
                 "its instance, or nodename in node_uname_info, has to be the name of the machine"
             )
+        notes += self._down(found)
         held = {resolve(name) for name in found.names}
         off = [name for name in OFF_BY_DEFAULT if resolve(name) not in held]
         if off and any(name.lower().startswith("dcgm_") for name in found.names):
@@ -297,6 +390,25 @@ class _Reading:
                 "api/deploy/prometheus/dcgm-counters.csv turns them on"
             )
         return notes
+
+    def _down(self, found: JobDevices) -> list[str]:
+        """The note on targets of the job's devices that Prometheus cannot scrape now."""
+        targets = sorted({labels["instance"] for labels in found.series if labels.get("instance")})
+        down = sorted(
+            each["metric"].get("instance", "")
+            for names in chunks(targets)
+            for each in self.server.query(
+                f"{selector(matcher('__name__', ['up']), *self.matchers, matcher('instance', names))} == 0",
+                self.span.end,
+            )
+        )
+        if not down:
+            return []
+        shown = ", ".join(down[:3]) + (", ..." if len(down) > 3 else "")
+        return [
+            f"{len(down)} of {len(targets)} exporters of the job are down (up is 0): {shown}. That says "
+            "nothing about the job"
+        ]
 
     def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {

@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     """Age at which the telemetry of jobs is deleted. Diagnosed windows stay."""
     data_shard_days: float = Field(30.0, ge=0)
     """Time after the last request of a worker when the shards of a data set are forgotten; 0 for never."""
-    watch_seconds: float = Field(5.0, gt=0)
+    watch_seconds: float = Field(0.5, gt=0)
     """Shortest time between two looks at the telemetry of a job."""
     job_silence_seconds: float = Field(120.0, gt=0)
     """A job that sent telemetry is diagnosed after so long without any, or after 20 steps if that is longer.
@@ -210,6 +210,8 @@ class Settings(BaseSettings):
     """Confident diagnoses in a row, none with the cause and place of the incident, that make it uncertain."""
     incident_silence_seconds: float = Field(6 * 3600.0, gt=0)
     """Time without a window after which an open incident of the job is resolved."""
+    incident_series: int = Field(100, ge=0, le=1000)
+    """Open incidents that have series at `GET /v1/incident-series`; 0 for none."""
     sources: Path | None = None
     """YAML file of Prometheus servers, from which `POST /v1/hooks/alertmanager` reads the windows of jobs."""
     webhook_http: bool = False

@@ -14,7 +14,9 @@ export function feedback(diagnosis, known) {
   const cause = h("select", {}, h("option", { value: "healthy" }, "none: the job was healthy"),
     known.causes.map((each) => h("option", { value: each.id }, `${words(each.id)}: ${each.meaning}`)));
   const where = places(["Nodes", "Ranks"], "Separated by commas; may be empty.");
-  const right = h("button", { type: "button", disabled: diagnosis.abstained, onclick: () => attempt(right, told, () => given({ verdict: "confirmed" })) }, "✓ The diagnosis is right");
+  // A suspected machine can be confirmed by those who looked at it.
+  const open = diagnosis.abstained && diagnosis.abstention_reason?.code !== "machine_stands_out";
+  const right = h("button", { type: "button", disabled: open, onclick: () => attempt(right, told, () => given({ verdict: "confirmed" })) }, "✓ The diagnosis is right");
   const wrong = h("button", {}, "✕ The diagnosis is wrong");
   async function given(body) {
     const kept = await send(`/v1/diagnoses/${diagnosis.diagnosis_id}/feedback`, { ...body, note: note.value });
@@ -31,7 +33,7 @@ export function feedback(diagnosis, known) {
   list(earlier, diagnosis).catch(() => earlier.replaceChildren());
   return h("section", {}, h("h2", {}, "Was it right?"),
     field("Note", note, "Such as what was found or repaired."),
-    h("div", { class: "actions" }, right, diagnosis.abstained ? h("span", { class: "quiet" }, "An undecided answer cannot be confirmed. Give the right cause.") : null),
+    h("div", { class: "actions" }, right, open ? h("span", { class: "quiet" }, "An undecided answer cannot be confirmed. Give the right cause.") : null),
     form, told, earlier);
 }
 

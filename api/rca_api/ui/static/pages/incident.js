@@ -1,10 +1,11 @@
 // One incident: who, since when, cost, what to do, and how it went on.
 
-import { get } from "../api.js";
+import { get, send } from "../api.js";
 import { facts, h, table } from "../dom.js";
 import { probability, seconds, utc, words } from "../format.js";
 import { actions } from "./actions.js";
 import { badge, cost } from "./overview.js";
+import { attempt, done } from "./problem.js";
 
 const SHOWN = ["Do this", "Check", "Why", "How sure", "Owner"];
 const SAID = { suspect: "▲ faulty, cause not certain", sick: "▲ faulty", unsure: "? undecided", healthy: "✓ healthy" };
@@ -19,18 +20,22 @@ export async function page({ params, signal }) {
   const taken = await actions(incident, newest?.diagnosis_id ?? null, signal);
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
-    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
+    h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window with step times is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
     facts([
       ["Who", incident.place.join(", ") || "not known"],
       ["Since", `${utc(incident.began)}, last seen ${utc(incident.ended)}`],
       ["Cost so far", cost(incident)],
       ...(incident.summary?.parts ?? []).filter((part) => SHOWN.includes(part.title)).map((part) => [part.title, part.lines]),
-      ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${incident.resolution})` : ""],
+      ["Acknowledged", incident.acknowledged_at ? `${utc(incident.acknowledged_at)} by ${incident.acknowledged_by}` : ""],
+      ["Assigned to", incident.assigned_to ?? ""],
+      ["No messages until", incident.muted_until ? utc(incident.muted_until) : ""],
+      ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${[incident.resolution, incident.closing_note].filter(Boolean).join(": ")})` : ""],
     ]),
     h("div", { class: "actions" },
       newest ? h("a", { class: "button", href: `#/diagnoses/${newest.diagnosis_id}` }, "Newest diagnosis with pictures") : null,
       incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${blaming ? `?diagnosis=${blaming.diagnosis_id}` : ""}` }, "Runbook") : null,
     ),
+    incident.state === "open" ? people(incident) : null,
     h("h2", {}, "Stages"),
     table("On the clock of the job (UTC)", ["Stage", "Reached", "After the onset"], incident.stages.map((each) => [
       words(each.name), each.at ? `✓ ${utc(each.at)}` : "not yet", each.seconds === null ? "not yet" : seconds(each.seconds),
@@ -51,6 +56,26 @@ export async function page({ params, signal }) {
       h("a", { href: `#/diagnoses/${each.diagnosis_id}` }, utc(each.window_start)), SAID[each.verdict] ?? words(each.verdict), each.cause ? words(each.cause) : "none", seconds(each.seconds_lost),
     ])),
   );
+}
+
+/** Buttons of a person on call: seen, mine, quiet for an hour, closed. */
+function people(incident) {
+  const told = h("div", {});
+  const who = h("input", { maxlength: 128, "aria-label": "Assign to" });
+  const why = h("input", { maxlength: 2000, "aria-label": "Reason to close it" });
+  const button = (label, said, change) => {
+    const made = h("button", { type: "button", onclick: () => attempt(made, told, async () => {
+      await send(`/v1/incidents/${incident.id}`, change(), "PATCH");
+      return done(said);
+    }) }, label);
+    return made;
+  };
+  return h("section", {}, h("h2", {}, "On call"), h("div", { class: "actions" },
+    button("Acknowledge", "It is acknowledged.", () => ({ acknowledged: true })),
+    button("Mute for an hour", "Webhooks get no message for an hour.", () => ({ muted_until: new Date(Date.now() + 3600e3).toISOString() })),
+    who, button("Assign", "It is assigned.", () => ({ assigned_to: who.value.trim() || null })),
+    why, button("Close", "It is closed. A fault that goes on reopens it.", () => ({ close: why.value })),
+  ), told);
 }
 
 function lemon(incident, node) {
