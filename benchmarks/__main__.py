@@ -18,6 +18,7 @@ BENCHMARKS = {
     "killed-ranks": "killed_ranks",
     "memory": "memory",
     "online": "online",
+    "online-testbeds": "online_testbeds",
     "recovery": "recovery",
     "retold": "retold",
     "scale": "scale",

@@ -10,14 +10,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import pyarrow.compute as pc
 
 import rca
 from benchmarks.measure import print_table
-from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
+from rca.features.lateness_change import LatenessChange
 from rca.lab.evaluation.intervals import poisson_rate
 from rca.lab.simulation.engine import simulate
 from rca.lab.simulation.sampling import sample_scenario
@@ -26,14 +27,15 @@ from rca.process import usable_cores
 from rca.window.fragments import between_steps
 from rca.window.window import Window
 from rca.workers import Workers
-from rca_api.jobs.segments import MAX_STEPS_LOOKED_AT
 from rca_api.jobs.watcher import FIRST_STEP, followed
-from rca_api.jobs.work import Look, WantedLook, first_step, is_due
+from rca_api.jobs.work import Change, Look, WantedLook, WatchedSteps, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
 MAX_WORLD = 32
 HEALTHY_STEPS, FAULTY_STEPS = 1500, 300
 ONSET = 160
+#: Steps before the onset with which those after it are compared.
+WARM = 140
 STEPS_PER_LOOK = 5
 #: Asked: a straggler is diagnosed within so many steps of its onset.
 WITHIN_STEPS = 20
@@ -47,6 +49,8 @@ class Watched:
     ----------
     hours : float
     diagnoses, alarms : int
+    signs, late_signs : int
+        Changes that began a diagnosis, and those of them that were of lateness.
     seen_after, alarmed_after : int or None
         Steps from the onset to the first look with a change, and to the first alarm.
     slowdown : float
@@ -56,6 +60,8 @@ class Watched:
     hours: float
     diagnoses: int
     alarms: int
+    signs: int = 0
+    late_signs: int = 0
     seen_after: int | None = None
     alarmed_after: int | None = None
     slowdown: float = 1.0
@@ -86,12 +92,12 @@ def main(arguments: list[str]) -> int:
 def watched_healthy(seed: int) -> Watched:
     """Watch a job without a fault."""
     scenario = _small(seed, partial(_without_faults, n_steps=HEALTHY_STEPS))
-    return _watched(simulate(scenario).window, onset=None)
+    return watched(simulate(scenario).window, onset=None)
 
 
 def watched_faulty(seed: int) -> Watched:
     """Watch a job with one lasting fault that begins in it."""
-    return _watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
+    return watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
 
 
 def _small(
@@ -120,23 +126,36 @@ def _with_late_fault(scenario: SimulationScenario) -> SimulationScenario | None:
     )
 
 
-def _watched(window: Window, onset: int | None) -> Watched:
-    steps, seconds = job_step_seconds(window)
-    zero = int(steps[0])
+def watched(window: Window, onset: int | None, every: int = STEPS_PER_LOOK) -> Watched:
+    """Watch the steps of a window as they come.
+
+    Parameters
+    ----------
+    onset : int or None
+        First step of the fault, counted from the first row.
+    every : int
+        Steps from one look to the next.
+    """
+    zero = int(pc.min(window.steps.column("step")).as_py())
+    # Numbers from 0: the warm-up of a watched job is its own.
+    counted = pc.subtract(window.steps.column("step"), zero)
+    place = window.steps.column_names.index("step")
+    window = replace(window, steps=window.steps.set_column(place, "step", counted))
+    nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
+    job = WatchedSteps.of(window, nodes)
     changed_step = next_step = seen = alarmed = None
     first: int | None = FIRST_STEP
-    diagnoses = alarms = 0
-    for end in range(STEPS_PER_LOOK, steps.size, STEPS_PER_LOOK):
-        looked = slice(max(0, end - MAX_STEPS_LOOKED_AT), end)
-        # Numbers from 0: the warm-up of a watched job is its own.
-        change = change_in(steps[looked] - zero, seconds[looked])
-        last = int(steps[end - 1]) - zero
-        wanted = WantedLook(changed_step, next_step, first)
-        due = is_due(change, last, wanted)
+    diagnoses = alarms = signs = late_signs = 0
+    for last in job.steps[every - 1 :: every].tolist():
+        change = job.change(last)
+        due = is_due(change, last, WantedLook(changed_step, next_step, first))
+        if change is not None and changed_step is None:
+            signs += 1
+            late_signs += isinstance(change, LatenessChange)
         if due:
             first = None
             diagnoses += 1
-            answer = rca.diagnose(_cut(window, zero, last, change))
+            answer = rca.diagnose(_cut(window, last, change))
             if not answer.abstained and answer.failure_mode != "healthy":
                 alarms += 1
                 if onset is not None and alarmed is None and last >= onset:
@@ -144,23 +163,29 @@ def _watched(window: Window, onset: int | None) -> Watched:
         if change is not None and onset is not None and seen is None and last >= onset:
             seen = last - onset
         look = Look(change, last, None, None)
-        changed_step, next_step = followed(look, wanted, queued=due)
+        changed_step, next_step = followed(look, WantedLook(changed_step, next_step, first), queued=due)
     slowdown = 1.0
     if onset is not None:
-        slowdown = float(np.nanmedian(seconds[onset:]) / np.nanmedian(seconds[20:onset]))
-    return Watched(float(np.nansum(seconds)) / 3600.0, diagnoses, alarms, seen, alarmed, slowdown)
+        slowdown = float(np.nanmedian(job.seconds[onset:]) / np.nanmedian(job.seconds[:onset][-WARM:]))
+    hours = float(np.nansum(job.seconds)) / 3600.0
+    return Watched(hours, diagnoses, alarms, signs, late_signs, seen, alarmed, slowdown)
 
 
-def _cut(window: Window, zero: int, last: int, change: StepTimeChange | None) -> Window:
-    return between_steps(window, zero + max(0, first_step(change, last)), zero + last)
+def _cut(window: Window, last: int, change: Change | None) -> Window:
+    return between_steps(window, max(0, first_step(change, last)), last)
 
 
 def _print_healthy(jobs: Sequence[Watched]) -> None:
     hours, alarms = sum(job.hours for job in jobs), sum(job.alarms for job in jobs)
     rate, low, high = (1e3 * each for each in poisson_rate(alarms, hours))
     diagnoses, alarmed = sum(job.diagnoses for job in jobs), sum(job.alarms > 0 for job in jobs)
-    row = (len(jobs), f"{hours:,.0f}", diagnoses, alarmed, alarms, f"{rate:.2f} [{low:.2f}, {high:.2f}]")
-    columns = ("jobs", "job-hours", "diagnoses", "jobs with an alarm", "alarms", "per 1,000 h [95 %]")
+    signs, late = sum(job.signs for job in jobs), sum(job.late_signs for job in jobs)
+    found = signs, late, diagnoses, alarmed, alarms, f"{rate:.2f} [{low:.2f}, {high:.2f}]"
+    row = (len(jobs), f"{hours:,.0f}", *found)
+    columns = (
+        "jobs", "job-hours", "changes", "of lateness", "diagnoses", "jobs with an alarm", "alarms",
+        "per 1,000 h [95 %]",
+    )  # fmt: skip
     print_table("healthy jobs", columns, [row])
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
 from rca.window.times.phases import PhaseArrays
-from rca.window.window import Window
 
 #: Steps before the last ones that they are compared with: at least, and at most.
 MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240
@@ -45,7 +44,7 @@ class StepTimeChange:
     after: float
 
 
-def job_step_seconds(window: Window) -> tuple[IntArray, FloatArray]:
+def job_step_seconds(phases: PhaseArrays) -> tuple[IntArray, FloatArray]:
     """Time from the start of each step to the start of the next one, the ranks' median.
 
     Returns
@@ -54,7 +53,6 @@ def job_step_seconds(window: Window) -> tuple[IntArray, FloatArray]:
     seconds : ndarray of shape (n_steps,)
         The last step has its own duration. NaN where no rank has both starts.
     """
-    phases = PhaseArrays.from_window(window, only=("step_seconds",))
     own = nan_median(phases.phase("step_seconds"))
     begin = phases.start_time
     pace = np.full(phases.steps.size, np.nan)

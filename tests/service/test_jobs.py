@@ -94,6 +94,25 @@ def test_a_straggler_is_diagnosed_within_twenty_steps_without_a_request(client: 
     assert answer["causes"][0]["cause"] == "data_loader_stall"
 
 
+def test_a_rank_that_becomes_late_in_a_noisy_job_is_diagnosed(client: TestClient) -> None:
+    rows = step_rows(160)
+    draw = np.random.default_rng(1)
+    # The ranks' steps vary together by more than the rank loses: the step time alone shows nothing.
+    noise = np.repeat(0.1 * draw.random(160), N_RANKS)
+    late = np.where((rows["rank"] == 2) & (rows["step"] >= 140), 0.012, 0.0)
+    lost = np.where(rows["step"] >= 140, 0.012, 0.0)
+    rows["forward_seconds"] += noise + late
+    rows["communication_wait_seconds"] += lost - late
+    rows["step_seconds"] += noise + lost
+    per_step = rows["step_seconds"][::N_RANKS]
+    rows["start_time"] = np.repeat(START + np.concatenate([[0.0], per_step.cumsum()[:-1]]), N_RANKS)
+    for content in fragments("noisy", rows, every=20):
+        send(client, "noisy", content)
+    job = watch(client, "noisy")
+    assert job["changed_step"] == pytest.approx(140, abs=4)
+    assert diagnosed(client, job["diagnosis_id"])["slowdown"]["ratio"] is not None
+
+
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     rows = step_rows(200)
     bodies = fragments("steady", rows, every=40)

@@ -30,7 +30,9 @@ class StreamedJob(BaseModel):
     ended_at: datetime | None = Field(description="When its trainer ended it; null while it runs.")
     last_step: int | None
     step_seconds: float | None = Field(description="Usual step time, seconds.")
-    changed_step: int | None = Field(description="First step of a lasting change of the step time.")
+    changed_step: int | None = Field(
+        description="First step of a lasting change of the step time, or of a rank's lateness."
+    )
     remarks: list[str] = Field(
         description="What of the newest telemetry does not count or was moved, or why it is not watched."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,25 +27,27 @@ MAX_STEPS_LOOKED_AT, MIN_STEPS_LOOKED_AT = 400, 120
 ROWS_LOOKED_AT = 2_000_000
 #: Ranks that are more steps behind the first one are not waited for.
 MAX_STEPS_BEHIND = 50
-#: Memory of a look per row of a step, bytes.
-BYTES_PER_ROW = 160
+#: Memory of a look per row of a step, bytes: its columns as rows and as arrays, and the rank's own work.
+BYTES_PER_ROW = 480
 #: Fewer steps are not worth a diagnosis.
 MIN_STEPS_DIAGNOSED = 20
 #: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
 COPIES = 4
 #: A job without steps: seconds that a look reads.
 SECONDS_LOOKED_AT = 1800.0
-_SHORT = ("rank", "step", "attempt", "start_time", "step_seconds", "received_time")
+_SHORT = ("rank", "step", "attempt", "start_time", "received_time", *PHASES)
 
 
 @dataclass(frozen=True)
 class NewestSteps:
-    """The newest steps of a job in short: begin and duration only.
+    """The newest steps of a job in short: without their load, and without metrics and events.
 
     Attributes
     ----------
     window : Window
         Of the latest attempt, with the times of one clock per rank. It has no other tables.
+    nodes : mapping of int to str
+        Node of each rank, as far as the segments that were read name it.
     remarks : tuple of str
         What is left out or moved.
     digests : tuple of str
@@ -57,6 +59,7 @@ class NewestSteps:
     """
 
     window: Window
+    nodes: Mapping[int, str]
     remarks: tuple[str, ...]
     digests: tuple[str, ...]
     numbers: IntArray
@@ -74,6 +77,7 @@ def newest_steps(context: Context, digests: Sequence[str]) -> NewestSteps | None
     limit = context.max_memory_bytes
     parts: list[pa.Table] = []
     job: dict[str, Any] = {}
+    nodes: dict[int, str] = {}
     n_read = n_rows = world_size = looked_at = 0
     shape = _Shape()
     for digest in reversed(digests):
@@ -82,6 +86,8 @@ def newest_steps(context: Context, digests: Sequence[str]) -> NewestSteps | None
         steps = decoded.tables.get("steps")
         if steps is None:
             continue
+        places: Any = decoded.job.get("ranks") or ()
+        nodes = {place["rank"]: place["node"] for place in places if place.get("node")} | nodes
         if not parts:
             job = {name: value for name, value in decoded.job.items() if name != "ranks"}
             world_size = int(job["world_size"])
@@ -105,7 +111,7 @@ def newest_steps(context: Context, digests: Sequence[str]) -> NewestSteps | None
     fitting = numbers.size if limit is None else shape.fitting(world_size, limit)
     with accepted_before():
         window = Window.from_tables(job, steps, scope="stored")
-    return NewestSteps(window, tuple(remarks), tuple(digests[-n_read:]), numbers, fitting)
+    return NewestSteps(window, nodes, tuple(remarks), tuple(digests[-n_read:]), numbers, fitting)
 
 
 def gathered(

@@ -1,4 +1,4 @@
-"""Watches jobs that send telemetry: a change of the step time or silence queues a diagnosis.
+"""Watches jobs that send telemetry: longer steps, a rank that becomes late or silence queue a diagnosis.
 
 Each look reads the last few hundred steps. A look that finds no change costs milliseconds. What it finds is
 diagnosed like a posted window, and the diagnosis decides whether it is an incident.

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow.compute as pc
 
+from rca.arrays import FloatArray, IntArray
 from rca.collect.exits import lost_peer
 from rca.errors import InvalidInput
 from rca.features.end_events import read_events
+from rca.features.lateness_change import LatenessChange, UnitLateness
 from rca.features.step_time_change import StepTimeChange, change_in, job_step_seconds
 from rca.robust import nan_median
 from rca.window.fragments import between_steps, complete_until, current, within
 from rca.window.memory import WindowCounts, refuse_beyond, refuse_large
+from rca.window.schema import PHASES
 from rca.window.step_times import with_arrival
+from rca.window.times.phases import PhaseArrays
 from rca.window.window import Window
 from rca_api.diagnoses.work import StoredWindow, decoded, store
 from rca_api.jobs.segments import (
     COPIES,
     MAX_STEPS_BEHIND,
+    MAX_STEPS_LOOKED_AT,
     MIN_STEPS_DIAGNOSED,
     NewestSteps,
     gathered,
@@ -39,6 +45,8 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
+#: Longer steps of the job, or ranks that became late.
+Change = StepTimeChange | LatenessChange
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,8 @@ class Look:
 
     Attributes
     ----------
+    change : Change or None
+        A lasting change of the step time, or else of one unit's lateness.
     last_step : int or None
         Last step that a rank has begun.
     usual_seconds : float or None
@@ -76,7 +86,7 @@ class Look:
         What of the telemetry does not count or was moved.
     """
 
-    change: StepTimeChange | None
+    change: Change | None
     last_step: int | None
     usual_seconds: float | None
     window: StoredWindow | None
@@ -104,6 +114,42 @@ class WantedLook:
     first_step: int | None
     silent_until: float | None = None
     ended: bool = False
+
+
+@dataclass(frozen=True)
+class WatchedSteps:
+    """What a look compares: the job's step times, and the lateness of its ranks and nodes."""
+
+    steps: IntArray
+    seconds: FloatArray
+    lateness: UnitLateness
+
+    @classmethod
+    def of(cls, window: Window, nodes: Mapping[int, str]) -> WatchedSteps:
+        """The steps of a window.
+
+        Parameters
+        ----------
+        nodes : mapping of int to str
+            Node of each rank, where it is known.
+        """
+        phases = PhaseArrays.from_window(window, only=PHASES)
+        steps, seconds = job_step_seconds(phases)
+        return cls(steps, seconds, UnitLateness.of(phases, window.job.topology.stage, nodes))
+
+    def change(self, last_step: int) -> Change | None:
+        """The change that the steps up to one show."""
+        looked = self._looked(last_step)
+        found = change_in(self.steps[looked], self.seconds[looked])
+        return found or self.lateness.change(last_step, self.usual(last_step), MAX_STEPS_LOOKED_AT)
+
+    def usual(self, last_step: int) -> float:
+        """Median step time, seconds; NaN where it is unknown."""
+        return float(nan_median(self.seconds[None, self._looked(last_step)], axis=1)[0])
+
+    def _looked(self, last_step: int) -> slice:
+        end = int(np.searchsorted(self.steps, last_step, side="right"))
+        return slice(max(0, end - MAX_STEPS_LOOKED_AT), end)
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
@@ -149,7 +195,7 @@ def cut(
 
 
 def look(context: Context, digests: Sequence[str], wanted: WantedLook) -> Look:
-    """Look for a change of the step time, and cut the window that is to be diagnosed.
+    """Look for a change of the step time or of lateness, and cut the window that is to be diagnosed.
 
     Steps that some ranks have not sent yet are left out. The window has as many of the newest steps as a
     diagnosis has memory for.
@@ -164,10 +210,8 @@ def look(context: Context, digests: Sequence[str], wanted: WantedLook) -> Look:
     last = None if newest is None else complete_until(newest.window, MAX_STEPS_BEHIND)
     if newest is None or last is None:
         return Look(None, None, None, _without_steps(context, digests, wanted))
-    steps, seconds = job_step_seconds(newest.window)
-    steps, seconds = steps[steps <= last], seconds[steps <= last]
-    change = change_in(steps, seconds)
-    usual = float(nan_median(seconds[None, :], axis=1)[0])
+    watched = WatchedSteps.of(newest.window, newest.nodes)
+    change, usual = watched.change(last), watched.usual(last)
     window = _over(context, newest, last, wanted)
     if window is None and wanted.silent_until is None and is_due(change, last, wanted):
         window = store(context, _cut(context, newest, first_step(change, last), last))
@@ -180,12 +224,12 @@ def merge(context: Context, digests: Sequence[str]) -> tuple[Fragment, list[str]
     return _fragment(context, window), merged
 
 
-def first_step(change: StepTimeChange | None, last_step: int) -> int:
+def first_step(change: Change | None, last_step: int) -> int:
     """First step of the window to diagnose, which may lie before the job's first one."""
     return last_step - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
 
 
-def is_due(change: StepTimeChange | None, last_step: int, wanted: WantedLook) -> bool:
+def is_due(change: Change | None, last_step: int, wanted: WantedLook) -> bool:
     """Whether a diagnosis is due: the first one, at a new change, or again while a change lasts."""
     if wanted.first_step is not None and last_step >= wanted.first_step:
         return True
