@@ -19,6 +19,7 @@ BENCHMARKS = {
     "memory": "memory",
     "online": "online",
     "online-testbeds": "online_testbeds",
+    "push": "push",
     "recovery": "recovery",
     "retold": "retold",
     "scale": "scale",

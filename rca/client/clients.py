@@ -61,6 +61,38 @@ class Client(Service):
         """
         return self._send(self._got(path, media_type))
 
+    def send_telemetry(self, rows: Window) -> dict[str, Any]:
+        """Send rows of a running job, and return the receipt; the rows are durable then.
+
+        Parameters
+        ----------
+        rows : Window
+            Of any ranks and steps of ``rows.job.job_id``, or metrics and events only:
+            ``Window.from_tables(job, steps, scope="fragment")``. The same rows may be sent again.
+
+        Raises
+        ------
+        InvalidWindow, InvalidInput, TooLarge
+            The service refuses the rows.
+        ServiceError
+            The service cannot be reached or failed, or too many jobs of this caller run.
+        """
+        return self._send(self._telemetry(rows))
+
+    def telemetry(self, job_id: str) -> dict[str, Any]:
+        """Return how far the telemetry of a job has come: its last step, change and newest diagnosis.
+
+        Raises
+        ------
+        ServiceError
+            The service cannot be reached, or has no telemetry of the job.
+        """
+        return self._send(self._job(job_id))
+
+    def end_job(self, job_id: str) -> dict[str, Any]:
+        """Say that a job has ended, so that its silence is no stop; errors as of `telemetry`."""
+        return self._send(self._end(job_id))
+
     def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""
         return self._send(self._readiness())
@@ -112,6 +144,18 @@ class AsyncClient(Service):
     async def get(self, path: str, media_type: str = "application/json") -> bytes:
         """Return what the service answers to a GET of `path`; see `Client.get`."""
         return await self._send(self._got(path, media_type))
+
+    async def send_telemetry(self, rows: Window) -> dict[str, Any]:
+        """Send rows of a running job, and return the receipt; see `Client.send_telemetry`."""
+        return await self._send(self._telemetry(rows))
+
+    async def telemetry(self, job_id: str) -> dict[str, Any]:
+        """Return how far the telemetry of a job has come; see `Client.telemetry`."""
+        return await self._send(self._job(job_id))
+
+    async def end_job(self, job_id: str) -> dict[str, Any]:
+        """Say that a job has ended; see `Client.end_job`."""
+        return await self._send(self._end(job_id))
 
     async def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import orjson
 
@@ -119,6 +119,19 @@ class Service:
     def _got(self, path: str, media_type: str) -> Call[bytes]:
         return Call("GET", _checked_path(path), bytes, _checked_headers({"Accept": media_type}))
 
+    def _telemetry(self, rows: Window) -> Call[dict[str, Any]]:
+        from rca.window.encodings import arrow
+
+        headers = {"Content-Type": arrow.CONTENT_TYPE, "Accept": "application/json"}
+        path = f"{_job_path(rows.job.job_id)}/telemetry"
+        return Call("POST", path, _json_object, headers, rows.to_arrow())
+
+    def _job(self, job_id: str) -> Call[dict[str, Any]]:
+        return Call("GET", f"{_job_path(job_id)}/telemetry", _json_object, {"Accept": "application/json"})
+
+    def _end(self, job_id: str) -> Call[dict[str, Any]]:
+        return Call("POST", f"{_job_path(job_id)}/end", _json_object, {"Accept": "application/json"}, b"")
+
     def _readiness(self) -> Call[dict[str, Any]]:
         return Call("GET", "/readyz", _json_object, {})
 
@@ -218,6 +231,10 @@ def read(call: Call[T], answer: Answer) -> T:
     # JSON and validation errors are of this kind.
     except (ValueError, RecursionError) as error:
         raise unreadable(answer) from error
+
+
+def _job_path(job_id: str) -> str:
+    return f"/v1/jobs/{quote(job_id, safe='')}"
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

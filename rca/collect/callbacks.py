@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Concatenate, ParamSpec
 
-from rca.collect.recorder import Faults
+from rca.collect.faults import Faults
 from rca.collect.timers import PHASE_NUMBERS, StepTimer
 
 _P = ParamSpec("_P")

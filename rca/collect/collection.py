@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
 from rca.collect.device_marks import marks_of_gpu
 from rca.collect.exits import STOPPED, WITHIN_STEP, error_text, exit_code
+from rca.collect.faults import Faults
 from rca.collect.identity import identify
-from rca.collect.recorder import Faults, Recorder, RecorderSettings
+from rca.collect.push import PushSettings
+from rca.collect.recorder import Recorder, RecorderSettings
 from rca.collect.timers import StepTimer
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class RunningCollection:
                 self.faults.lost_step(recorder.timer, error)
             if code is not None:
                 recorder.event("process_exit", code, message)
-            recorder.end()
+            recorder.end(over=code is not None)
 
     def _forget(self) -> None:
         """A child of the training process, such as a data loader, does not collect."""
@@ -123,14 +125,14 @@ def start(
     job_id: str | None = None,
     parallelism: Mapping[str, int] | None = None,
     max_bytes: int = 16 * 1024**2,
+    service: str | None = None,
 ) -> bool:
     """Begin to collect in this process.
 
     Parameters
     ----------
     folder : path, optional
-        For the files of all ranks of one run, ``RCA_COLLECT_DIR`` by default. Without either, nothing is
-        collected.
+        For the files of all ranks of one run, ``RCA_COLLECT_DIR`` by default.
     rank, world_size : int, optional
         From torch.distributed, or else from the variables of torchrun, SLURM, Open MPI or MPICH.
     node : str, optional
@@ -140,7 +142,10 @@ def start(
     parallelism : mapping of str to int, optional
         Sizes `data`, `tensor`, `pipeline`, `context`, `expert`, `virtual_pipeline`.
     max_bytes : int
-        Limit on the files of this rank; the oldest are deleted.
+        Limit on the files of this rank; the oldest are deleted. The spool of `service` has the same one.
+    service : str, optional
+        Address of a service that gets everything while training runs, ``RCA_COLLECT_SERVICE`` by default.
+        ``RCA_API_KEY`` is its key. Without a folder and a service, nothing is collected.
 
     Returns
     -------
@@ -154,14 +159,19 @@ def start(
         faults.warn("twice", "collect.start was called again without collect.stop; the first call counts")
         return True
     target = folder or os.environ.get("RCA_COLLECT_DIR")
-    if not target:
-        faults.warn("folder", "nothing is collected: set RCA_COLLECT_DIR, or give collect.start a folder")
+    push = _push_settings(service or os.environ.get("RCA_COLLECT_SERVICE"), target, max_bytes)
+    if not target and push is None:
+        faults.warn(
+            "folder",
+            "nothing is collected: set RCA_COLLECT_DIR or RCA_COLLECT_SERVICE, or give a folder to start",
+        )
         return False
     header: dict[str, Any] = {"framework": "pytorch"} if "torch" in sys.modules else {}
     if parallelism is not None:
         header["parallelism"] = {name: int(size) for name, size in parallelism.items()}
     who = partial(identify, rank, world_size, node, job_id)
-    settings = RecorderSettings(Path(target), who, header, max(1 << 16, int(max_bytes)))
+    files = Path(target) if target else None
+    settings = RecorderSettings(files, who, header, max(1 << 16, int(max_bytes)), push)
     timer = StepTimer()
     if os.environ.get("RCA_COLLECT_GPU", "").strip().lower() not in _OFF:
         timer.find_marks = partial(marks_of_gpu, timer.write)
@@ -169,6 +179,22 @@ def start(
     recorder.start()
     CURRENT.begin(recorder)
     return True
+
+
+def _push_settings(
+    service: str | None, folder: str | os.PathLike[str] | None, max_bytes: int
+) -> PushSettings | None:
+    """Where to send; None without a service, and with an address that cannot be used."""
+    if not service:
+        return None
+    spool = Path(folder) / "spool" if folder else None
+    try:
+        return PushSettings.checked(
+            service, os.environ.get("RCA_API_KEY"), spool, max(1 << 16, int(max_bytes))
+        )
+    except ValueError as error:
+        CURRENT.faults.warn("service", f"nothing is sent: {error}")
+        return None
 
 
 @guarded(default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -15,14 +14,16 @@ import numpy as np
 
 from rca.collect.counters import SERIES, CollectorPauses, Counters
 from rca.collect.exits import error_text, lost_peer
+from rca.collect.faults import LOG, Faults
 from rca.collect.identity import Identity
+from rca.collect.push import Pusher, PushSettings
 from rca.collect.segments import OPEN_STEP, SAMPLES, STEPS, Array, SegmentWriter, event_block, table_block
 from rca.collect.timers import COLUMNS, StepTimer
 
-LOG: Final = logging.getLogger("rca.collect")
-#: Seconds between two samples, and between two writes.
+#: Seconds between two samples, between two writes, and between two looks for rows that are to be sent.
 SAMPLE_SECONDS: Final = 1.0
 WRITE_SECONDS: Final = 2.0
+TAKE_SECONDS: Final = 0.1
 #: The first write waits so long for a step: by then the process group exists, and with it the rank.
 IDENTITY_SECONDS: Final = 30.0
 #: Samples that are held until the first write, and at a disk that does not answer.
@@ -40,43 +41,23 @@ class RecorderSettings:
 
     Attributes
     ----------
+    folder : Path or None
+        None: nothing is written to files.
     identify : callable
         Called at the first write.
     header : mapping
         More keys of the header, such as `parallelism`.
     max_bytes : int
         Limit on the files of this rank.
+    push : PushSettings or None
+        None: nothing is sent.
     """
 
-    folder: Path
+    folder: Path | None
     identify: Callable[[], Identity]
     header: Mapping[str, Any] = field(default_factory=dict)
     max_bytes: int = 16 * 1024**2
-
-
-class Faults:
-    """Counts errors of the collector, and logs the first."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._warned: set[str] = set()
-
-    def add(self, doing: str, error: BaseException) -> None:
-        """Count an error; only the first is logged, so that a log does not fill up."""
-        self.count += 1
-        if self.count == 1:
-            LOG.warning("%s failed, training goes on; more errors are counted only: %r", doing, error)
-
-    def lost_step(self, timer: StepTimer, error: BaseException) -> None:
-        """Count an error of a timer, and give up its step."""
-        self.add("timing a step", error)
-        timer.give_up()
-
-    def warn(self, key: str, text: str) -> None:
-        """Log a text once."""
-        if key not in self._warned:
-            self._warned.add(key)
-            LOG.warning("%s", text)
+    push: PushSettings | None = None
 
 
 class Recorder:
@@ -103,7 +84,12 @@ class Recorder:
         self._samples: Array = np.full((HELD_SAMPLES, 1 + len(SERIES)), np.nan)
         self._held = 0
         self._events: list[dict[str, Any]] = []
+        self._identity: Identity | None = None
         self._writer: SegmentWriter | None = None
+        #: What was taken since the last write.
+        self._rows: list[Array] = []
+        self._taken_events: list[dict[str, Any]] = []
+        self._pusher = None if settings.push is None else Pusher(settings.push, settings.header, faults, wall)
         self._reported_open = False
         self._failed_at = -np.inf
         self._asked, self._written, self._ended = threading.Event(), threading.Event(), threading.Event()
@@ -134,13 +120,21 @@ class Recorder:
                 self._asked.set()
                 self._written.wait(END_SECONDS)
 
-    def end(self) -> None:
-        """Write what is left, and close the files; waits for `END_SECONDS` at most."""
+    def end(self, *, over: bool = False) -> None:
+        """Write and send what is left; waits for `END_SECONDS` at most for the disk, and for the service.
+
+        Parameters
+        ----------
+        over : bool
+            Training is over, and not only this process.
+        """
         self._pauses.stop()
         self._ended.set()
         self._asked.set()
         if self._thread.is_alive():
             self._thread.join(END_SECONDS)
+        if self._pusher is not None:
+            self._pusher.end(over=over, seconds=END_SECONDS)
         if self.faults.count:
             LOG.warning("the collector had %d errors in all", self.faults.count)
 
@@ -156,6 +150,29 @@ class Recorder:
             self._held -= 1
         self._samples[self._held] = row
         self._held += 1
+        if self._pusher is not None:
+            self._pusher.add_sample(row)
+
+    def take(self, *, young: bool = False) -> None:
+        """Take finished steps and events: for the next write, and for the service.
+
+        Parameters
+        ----------
+        young : bool
+            Send a step in progress even if it is young.
+        """
+        rows = self.timer.take()
+        events, self._events = self._events, []
+        if self.settings.folder is not None:
+            self._rows.append(rows)
+            self._taken_events += events
+        if self._pusher is not None:
+            now, opened = self._wall(), self.timer.open_row()
+            old = opened is not None and (young or now - opened[1] > WRITE_SECONDS)
+            self._pusher.add(rows, events, opened if old else None)
+            known = self._identified(now, at_once=young)
+            if known is not None:
+                self._pusher.start(known)
 
     def write(self, *, failed: bool = False, last: bool = False) -> None:
         """Append what is new to the files.
@@ -167,12 +184,14 @@ class Recorder:
         last : bool
             The same, and close the files.
         """
+        self.take(young=failed or last)
         now = self._wall()
         writer = self._opened(now, at_once=failed or last)
         if writer is None:
             return
-        events, self._events = self._events, []
-        blocks = [table_block(STEPS, self.timer.take())]
+        events, self._taken_events = self._taken_events, []
+        rows, self._rows = self._rows, []
+        blocks = [table_block(STEPS, np.concatenate(rows))]
         blocks.append(table_block(OPEN_STEP, self._open_step(now, young=failed or last)))
         samples, self._held = self._samples[: self._held].copy(), 0
         blocks.append(table_block(SAMPLES, samples))
@@ -197,12 +216,18 @@ class Recorder:
         counts = {"errors": self.faults.count, "lost_rows": self.timer.lost_rows}
         return {"time": now, "kind": "collector_end", "code": None, "message": None, **counts}
 
+    def _identified(self, now: float, *, at_once: bool) -> Identity | None:
+        """The place of this process in its job; None until it is known."""
+        if self._identity is None and (
+            self.timer.finished or at_once or now - self.started > IDENTITY_SECONDS
+        ):
+            self._identity = self.settings.identify()
+        return self._identity
+
     def _opened(self, now: float, *, at_once: bool) -> SegmentWriter | None:
-        """The writer; None until the rank is known."""
-        if self._writer is None:
-            if not (self.timer.finished or at_once or now - self.started > IDENTITY_SECONDS):
-                return None
-            identity = self.settings.identify()
+        """The writer; None until the rank is known, and without a folder."""
+        identity = self._identified(now, at_once=at_once)
+        if self._writer is None and identity is not None and self.settings.folder is not None:
             header = {
                 **identity.header(),
                 "pid": os.getpid(),
@@ -217,25 +242,31 @@ class Recorder:
         return self._writer
 
     def _run(self) -> None:
-        """Sample and write until the end; an error costs its own round only."""
-        next_write = SAMPLE_SECONDS
-        elapsed = 0.0
+        """Sample, take and write until the end; an error costs its own round only."""
+        tick = SAMPLE_SECONDS if self._pusher is None else TAKE_SECONDS
+        elapsed, next_sample, next_write = 0.0, SAMPLE_SECONDS, SAMPLE_SECONDS
+        writing = f"writing to {self.settings.folder}"
         while True:
-            asked = self._asked.wait(SAMPLE_SECONDS)
+            asked = self._asked.wait(tick)
             if self._ended.is_set():
                 break
             if asked:
                 self._asked.clear()
-                self._guarded("writing to " + str(self.settings.folder), lambda: self.write(failed=True))
+                self._guarded(writing, lambda: self.write(failed=True))
                 self._written.set()
                 continue
-            elapsed += SAMPLE_SECONDS
-            self._guarded("sampling counters", self.sample)
-            if elapsed >= next_write:
+            elapsed += tick
+            if self._pusher is not None:
+                self._guarded("taking steps", self.take)
+            # Sums of a tenth are not exact.
+            if elapsed >= next_sample - tick / 2:
+                next_sample += SAMPLE_SECONDS
+                self._guarded("sampling counters", self.sample)
+            if elapsed >= next_write - tick / 2:
                 next_write = elapsed + WRITE_SECONDS
-                self._guarded("writing to " + str(self.settings.folder), self.write)
+                self._guarded(writing, self.write)
         self._guarded("sampling counters", self.sample)
-        self._guarded("writing to " + str(self.settings.folder), lambda: self.write(last=True))
+        self._guarded(writing, lambda: self.write(last=True))
 
     def _guarded(self, doing: str, work: Callable[[], None]) -> None:
         try:

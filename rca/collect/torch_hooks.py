@@ -20,7 +20,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any, Final
 
-from rca.collect.recorder import Faults
+from rca.collect.faults import Faults
 from rca.collect.timers import PHASE_NUMBERS, StepTimer
 
 FORWARD: Final = PHASE_NUMBERS["forward"]

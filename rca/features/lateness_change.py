@@ -111,11 +111,15 @@ class UnitLateness:
         end = int(np.searchsorted(self.steps, last_step, side="right"))
         first = max(end - most, int(np.searchsorted(self.steps, WARM_UP_STEPS)))
         excess = capped(self.excess[:, first:end], usual)
+        # Few units are late at all: the others are only needed for the noise.
+        earlier = excess[:, : max(excess.shape[1] // 4, 1)]
+        low = np.minimum(nan_quantile(excess, 0.5, axis=1), nan_quantile(earlier, 0.5, axis=1))
         n_ranks = sum(len(each) == 1 for each in self.ranks)
         # The mean of a node's ranks has less noise than each of them.
         kinds = (0, n_ranks), (n_ranks, len(self.ranks))
         for (length, share, ratio), (begin, past) in product(LOOKS, kinds):
-            found = _change(excess[begin:past], length, share, ratio, MIN_SHARE * usual)
+            units = slice(begin, past)
+            found = _change(excess[units], low[units], MIN_SHARE * usual, length, share, ratio)
             if found is not None:
                 unit, onset, seconds = found
                 return LatenessChange(int(self.steps[first + onset]), self.ranks[begin + unit], seconds)
@@ -123,9 +127,18 @@ class UnitLateness:
 
 
 def _change(
-    excess: FloatArray, length: int, share: float, ratio: float, least: float
+    excess: FloatArray, low: FloatArray, least: float, length: int, share: float, ratio: float
 ) -> tuple[int, int, float] | None:
-    """Unit, onset and growth of lateness that the last steps show; the unit with the clearest one."""
+    """Unit, onset and growth of lateness that the last steps show; the unit with the clearest one.
+
+    Parameters
+    ----------
+    excess : ndarray of shape (n_units, n_steps), seconds
+    low : ndarray of shape (n_units,), seconds
+        Excess that no reference of a unit is much below.
+    least : float, seconds
+        Least growth of lateness.
+    """
     n_steps = excess.shape[1]
     onsets = _onsets(n_steps, length)
     if not (onsets and len(excess)):
@@ -133,15 +146,14 @@ def _change(
     # A few very late steps are in one or two of the parts only.
     parts = excess[:, -length:].reshape(len(excess), min(length // MIN_PART_STEPS, MAX_PARTS), -1)
     last = parts.mean(axis=2).min(axis=1)
-    # Few units are late at all: the others are only needed for the noise.
-    usual = nan_quantile(excess, 0.5, axis=1)
-    low = np.minimum(usual, nan_quantile(excess[:, : max(n_steps // 4, 1)], 0.5, axis=1))
     units = np.flatnonzero(last - low >= least)
     if not units.size:
         return None
     for first in onsets:
         reference = excess[:, max(0, first - GUARD_STEPS - MAX_REFERENCE_STEPS) : first - GUARD_STEPS]
         centre = nan_quantile(reference, 0.5, axis=1)
+        if not (last[units] - centre[units] >= least).any():
+            continue
         noise = np.maximum(_means(reference, length).max(axis=1) - centre, 0.0)
         noise = np.maximum(noise, np.quantile(noise, NOISE_QUANTILE))[units]
         above = excess[units, first:] > nan_quantile(reference[units], LATE_QUANTILE, axis=1)[:, None]

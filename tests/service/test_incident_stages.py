@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -118,3 +118,22 @@ def test_an_answer_of_unknown_neither_names_nor_changes_the_cause_of_an_incident
 def test_an_answer_of_unknown_leaves_the_named_cause(database: Database) -> None:
     held = detail(database, "nic_degradation", "nic_degradation", "unknown", "unknown", "unknown")
     assert held.cause == "nic_degradation"
+
+
+def test_the_delay_of_each_stage_is_shown(database: Database) -> None:
+    tracker = IncidentTracker(SETTINGS, Announcer(Metrics()), Clock())
+    began = datetime.fromtimestamp(START, UTC)
+    with database.session() as session:
+        for number in range(2):
+            row = diagnosed(session, tracker, number=number, said="nic_degradation")
+            row.created_at = began + timedelta(seconds=3 + 60 * number)
+            row.finished_at = row.created_at + timedelta(seconds=2)
+    with database.reading() as session:
+        (incident,) = session.scalars(found())
+        incident.onset = START
+        held = _detail(session, incident, Settings())
+    after = {each.name: each.seconds for each in held.delays}
+    assert list(after) == ["arrived", "noticed", "diagnosed", "announced"]
+    assert after["diagnosed"] - after["noticed"] == pytest.approx(2.0)
+    assert after["noticed"] == after["arrived"]
+    assert "- Delays since the onset: arrived after " in page(held)

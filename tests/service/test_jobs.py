@@ -5,22 +5,32 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 import pytest
 from incident_service import state_of
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, step_rows, watch
 
+from rca.client import Client, ServiceError
+from rca.collect.faults import Faults
+from rca.collect.identity import Identity
+from rca.collect.push import Pusher, PushSettings
+from rca.collect.timers import COLUMNS
 from rca.errors import SourceError, TooLarge
+from rca.window.window import Window
 from rca_api.jobs import repository, watcher, work
 from rca_api.shell.app import create_app
+from rca_api.shell.demo import running_service
 from rca_api.shell.processes.process import Context
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
+from tests.waiting import until
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
 
@@ -32,6 +42,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     )
     with TestClient(create_app(settings), raise_server_exceptions=False) as held:
         yield held
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[str]:
+    with running_service(settings={"RCA_PROCESSES": "1", "RCA_WATCH_SECONDS": "0.2"}) as url:
+        yield url
 
 
 def test_rows_in_any_order_and_again_make_the_window_of_the_job(client: TestClient) -> None:
@@ -111,6 +127,30 @@ def test_a_rank_that_becomes_late_in_a_noisy_job_is_diagnosed(client: TestClient
     job = watch(client, "noisy")
     assert job["changed_step"] == pytest.approx(140, abs=4)
     assert diagnosed(client, job["diagnosis_id"])["slowdown"]["ratio"] is not None
+
+
+def test_the_collector_and_the_client_send_without_glue(served: str, tmp_path: Path) -> None:
+    api = Client(served)
+    rows = step_rows(70)
+    for rank in range(N_RANKS):
+        who = Identity(rank, N_RANKS, 0, f"node-{rank}", "pushed/1", None)
+        pusher = Pusher(PushSettings(served, None, tmp_path), {}, Faults())
+        pusher.start(who)
+        held = np.full((70, len(COLUMNS)), np.nan)
+        for number, name in enumerate(COLUMNS):
+            if name in rows:
+                held[:, number] = rows[name][rows["rank"] == rank]
+        pusher.add(held, [], None)
+        pusher.end(over=False, seconds=20.0)
+    assert until(lambda: api.telemetry("pushed/1")["diagnosis_id"])
+    assert api.telemetry("pushed/1")["last_step"] == 69
+    event = {"time": [START + 9.0], "kind": ["log"], "rank": [1]}
+    job = {"job_id": "pushed/1", "world_size": N_RANKS, "start": START, "end": START + 10.0}
+    window = Window.from_tables(job, events=pa.table(event), scope="fragment")
+    assert api.send_telemetry(window)["new"]
+    assert api.end_job("pushed/1")["ended_at"] is not None
+    with pytest.raises(ServiceError, match="no telemetry of job 'other'"):
+        api.telemetry("other")
 
 
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:

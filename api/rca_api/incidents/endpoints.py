@@ -14,6 +14,7 @@ from rca_api.actions.schemas import read_action
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents import repository
 from rca_api.incidents.announce import incident_url, summary_of
+from rca_api.incidents.latency import delays
 from rca_api.incidents.markdown import page as as_markdown
 from rca_api.incidents.schemas import (
     Incident,
@@ -150,6 +151,7 @@ def _detail(session: Session, row: IncidentRow, settings: Settings) -> IncidentD
     return IncidentDetail(
         **incident.model_dump(),
         stages=stages(incident, timeline, newest.items),
+        delays=delays(session, incident, timeline),
         url=incident_url(settings.public_url, row.id),
         timeline=timeline,
         diagnoses=newest.items,

@@ -64,6 +64,9 @@ def _facts(incident: IncidentDetail) -> list[str]:
     ]
     if reached:
         facts.append(f"- Stages: {', '.join(reached)}.")
+    if incident.delays:
+        told = ", ".join(f"{each.name} after {seconds(each.seconds)}" for each in incident.delays)
+        facts.append(f"- Delays since the onset: {told}.")
     if incident.suspected:
         facts.append("- Suspected: its windows are certain of a fault, and none is certain of the cause.")
     if incident.uncertain:

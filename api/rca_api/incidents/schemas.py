@@ -167,6 +167,18 @@ class Stage(BaseModel):
     seconds: float | None = Field(description="Since the incident's `began`.")
 
 
+class Delay(BaseModel):
+    """One stage from the onset of a fault to its announcement."""
+
+    name: Literal["arrived", "noticed", "diagnosed", "announced"] = Field(
+        description="`arrived`: the last rows of the first faulty window. `noticed`: its diagnosis was asked "
+        "for, by a change of the telemetry or by a request. `diagnosed`: answered. `announced`: the incident "
+        "was opened."
+    )
+    at: datetime = Field(description="On the clock of the service.")
+    seconds: float = Field(description="Since the incident's `began`, on the clock of the job.")
+
+
 class Lemon(BaseModel):
     """A node that had faults in other jobs as well."""
 
@@ -182,6 +194,10 @@ class IncidentDetail(Incident):
     )
     stages: list[Stage] = Field(
         default=[], description="Detected, localised, explained and recovered, with their durations."
+    )
+    delays: list[Delay] = Field(
+        default=[],
+        description="Stages from the onset to the announcement. Empty without its first diagnosis.",
     )
     url: str | None = Field(default=None, description="Its address, if RCA_PUBLIC_URL names the service.")
     timeline: list[IncidentEvent]

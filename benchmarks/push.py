@@ -1,0 +1,267 @@
+"""``python -m benchmarks push``: steps from the onset of a real fault to its name, and the cost of sending.
+
+Captures of the testbeds are played to a service at their own pace. Each rank's steps go through the
+collector's sender (`rca.collect.push`), the counters of machines through the client, as an exporter's would.
+A fault is named by a certain diagnosis that is not healthy and blames its ranks or nodes.
+
+The cost is the processor time of all threads of the collector in a job with steps of 30 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.measure import machine, print_table
+from benchmarks.online_testbeds import MIN_AFTER, MIN_BEFORE, Capture, captures
+from benchmarks.service import started_service
+from rca import collect
+from rca.client import Client, ServiceError
+from rca.collect import collection
+from rca.collect.faults import Faults
+from rca.collect.identity import Identity
+from rca.collect.push import Pusher, PushSettings
+from rca.collect.timers import COLUMNS
+from rca.diagnosis.result import Diagnosis
+from rca.sources.labels import located
+from rca.window.schema import METRICS
+from rca.window.window import Window
+
+WITHIN_STEPS = 20
+TICK_SECONDS, METRIC_SECONDS = 0.05, 0.5
+#: Seconds for which a played job is followed after its last step.
+AFTER_SECONDS = 4.0
+STEP_SECONDS, TRAINED_STEPS = 0.03, 600
+
+
+@dataclass(frozen=True)
+class Played:
+    """Steps from the onset of a fault until it was seen and named; None if that did not happen."""
+
+    name: str
+    cause: str
+    step_seconds: float
+    seen: float | None
+    named: float | None
+
+
+def main(arguments: list[str]) -> int:
+    """Play faults, measure the cost, and print both tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks push", description=__doc__)
+    parser.add_argument("--faults", type=int, default=24, help="faults at most [default: 24]")
+    given = parser.parse_args(arguments)
+    print_table(
+        machine(),
+        ("30 ms steps", "collector, ms per step", "share of a step"),
+        [_cost(send=False), _cost(send=True)],
+    )
+    with tempfile.TemporaryDirectory() as held:
+        chosen = [each for each in captures(Path(held)) if _onset(each) is not None][: given.faults]
+        with started_service({"RCA_RATE_LIMIT": "", "RCA_PROCESSES": "1"}) as (url, _):
+            played = []
+            for number, each in enumerate(chosen):
+                played.append(_play(url, each, f"played-{number}", Path(held) / "spool"))
+                print(f"push: {played[-1]}", file=sys.stderr)
+    rows = [
+        (each.name, each.cause, f"{1e3 * each.step_seconds:.0f}", _shown(each.seen), _shown(each.named))
+        for each in played
+    ]
+    print_table("faults", ("testbed", "cause", "step, ms", "seen after, steps", "named after, steps"), rows)
+    soon = sum(each.named is not None and each.named <= WITHIN_STEPS for each in played)
+    print(f"named within {WITHIN_STEPS} steps: {soon} of {len(played)}")
+    return 0
+
+
+def _shown(steps: float | None) -> str:
+    return "-" if steps is None else f"{steps:.0f}"
+
+
+def _onset(capture: Capture) -> float | None:
+    """Unix seconds at which the fault of a slow capture begins; None if it has not enough steps around it."""
+    label = capture.label
+    if label.failure_mode != "fail_slow" or label.causes[0].first_step is None:
+        return None
+    step = capture.window.steps.column("step").to_numpy()
+    numbers = np.unique(step)
+    place = int(np.searchsorted(numbers, label.causes[0].first_step))
+    if not MIN_BEFORE <= place < numbers.size - MIN_AFTER:
+        return None
+    return float(np.median(capture.window.steps.column("start_time").to_numpy()[step == numbers[place]]))
+
+
+def _play(url: str, capture: Capture, job_id: str, spool: Path) -> Played:
+    window, onset = capture.window, _onset(capture) or 0.0
+    label = located(capture.label, window.job)
+    api = Client(url, timeout_seconds=20.0)
+    shift = time.time() + 1.0 - window.job.start
+    nodes = {place.rank: place.node or "unknown" for place in window.job.ranks or ()}
+    table = _rows(window, shift)
+    pushers = {}
+    for rank in range(window.job.world_size):
+        made = Pusher(PushSettings(url, None, spool), {}, Faults())
+        made.start(Identity(rank, window.job.world_size, None, nodes.get(rank, "unknown"), job_id, None))
+        pushers[rank] = made
+    ends = {
+        rank: rows[:, 1] + np.nan_to_num(rows[:, COLUMNS.index("step_seconds")])
+        for rank, rows in table.items()
+    }
+    metrics = window.metrics.sort_by("time")
+    times = metrics.column("time").to_numpy() + shift
+    metrics = metrics.set_column(metrics.column_names.index("time"), "time", pa.array(times))
+    sent = dict.fromkeys(table, 0)
+    n_metrics, next_metrics = 0, 0.0
+    seen_at = named_at = None
+    over = max(float(each.max()) for each in ends.values()) + AFTER_SECONDS
+    checked: set[str] = set()
+    while (now := time.time()) < over and named_at is None:
+        for rank, rows in table.items():
+            until = int(np.searchsorted(ends[rank], now))
+            if until > sent[rank]:
+                pushers[rank].add(rows[sent[rank] : until], [], None)
+                sent[rank] = until
+        if now >= next_metrics:
+            next_metrics, until = now + METRIC_SECONDS, int(np.searchsorted(times, now))
+            if until > n_metrics:
+                _send_metrics(api, window, job_id, metrics.slice(n_metrics, until - n_metrics))
+                n_metrics = until
+        job = _job(api, job_id)
+        changed = job.get("changed_step")
+        if seen_at is None and changed is not None and now > onset + shift:
+            seen_at = time.time()
+        found = job.get("diagnosis_id")
+        if found is not None and found not in checked and now > onset + shift:
+            answer = _answer(api, found)
+            if answer is not None:
+                checked.add(found)
+                if _names(answer, label.causes[0].ranks):
+                    named_at = time.time()
+        time.sleep(TICK_SECONDS)
+    for made in pushers.values():
+        made.end(over=False, seconds=2.0)
+    api.end_job(job_id)
+    starts = np.sort(next(iter(table.values()))[:, 1])
+
+    def steps_after(at: float | None) -> float | None:
+        return None if at is None else float(((starts > onset + shift) & (starts <= at)).sum())
+
+    usual = float(np.median(np.diff(starts)))
+    return Played(capture.testbed, label.causes[0].cause, usual, steps_after(seen_at), steps_after(named_at))
+
+
+def _rows(window: Window, shift: float) -> dict[int, np.ndarray]:
+    """Each rank's rows with the columns of the collector, in the order of their steps."""
+    numbers = window.steps.column("step").to_numpy()
+    held = np.full((len(numbers), len(COLUMNS)), np.nan)
+    for place, name in enumerate(COLUMNS):
+        if name in window.steps.column_names:
+            held[:, place] = window.steps.column(name).to_numpy()
+    held[:, 0] = numbers - numbers.min()
+    held[:, 1] += shift
+    rank = window.steps.column("rank").to_numpy()
+    return {int(each): held[rank == each][np.argsort(held[rank == each][:, 1])] for each in np.unique(rank)}
+
+
+def _send_metrics(api: Client, window: Window, job_id: str, rows: pa.Table) -> None:
+    bounds = pc.min_max(rows.column("time")).as_py()
+    job = {
+        "job_id": job_id,
+        "world_size": window.job.world_size,
+        "start": bounds["min"],
+        "end": bounds["max"] + 1e-3,
+    }
+    if window.job.ranks is not None:
+        job["ranks"] = [{"rank": place.rank, "node": place.node} for place in window.job.ranks]
+    api.send_telemetry(
+        Window.from_tables(job, metrics=rows.select([c.name for c in METRICS.columns]), scope="fragment")
+    )
+
+
+def _job(api: Client, job_id: str) -> dict[str, object]:
+    try:
+        return api.telemetry(job_id)
+    except ServiceError:
+        return {}
+
+
+def _answer(api: Client, diagnosis_id: object) -> Diagnosis | None:
+    """The finished diagnosis; None while it is queued."""
+    content = api.get(f"/v1/diagnoses/{diagnosis_id}")
+    try:
+        return Diagnosis.model_validate_json(content)
+    except ValueError:
+        return None
+
+
+def _names(answer: Diagnosis, ranks: tuple[int, ...]) -> bool:
+    if answer.abstained or answer.failure_mode == "healthy":
+        return False
+    blamed = {rank for each in (*answer.stragglers, *answer.causes) for rank in each.ranks}
+    return bool(blamed & set(ranks)) or not ranks
+
+
+def _cost(*, send: bool) -> tuple[str, str, str]:
+    """Processor time of the collector's threads in a job with short steps."""
+    with tempfile.TemporaryDirectory() as folder, _taking_service() as url:
+        collect.start(folder, rank=0, world_size=1, job_id="cost", service=url if send else None)
+        recorder = collection.CURRENT.recorder
+        threads: list[threading.Thread] = []
+        before = 0.0
+        for number, _ in enumerate(collect.steps(range(TRAINED_STEPS))):
+            with collect.phase("forward"):
+                time.sleep(STEP_SECONDS / 2)
+            with collect.phase("backward"):
+                time.sleep(STEP_SECONDS / 2)
+            if number == 60:
+                threads = [each for each in threading.enumerate() if each.name.startswith("rca-")]
+                before = sum(map(_cpu_seconds, threads))
+        spent = sum(map(_cpu_seconds, threads)) - before
+        assert recorder is not None
+        collect.stop(None)
+    each = spent / (TRAINED_STEPS - 61)
+    return "files and service" if send else "files", f"{1e3 * each:.4f}", f"{each / STEP_SECONDS:.3%}"
+
+
+def _cpu_seconds(thread: threading.Thread) -> float:
+    return float(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
+
+
+@contextmanager
+def _taking_service() -> Iterator[str]:
+    """A service that takes all telemetry and does nothing with it."""
+
+    class Taking(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Stay quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
