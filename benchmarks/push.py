@@ -28,6 +28,7 @@ from benchmarks.measure import machine, print_table
 from benchmarks.online_testbeds import MIN_AFTER, MIN_BEFORE, Capture, captures
 from benchmarks.service import started_service
 from rca import collect
+from rca.arrays import FloatArray
 from rca.client import Client, ServiceError
 from rca.collect import collection
 from rca.collect.faults import Faults
@@ -102,65 +103,99 @@ def _onset(capture: Capture) -> float | None:
 
 
 def _play(url: str, capture: Capture, job_id: str, spool: Path) -> Played:
-    window, onset = capture.window, _onset(capture) or 0.0
-    label = located(capture.label, window.job)
-    api = Client(url, timeout_seconds=20.0)
-    shift = time.time() + 1.0 - window.job.start
-    nodes = {place.rank: place.node or "unknown" for place in window.job.ranks or ()}
-    table = _rows(window, shift)
-    pushers = {}
-    for rank in range(window.job.world_size):
-        made = Pusher(PushSettings(url, None, spool), {}, Faults())
-        made.start(Identity(rank, window.job.world_size, None, nodes.get(rank, "unknown"), job_id, None))
-        pushers[rank] = made
-    ends = {
-        rank: rows[:, 1] + np.nan_to_num(rows[:, COLUMNS.index("step_seconds")])
-        for rank, rows in table.items()
-    }
-    metrics = window.metrics.sort_by("time")
-    times = metrics.column("time").to_numpy() + shift
-    metrics = metrics.set_column(metrics.column_names.index("time"), "time", pa.array(times))
-    sent = dict.fromkeys(table, 0)
-    n_metrics, next_metrics = 0, 0.0
+    window, label = capture.window, located(capture.label, capture.window.job)
+    job = _PlayedJob.begun(url, window, job_id, spool)
+    onset = (_onset(capture) or 0.0) + job.shift
     seen_at = named_at = None
-    over = max(float(each.max()) for each in ends.values()) + AFTER_SECONDS
     checked: set[str] = set()
-    while (now := time.time()) < over and named_at is None:
-        for rank, rows in table.items():
-            until = int(np.searchsorted(ends[rank], now))
-            if until > sent[rank]:
-                pushers[rank].add(rows[sent[rank] : until], [], None)
-                sent[rank] = until
-        if now >= next_metrics:
-            next_metrics, until = now + METRIC_SECONDS, int(np.searchsorted(times, now))
-            if until > n_metrics:
-                _send_metrics(api, window, job_id, metrics.slice(n_metrics, until - n_metrics))
-                n_metrics = until
-        job = _job(api, job_id)
-        changed = job.get("changed_step")
-        if seen_at is None and changed is not None and now > onset + shift:
+    while (now := time.time()) < job.over and named_at is None:
+        job.send(now)
+        state = _job(job.api, job_id)
+        if now > onset and seen_at is None and state.get("changed_step") is not None:
             seen_at = time.time()
-        found = job.get("diagnosis_id")
-        if found is not None and found not in checked and now > onset + shift:
-            answer = _answer(api, found)
-            if answer is not None:
-                checked.add(found)
-                if _names(answer, label.causes[0].ranks):
-                    named_at = time.time()
+        found = state.get("diagnosis_id")
+        new = isinstance(found, str) and found not in checked and now > onset
+        answer = _answer(job.api, found) if new else None
+        if answer is not None and isinstance(found, str):
+            checked.add(found)
+            named_at = time.time() if _names(answer, label.causes[0].ranks) else None
         time.sleep(TICK_SECONDS)
-    for made in pushers.values():
-        made.end(over=False, seconds=2.0)
-    api.end_job(job_id)
-    starts = np.sort(next(iter(table.values()))[:, 1])
+    job.end()
+    starts = np.sort(job.rows[0][:, 1])
 
     def steps_after(at: float | None) -> float | None:
-        return None if at is None else float(((starts > onset + shift) & (starts <= at)).sum())
+        return None if at is None else float(((starts > onset) & (starts <= at)).sum())
 
     usual = float(np.median(np.diff(starts)))
     return Played(capture.testbed, label.causes[0].cause, usual, steps_after(seen_at), steps_after(named_at))
 
 
-def _rows(window: Window, shift: float) -> dict[int, np.ndarray]:
+@dataclass
+class _PlayedJob:
+    """A job whose rows and samples are sent when their time has come."""
+
+    api: Client
+    window: Window
+    job_id: str
+    shift: float
+    rows: dict[int, FloatArray]
+    metrics: pa.Table
+    pushers: dict[int, Pusher]
+    sent: dict[int, int]
+    n_metrics: int = 0
+    next_metrics: float = 0.0
+
+    @classmethod
+    def begun(cls, url: str, window: Window, job_id: str, spool: Path) -> _PlayedJob:
+        """Begin to send a window whose first row comes in a second."""
+        shift = time.time() + 1.0 - window.job.start
+        nodes = {place.rank: place.node or "unknown" for place in window.job.ranks or ()}
+        pushers = {}
+        for rank in range(window.job.world_size):
+            pushers[rank] = Pusher(PushSettings(url, None, spool), {}, Faults())
+            node = nodes.get(rank, "unknown")
+            pushers[rank].start(Identity(rank, window.job.world_size, None, node, job_id, None))
+        metrics = window.metrics.sort_by("time")
+        times = pa.array(metrics.column("time").to_numpy() + shift)
+        metrics = metrics.set_column(metrics.column_names.index("time"), "time", times)
+        rows = _rows(window, shift)
+        api = Client(url, timeout_seconds=20.0)
+        return cls(api, window, job_id, shift, rows, metrics, pushers, dict.fromkeys(rows, 0))
+
+    @property
+    def over(self) -> float:
+        """Unix seconds until which the job is followed."""
+        return max(float(_ends(rows).max()) for rows in self.rows.values()) + AFTER_SECONDS
+
+    def send(self, now: float) -> None:
+        """Send what has happened by now."""
+        for rank, rows in self.rows.items():
+            until = int(np.searchsorted(_ends(rows), now))
+            if until > self.sent[rank]:
+                self.pushers[rank].add(rows[self.sent[rank] : until], [], None)
+                self.sent[rank] = until
+        if now < self.next_metrics:
+            return
+        self.next_metrics = now + METRIC_SECONDS
+        until = int(np.searchsorted(self.metrics.column("time").to_numpy(), now))
+        if until > self.n_metrics:
+            new = self.metrics.slice(self.n_metrics, until - self.n_metrics)
+            _send_metrics(self.api, self.window, self.job_id, new)
+            self.n_metrics = until
+
+    def end(self) -> None:
+        """End the job on the service."""
+        for made in self.pushers.values():
+            made.end(over=False, seconds=2.0)
+        self.api.end_job(self.job_id)
+
+
+def _ends(rows: FloatArray) -> FloatArray:
+    ends: FloatArray = rows[:, 1] + np.nan_to_num(rows[:, COLUMNS.index("step_seconds")])
+    return ends
+
+
+def _rows(window: Window, shift: float) -> dict[int, FloatArray]:
     """Each rank's rows with the columns of the collector, in the order of their steps."""
     numbers = window.steps.column("step").to_numpy()
     held = np.full((len(numbers), len(COLUMNS)), np.nan)

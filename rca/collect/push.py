@@ -35,7 +35,7 @@ PUSH_SECONDS: Final = 0.5
 MAX_REQUESTS_PER_SECOND: Final = 50
 #: A change is sent at once, and what follows for so long in shorter intervals, seconds.
 URGENT_SECONDS, URGENT_FOR_SECONDS = 0.1, 3.0
-#: Steps became longer: the mean of the last ones exceeds the median of those before by this share.
+#: Work became longer: each of the last steps exceeds the median of those before by this share.
 LAST_STEPS, STEPS_BEFORE, LONGER = 4, 64, 0.1
 #: Time limit of a request, and longest pause after failures, seconds.
 TIMEOUT_SECONDS: Final = 5.0
@@ -47,7 +47,7 @@ MAX_HELD_ROWS: Final = 8192
 #: Statuses after which the same request may succeed later.
 _LATER: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _STEP_SECONDS = COLUMNS.index("step_seconds")
-_COMMUNICATION = tuple(COLUMNS.index(f"communication{name}_seconds") for name in ("", "_wait", "_transfer"))
+_COMMUNICATION = [COLUMNS.index(f"communication{name}_seconds") for name in ("", "_wait", "_transfer")]
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,8 @@ class Pusher:
     ) -> None:
         self._settings, self._header, self._faults, self._wall = settings, header, faults, wall
         self._started = False
+        #: Whether the spool may hold something.
+        self._may_wait = True
         self._rows: deque[Array] = deque()
         self._samples: deque[Array] = deque(maxlen=240)
         self._events: deque[dict[str, Any]] = deque(maxlen=200)
@@ -207,16 +209,13 @@ class Pusher:
             self._thread.join(seconds)
 
     def _longer(self, rows: Array) -> bool:
-        """Whether the last steps, or the rank's own work in them, are longer than those before."""
-        changed = False
-        for row in rows:
-            communication = np.nansum(row[list(_COMMUNICATION)])
-            self._recent.append(float(row[_STEP_SECONDS] - communication))
-        if len(rows) and len(self._recent) >= 4 * LAST_STEPS:
-            held = sorted(list(self._recent)[:-LAST_STEPS])
-            usual = held[len(held) // 2]
-            last = sum(list(self._recent)[-LAST_STEPS:]) / LAST_STEPS
-            changed = last > (1.0 + LONGER) * usual
+        """Whether the rank's own work in the last steps has become longer than in those before."""
+        if not len(rows):
+            return False
+        self._recent.extend((rows[:, _STEP_SECONDS] - np.nansum(rows[:, _COMMUNICATION], axis=1)).tolist())
+        last = list(self._recent)[-LAST_STEPS:]
+        usual = sorted(self._recent)[len(self._recent) // 2]
+        changed = len(self._recent) >= 4 * LAST_STEPS and min(last) > (1.0 + LONGER) * usual
         new, self._changed = changed and not self._changed, changed
         return new
 
@@ -248,11 +247,12 @@ class Pusher:
     def _send_all(self, target: _Target, *, ended: bool) -> bool:
         """Send the spool, the oldest first, and then what is new; whether the service took all."""
         body = self._fragment(target.identity)
-        for path in target.held():
+        for path in target.held() if self._may_wait else ():
             if not self._taken(target, "telemetry", path.read_bytes()):
                 self._keep(target, body)
                 return False
             path.unlink(missing_ok=True)
+        self._may_wait = False
         if body is not None and not self._taken(target, "telemetry", body):
             self._keep(target, body)
             return False
@@ -304,6 +304,7 @@ class Pusher:
         """Keep a fragment in a file of the spool; the oldest ones go beyond the limit."""
         if body is None:
             return
+        self._may_wait = True
         target.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = target.spool / f"{time.time_ns():020}-{os.getpid()}.json"
         hidden = path.with_name(f".{path.name}")

@@ -88,6 +88,7 @@ class Recorder:
         self._writer: SegmentWriter | None = None
         #: What was taken since the last write.
         self._rows: list[Array] = []
+        self._last_rows_at = self.started
         self._taken_events: list[dict[str, Any]] = []
         self._pusher = None if settings.push is None else Pusher(settings.push, settings.header, faults, wall)
         self._reported_open = False
@@ -161,18 +162,23 @@ class Recorder:
         young : bool
             Send a step in progress even if it is young.
         """
-        rows = self.timer.take()
+        rows, now = self.timer.take(), self._wall()
         events, self._events = self._events, []
         if self.settings.folder is not None:
             self._rows.append(rows)
             self._taken_events += events
-        if self._pusher is not None:
-            now, opened = self._wall(), self.timer.open_row()
-            old = opened is not None and (young or now - opened[1] > WRITE_SECONDS)
-            self._pusher.add(rows, events, opened if old else None)
-            known = self._identified(now, at_once=young)
-            if known is not None:
-                self._pusher.start(known)
+        if len(rows):
+            self._last_rows_at = now
+        if self._pusher is None:
+            return
+        # To look at the step in progress takes longer than all else.
+        old = young or now - self._last_rows_at > WRITE_SECONDS
+        opened = self.timer.open_row() if old else None
+        if len(rows) or events or opened is not None:
+            self._pusher.add(rows, events, opened)
+        known = self._identified(now, at_once=young)
+        if known is not None:
+            self._pusher.start(known)
 
     def write(self, *, failed: bool = False, last: bool = False) -> None:
         """Append what is new to the files.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict
 
 from rca.recovery.all_reduce import StragglerAwareAllReduce
+from rca.recovery.capabilities import by_owner, impossible, needs_code, net_seconds, with_restart
 from rca.recovery.checkpoints import CheckpointInterval
 from rca.recovery.escalation import Ladder, Rung, escalate_after
 from rca.recovery.guards import priced, refused
@@ -52,8 +54,9 @@ class Plan(BaseModel):
     seconds_per_step_lost : float or None
         Without any action; None where the cost is unknown.
     options : list of Option
-        Light actions before heavy ones; among these what removes a cause comes first, then the larger
-        expected saving.
+        Those first whose gain surely exceeds their cost: of its lower end, until the job ends or for as long
+        as the slowness has lasted. Among these, actions of the cause's owner come first, then what removes a
+        cause, then the larger sure gain.
     first : str
         The action to take now; "none" where waiting is best.
     why : str
@@ -94,19 +97,23 @@ def plan(
     for action in actions:
         known: list[Option | Rejection] = [each for each in replayed if each.action == action.name]
         for each in known or action.options(situation):
-            if isinstance(each, Rejection):
-                rejected.append(each)
-            else:
-                found.append(priced(each, situation))
-    for each in sorted(found, key=_order):
+            refusal = each if isinstance(each, Rejection) else impossible(each, situation.site)
+            if isinstance(each, Option) and refusal is None:
+                found.append(priced(with_restart(each, situation.site), situation))
+            elif refusal is not None:
+                rejected.append(refusal)
+    for each in sorted(found, key=partial(_order, situation)):
         refusal = refused(each, situation, options)
         if refusal is None:
             options.append(each)
         else:
             rejected.append(refusal)
-    options = [_with_escalation(each, options, situation) for each in options]
-    first, why = _first(options, situation)
-    ladder = ladder_of(options, situation)
+    # What needs other code is for the next start of the job, and delays no action of this one.
+    ready = [each for each in options if not needs_code(each.action, situation.site)]
+    options = [_with_escalation(each, ready, situation) if each in ready else each for each in options]
+    ready = [each for each in options if not needs_code(each.action, situation.site)]
+    first, why = _first(ready, situation)
+    ladder = ladder_of(ready, situation)
     return Plan(
         mode=situation.mode,
         seconds_per_step_lost=situation.lost if situation.lost_is_known else None,
@@ -129,10 +136,14 @@ def ladder_of(options: Sequence[Option], situation: Situation) -> Ladder:
     return Ladder.of(rungs)
 
 
-def _order(option: Option) -> tuple[bool, bool, float, str, list[int]]:
-    """Light before heavy, what removes a cause before what works around it, then the expected saving."""
-    around = option.action not in _REMOVES_A_CAUSE
-    return option.weight == "heavy", around, -_expected(option), option.action, option.ranks
+def _order(situation: Situation, option: Option) -> tuple[bool, bool, bool, float, float, str, list[int]]:
+    """What surely pays before what may not, actions of the cause's owner, then what is surely gained.
+
+    Of equal ones what removes a cause comes first.
+    """
+    around, net = option.action not in _REMOVES_A_CAUSE, net_seconds(option, situation)
+    is_later = net < 0
+    return is_later, not by_owner(option), around, -net, -_expected(option), option.action, option.ranks
 
 
 def _expected(option: Option) -> float:
@@ -158,7 +169,7 @@ def _first(options: Sequence[Option], situation: Situation) -> tuple[str, str]:
     if situation.mode == "healthy":
         return "none", "the job is not slow" if situation.decided else "nothing certain is wrong yet"
     if not options:
-        return "none", "no action applies; see the reasons"
+        return "none", "no action applies to the running job; see the reasons"
     if situation.mode == "fail_stop":
         ending = [each for each in options if not _STOPS.isdisjoint(each.causes)]
         if ending:

@@ -1,10 +1,10 @@
-"""What a recovery costs at a site, and how much of it may change at once."""
+"""What a recovery costs at a site, how much of it may change at once, and what the job can do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,6 +28,10 @@ Seconds = Annotated[float, Field(ge=0.0, le=LONGEST, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 Factor = Annotated[float, Field(ge=0.0, le=2.0)]
+#: Libraries of `rca.runtime` that act in a running job.
+Library = Literal["antdt", "star", "stragglar"]
+#: Whether each data-parallel worker holds all parameters (DDP), or a part of them (FSDP, ZeRO).
+Parameters = Literal["replicated", "sharded"]
 
 
 class Site(BaseModel):
@@ -56,6 +60,14 @@ class Site(BaseModel):
         What the incident has cost the job before this window.
     corrections : mapping of str to float
         Observed over predicted gain by action, from earlier incidents.
+    parameters : {"replicated", "sharded"}, optional
+        How the job holds its parameters. Sharded ones rule out updates without some workers.
+    tensor_parallel : int, optional
+        Ranks that compute one worker's layers together.
+    elastic : bool, optional
+        Whether the job goes on with fewer nodes, as under torchrun with a range of nodes.
+    libraries : tuple of {"antdt", "star", "stragglar"}, optional
+        Those of `rca.runtime` that run in the job. Actions of the others need code and a restart.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,6 +84,10 @@ class Site(BaseModel):
     gradient_noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] | None = None
     seconds_lost: Annotated[float, Field(ge=0.0, le=1e10)] = 0.0
     corrections: Mapping[str, Factor] = Field(default_factory=dict)
+    parameters: Parameters | None = None
+    tensor_parallel: Annotated[int, Field(ge=1, le=10**6)] | None = None
+    elastic: bool | None = None
+    libraries: tuple[Library, ...] | None = None
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:
@@ -119,8 +135,8 @@ class Site(BaseModel):
 
     @classmethod
     def of_job(cls, job: Job, step_seconds: float) -> Self:
-        """The costs that a job gives as hints."""
-        found: dict[str, float] = {}
+        """The costs and capabilities that a job gives as hints."""
+        found: dict[str, Any] = {}
         if seconds := positive_hint(job, "restart_seconds"):
             found["restart_seconds"] = seconds
         steps = positive_hint(job, "checkpoint_interval_steps")
@@ -128,6 +144,14 @@ class Site(BaseModel):
             found["checkpoint_seconds"] = steps * step_seconds
         if noise := positive_hint(job, "gradient_noise_scale"):
             found["gradient_noise_scale"] = noise
+        if job.parallelism is not None and job.parallelism.tensor > 1:
+            found["tensor_parallel"] = job.parallelism.tensor
+        if (parameters := job.hints.get("parameters")) in get_args(Parameters):
+            found["parameters"] = parameters
+        if isinstance(elastic := job.hints.get("elastic"), bool):
+            found["elastic"] = elastic
+        if isinstance(libraries := job.hints.get("libraries"), list):
+            found["libraries"] = tuple(each for each in libraries if each in get_args(Library))
         return cls(**found)
 
     def filled(self, hints: Site) -> Self:
@@ -157,7 +181,10 @@ class Site(BaseModel):
         return max(max(int(self.pool_nodes * self.most_of_pool), 1) - self.nodes_out, 0)
 
 
-_HINTED = ("restart_seconds", "checkpoint_seconds", "gradient_noise_scale")
+_HINTED = (
+    "restart_seconds", "checkpoint_seconds", "gradient_noise_scale",
+    "parameters", "tensor_parallel", "elastic", "libraries",
+)  # fmt: skip
 
 
 def positive_hint(job: Job, name: str, most: float = LONGEST) -> float | None:

@@ -68,7 +68,9 @@ def test_only_actions_that_need_no_cause_are_left(diagnosis) -> None:
         "grouped_synchronisation",
         "straggler_aware_all_reduce",
     }
-    assert all(each.weight == "light" for each in diagnosis.actions)
+    # None of them runs in this job: each needs other code, and so a restart.
+    assert all(each.cost_seconds > 0 for each in diagnosis.actions)
+    assert diagnosis.recommended is None or diagnosis.recommended.action == "none"
     assert diagnosis.next_check
 
 

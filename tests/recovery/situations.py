@@ -79,6 +79,10 @@ def situation(**changes: Any) -> Situation:
     forward = changes.pop("forward", slow_rank())
     transfer = changes.pop("transfer", 0.01)
     faults = changes.pop("faults", (fault(),))
+    site = changes.pop("site", Site())
+    if site.libraries is None:
+        # Whether they run in the job is a matter of its own.
+        site = site.model_copy(update={"libraries": ("antdt", "star", "stragglar")})
     given = {
         "mode": "fail_slow",
         "decided": True,
@@ -93,6 +97,6 @@ def situation(**changes: Any) -> Situation:
         "global_batch": None,
         "topology": of.topology,
         "replay": replay_of(forward, of, transfer),
-        "site": Site(),
+        "site": site,
     }
     return Situation(**(given | changes))

@@ -16,8 +16,6 @@ noise
     The gradient noise scale, which decides how many samples an update can use.
 prediction
     Step times of the next step from CPU and bandwidth, and who is a straggler.
-placement
-    Workers and parameter servers on nodes, so that no CPU or link is overloaded up front.
 leaving
     Which ranks leave a ring.
 learning_rate
