@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import sleep as asleep
+from collections.abc import Mapping
 from os import PathLike
 from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,6 +61,10 @@ class Client(Service):
             The service cannot be reached, or has no such thing.
         """
         return self._send(self._got(path, media_type))
+
+    def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON that the service answers to a POST of `document` to `path`; errors as of `get`."""
+        return self._send(self._document(path, document))
 
     def send_telemetry(self, rows: Window) -> dict[str, Any]:
         """Send rows of a running job, and return the receipt; the rows are durable then.
@@ -144,6 +149,10 @@ class AsyncClient(Service):
     async def get(self, path: str, media_type: str = "application/json") -> bytes:
         """Return what the service answers to a GET of `path`; see `Client.get`."""
         return await self._send(self._got(path, media_type))
+
+    async def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON that the service answers to a POST of `document` to `path`; see `Client.post`."""
+        return await self._send(self._document(path, document))
 
     async def send_telemetry(self, rows: Window) -> dict[str, Any]:
         """Send rows of a running job, and return the receipt; see `Client.send_telemetry`."""

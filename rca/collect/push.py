@@ -35,7 +35,7 @@ PUSH_SECONDS: Final = 0.5
 MAX_REQUESTS_PER_SECOND: Final = 50
 #: A change is sent at once, and what follows for so long in shorter intervals, seconds.
 URGENT_SECONDS, URGENT_FOR_SECONDS = 0.1, 3.0
-#: Work became longer: each of the last steps exceeds the median of those before by this share.
+#: Steps became longer: each of the last ones exceeds the median of those before by this share.
 LAST_STEPS, STEPS_BEFORE, LONGER = 4, 64, 0.1
 #: Time limit of a request, and longest pause after failures, seconds.
 TIMEOUT_SECONDS: Final = 5.0
@@ -139,7 +139,7 @@ class Pusher:
         self._rows: deque[Array] = deque()
         self._samples: deque[Array] = deque(maxlen=240)
         self._events: deque[dict[str, Any]] = deque(maxlen=200)
-        self._recent: deque[float] = deque(maxlen=STEPS_BEFORE)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=STEPS_BEFORE)
         self._opened: Array | None = None
         self._opened_key = np.nan, 0
         self._urgent_until = -np.inf
@@ -209,13 +209,16 @@ class Pusher:
             self._thread.join(seconds)
 
     def _longer(self, rows: Array) -> bool:
-        """Whether the rank's own work in the last steps has become longer than in those before."""
+        """Whether the last steps, or the rank's own work in them, have become longer than those before."""
         if not len(rows):
             return False
-        self._recent.extend((rows[:, _STEP_SECONDS] - np.nansum(rows[:, _COMMUNICATION], axis=1)).tolist())
-        last = list(self._recent)[-LAST_STEPS:]
-        usual = sorted(self._recent)[len(self._recent) // 2]
-        changed = len(self._recent) >= 4 * LAST_STEPS and min(last) > (1.0 + LONGER) * usual
+        step = rows[:, _STEP_SECONDS]
+        own = step - np.nansum(rows[:, _COMMUNICATION], axis=1)
+        self._recent.extend(zip(step.tolist(), own.tolist(), strict=True))
+        changed = len(self._recent) >= 4 * LAST_STEPS and any(
+            min(series[-LAST_STEPS:]) > (1.0 + LONGER) * sorted(series)[len(series) // 2]
+            for series in zip(*self._recent, strict=True)
+        )
         new, self._changed = changed and not self._changed, changed
         return new
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 COMMANDS: tuple[str, ...] = (
     "diagnose",
     "plan",
+    "act",
     "runbook",
     "validate",
     "what-if",

@@ -1,0 +1,15 @@
+"""Carries out what a plan says: proposals, guards, durable records, and steps on a cluster.
+
+Modules
+-------
+policy
+    What an agent may do, in which jobs, how often, and whether a person approves.
+journal
+    Durable records of proposals and steps; nothing acts without one.
+guards
+    What forbids a proposal.
+steps, kubernetes, slurm, processes
+    Steps of an action, each of which can say whether it is done.
+agent
+    Rounds: propose, approve, carry out, report to the incident.
+"""

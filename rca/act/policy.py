@@ -1,0 +1,103 @@
+"""What an agent may do: in which jobs, which actions, how often, and whether a person approves each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from rca.frozen import Frozen
+from rca.yaml_documents import read_document
+
+#: `dry-run`: each step is only tried without an effect. `approve`: a person approves each action.
+Mode = Literal["dry-run", "approve", "automatic"]
+#: Actions that steps exist for, and whether the nodes leave the job.
+TAKES_OUT: Mapping[str, bool] = {
+    "drain_node": True,
+    "isolate_suspects": True,
+    "replace_gpu": True,
+    "restart_from_checkpoint": False,
+}
+Positive = Annotated[float, Field(gt=0.0, le=1e7, allow_inf_nan=False)]
+
+
+class KubernetesJob(Frozen):
+    """A job of pods with labels."""
+
+    platform: Literal["kubernetes"]
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+    selector: Annotated[str, Field(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_./=,]*$", max_length=500)]
+
+
+class SlurmJob(Frozen):
+    """A batch job of Slurm."""
+
+    platform: Literal["slurm"]
+    job: Annotated[str, Field(pattern=r"^[0-9]+(_[0-9]+)?$")]
+
+
+class TorchrunJob(Frozen):
+    """A job of torchrun whose workers run on the agent's machine."""
+
+    platform: Literal["torchrun"]
+
+
+Target = Annotated[KubernetesJob | SlurmJob | TorchrunJob, Field(discriminator="platform")]
+
+
+class Policy(Frozen):
+    """What an agent may do.
+
+    Attributes
+    ----------
+    journal : Path
+        File of the durable records; relative to the policy's folder.
+    jobs : mapping of str to target
+        By the job id of the telemetry. The agent acts on no other job.
+    mode : {"dry-run", "approve", "automatic"}
+    actions : tuple of str
+        Allowed ones, of `TAKES_OUT`.
+    min_chance : float
+        Least probability that an action acts on the true cause.
+    cool_down_seconds : float
+        Between two actions on one job.
+    max_actions_per_day, max_nodes_per_day : int
+        Of all jobs together, in any 24 hours.
+    approval_seconds : float
+        A proposal that is not approved for so long expires.
+    """
+
+    service: str
+    journal: Path = Path("act.sqlite")
+    jobs: dict[str, Target] = Field(min_length=1)
+    mode: Mode = "dry-run"
+    actions: tuple[str, ...] = tuple(TAKES_OUT)
+    min_chance: Annotated[float, Field(ge=0.5, le=1.0)] = 0.9
+    cool_down_seconds: Positive = 3600.0
+    max_actions_per_day: Annotated[int, Field(ge=1, le=1000)] = 3
+    max_nodes_per_day: Annotated[int, Field(ge=0, le=10_000)] = 2
+    approval_seconds: Positive = 3600.0
+    every_seconds: Positive = 10.0
+
+    @model_validator(mode="after")
+    def _known_actions(self) -> Policy:
+        unknown = sorted(set(self.actions) - TAKES_OUT.keys())
+        if unknown:
+            raise ValueError(f"no steps exist for {', '.join(unknown)}; known are {', '.join(TAKES_OUT)}")
+        return self
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy of a YAML file; its journal counts from the file's folder.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be read.
+    InvalidInput
+        Names the first wrong member.
+    """
+    found = read_document(path, Policy, hint="`rca act --help` shows a policy")
+    return found.model_copy(update={"journal": path.resolve().parent / found.journal})

@@ -1,0 +1,3 @@
+from played_cluster import cluster
+
+__all__ = ["cluster"]
