@@ -1,0 +1,177 @@
+"""Workers and launchers of this machine are ended for good or started again, and never their successors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rca.act.agent import processes_of
+from rca.act.processes import EndProcess, launcher_of, worker_of
+from rca.errors import InvalidInput
+from rca.runtime.antdt.controller import KILL_RESTART, ControlAction
+from tests.waiting import until
+
+pytestmark = pytest.mark.system
+WORKER = Path(__file__).with_name("elastic_worker.py")
+
+
+@pytest.fixture
+def sleeping() -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of rank 3 of the job `sleepy`, with a child that inherits its environment."""
+    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": "sleepy", "PATH": os.environ["PATH"]}
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], env=variables, start_new_session=True) as process:
+        yield process
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_the_worker_of_a_rank_is_found_and_not_its_loader(sleeping: subprocess.Popen[bytes]) -> None:
+    found = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+    assert found.pid == sleeping.pid
+    assert worker_of("sleepy", 2) is None
+    assert worker_of("other", 3) is None
+    launcher = launcher_of(found)
+    assert launcher is not None
+    assert launcher.pid == os.getpid()
+
+
+def test_a_process_is_ended_once(sleeping: subprocess.Popen[bytes]) -> None:
+    step = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+    step.check()
+    assert not step.is_done()
+    step.carry_out()
+    assert step.is_done()
+    assert sleeping.wait(10) == -signal.SIGKILL
+    step.carry_out()
+
+
+def test_another_process_with_the_same_number_is_left_alone(sleeping: subprocess.Popen[bytes]) -> None:
+    step = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+    successor = step.model_copy(update={"started": step.started - 1})
+    assert successor.is_done()
+    successor.carry_out()
+    assert sleeping.poll() is None
+
+
+def test_a_rank_that_runs_elsewhere_is_no_process_of_this_machine() -> None:
+    with pytest.raises(InvalidInput, match="no worker of these ranks runs on this machine: 7"):
+        processes_of("nowhere", [7], takes_out=False)
+
+
+def test_two_processes_that_claim_to_be_one_rank_are_both_left_alone(
+    sleeping: subprocess.Popen[bytes],
+) -> None:
+    until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": "sleepy"}
+    with subprocess.Popen(["/bin/sleep", "600"], env=variables) as other:
+        try:
+            until(lambda: _claims(other.pid))
+            with pytest.raises(InvalidInput, match="several processes are rank 3 of sleepy"):
+                worker_of("sleepy", 3)
+        finally:
+            other.kill()
+    assert sleeping.poll() is None
+
+
+def _claims(pid: int) -> bool:
+    return b"RANK=3" in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+class ElasticJob:
+    """Launchers of one elastic job, and the starts of its workers."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.launchers: list[subprocess.Popen[bytes]] = []
+        self.port = 0
+
+    def launch(self, port: int, nodes: str, workers: int, *, host: bool) -> None:
+        store = f"is_host={int(host)},last_call_timeout=1,join_timeout=60"
+        command = [
+            sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={workers}",
+            "--max-restarts=5", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}",
+            f"--rdzv-id={self.name}", f"--rdzv-conf={store}", "--monitor-interval=0.1",
+            str(WORKER), str(self.folder),
+        ]  # fmt: skip
+        with (self.folder / f"launcher-{len(self.launchers)}.log").open("wb") as log:
+            launched = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.launchers.append(launched)
+
+    def starts(self) -> list[dict[str, Any]]:
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("*.json"))]
+
+    def running(self, world_size: int) -> list[dict[str, Any]]:
+        """The workers that are alive, if they are the whole job."""
+        alive = [each for each in self.starts() if Path(f"/proc/{each['pid']}").exists()]
+        whole = {each["RANK"] for each in alive} == set(range(world_size))
+        return alive if whole and all(each["WORLD_SIZE"] == world_size for each in alive) else []
+
+    def end(self) -> None:
+        for each in self.launchers:
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)
+                each.wait()
+        for each in self.starts():
+            try:
+                os.kill(each["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@pytest.fixture
+def elastic(tmp_path: Path) -> Iterator[ElasticJob]:
+    pytest.importorskip("torch")
+    job = ElasticJob(tmp_path, f"elastic-{time.time_ns()}")
+    yield job
+    job.end()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def test_kill_restart_of_antdt_starts_the_workers_of_a_real_elastic_job_again(elastic: ElasticJob) -> None:
+    elastic.launch(free_port(), "1", 2, host=True)
+    first = until(lambda: elastic.running(2))
+    action = ControlAction(KILL_RESTART, "worker 1 has cost more than a restart", worker=1)
+    assert action.worker is not None
+    [step] = processes_of(elastic.name, [action.worker], takes_out=False)
+    assert step.pid == next(each["pid"] for each in first if each["RANK"] == 1)
+    step.carry_out()
+    again = until(lambda: [each for each in elastic.running(2) if each not in first])
+    assert {each["TORCHELASTIC_RESTART_COUNT"] for each in again} == {1}
+    # The new worker is another process: the step is done, and does not touch it.
+    step.carry_out()
+    assert elastic.running(2)
+
+
+@pytest.mark.long
+def test_a_real_elastic_job_goes_on_without_the_machine_whose_launcher_ends(elastic: ElasticJob) -> None:
+    port = free_port()
+    elastic.launch(port, "1:2", 1, host=True)
+    elastic.launch(port, "1:2", 1, host=False)
+    workers = until(lambda: elastic.running(2))
+    leaving = elastic.launchers[1].pid
+    rank = next(each["RANK"] for each in workers if _parent(each["pid"]) == leaving)
+    [step] = processes_of(elastic.name, [rank], takes_out=True)
+    assert isinstance(step, EndProcess)
+    assert step.pid == leaving
+    step.carry_out()
+    assert until(lambda: elastic.running(1))
+    assert elastic.launchers[0].poll() is None
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
