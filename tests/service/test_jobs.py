@@ -178,6 +178,25 @@ def test_silence_is_diagnosed_once(client: TestClient) -> None:
     assert watch(client, "stopped", timedelta(hours=3))["diagnosis_id"] == after
 
 
+def test_a_job_that_sends_metrics_but_no_steps_is_silent_once(client: TestClient) -> None:
+    for content in fragments("hung", step_rows(100)):
+        send(client, "hung", content)
+    before = watch(client, "hung")["diagnosis_id"]
+
+    def metrics(second: int) -> None:
+        times = [START + 20.0 + second]
+        series = {"name": "process_cpu_seconds_total", "rank": 1, "times": times, "values": [1.0 + second]}
+        job = {"job_id": "hung", "world_size": N_RANKS, "start": START, "end": START + 60.0}
+        send(client, "hung", orjson.dumps({"job": job, "metrics": [series]}))
+
+    metrics(0)
+    later = timedelta(hours=2)
+    after = watch(client, "hung", later)["diagnosis_id"]
+    assert after != before
+    metrics(1)
+    assert watch(client, "hung", later)["diagnosis_id"] == after
+
+
 def test_a_service_that_was_away_calls_no_job_silent(client: TestClient) -> None:
     for content in fragments("waiting", step_rows(90), every=90):
         send(client, "waiting", content)

@@ -65,7 +65,7 @@ class Streams:
             self.pool,  # type: ignore[arg-type]
             self.journal,
             Dispatching(),  # type: ignore[arg-type]
-            Settings(processes=1),
+            Settings(processes=1, watch_seconds=5.0),
             listening or Listening(),
             clock=lambda: self.now,
         )

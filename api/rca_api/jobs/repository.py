@@ -64,7 +64,9 @@ def add_fragment(
     new = insert_if_absent(session, SegmentRow, **_columns(job_id, fragment), received_at=at)
     if new:
         ran = is_running(job, at)
-        job.updated_at, job.pending, job.silent = at, True, False
+        job.updated_at, job.pending = at, True
+        if fragment.last_step is not None:
+            job.stepped_at, job.silent = at, False
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
         newest = max(steps, default=None)
         # Ranks do not end together: late rows of old steps do not begin the job again.
@@ -115,7 +117,7 @@ def _between(job_id: str, begin: float, end: float) -> Select[str]:
 def due(
     session: Session, at: datetime, every: timedelta, silence: timedelta | None, most: int
 ) -> Sequence[StreamedJobRow]:
-    """Jobs with new rows, and jobs silent for `silence`, that were not looked at for `every`.
+    """Jobs with new rows, and jobs without new steps for `silence`, that were not looked at for `every`.
 
     They are dealt to the callers that began them: the first job of each caller, then the second of each, and
     so on. The caller whose jobs were looked at longest ago comes first. The jobs of one caller take turns:
@@ -126,8 +128,10 @@ def due(
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     wanted: list[ColumnElement[bool]] = [StreamedJobRow.pending.is_(True)]
     if silence is not None:
+        stepped = StreamedJobRow.stepped_at
         quiet = and_(
-            not_(is_recent(StreamedJobRow.updated_at, at, silence)),
+            or_(stepped.is_(None), not_(is_recent(stepped, at, silence))),
+            or_(stepped.is_not(None), not_(is_recent(StreamedJobRow.updated_at, at, silence))),
             StreamedJobRow.ended_at.is_(None),
             StreamedJobRow.silent.is_(False),
             StreamedJobRow.last_step.is_not(None),

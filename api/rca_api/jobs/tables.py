@@ -26,6 +26,8 @@ class StreamedJobRow(Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     #: Last time that telemetry arrived.
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
+    #: Last time that steps arrived: a job that hangs still sends metrics. Null before the first.
+    stepped_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: Highest step of any rank; null before the first.
     last_step: Mapped[int | None] = mapped_column(BigInteger)

@@ -64,11 +64,12 @@ _SILENT_STEPS = 20
 
 @dataclass(frozen=True)
 class _Claimed:
-    """A claimed job: what to look for, and the arrival of its newest rows."""
+    """A claimed job: what to look for, and the arrival of its newest rows and steps."""
 
     job_id: str
     begun_by: str | None
     updated_at: datetime
+    stepped_at: datetime | None
     wanted: WantedLook
 
 
@@ -199,7 +200,9 @@ class Watcher:
         at = self._clock()
         longest = max(self._silence.total_seconds(), _SILENT_STEPS * (job.usual_seconds or 0.0))
         silence = timedelta(seconds=longest)
-        heard = is_recent(job.updated_at, at, silence) or self._listening.seconds() < longest
+        heard = (
+            is_recent(job.stepped_at or job.updated_at, at, silence) or self._listening.seconds() < longest
+        )
         is_silent = not (heard or job.silent) and job.ended_at is None
         if not (job.pending or is_silent):
             return None
@@ -216,7 +219,7 @@ class Watcher:
             silent_until=at.timestamp() if is_silent else None,
             ended=job.ended_at is not None,
         )
-        return _Claimed(job.job_id, job.begun_by, job.updated_at, wanted)
+        return _Claimed(job.job_id, job.begun_by, job.updated_at, job.stepped_at, wanted)
 
     def _digests(self, claimed: _Claimed, of: Callable[[Session, str], list[str]]) -> list[str]:
         with self._database.reading() as session:
@@ -237,7 +240,10 @@ class Watcher:
             job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
             same = job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.wanted.ended
             if same and not 0 < failed < MAX_FAILURES:
-                job.pending, job.silent = False, silent or job.silent
+                job.pending = False
+            # Metrics that arrived meanwhile do not end a silence.
+            if silent and job.stepped_at == claimed.stepped_at and not 0 < failed < MAX_FAILURES:
+                job.silent = True
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds
             if found.remarks and not job.remarks:
