@@ -11,6 +11,7 @@ import sys
 
 #: Module of each benchmark, and those that take minutes, which run by name only.
 BENCHMARKS = {
+    "act": "act",
     "answers": "answers",
     "antdt": "antdt",
     "core": "core",
