@@ -1,14 +1,15 @@
 """Speeds of workers over a short and a long window, and classes of stragglers.
 
 A **transient** straggler is slow in the short window only. A **persistent** one is slow in both windows. A
-**deterministic** one has been slow and steady since the job began, or its whole kind of hardware is slow. It
-does not recover, and a restart on the same hardware does not help.
+**deterministic** one is slow and steady although it was restarted, or its whole kind of hardware is slow. It
+does not recover, and a further restart does not help. A worker that is slow from the first step on may be on
+a bad machine: it counts as persistent until it was restarted once, on another one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -70,6 +71,8 @@ class Monitor:
         Kind of each worker's device. Workers of one kind are peers; a whole kind can be deterministic.
     fixed : float
         Seconds of a batch that do not depend on its size. They are subtracted from each time.
+    restarted : collection of int
+        Workers that were restarted in an earlier attempt of the job; keep them with its checkpoint.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Monitor:
         *,
         hardware: Sequence[str] | None = None,
         fixed: float = 0.0,
+        restarted: Collection[int] = (),
     ) -> None:
         if n_workers < 1 or (hardware is not None and len(hardware) != n_workers):
             raise InvalidInput(f"{n_workers} workers have {len(hardware or ())} kinds of hardware")
@@ -90,8 +94,9 @@ class Monitor:
         names = list(dict.fromkeys(hardware or ()))
         self._has_kinds = len(names) > 1
         self._kind: IntArray = np.array([names.index(each) for each in hardware or ()] or [0] * n_workers)
-        #: Workers that were as fast as their peers once, over a long window.
+        #: Workers that were as fast as their peers once, over a long window, and those restarted once.
         self._was_fast: BoolArray = np.zeros(n_workers, dtype=np.bool_)
+        self._restarted: BoolArray = np.isin(np.arange(n_workers), list(restarted))
 
     @property
     def n_workers(self) -> int:
@@ -128,6 +133,7 @@ class Monitor:
         """Drop the batches of a worker: it was restarted, perhaps elsewhere."""
         self._batches[worker].clear()
         self._was_fast[worker] = False
+        self._restarted[worker] = True
         if self._first is not None:
             self._first[worker] = np.nan
 
@@ -166,7 +172,7 @@ class Monitor:
         first = np.full(self.n_workers, np.nan) if self._first is None else self._first
         with np.errstate(invalid="ignore"):
             steady = np.abs(ratio_short - first) <= rules.steady_share * first
-        always = slow & slow_long & steady & ~self._was_fast & (not self._has_kinds)
+        always = slow & slow_long & steady & ~self._was_fast & self._restarted & (not self._has_kinds)
         by_kind = self._slow_kinds(short)
         found = []
         for worker in range(self.n_workers):

@@ -57,8 +57,22 @@ def test_a_short_slowdown_is_transient_then_persistent_then_gone() -> None:
     assert run(monitor, 150, 165).stragglers[2] is NONE
 
 
-def test_what_was_always_slow_is_deterministic() -> None:
-    monitor = Monitor(4, RULES)
+def test_what_is_slow_from_the_first_step_on_is_restarted_once() -> None:
+    monitor, controller = Monitor(4, RULES), NonDedicated(Decision.of([25] * 4), restart_seconds=10)
+    restarts = []
+    for at in range(0, 400, 10):
+        for action in controller.act(run(monitor, at, at + 10, {1: 1.6}), at + 11):
+            if action.name == "KILL_RESTART" and action.worker is not None:
+                restarts.append(action.worker)
+                # It is as slow on the other machine.
+                controller.restarted(action.worker)
+                monitor.forget(action.worker)
+    assert restarts == [1]
+    assert monitor.reading(399.0).stragglers[1] is DETERMINISTIC
+
+
+def test_what_is_still_slow_after_a_restart_is_deterministic() -> None:
+    monitor = Monitor(4, RULES, restarted=[1])
     assert run(monitor, 0, 30, {1: 1.6}).stragglers[1] is TRANSIENT
     assert run(monitor, 30, 90, {1: 1.6}).stragglers[1] is DETERMINISTIC
     # It gets slower still: that is not its usual speed.
@@ -227,7 +241,8 @@ def test_recovery_in_time_avoids_the_restart() -> None:
 
 
 def test_a_deterministic_straggler_is_not_restarted() -> None:
-    monitor, controller = Monitor(4, RULES), NonDedicated(Decision.of([25] * 4), restart_seconds=1)
+    monitor = Monitor(4, RULES, restarted=[0])
+    controller = NonDedicated(Decision.of([25] * 4), restart_seconds=1)
     for at in range(0, 300, 10):
         actions = controller.act(run(monitor, at, at + 10, {0: 1.6}), at + 11)
         assert all(action.name == "ADJUST_BS" for action in actions)
