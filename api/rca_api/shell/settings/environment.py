@@ -32,6 +32,7 @@ _OTHER_VARIABLES = frozenset(
             "RCA_COLLECT",
             "RCA_COLLECT_ATTEMPT",
             "RCA_COLLECT_DIR",
+            "RCA_COLLECT_SERVICE",
             "RCA_COLLECT_GPU",
             "RCA_COLLECT_JOB_ID",
             "RCA_COLLECT_NODE",
