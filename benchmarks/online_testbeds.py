@@ -103,7 +103,7 @@ def _print_drawn(healthy: list[Capture], wanted: float) -> None:
                 now = long.change(last) is not None
                 signs += now and not before
                 before = now
-        print(f"online: {hours:,.0f} of {wanted:,.0f} drawn job-hours", file=sys.stderr)
+        print(f"online: {hours:,.0f} of {wanted:,.0f} drawn job-hours, {signs} changes", file=sys.stderr)
     if hours:
         rate, low, high = (1e3 * each for each in poisson_rate(signs, hours))
         row = (len(jobs), f"{hours:,.0f}", signs, f"{rate:.2f} [{low:.2f}, {high:.2f}]")
