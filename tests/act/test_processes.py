@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +25,52 @@ pytestmark = pytest.mark.system
 WORKER = Path(__file__).with_name("elastic_worker.py")
 
 
+@dataclass(frozen=True)
+class Sleeping:
+    """A worker of rank 3 of a job, with a child that inherits its environment."""
+
+    job: str
+    process: subprocess.Popen[bytes]
+
+    def worker(self) -> EndProcess:
+        return until(lambda: worker_of(self.job, 3), not_yet=InvalidInput)
+
+
 @pytest.fixture
-def sleeping() -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of rank 3 of the job `sleepy`, with a child that inherits its environment."""
-    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": "sleepy", "PATH": os.environ["PATH"]}
+def sleeping() -> Iterator[Sleeping]:
+    job = f"sleepy-{time.time_ns()}"
+    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": job, "PATH": os.environ["PATH"]}
     with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], env=variables, start_new_session=True) as process:
-        yield process
+        yield Sleeping(job, process)
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def test_the_worker_of_a_rank_is_found_and_not_its_loader(sleeping: subprocess.Popen[bytes]) -> None:
-    found = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
-    assert found.pid == sleeping.pid
-    assert worker_of("sleepy", 2) is None
+def test_the_worker_of_a_rank_is_found_and_not_its_loader(sleeping: Sleeping) -> None:
+    found = sleeping.worker()
+    assert found.pid == sleeping.process.pid
+    assert worker_of(sleeping.job, 2) is None
     assert worker_of("other", 3) is None
     launcher = launcher_of(found)
     assert launcher is not None
     assert launcher.pid == os.getpid()
 
 
-def test_a_process_is_ended_once(sleeping: subprocess.Popen[bytes]) -> None:
-    step = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+def test_a_process_is_ended_once(sleeping: Sleeping) -> None:
+    step = sleeping.worker()
     step.check()
     assert not step.is_done()
     step.carry_out()
     assert step.is_done()
-    assert sleeping.wait(10) == -signal.SIGKILL
+    assert sleeping.process.wait(10) == -signal.SIGKILL
     step.carry_out()
 
 
-def test_another_process_with_the_same_number_is_left_alone(sleeping: subprocess.Popen[bytes]) -> None:
-    step = until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
+def test_another_process_with_the_same_number_is_left_alone(sleeping: Sleeping) -> None:
+    step = sleeping.worker()
     successor = step.model_copy(update={"started": step.started - 1})
     assert successor.is_done()
     successor.carry_out()
-    assert sleeping.poll() is None
+    assert sleeping.process.poll() is None
 
 
 def test_a_rank_that_runs_elsewhere_is_no_process_of_this_machine() -> None:
@@ -67,18 +79,18 @@ def test_a_rank_that_runs_elsewhere_is_no_process_of_this_machine() -> None:
 
 
 def test_two_processes_that_claim_to_be_one_rank_are_both_left_alone(
-    sleeping: subprocess.Popen[bytes],
+    sleeping: Sleeping,
 ) -> None:
-    until(lambda: worker_of("sleepy", 3), not_yet=InvalidInput)
-    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": "sleepy"}
+    sleeping.worker()
+    variables = {"RANK": "3", "RCA_COLLECT_JOB_ID": sleeping.job}
     with subprocess.Popen(["/bin/sleep", "600"], env=variables) as other:
         try:
             until(lambda: _claims(other.pid))
-            with pytest.raises(InvalidInput, match="several processes are rank 3 of sleepy"):
-                worker_of("sleepy", 3)
+            with pytest.raises(InvalidInput, match="several processes are rank 3 of sleepy-"):
+                worker_of(sleeping.job, 3)
         finally:
             other.kill()
-    assert sleeping.poll() is None
+    assert sleeping.process.poll() is None
 
 
 def _claims(pid: int) -> bool:
