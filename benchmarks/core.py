@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     before = (
         [] if given.before is None else [json.loads(row) for row in given.before.read_text().splitlines()]
     )
-    console = Console(width=150)
+    console = Console(width=190)
     console.print(_scores(rows, before))
     console.print(_outcomes(rows, before))
     return 0
