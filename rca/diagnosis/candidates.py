@@ -29,6 +29,8 @@ Standing = Literal["shown", "weak", "not measured", "excluded"]
 
 #: Resources whose deviation on some ranks is broken hardware, and units from which it is.
 HARDWARE, BROKEN = frozenset({"gpu_clock", "gpu_memory", "pcie", "nvlink"}), 1.5
+#: Hardware that slows its rank down whenever it deviates; errors that were corrected need not.
+SLOWING = frozenset({"gpu_clock"})
 #: Share of the lateness that lies in the main phase.
 NEARLY_ALL = 0.75
 #: Input of the largest rank above that of the median rank, below which all ranks have as much.
@@ -37,9 +39,16 @@ _IMBALANCE = WINDOW_FEATURES.index("load_imbalance")
 _ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 
 
-def max_alarm(found: Sequence[Deviation], topology: Topology) -> float:
-    """Probability of a fault from which a job is faulty at the latest: lower where hardware is broken."""
-    return ALARM_WITH_FINDING if any(_is_broken(each, topology) for each in found) else 1.0
+def max_alarm(found: Sequence[Deviation], topology: Topology, resources: frozenset[str] = HARDWARE) -> float:
+    """Probability of a fault from which a job is faulty at the latest: lower where hardware is broken.
+
+    Parameters
+    ----------
+    resources : frozenset of str
+        Hardware that counts.
+    """
+    broken = (each.resource in resources and _is_broken(each, topology) for each in found)
+    return ALARM_WITH_FINDING if any(broken) else 1.0
 
 
 def _is_broken(deviation: Deviation, topology: Topology) -> bool:

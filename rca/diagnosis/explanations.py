@@ -130,7 +130,7 @@ def _explained(
     missed = MISSED if _is_normal(cause, units, measured) else 0.0
     others, by_input = _distinguishing(line, late, cause, ranks, evidence)
     score = row.prior + _fit(line, cause, late.phases) + shown + missed + others
-    if not (shown >= FINDING or by_input > 0 or _shown_by_timing(cause, late, measured)):
+    if not (shown >= FINDING or by_input > 0 or _shown_by_timing(cause, late, units, measured)):
         score += UNSHOWN
     alone = late.of_all and "transfer" not in late.phases and line.topology.n_ranks > 1
     if alone and deciding(cause) and shown < SILENT:
@@ -174,13 +174,14 @@ def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
     return (said[0] + FURTHER * sum(said[1:]) if said else 0.0) + beside
 
 
-def _shown_by_timing(cause: str, late: Lateness, measured: BoolArray) -> bool:
+def _shown_by_timing(cause: str, late: Lateness, units: FloatArray, measured: BoolArray) -> bool:
     """Whether the late phases, or the form of the lateness, leave no other cause of the catalogue."""
     if cause == "stage_imbalance":
         return late.kind == "stage"
     if cause == "communication_misconfiguration":
         # Ports that were measured and are normal leave the software.
-        return "transfer" in late.phases and bool(measured[_columns(("nic", "tcp"))].any())
+        ports = [i for i in _columns(("nic", "tcp")) if measured[i]]
+        return "transfer" in late.phases and bool(ports) and all(units[i] < NORMAL for i in ports)
     phase = CAUSE_TABLE[cause].own
     if phase and OF_PHASE[phase] != cause and measured[_columns(deciding(cause))].any():
         return False

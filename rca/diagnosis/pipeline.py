@@ -38,7 +38,7 @@ from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import Outline, with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.candidates import max_alarm, stalled
+from rca.diagnosis.candidates import SLOWING, max_alarm, stalled
 from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
@@ -189,14 +189,17 @@ def analyse(
     shares = None if priors is None else checked_priors(priors)
     busy = BusyEvidence.from_features(features, bundle.mechanisms)
     shown = [*deviations(Scores.of_a_job(features, busy), features.topology), *deviations_in_events(window)]
-    latest = max_alarm(shown, features.topology)
-    classification = bundle.classifier.classify(features, shares, node_odds, max_alarm=latest)
+    classification = bundle.classifier.classify(
+        features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
+    )
     classification = stalled(classification, features)
     line, late = explained(window, features, replay, since)
     if classification.mode == "fail_stop":
         suspects = slow_before_the_end(line, late, bundle.alarm)
     else:
-        classification = with_latenesses(classification, line, late, bundle.alarm, latest)
+        classification = with_latenesses(
+            classification, line, late, bundle.alarm, max_alarm(shown, features.topology, SLOWING)
+        )
         suspects = classification.suspects
     timed, priced = priced_by_step_time(features, suspects, replay)
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
