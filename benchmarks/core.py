@@ -4,8 +4,8 @@ Real windows count with all their signals, and again with exporters and step tim
 are compared with those of an earlier commit (``--output`` and ``--before``).
 
 Columns: *mode* right; *alarms* on healthy windows; *ranks* exactly right; *first* cause right, on any ranks;
-*all* causes named; *when*: first and last step of the first cause's straggler right within 5 % of the window;
-*wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
+*all* causes named; *when*: of stragglers found, first and last step right, within three steps or 5 % of
+the window; *wrong* and certain; *silent*: undecided about a faulty job; *cpu* per diagnosis.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ def abstention(
             or _if_strange(strangeness)
             or _reason("undecided_mode", _undecided(classification))
         )
-    if mode == "healthy" and (doubtful := _doubts_health(features)) is not None:
+    if (doubtful := _doubts_mode(mode, features)) is not None:
         return doubtful
     if mode != "healthy" and not classification.suspects:
         # That a job stopped can be certain although nothing shows where.
@@ -249,10 +249,12 @@ def abstention(
     return None
 
 
-def _doubts_health(features: FeatureSet) -> AbstentionReason | None:
-    """What a healthy verdict does not explain."""
-    if stays_silent(features):
+def _doubts_mode(mode: str, features: FeatureSet) -> AbstentionReason | None:
+    """What a healthy verdict does not explain, and a slow one not if the job is silent."""
+    if mode != "fail_stop" and stays_silent(features):
         return _reason("fell_silent", SILENT.format(seconds=silent_seconds(features)))
+    if mode != "healthy":
+        return None
     failed = features.job_end.failed
     if failed.any():
         return _reason("failure_reported", FAILURE.format(ranks=listed(np.flatnonzero(failed).tolist())))

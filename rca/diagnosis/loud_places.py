@@ -18,8 +18,8 @@ from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
 LOUD, ALL_LOUD = 1.5, 4.0
 #: A slow port costs what transfer exceeds this share of the step, and is shown from the other share on.
 USUAL_TRANSFER, LONG_TRANSFER = 0.25, 0.32
-#: Least share of a step in which devices work.
-DEVICE_SHARE = 0.5
+#: Least share of a step in which devices work, and least share of its peers' clock that a slow device lacks.
+DEVICE_SHARE, MIN_CLOCK_LOSS = 0.5, 0.08
 #: z of a port whose job spends much of its steps in transfer.
 PORT_Z = 10.0
 #: Resources that exceed a nominal value in healthy jobs as well.
@@ -85,7 +85,8 @@ def _missing_clock(signals: WindowSignals, ranks: list[int]) -> float:
     usual = nan_median(clock, axis=1)
     peers = float(nan_median(np.delete(usual, ranks)[None, :], axis=1)[0])
     here = float(nan_median(usual[None, ranks], axis=1)[0])
-    return max(1.0 - here / peers, 0.0) if peers > 0 and np.isfinite(here) else 0.0
+    lost = 1.0 - here / peers if peers > 0 and np.isfinite(here) else 0.0
+    return lost if lost >= MIN_CLOCK_LOSS else 0.0
 
 
 def _port(line: Timeline, ranks: tuple[int, ...], steps: BoolArray) -> Lateness:

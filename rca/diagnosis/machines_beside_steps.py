@@ -11,6 +11,7 @@ from rca.window.window import Window
 
 #: Reasons of abstention that the machines settle: which rank is late is not timed, or who it is stays open.
 _NOT_TIMED = frozenset({"too_few_ranks"})
+_CHECK = "time the phases of each rank: they would show a straggler that machines do not"
 _NOTE = "no rank has phase timings: step times and exporters show no straggler"
 
 
@@ -18,8 +19,7 @@ def with_machines(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     """The answer, settled by the exporters where step times of the job alone leave it open.
 
     A job whose step times rule a fault out, and whose machines are all compared, in use and alike, is
-    healthy. A machine that stands out since a moment in the window is suspected. One that does so all along
-    explains no steps.
+    healthy.
     """
     reason = diagnosis.abstention_reason
     if reason is None or reason.code not in _NOT_TIMED or diagnosis.failure_mode != "healthy":
@@ -27,20 +27,9 @@ def with_machines(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     if not window.metrics.num_rows:
         return diagnosis
     machines = diagnose_exporters(replace(window, steps=STEPS.empty()), diagnosis.model)
-    if machines.verdict == "healthy" and set(diagnosis.failure_mode_set) <= {"healthy"}:
-        quality = diagnosis.quality.model_copy(update={"notes": [*diagnosis.quality.notes, _NOTE]})
-        return diagnosis.model_copy(
-            update={
-                "abstained": False,
-                "abstention_reason": None,
-                "quality": quality,
-                "next_check": machines.next_check,
-            }
-        )
-    shown = machines.abstention_reason
-    began = any(each.since is not None for each in machines.stragglers)
-    if shown is None or shown.code != "machine_stands_out" or not began:
+    if machines.verdict != "healthy" or not set(diagnosis.failure_mode_set) <= {"healthy"}:
         return diagnosis
-    names = ("failure_mode", "failure_mode_probability", "stragglers", "causes", "next_check", "recovery")
-    taken = {name: getattr(machines, name) for name in names}
-    return diagnosis.model_copy(update={**taken, "abstention_reason": shown})
+    quality = diagnosis.quality.model_copy(update={"notes": [*diagnosis.quality.notes, _NOTE]})
+    return diagnosis.model_copy(
+        update={"abstained": False, "abstention_reason": None, "quality": quality, "next_check": _CHECK}
+    )

@@ -255,7 +255,7 @@ def _uninformative(
     topology = window.job.topology
 
     def alike(labels: Sequence[int | str]) -> Decomposition:
-        return Decomposition(tuple(labels), np.tile(measured, (len(labels), 1)))
+        return Decomposition(tuple(labels), np.tile(ideal, (len(labels), 1)))
 
     unknown = Share(None, None, ())
     return WhatIf(
@@ -268,7 +268,7 @@ def _uninformative(
         by_type=alike(()),
         by_data_rank=alike(range(replay.grid.n_data)),
         by_stage=alike(range(topology.n_stages)),
-        workers=_workers(topology, np.tile(measured, (topology.n_ranks, 1)), np.ones(topology.n_ranks)),
+        workers=_workers(topology, np.tile(ideal, (topology.n_ranks, 1)), np.ones(topology.n_ranks)),
         m_w=unknown,
         m_s=unknown,
         findings=(),
