@@ -49,8 +49,8 @@ def test_a_gpu_that_throttles_when_the_steps_become_longer_is_named_and_priced()
     assert diagnosis.since.timestamp() - START == pytest.approx(onset, abs=3.0)
 
 
-def test_a_gpu_that_throttles_while_steps_are_usual_is_suspected() -> None:
+def test_a_gpu_that_throttles_while_steps_are_usual_leaves_the_answer_open() -> None:
     slow = only(CLOCK, 5, lambda clock: np.where(TIMES - START >= 400.0, 0.55 * clock, clock))
     diagnosis = rca.diagnose(timed(slow))
     assert diagnosis.verdict != "healthy"
-    assert diagnosis.stragglers[0].ranks == [5]
+    assert [each.ranks for each in diagnosis.findings if each.signal == "sm_clock_mhz"] == [[5]]
