@@ -11,16 +11,19 @@ from rca.errors import InvalidInput, SourceError
 from rca.files import open_file
 from rca.sources import (
     flight_recorder,
+    kubernetes_events,
     megatron_stragglers,
     megatron_timers,
     mlperf,
     nccl_inspector,
     nccl_ras,
     nvrx,
+    slurm_accounting,
     step_logs,
     table,
 )
 from rca.sources.collector import window as collector
+from rca.sources.event_windows import with_events
 from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
@@ -37,6 +40,8 @@ SOURCES: tuple[Source, ...] = (
     flight_recorder.SOURCE,
     collector.SOURCE,
     profiler.SOURCE,
+    kubernetes_events.SOURCE,
+    slurm_accounting.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
     megatron_stragglers.SOURCE,
@@ -97,7 +102,7 @@ def read_files(path: Path) -> Window | None:
     InvalidInput
         If only some files of the folder are of the source, or files of several sources are in it. Logs may
         be of several kinds, and some of them may hold nothing of interest; beside files of another source
-        they add events. A log of no known kind is refused.
+        they add events, as sources that join do. A log of no known kind is refused.
     """
     files = _files(path)
     found = {file: source_of(file) for file in files}
@@ -106,10 +111,10 @@ def read_files(path: Path) -> Window | None:
         _refuse_unknown_log(path, files)
         _refuse_unknown_folder(path, files)
         return None
-    measured = [source for source in kinds if source.marks is None]
-    has_logs = len(measured) < len(kinds)
+    measured = [source for source in kinds if source.marks is None and not source.joins]
+    logs = [source for source in kinds if source.marks is not None]
     unknown = [file for file, source in found.items() if source is None]
-    foreign = [file.name for file in unknown if not (has_logs and text_of(_head(file)) is not None)]
+    foreign = [file.name for file in unknown if not (logs and text_of(_head(file)) is not None)]
     if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
@@ -118,12 +123,20 @@ def read_files(path: Path) -> Window | None:
             hint="give a folder with the files of one kind and logs, of one job and one moment",
         )
     job_id = path.resolve().name
-    if not measured:
-        return _with_note(kinds[0].read(files, job_id), unknown)
-    own = [file for file, source in found.items() if source is measured[0]]
-    logs = [file for file, source in found.items() if source in kinds and source is not measured[0]]
-    window = _with_note(measured[0].read(own, job_id), unknown)
-    return with_events_of(window, logs) if logs else window
+    joined = [source for source in kinds if source.joins]
+    base = (measured or logs[:1] or joined)[0]
+    of_logs = [file for file, source in found.items() if source in logs]
+    reads = {base} if base not in logs else {None, *logs}
+    own = [file for file, source in found.items() if source in reads]
+    window = _with_note(base.read(own, job_id), unknown)
+    if of_logs and measured:
+        window = with_events_of(window, of_logs)
+    for each in joined:
+        more = [file for file, source in found.items() if source is each and each is not base]
+        if more:
+            names = ", ".join(file.name for file in more[:_SHOWN])
+            window = with_events(window, each.read(more, job_id), names)
+    return window
 
 
 def _with_note(window: Window, unused: Sequence[Path]) -> Window:

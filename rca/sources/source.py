@@ -37,6 +37,8 @@ class Source:
     late_marks : re.Pattern of bytes or None
         For JSON documents with long members before those that tell their kind: a file is of this kind if this
         occurs in its first `LONG_HEAD_BYTES` bytes, unpacked.
+    joins : bool
+        Whether a folder may hold such files beside those of another source: they add events.
     """
 
     name: str
@@ -47,3 +49,4 @@ class Source:
     read: Callable[[Sequence[Path], str], Window]
     marks: re.Pattern[bytes] | None = None
     late_marks: re.Pattern[bytes] | None = None
+    joins: bool = False
