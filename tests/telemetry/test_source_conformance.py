@@ -137,6 +137,14 @@ def _kubernetes(folder: Path) -> None:
     (folder / "events.json").write_text(json.dumps({"apiVersion": "v1", "items": items, "kind": "List"}))
 
 
+def _py_spy(folder: Path) -> None:
+    for rank in range(3):
+        frames = ["barrier (torch/distributed/distributed_c10d.py:4159)", "train (train.py:7)"]
+        head = [f"Process {rank}: python train.py", "Python v3.11.9 (/usr/bin/python)", ""]
+        lines = [*head, 'Thread 0x7FA6E7C01740 (active): "MainThread"', *(f"    {each}" for each in frames)]
+        (folder / f"rank{rank}.txt").write_text("\n".join(lines) + "\n")
+
+
 WRITERS: dict[str, Writer] = {
     "nccl-inspector": _inspector,
     "nccl-ras": _ras,
@@ -152,6 +160,7 @@ WRITERS: dict[str, Writer] = {
     "step-log": _step_log,
     "sacct": _sacct,
     "kubernetes-events": _kubernetes,
+    "py-spy": _py_spy,
 }
 
 
