@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from rca.errors import InvalidInput
-from rca.sources.event_windows import read_text, window_of_events
+from rca.sources.event_windows import read_text, window_of_events, with_events
 from rca.sources.logs.failure_tables import one_line, pid_in
 from rca.sources.logs.line_kinds import said_by
 from rca.sources.logs.log_events import LogEvents
@@ -143,5 +143,5 @@ SOURCE = Source(
     recognises=is_events,
     read=read,
     late_marks=_MARKS,
-    joins=True,
+    join=with_events,
 )

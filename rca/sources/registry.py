@@ -24,10 +24,10 @@ from rca.sources import (
     table,
 )
 from rca.sources.collector import window as collector
-from rca.sources.event_windows import with_events
 from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
+from rca.sources.prometheus import metric_files
 from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
 from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.window import with_events_of
@@ -42,6 +42,7 @@ SOURCES: tuple[Source, ...] = (
     collector.SOURCE,
     py_spy.SOURCE,
     profiler.SOURCE,
+    metric_files.SOURCE,
     kubernetes_events.SOURCE,
     slurm_accounting.SOURCE,
     table.SOURCE,
@@ -104,7 +105,7 @@ def read_files(path: Path) -> Window | None:
     InvalidInput
         If only some files of the folder are of the source, or files of several sources are in it. Logs may
         be of several kinds, and some of them may hold nothing of interest; beside files of another source
-        they add events, as sources that join do. A log of no known kind is refused.
+        they add events. Sources that join add to the others. A log of no known kind is refused.
     """
     files = _files(path)
     found = {file: source_of(file) for file in files}
@@ -113,7 +114,7 @@ def read_files(path: Path) -> Window | None:
         _refuse_unknown_log(path, files)
         _refuse_unknown_folder(path, files)
         return None
-    measured = [source for source in kinds if source.marks is None and not source.joins]
+    measured = [source for source in kinds if source.marks is None and source.join is None]
     logs = [source for source in kinds if source.marks is not None]
     unknown = [file for file, source in found.items() if source is None]
     foreign = [file.name for file in unknown if not (logs and text_of(_head(file)) is not None)]
@@ -125,7 +126,7 @@ def read_files(path: Path) -> Window | None:
             hint="give a folder with the files of one kind and logs, of one job and one moment",
         )
     job_id = path.resolve().name
-    joined = [source for source in kinds if source.joins]
+    joined = [source for source in kinds if source.join is not None]
     base = (measured or logs[:1] or joined)[0]
     of_logs = [file for file, source in found.items() if source in logs]
     reads = {base} if base not in logs else {None, *logs}
@@ -135,9 +136,9 @@ def read_files(path: Path) -> Window | None:
         window = with_events_of(window, of_logs)
     for each in joined:
         more = [file for file, source in found.items() if source is each and each is not base]
-        if more:
+        if more and each.join is not None:
             names = ", ".join(file.name for file in more[:_SHOWN])
-            window = with_events(window, each.read(more, job_id), names)
+            window = each.join(window, each.read(more, job_id), names)
     return window
 
 

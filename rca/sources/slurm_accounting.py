@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.sources.event_windows import read_text, window_of_events
+from rca.sources.event_windows import read_text, window_of_events, with_events
 from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.text_lines import Stamp, time_of
@@ -146,5 +146,5 @@ SOURCE = Source(
     lacks="ranks, speed and hardware; which node of a step on several nodes failed",
     recognises=is_accounting,
     read=read,
-    joins=True,
+    join=with_events,
 )

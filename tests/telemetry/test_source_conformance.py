@@ -145,6 +145,14 @@ def _py_spy(folder: Path) -> None:
         (folder / f"rank{rank}.txt").write_text("\n".join(lines) + "\n")
 
 
+def _metrics(folder: Path) -> None:
+    lines = ["timestamp, index, temperature.gpu, clocks.current.sm [MHz]"]
+    lines += [
+        f"2025/03/01 12:{minute:02}:00.000, {gpu}, 61, 1410 MHz" for minute in range(30) for gpu in range(4)
+    ]
+    (folder / "node-a.csv").write_text("\n".join(lines) + "\n")
+
+
 WRITERS: dict[str, Writer] = {
     "nccl-inspector": _inspector,
     "nccl-ras": _ras,
@@ -161,6 +169,7 @@ WRITERS: dict[str, Writer] = {
     "sacct": _sacct,
     "kubernetes-events": _kubernetes,
     "py-spy": _py_spy,
+    "metric-files": _metrics,
 }
 
 
