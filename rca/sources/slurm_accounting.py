@@ -98,9 +98,9 @@ def _end(row: Mapping[str, str], written: float) -> float:
 def _code(text: str) -> str | None:
     """The exit code, negative for a signal; sacct writes both with a colon."""
     code, _, signal = text.partition(":")
-    if signal.isdigit() and int(signal):
+    if signal.isdecimal() and int(signal):
         return f"-{int(signal)}"
-    return code if code.isdigit() else None
+    return code if code.isdecimal() else None
 
 
 def _is_one_node(text: str | None) -> bool:
