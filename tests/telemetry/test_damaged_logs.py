@@ -1,4 +1,4 @@
-"""Damaged logs, and small files of other sources, are read or refused with a reason; no damage gives another error."""
+"""Damaged logs, and small files of other sources, are read or refused with a reason, never another error."""
 
 from __future__ import annotations
 
