@@ -34,6 +34,8 @@ class Attempt(NamedTuple):
     ----------
     events : list of Event
         In the order of their times; without those before the job's start.
+    failures : list of Event
+        Of these, without exits after a scheduler had ended the job.
     earlier : list of Event
         Failures since the job's start and before its last restart.
     """
@@ -54,7 +56,9 @@ def last_attempt(events: Sequence[Event], start: float) -> Attempt:
     since = sorted((each for each in events if each.time >= start), key=lambda each: each.time)
     begin = max((number + 1 for number, each in enumerate(since) if each.kind == "restart"), default=0)
     own = since[begin:]
-    return Attempt(own, [x for x in own if x.failure], [x for x in since[:begin] if x.failure])
+    ended = min((x.time for x in own if x.kind == "job_ended" and x.code is not None), default=np.inf)
+    failures = [x for x in own if x.failure and not (x.kind == "process_exit" and x.time > ended)]
+    return Attempt(own, failures, [x for x in since[:begin] if x.failure])
 
 
 def placed_by_events(window: Window) -> Topology:

@@ -11,12 +11,15 @@ from rca.errors import InvalidInput, SourceError
 from rca.files import open_file
 from rca.sources import (
     flight_recorder,
+    kubernetes_events,
     megatron_stragglers,
     megatron_timers,
     mlperf,
     nccl_inspector,
     nccl_ras,
     nvrx,
+    py_spy,
+    slurm_accounting,
     step_logs,
     table,
 )
@@ -24,6 +27,7 @@ from rca.sources.collector import window as collector
 from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
+from rca.sources.prometheus import metric_files
 from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
 from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.window import with_events_of
@@ -36,7 +40,11 @@ SOURCES: tuple[Source, ...] = (
     nccl_inspector.SOURCE,
     flight_recorder.SOURCE,
     collector.SOURCE,
+    py_spy.SOURCE,
     profiler.SOURCE,
+    metric_files.SOURCE,
+    kubernetes_events.SOURCE,
+    slurm_accounting.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
     megatron_stragglers.SOURCE,
@@ -48,6 +56,8 @@ SOURCES: tuple[Source, ...] = (
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
+#: A folder that torchrun writes for each attempt of its processes, with a folder for each rank.
+_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 _LOG_NAMES = frozenset({".log", ".out", ".err"})
 #: Logs of known producers that cannot be used, by a line of theirs, and why.
 _UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
@@ -97,19 +107,19 @@ def read_files(path: Path) -> Window | None:
     InvalidInput
         If only some files of the folder are of the source, or files of several sources are in it. Logs may
         be of several kinds, and some of them may hold nothing of interest; beside files of another source
-        they add events. A log of no known kind is refused.
+        they add events. Sources that join add to the others. A log of no known kind is refused.
     """
-    files = _files(path)
+    files, earlier = _of_last_attempt(_files(path))
     found = {file: source_of(file) for file in files}
     kinds = [source for source in SOURCES if source in found.values()]
     if not kinds:
         _refuse_unknown_log(path, files)
         _refuse_unknown_folder(path, files)
         return None
-    measured = [source for source in kinds if source.marks is None]
-    has_logs = len(measured) < len(kinds)
+    measured = [source for source in kinds if source.marks is None and source.join is None]
+    logs = [source for source in kinds if source.marks is not None]
     unknown = [file for file, source in found.items() if source is None]
-    foreign = [file.name for file in unknown if not (has_logs and text_of(_head(file)) is not None)]
+    foreign = [file.name for file in unknown if not (logs and text_of(_head(file)) is not None)]
     if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
@@ -118,12 +128,21 @@ def read_files(path: Path) -> Window | None:
             hint="give a folder with the files of one kind and logs, of one job and one moment",
         )
     job_id = path.resolve().name
-    if not measured:
-        return _with_note(kinds[0].read(files, job_id), unknown)
-    own = [file for file, source in found.items() if source is measured[0]]
-    logs = [file for file, source in found.items() if source in kinds and source is not measured[0]]
-    window = _with_note(measured[0].read(own, job_id), unknown)
-    return with_events_of(window, logs) if logs else window
+    joined = [source for source in kinds if source.join is not None]
+    base = (measured or logs[:1] or joined)[0]
+    of_logs = [file for file, source in found.items() if source in logs]
+    reads = {base} if base not in logs else {None, *logs}
+    own = [file for file, source in found.items() if source in reads]
+    window = _with_note(base.read(own, job_id), unknown)
+    if of_logs and measured:
+        window = with_events_of(window, of_logs)
+    for each in joined:
+        more = [file for file, source in found.items() if source is each and each is not base]
+        if more and each.join is not None:
+            names = ", ".join(file.name for file in more[:_SHOWN])
+            window = each.join(window, each.read(more, job_id), names)
+    note = f"files of earlier attempts of torchrun are left out: {earlier}"
+    return replace(window, notes=(*window.notes, note)) if earlier else window
 
 
 def _with_note(window: Window, unused: Sequence[Path]) -> Window:
@@ -184,6 +203,21 @@ def _files(path: Path) -> Sequence[Path]:
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
+
+
+def _of_last_attempt(files: Sequence[Path]) -> tuple[Sequence[Path], int]:
+    """The files without those of earlier attempts of torchrun, and how many these are."""
+    last: dict[Path, int] = {}
+    attempts: dict[Path, tuple[Path, int]] = {}
+    for file in files:
+        for folder in file.parents:
+            found = _ATTEMPT.fullmatch(folder.name)
+            if found is not None:
+                attempts[file] = folder.parent, int(found[1])
+                last[folder.parent] = max(int(found[1]), last.get(folder.parent, 0))
+                break
+    kept = [file for file in files if file not in attempts or last[attempts[file][0]] == attempts[file][1]]
+    return kept, len(files) - len(kept)
 
 
 def _is_visible(file: Path, folder: Path) -> bool:

@@ -37,6 +37,9 @@ class Source:
     late_marks : re.Pattern of bytes or None
         For JSON documents with long members before those that tell their kind: a file is of this kind if this
         occurs in its first `LONG_HEAD_BYTES` bytes, unpacked.
+    join : callable or None
+        Adds a window of such files to the window of other files in the folder; the third argument is their
+        names. Without it, a folder holds no others but logs.
     """
 
     name: str
@@ -47,3 +50,4 @@ class Source:
     read: Callable[[Sequence[Path], str], Window]
     marks: re.Pattern[bytes] | None = None
     late_marks: re.Pattern[bytes] | None = None
+    join: Callable[[Window, Window, str], Window] | None = None

@@ -123,7 +123,6 @@ def table(result: WhatIf) -> str:
         *_slowdowns("operation type" if result.source == "operations" else "phase", result, "type"),
         "",
         *_slowdowns("stage", result, "stage"),
-        "",
         *_slowest_workers(result),
     ]
     lines += [f"finding: {finding.text}" for finding in result.findings]
@@ -160,10 +159,14 @@ def _slowdowns(title: str, result: WhatIf, which: str) -> list[str]:
 
 
 def _slowest_workers(result: WhatIf) -> list[str]:
+    """Lines on the slowest ranks; none if only one rank was measured, which compares with no other."""
+    if result.workers.rank.size < 2:
+        return []
     exact = result.workers.slowdown(result.ideal)
     order = np.argsort(-exact, kind="stable")[:SHOWN_WORKERS]
     lines = [
-        f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (slowest {order.size} of {exact.size})"
+        "",
+        f"{'rank':<8} {'data rank':>9} {'stage':>6} {'S alone':>9}   (slowest {order.size} of {exact.size})",
     ]
     for w in order:
         place = f"{result.workers.data_rank[w]:>9} {result.workers.stage[w]:>6}"

@@ -1,12 +1,16 @@
-"""Damaged logs are read or refused with a reason; no damage gives another error."""
+"""Damaged logs, and small files of other sources, are read or refused with a reason, never another error."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from mutated_files import mutated
 from retold_logs import FOLDER, cases
+from test_metric_files import ANSWER, SMI, TEXT
+from test_py_spy_dumps import LOADING, WAITING, as_json, dump
+from test_scheduler_events import AS_COLUMNS, EVENTS, SACCT, kubectl
 
 import rca
 from rca.errors import RcaError
@@ -15,12 +19,21 @@ LOGS = [case["text"].encode() for half in ("open", "held", "late", "last") for c
 LOGS += [path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.suffix != ".toml"]
 
 
-def read_all(folder: Path, seeds: range) -> int:
-    """How many of the damaged logs are answered."""
+OTHERS = [
+    text.encode()
+    for text in (
+        *(SACCT, AS_COLUMNS, kubectl(EVENTS), dump(WAITING) + dump(LOADING), as_json(WAITING)),
+        *(SMI, TEXT, json.dumps(ANSWER)),
+    )
+]
+
+
+def read_all(folder: Path, seeds: range, files: list[bytes] = LOGS) -> int:
+    """How many of the damaged files are answered."""
     answered = 0
     path = folder / "job.log"
     for seed in seeds:
-        path.write_bytes(mutated(LOGS, seed))
+        path.write_bytes(mutated(files, seed))
         try:
             rca.diagnose(rca.read_window(path))
             answered += 1
@@ -34,6 +47,10 @@ def read_all(folder: Path, seeds: range) -> int:
 
 def test_a_damaged_log_is_answered_or_refused(tmp_path: Path) -> None:
     assert read_all(tmp_path, range(330, 400)) > 20
+
+
+def test_a_damaged_file_of_another_source_is_answered_or_refused(tmp_path: Path) -> None:
+    assert read_all(tmp_path, range(80), OTHERS) > 5
 
 
 @pytest.mark.system

@@ -10,6 +10,7 @@ import watchdog_logs
 
 import rca
 
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 KERNEL = "Mar 21 01:57:01 node-b kernel: NVRM: Xid (PCI:0000:9b:00): 79, pid=14, GPU has fallen off the bus."
 
 
@@ -106,3 +107,19 @@ def test_an_xid_of_another_host_is_of_no_rank(tmp_path: Path) -> None:
     window = rca.read_window(tmp_path / "job")
     assert [row["rank"] for row in window.events.to_pylist()] == [None]
     assert [each.nodes for each in rca.diagnose(window).stragglers] == [["node-z"]]
+
+
+def test_the_last_attempt_of_torchrun_counts(tmp_path: Path) -> None:
+    for attempt, failed in enumerate((0, 2)):
+        for rank in range(4):
+            lines = (
+                watchdog_logs.hang(4, [failed])[rank]
+                if rank != failed
+                else [f"[rank{rank}]: {OUT_OF_MEMORY}"]
+            )
+            path = tmp_path / "job" / "run_7" / f"attempt_{attempt}" / str(rank) / "stderr.log"
+            path.parent.mkdir(parents=True)
+            watchdog_logs.write(path, lines)
+    window = rca.read_window(tmp_path / "job")
+    assert "files of earlier attempts of torchrun are left out: 4" in window.notes
+    assert [each.ranks for each in rca.diagnose(window).stragglers] == [[2]]

@@ -118,6 +118,41 @@ def _step_log(folder: Path) -> None:
     (folder / "job.log").write_text("\n".join(lines) + "\n")
 
 
+def _sacct(folder: Path) -> None:
+    rows = ["JobID|State|ExitCode|End|NodeList", "7|FAILED|1:0|2025-03-01T12:00:05|a[1-2]"]
+    rows += [f"7.{step}|FAILED|1:0|2025-03-01T12:00:0{step}|a{step}" for step in range(3)]
+    (folder / "sacct.txt").write_text("\n".join(rows) + "\n")
+
+
+def _kubernetes(folder: Path) -> None:
+    items = [
+        {
+            "kind": "Event",
+            "involvedObject": {"kind": "Pod", "name": f"worker-{pod}"},
+            "reason": "Evicted",
+            "firstTimestamp": f"2025-03-01T12:00:0{pod}Z",
+        }
+        for pod in range(3)
+    ]
+    (folder / "events.json").write_text(json.dumps({"apiVersion": "v1", "items": items, "kind": "List"}))
+
+
+def _py_spy(folder: Path) -> None:
+    for rank in range(3):
+        frames = ["barrier (torch/distributed/distributed_c10d.py:4159)", "train (train.py:7)"]
+        head = [f"Process {rank}: python train.py", "Python v3.11.9 (/usr/bin/python)", ""]
+        lines = [*head, 'Thread 0x7FA6E7C01740 (active): "MainThread"', *(f"    {each}" for each in frames)]
+        (folder / f"rank{rank}.txt").write_text("\n".join(lines) + "\n")
+
+
+def _metrics(folder: Path) -> None:
+    lines = ["timestamp, index, temperature.gpu, clocks.current.sm [MHz]"]
+    lines += [
+        f"2025/03/01 12:{minute:02}:00.000, {gpu}, 61, 1410 MHz" for minute in range(30) for gpu in range(4)
+    ]
+    (folder / "node-a.csv").write_text("\n".join(lines) + "\n")
+
+
 WRITERS: dict[str, Writer] = {
     "nccl-inspector": _inspector,
     "nccl-ras": _ras,
@@ -131,6 +166,10 @@ WRITERS: dict[str, Writer] = {
     "watchdog": _watchdog,
     "mlperf": _mlperf,
     "step-log": _step_log,
+    "sacct": _sacct,
+    "kubernetes-events": _kubernetes,
+    "py-spy": _py_spy,
+    "metric-files": _metrics,
 }
 
 
@@ -164,7 +203,8 @@ def test_content_decides(written: dict[str, Path], tmp_path: Path, name: str) ->
 @for_each("name", WRITERS)
 def test_a_window_is_valid_and_survives_its_encoding(written: dict[str, Path], name: str) -> None:
     window = rca.read_window(written[name])
-    assert window.steps.num_rows or window.metrics.num_rows or window.collectives.num_rows
+    tables = (window.steps, window.metrics, window.collectives, window.events)
+    assert any(table.num_rows for table in tables)
     again = rca.read_window(window.to_json())
     assert (again.steps.num_rows, again.collectives.num_rows) == (
         window.steps.num_rows,

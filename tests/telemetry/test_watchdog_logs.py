@@ -228,12 +228,12 @@ def test_logs_of_two_jobs_in_one_folder_are_refused_by_name(tmp_path: Path) -> N
     assert "one job and one attempt" in str(refused.value.hint)
 
 
-def test_two_attempts_of_torchrun_are_refused_by_their_folders(tmp_path: Path) -> None:
-    for attempt, number in ((0, 40), (1, 78)):
+def test_two_runs_of_torchrun_are_refused_by_their_folders(tmp_path: Path) -> None:
+    for run, number in (("a", 40), ("b", 78)):
         for rank, lines in hang(4, [3], number=number).items():
-            write(tmp_path / "run" / f"attempt_{attempt}" / str(rank) / "stderr.log", lines)
-    with pytest.raises(InvalidInput, match=r"attempt_0/0/stderr\.log and attempt_1/0/stderr\.log"):
-        rca.read_window(tmp_path / "run")
+            write(tmp_path / "job" / f"run_{run}" / "attempt_0" / str(rank) / "stderr.log", lines)
+    with pytest.raises(InvalidInput, match=r"run_a/attempt_0/0/stderr\.log and run_b/attempt_0/0/stderr"):
+        rca.read_window(tmp_path / "job")
 
 
 def test_a_log_that_repeats_those_of_the_ranks_is_no_second_job(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from rca.errors import InvalidInput
 from rca.sources.read import read_window
 from rca.whatif import PhaseReplay, scenarios_of, what_if
+from rca.whatif.report import table
 from rca.window.window import Window
 
 REAL = Path(__file__).parents[2] / "data" / "windows"
@@ -180,3 +182,14 @@ def test_longer_whole_steps_are_lost_on_all_ranks() -> None:
     found = what_if(window_of(seconds, {"step_seconds": seconds}))
     assert found.slowdown == pytest.approx(1.5)
     assert found.seconds_lost_per_step == pytest.approx(0.5)
+
+
+def test_ranks_without_steps_are_no_rows_and_one_rank_has_no_table() -> None:
+    whole = window_of(np.tile([1.0, 1.2, 1.0, 1.0], (8, 10)))
+    few, one = (whole.steps.filter(pc.less(whole.steps.column("rank"), n)) for n in (2, 1))
+    found = what_if(Window.from_tables(whole.job, few))
+    assert found.workers.rank.tolist() == [0, 1]
+    assert "slowest 2 of 2" in table(found)
+    alone = what_if(Window.from_tables(whole.job, one))
+    assert alone.workers.rank.tolist() == [0]
+    assert "data rank" not in table(alone)

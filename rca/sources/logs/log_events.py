@@ -277,7 +277,8 @@ class LogEvents:
                     continue  # The table says more about it.
                 if one_node and event.local <= MAX_LOCAL_RANK:
                     event, guessed = event._replace(rank=event.local), guessed + 1
-                    self.tables.by_pid.setdefault(event.pid or "", []).append(event)
+                    if event.pid is not None:
+                        self.tables.by_pid.setdefault(event.pid, []).append(event)
             elif event.kind == "process_error" and event.rank is None:
                 event = error_of_table(event, self.tables.tables)
             elif event.is_task and not of_tasks:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.sources import step_logs
+from rca.sources.event_windows import with_events
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
 from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.source import Source
@@ -132,23 +133,7 @@ def with_events_of(window: Window, paths: Sequence[Path]) -> Window:
     if not scan(paths).tells_failure:
         return window
     told = read(paths, window.job.job_id)
-    names = ", ".join(path.name for path in paths[:3])
-    begin, end = window.job.start - ONE_STOP, window.job.end + ONE_STOP
-    if told.job.end < begin or told.job.start > end:
-        note = f"{names}: logs of another time than the window are left out"
-        return replace(window, notes=(*window.notes, note))
-    rows = [
-        {**row, "rank": row["rank"] if (row["rank"] or 0) < window.job.world_size else None}
-        for row in (*window.events.to_pylist(), *told.events.to_pylist())
-    ]
-    job = window.job
-    if not window.steps.num_rows:
-        job = job.model_copy(update={"start": min(job.start, told.job.start)})
-    both = Window.from_tables(
-        job, window.steps, window.metrics, sorted(rows, key=lambda row: row["time"]), window.ops,
-        window.collectives,
-    )  # fmt: skip
-    return replace(both, notes=(*window.notes, f"events of {names} are added: {told.events.num_rows}"))
+    return with_events(window, told, ", ".join(path.name for path in paths[:3]))
 
 
 def _members(

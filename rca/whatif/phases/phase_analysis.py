@@ -222,7 +222,7 @@ def _analysed(window: Window, phases: PhaseArrays, replay: PhaseReplay, seed: in
         by_type=by_type,
         by_data_rank=by_data,
         by_stage=by_stage,
-        workers=_workers(topology, by_rank, approximate),
+        workers=_workers(topology, phases.present, by_rank, approximate),
         m_w=m_w,
         m_s=m_s,
         findings=_findings(no_delay, ideal, m_w, m_s, topology, exact),
@@ -268,7 +268,9 @@ def _uninformative(
         by_type=alike(()),
         by_data_rank=alike(range(replay.grid.n_data)),
         by_stage=alike(range(topology.n_stages)),
-        workers=_workers(topology, np.tile(ideal, (topology.n_ranks, 1)), np.ones(topology.n_ranks)),
+        workers=_workers(
+            topology, phases.present, np.tile(ideal, (topology.n_ranks, 1)), np.ones(topology.n_ranks)
+        ),
         m_w=unknown,
         m_s=unknown,
         findings=(),
@@ -278,9 +280,13 @@ def _uninformative(
     )
 
 
-def _workers(topology: Topology, seconds: FloatArray, approximate: FloatArray) -> WorkerSlowdowns:
+def _workers(
+    topology: Topology, present: BoolArray, seconds: FloatArray, approximate: FloatArray
+) -> WorkerSlowdowns:
+    """The slowdowns of the ranks that have steps: of the others nothing is known."""
+    ranks = np.flatnonzero(present.any(axis=1))
     return WorkerSlowdowns(
-        np.arange(topology.n_ranks), topology.data_rank, topology.stage, seconds, np.asarray(approximate)
+        ranks, topology.data_rank[ranks], topology.stage[ranks], seconds[ranks], approximate[ranks]
     )
 
 

@@ -1,0 +1,85 @@
+"""Metrics of exporters in files, alone and beside steps."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import rca
+from rca.errors import InvalidInput
+from tests.for_each import for_each
+
+BEGIN = 1_740_830_400.0  # 2025-03-01 12:00:00 UTC
+SMI = """timestamp, index, clocks.current.sm [MHz], power.draw [W], clocks_event_reasons.active
+2025/03/01 12:00:00.000, 0, 1410 MHz, 402.11 W, 0x0000000000000000
+2025/03/01 12:00:00.004, 1, 345 MHz, [N/A], 0x0000000000000040
+"""
+TEXT = """# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).
+# TYPE DCGM_FI_DEV_GPU_TEMP gauge
+DCGM_FI_DEV_GPU_TEMP{gpu="0",UUID="GPU-a",Hostname="node-a"} 61
+DCGM_FI_DEV_GPU_TEMP{gpu="1",UUID="GPU-b",Hostname="node-a"} 88 1740830460000
+# TYPE go_goroutines gauge
+go_goroutines 12
+"""
+ANSWER = {
+    "status": "success",
+    "data": {
+        "resultType": "matrix",
+        "result": [
+            {
+                "metric": {"__name__": "DCGM_FI_DEV_SM_CLOCK", "gpu": str(gpu), "Hostname": "node-a"},
+                "values": [[BEGIN + 30.0 * at, "345" if gpu else "1410"] for at in range(20)],
+            }
+            for gpu in range(2)
+        ],
+    },
+}
+
+
+def test_csv_of_nvidia_smi_has_a_rank_for_each_gpu(tmp_path: Path) -> None:
+    (tmp_path / "node-a.csv").write_text(SMI)
+    window = rca.read_window(tmp_path)
+    rows = {(row["rank"], row["name"]): row["value"] for row in window.metrics.to_pylist()}
+    assert window.job.world_size == 2
+    assert rows[1, "DCGM_FI_DEV_SM_CLOCK"] == 345.0
+    assert rows[1, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] == 0x40
+    assert (1, "DCGM_FI_DEV_POWER_USAGE") not in rows
+    assert set(window.metrics.column("node").to_pylist()) == {"node-a"}
+    assert window.job.start == BEGIN
+
+
+def test_prometheus_text_has_the_time_of_its_file_where_samples_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "scrape.prom"
+    path.write_text(TEXT)
+    os.utime(path, (BEGIN, BEGIN))
+    rows = {row["rank"]: (row["time"], row["value"]) for row in rca.read_window(path).metrics.to_pylist()}
+    assert rows == {0: (BEGIN, 61.0), 1: (BEGIN + 60.0, 88.0)}
+
+
+def test_an_answer_of_a_range_query_is_read_and_joins_the_steps_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "clock.json").write_text(json.dumps(ANSWER))
+    assert rca.read_window(tmp_path).metrics.num_rows == 40
+    steps = [f"{rank},{step},{BEGIN + 10 * step},9.0" for rank in range(2) for step in range(60)]
+    (tmp_path / "steps.csv").write_text("\n".join(["rank,step,start_time,step_seconds", *steps]))
+    both = rca.read_window(tmp_path)
+    assert (both.steps.num_rows, both.metrics.num_rows) == (120, 40)
+    assert set(both.metrics.column("rank").to_pylist()) == {0, 1}
+
+
+@for_each(
+    ("text", "message"),
+    [
+        ("# TYPE go_goroutines gauge\ngo_goroutines 12\n", "none of 1 series is used"),
+        ('# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{gpu="0" 61\n', "damaged metrics"),
+        (json.dumps(ANSWER)[:-30], "damaged metrics"),
+        (SMI.splitlines()[0], "none of 0 series"),
+    ],
+    ["unused", "damaged text", "cut", "header only"],
+)
+def test_unusable_metrics_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(InvalidInput, match=message):
+        rca.read_window(tmp_path)
