@@ -87,11 +87,14 @@ def command(
     The same seed, number of windows and collections give the same bundle digest on one kind of processor.
     Needs the extra [train].
     """
-    from rca.lab.training.alarm_fit import DEFAULT_WINDOWS as WINDOWS_OF_ALARM
-    from rca.lab.training.feature_cache import FeatureCache, default_folder
-    from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, fit_alarm_only, train
-    from rca.lab.training.settings import read_settings
-    from rca.lab.training.tracking import DEFAULT_URI
+    with progress() as report:
+        # The imports alone take seconds.
+        report("loading what training needs", 0, 0)
+        from rca.lab.training.alarm_fit import DEFAULT_WINDOWS as WINDOWS_OF_ALARM
+        from rca.lab.training.feature_cache import FeatureCache, default_folder
+        from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, fit_alarm_only, train
+        from rca.lab.training.settings import read_settings
+        from rca.lab.training.tracking import DEFAULT_URI
 
     tuned = None if settings is None else read_settings(settings)
     chosen = DEFAULT_SEED if seed is None else seed
