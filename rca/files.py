@@ -30,6 +30,23 @@ _KINDS = {
 _STREAM = "write the content to a file, or send it to standard input and give -: PROGRAM | rca diagnose -"
 
 
+def data_folder() -> Path:
+    """Folder for a user's data: ``RCA_DATA_DIR``, else in ``$XDG_DATA_HOME``, by default ``~/.local/share``.
+
+    Raises
+    ------
+    InvalidInput
+        If neither is set and the user has no home folder.
+    """
+    given, base = os.environ.get("RCA_DATA_DIR"), os.environ.get("XDG_DATA_HOME")
+    try:
+        if given:
+            return Path(given).expanduser().absolute()
+        return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
+    except RuntimeError:
+        raise InvalidInput("RCA_DATA_DIR: needs a folder, because this user has no home folder") from None
+
+
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
     """Let this thread read only what lies below a folder, whatever links and ``..`` lead to."""

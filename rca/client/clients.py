@@ -64,7 +64,11 @@ class Client(Service):
 
     def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON that the service answers to a POST of `document` to `path`; errors as of `get`."""
-        return self._send(self._document(path, document))
+        return self._send(self._document("POST", path, document))
+
+    def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON that the service answers to a PATCH of `path`; errors as of `get`."""
+        return self._send(self._document("PATCH", path, document))
 
     def send_telemetry(self, rows: Window) -> dict[str, Any]:
         """Send rows of a running job, and return the receipt; the rows are durable then.
@@ -152,7 +156,11 @@ class AsyncClient(Service):
 
     async def post(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the JSON that the service answers to a POST of `document` to `path`; see `Client.post`."""
-        return await self._send(self._document(path, document))
+        return await self._send(self._document("POST", path, document))
+
+    async def patch(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the JSON that the service answers to a PATCH of `path`; see `Client.patch`."""
+        return await self._send(self._document("PATCH", path, document))
 
     async def send_telemetry(self, rows: Window) -> dict[str, Any]:
         """Send rows of a running job, and return the receipt; see `Client.send_telemetry`."""

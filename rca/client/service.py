@@ -119,9 +119,9 @@ class Service:
     def _got(self, path: str, media_type: str) -> Call[bytes]:
         return Call("GET", _checked_path(path), bytes, _checked_headers({"Accept": media_type}))
 
-    def _document(self, path: str, document: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    def _document(self, method: str, path: str, document: Mapping[str, Any]) -> Call[dict[str, Any]]:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        return Call("POST", _checked_path(path), _json_object, headers, orjson.dumps(dict(document)))
+        return Call(method, _checked_path(path), _json_object, headers, orjson.dumps(dict(document)))
 
     def _telemetry(self, rows: Window) -> Call[dict[str, Any]]:
         from rca.window.encodings import arrow

@@ -13,6 +13,7 @@ COMMANDS: tuple[str, ...] = (
     "plan",
     "act",
     "runbook",
+    "incidents",
     "validate",
     "what-if",
     "serve",

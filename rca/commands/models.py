@@ -44,7 +44,9 @@ app = typer.Typer(
 Uri = Annotated[
     str | None,
     typer.Option(
-        "--tracking-uri", envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"
+        "--tracking-uri",
+        envvar=["RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"],
+        help="MLflow store. [default: that of the service]",
     ),
 ]
 As = Annotated[OutputFormat, typer.Option("--format", "-f", help="Output format.")]
@@ -183,9 +185,9 @@ def fetch_command(
 
 def _registry(uri: str | None) -> Registry:
     from rca.lab.training.registry import Registry
-    from rca.lab.training.tracking import DEFAULT_URI
+    from rca.lab.training.tracking import default_uri
 
-    return Registry.existing(uri or DEFAULT_URI)
+    return Registry.existing(uri or default_uri())
 
 
 def _json(content: Any) -> str:

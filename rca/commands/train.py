@@ -47,7 +47,10 @@ def command(
     scheduler: Scheduler = None,
     tracking_uri: Annotated[
         str | None,
-        typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow store. [default: sqlite:///mlflow.db]"),
+        typer.Option(
+            envvar=["RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"],
+            help="MLflow store. [default: that of the service]",
+        ),
     ] = None,
     tracking: Annotated[
         bool, typer.Option(help="Log parameters, metrics, pictures, model card and the bundle to MLflow.")
@@ -87,11 +90,14 @@ def command(
     The same seed, number of windows and collections give the same bundle digest on one kind of processor.
     Needs the extra [train].
     """
-    from rca.lab.training.alarm_fit import DEFAULT_WINDOWS as WINDOWS_OF_ALARM
-    from rca.lab.training.feature_cache import FeatureCache, default_folder
-    from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, fit_alarm_only, train
-    from rca.lab.training.settings import read_settings
-    from rca.lab.training.tracking import DEFAULT_URI
+    with progress() as report:
+        # The imports alone take seconds.
+        report("loading what training needs", 0, 0)
+        from rca.lab.training.alarm_fit import DEFAULT_WINDOWS as WINDOWS_OF_ALARM
+        from rca.lab.training.feature_cache import FeatureCache, default_folder
+        from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, fit_alarm_only, train
+        from rca.lab.training.settings import read_settings
+        from rca.lab.training.tracking import default_uri
 
     tuned = None if settings is None else read_settings(settings)
     chosen = DEFAULT_SEED if seed is None else seed
@@ -116,7 +122,7 @@ def command(
             collections=collection or (),
             workers=workers,
             cache=FeatureCache(cache or default_folder()) if use_cache else None,
-            tracking_uri=(tracking_uri or DEFAULT_URI) if tracking else None,
+            tracking_uri=(tracking_uri or default_uri()) if tracking else None,
             registered=register,
             settings=tuned,
             continue_from=None if continue_from is None else _folder(continue_from),

@@ -56,10 +56,12 @@ CODE_RISK: Final = "needs code in the training loop and a restart"
 
 
 def impossible(option: Option, site: Site) -> Rejection | None:
-    """Why a job cannot do an action; None if it can, or if its capabilities are not known."""
+    """Why a job or its site cannot do an action; None if it can, or if its capabilities are not known."""
     needs = NEEDS.get(option.action, Needs())
     reason = None
-    if needs.replicated and site.parameters == "sharded":
+    if option.action in site.unavailable:
+        reason = "this site cannot do it (`unavailable` of the site)"
+    elif needs.replicated and site.parameters == "sharded":
         reason = "parameters are sharded (FSDP, ZeRO): every rank takes part in every update"
     elif needs.whole_workers and (site.tensor_parallel or 1) > 1:
         reason = f"tensor parallelism of {site.tensor_parallel}: the ranks of a worker cannot leave it"

@@ -40,8 +40,9 @@ def priced(option: Option, situation: Situation) -> Option:
 def refused(option: Option, situation: Situation, taken: Iterable[Option]) -> Rejection | None:
     """The guard that forbids an option beside those already taken; None if it may be taken.
 
-    A share of the pool may be out of service. Half of a job's nodes must not leave at once. A heavy action
-    has to save something before the job ends. A single node may always leave.
+    A share of the pool may be out of service. A job that is not elastic gives up as many nodes as there are
+    spare ones. Half of a job's nodes must not leave at once, but a single one may. A heavy action has to save
+    something before the job ends.
     """
     reason = _too_many_nodes(option, situation, taken) or _does_not_pay(option, situation)
     return None if reason is None else Rejection(action=option.action, reason=reason)
@@ -54,6 +55,9 @@ def _too_many_nodes(option: Option, situation: Situation, taken: Iterable[Option
     spare = situation.site.nodes_to_spare
     if spare is not None and len(out) > spare:
         return f"takes {len(out)} nodes out of service; the pool may spare {spare}"
+    replaced = situation.site.spare_nodes
+    if replaced is not None and len(out) > replaced and not situation.site.elastic:
+        return f"takes {len(out)} nodes from a job that is not elastic; the site has {replaced} spare ones"
     if len(out) > 1 and len(out) >= situation.site.most_of_job * situation.job_nodes:
         of = situation.job_nodes
         return f"{len(out)} of the job's {of} nodes would change at once: look for a common cause"

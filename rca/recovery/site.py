@@ -32,6 +32,32 @@ Factor = Annotated[float, Field(ge=0.0, le=2.0)]
 Library = Literal["antdt", "star", "stragglar"]
 #: Whether each data-parallel worker holds all parameters (DDP), or a part of them (FSDP, ZeRO).
 Parameters = Literal["replicated", "sharded"]
+#: Names of all actions of a plan.
+ActionName = Literal[
+    "add_loader_workers",
+    "adjust_batch_sizes",
+    "adjust_learning_rate",
+    "backup_workers",
+    "call_network_team",
+    "call_storage_team",
+    "change_checkpoint_interval",
+    "checkpoint_asynchronously",
+    "correct_communication_settings",
+    "degraded_link_collectives",
+    "drain_node",
+    "evict_other_process",
+    "fix_input_shapes",
+    "free_device_memory",
+    "grouped_synchronisation",
+    "isolate_suspects",
+    "plan_garbage_collection",
+    "rebalance_sequences",
+    "rebalance_stages",
+    "replace_gpu",
+    "reroute",
+    "restart_from_checkpoint",
+    "straggler_aware_all_reduce",
+]
 
 
 class Site(BaseModel):
@@ -66,6 +92,10 @@ class Site(BaseModel):
         Ranks that compute one worker's layers together.
     elastic : bool, optional
         Whether the job goes on with fewer nodes, as under torchrun with a range of nodes.
+    spare_nodes : int, optional
+        Nodes that can take the place of those that leave a job. A job that is not elastic gives up no more.
+    unavailable : tuple of str
+        Actions that cannot be done at this site.
     libraries : tuple of {"antdt", "star", "stragglar"}, optional
         Those of `rca.runtime` that run in the job. Actions of the others need code and a restart.
     """
@@ -88,6 +118,8 @@ class Site(BaseModel):
     tensor_parallel: Annotated[int, Field(ge=1, le=10**6)] | None = None
     elastic: bool | None = None
     libraries: tuple[Library, ...] | None = None
+    spare_nodes: Count | None = None
+    unavailable: tuple[ActionName, ...] = ()
 
     @classmethod
     def checked(cls, values: Mapping[str, Any]) -> Self:

@@ -72,7 +72,7 @@ def probability(value: float) -> str:
         return UNKNOWN
     if 0.995 <= value < 1.0:
         return ">0.99"
-    return "<0.01" if 0.0 < value < 0.005 else f"{value:.2f}"
+    return "<0.01" if value < 0.005 else f"{value:.2f}"
 
 
 def quantity(value: float | None, unit: str) -> str:

@@ -9,6 +9,8 @@ import pytest
 
 from rca.lab.training import run
 from rca.lab.training.run import TrainedBundle
+from rca.lab.training.tracking import default_uri
+from rca_api.shell.settings.settings import Settings
 
 
 @pytest.fixture
@@ -33,11 +35,23 @@ def test_features_are_kept_and_the_bundle_is_registered_unless_told_otherwise(
 ) -> None:
     ran = rca_command("train", "--output", tmp_path / "bundle", "--card", tmp_path / "card.md")
     assert ran.code == 0
+    assert ran.err.startswith("loading what training needs")
     assert asked["cache"].folder == tmp_path / "straggler-rca" / "examples"
-    assert (asked["registered"], asked["tracking_uri"]) == (True, "sqlite:///mlflow.db")
+    assert (asked["registered"], asked["tracking_uri"]) == (True, Settings().registry_uri)
     assert "registered as version 7, the challenger" in ran.out
     assert "held-out windows of mine" in ran.out
     assert (tmp_path / "card.md").read_text() == "# Card\n"
+
+
+def test_models_are_looked_up_in_the_store_of_the_service(
+    rca_command: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("RCA_TRACKING_URI", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RCA_DATA_DIR", str(tmp_path))
+    assert default_uri() == Settings().registry_uri == f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("RCA_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    assert "there is no MLflow store at this URI" in rca_command("models", "list").err
 
 
 def test_neither_cache_nor_registry_nor_tracking_if_not_wanted(

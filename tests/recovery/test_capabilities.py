@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from rca.errors import InvalidInput
 from rca.recovery.option import Option
-from rca.recovery.planner import Plan, plan
-from rca.recovery.site import Site
+from rca.recovery.planner import ACTIONS, Plan, plan
+from rca.recovery.site import ActionName, Site
 from tests.for_each import for_each
 from tests.recovery.situations import fault, job, situation, slow_rank
 
@@ -48,6 +51,31 @@ def test_an_action_whose_library_is_absent_costs_a_restart() -> None:
     assert "needs code in the training loop and a restart" in needs.risk
     assert option(present, "grouped_synchronisation").weight == "heavy"
     assert absent.first == "none"
+
+
+def test_an_action_that_the_site_cannot_do_is_not_offered() -> None:
+    made = plan(situation(faults=(fault(),), site=Site(unavailable=("replace_gpu", "drain_node"))))
+    assert not {"replace_gpu", "drain_node"} & names(made)
+    assert {each.reason for each in made.rejected if each.action == "drain_node"} == {
+        "this site cannot do it (`unavailable` of the site)"
+    }
+    with pytest.raises(InvalidInput, match="unavailable"):
+        Site.checked({"unavailable": ["drain_nodes"]})
+    assert set(get_args(ActionName)) == {each.name for each in ACTIONS}
+
+
+@for_each(
+    ("site", "drained"),
+    [
+        (Site(spare_nodes=0), False),
+        (Site(spare_nodes=1), True),
+        (Site(spare_nodes=0, elastic=True), True),
+        (Site(elastic=False), True),
+    ],
+)
+def test_a_job_that_is_not_elastic_gives_up_no_node_without_a_spare_one(site: Site, drained: bool) -> None:
+    made = plan(situation(faults=(fault(),), site=site))
+    assert ("drain_node" in names(made)) == drained
 
 
 def test_hints_of_the_job_name_its_capabilities() -> None:

@@ -46,7 +46,7 @@ def test_both_ends_of_an_interval_share_a_unit() -> None:
 
 def test_rounding_never_invents_certainty() -> None:
     assert numbers.probability(0.9999) == ">0.99"
-    assert numbers.probability(0.0001) == "<0.01"
+    assert numbers.probability(0.0001) == numbers.probability(0.0) == "<0.01"
     assert numbers.probability(1.0) == "1.00"
     assert numbers.percent(0.001) == "<1 %"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,6 +176,36 @@ def stub(folder: Path, name: str, script: str) -> str:
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
     return f"{folder}:{os.environ['PATH']}"
+
+
+@for_each(
+    ("window", "code", "says"),
+    [
+        (SLOW, 10, "FAIL-SLOW: node `node-1`"),
+        (EXAMPLES / "slack", 2, "no diagnosis; run: rca diagnose "),
+        (None, 0, None),
+    ],
+)
+def test_the_epilog_of_slurm_notes_the_headline_in_the_job(
+    path: str, tmp_path: Path, window: Path | None, code: int, says: str | None
+) -> None:
+    place = tmp_path / f"{code}"
+    place.mkdir()
+    if window is not None:
+        shutil.copytree(window, place / "4711")
+    noted = place / "noted"
+    found = stub(place, "scontrol", f'printf "%s\\n" "$@" > {noted}')
+    ran = shell(
+        f"{found.split(':')[0]}:{path}", EXAMPLES / "slurm" / "epilog.sh",
+        SLURM_JOB_ID="4711", RCA_TELEMETRY=str(place),
+    )  # fmt: skip
+    assert ran.returncode == code
+    assert noted.exists() == (says is not None)
+    if says is not None:
+        verb, of, comment = noted.read_text().splitlines()
+        assert (verb, of) == ("update", "JobId=4711")
+        assert comment.startswith(f"AdminComment={says}")
+        assert (place / "4711" / "diagnosis.md").exists() == (code == 10)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,21 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
 
 
+def test_the_page_of_an_incident_speaks_of_its_cause_only(client: TestClient) -> None:
+    named, other = live(client, "nic_degradation", "cpu_contention", job="two")
+    (incident,) = ids(client, "/v1/incidents?job=two")
+    shown = client.get(f"/v1/incidents/{incident}").json()
+    assert (shown["cause"], shown["summary"]["diagnosis_id"]) == ("nic_degradation", named)
+    assert shown["runbook"].endswith(named)
+    page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"}).text
+    assert "- **How sure:** fail-slow 0.90; nic_degradation 0.90" in page
+    # Each of its diagnoses leads to it.
+    for diagnosis in (named, other):
+        assert client.get(f"/ui/diagnoses/{diagnosis}").json()["incident_id"] == incident
+    (alone,) = live(client, "healthy", job="well")
+    assert client.get(f"/ui/diagnoses/{alone}").json()["incident_id"] is None
+
+
 def test_open_incidents_are_series_for_dashboards(client: TestClient) -> None:
     live(client, *LIFE, job="over")
     live(client, "nic_degradation", job="llama-17", since="2026-11-21T20:00:00Z")

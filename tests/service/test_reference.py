@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import jsonschema_rs
 from pydantic import BaseModel
 
+import rca
 from rca.diagnosis import result
 from rca_api.shell import reference
 from tests.for_each import for_each
@@ -18,6 +21,19 @@ COMMAND = "python -m rca_api.shell.reference docs/reference"
 @for_each("name", reference.PAGES)
 def test_a_page_written_from_the_code_is_current(name: str) -> None:
     assert (FOLDER / name).read_text(encoding="utf-8") == reference.PAGES[name](), f"run {COMMAND}"
+
+
+def test_the_schema_of_a_window_takes_real_windows_and_refuses_wrong_ones() -> None:
+    schema = jsonschema_rs.Draft202012Validator(json.loads((FOLDER / "window.schema.json").read_text()))
+    document = json.loads(rca.read_window("data/windows/cpu-contention-node").to_json())
+    schema.validate(document)
+    for table, column, wrong in (
+        ("steps", "step_seconds", [-1.0]),
+        ("steps", "rank", []),
+        ("job", "world_size", "eight"),
+    ):
+        assert not schema.is_valid({**document, table: {**document[table], column: wrong}})
+    assert not schema.is_valid({"steps": document["steps"]})
 
 
 def test_the_page_of_the_answer_has_every_field() -> None:

@@ -143,6 +143,12 @@ def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     assert page.inner_text("h1").startswith("FAIL-SLOW: node node-1")
     assert "UTC" in page.inner_text("main dl")
     assert page.get_by_role("link", name="Runbook: cpu contention").count() == 1
+    plan = page.locator("section:has(> h2:text-is('Plan'))").inner_text()
+    assert "evict other process: " in plan or "Wait: " in plan
+    assert "evict other process" in plan
+    assert (
+        page.get_by_role("link", name="Its incident").get_attribute("href") == f"#/incidents/{visit.incident}"
+    )
     page.get_by_role("button", name="The diagnosis is right").click()
     page.wait_for_selector("text=Your feedback is stored (confirmed)")
     visit.go("/training")

@@ -296,6 +296,19 @@ def test_once_ends_although_the_service_answers_byte_by_byte(tmp_path: Path) -> 
     assert "no answer in time" in str(outcome.error)
 
 
+@pytest.mark.system
+def test_a_window_that_a_service_has_had_is_not_diagnosed_again(tmp_path: Path, url: str) -> None:
+    """The job has ended: its folder stays as it is."""
+    path, windows = tmp_path / "watch.yaml", tmp_path / "job"
+    window = rca.read_window(HEALTHY)
+    replace(window, job=window.job.model_copy(update={"job_id": "watched-twice"})).to_directory(windows)
+    path.write_text(f"service: {url}\njobs: [{{job: one, folder: {windows}}}]")
+    runs = [CliRunner().invoke(app, ["watch", str(path), "--once"]) for _ in range(2)]
+    assert [each.exit_code for each in runs] == [0, 0]
+    stored = orjson.loads(Client(url).get("/v1/diagnoses?job=watched-twice"))
+    assert len(stored["items"]) == 1
+
+
 def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
     path = tmp_path / "watch.yaml"
     path.write_text("jobs: [{job: gone, folder: nowhere}]")

@@ -8,6 +8,7 @@ import threading
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,8 @@ from rca.errors import MissingExtra
 from rca.terminal import BAD_INPUT, VERDICT_CODES
 
 if TYPE_CHECKING:
+    from rca.client import Client
+    from rca.diagnosis.result import Diagnosis
     from rca.window.window import Window
     from rca_api.watch.plan import WatchedJob
     from rca_api.watch.rounds import Diagnose, RoundOutcome
@@ -73,7 +76,7 @@ def command(
     import rca
     from rca.client import Client
 
-    diagnose: Diagnose = rca.diagnose if given.service is None else Client(given.service).diagnose
+    diagnose: Diagnose = rca.diagnose if given.service is None else partial(_posted, Client(given.service))
     assert given.state is not None  # noqa: S101  (`read_plan` sets it)
     rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), WatchState(given.state))
     if once:
@@ -83,6 +86,14 @@ def command(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     rounds.run(stopping)
+
+
+def _posted(client: Client, window: Window) -> Diagnosis:
+    """Diagnose on a service, which gives its first answer again for a window that it has had.
+
+    Without it each look at the folder of a job that has ended would store one more diagnosis.
+    """
+    return client.diagnose(window, idempotency_key=f"watch-{sha256(window.to_arrow()).hexdigest()}")
 
 
 def _read(job: WatchedJob) -> Window:

@@ -209,8 +209,8 @@ def _detail(session: Session, row: IncidentRow, settings: Settings) -> IncidentD
     known = known_lemons(session, named, settings.node_lemon_prior, exclude_job=row.job_id)
     incident = read_incident(row, nodes)
     timeline = [read_event(each) for each in repository.timeline(session, row.id)]
-    faulty = _newest(newest.items, "sick") or _newest(newest.items, "suspect")
-    summary = summary_of(session, faulty)
+    shown = _shown(row.cause, newest.items)
+    summary = summary_of(session, shown)
     return IncidentDetail(
         **incident.model_dump(),
         stages=stages(incident, timeline, newest.items),
@@ -219,15 +219,17 @@ def _detail(session: Session, row: IncidentRow, settings: Settings) -> IncidentD
         timeline=timeline,
         diagnoses=newest.items,
         actions=done.items,
-        summary=None if summary is None else IncidentSummary.of(faulty or "", summary),
+        summary=None if summary is None else IncidentSummary.of(shown or "", summary),
         runbook=_runbook(row.cause, newest.items),
         lemons=[Lemon(node=node, probability=probability) for node, probability in known.items()],
     )
 
 
-def _newest(windows: list[IncidentWindow], verdict: str) -> str | None:
-    """The newest diagnosis with this verdict."""
-    return next((each.diagnosis_id for each in windows if each.verdict == verdict), None)
+def _shown(cause: str | None, windows: list[IncidentWindow]) -> str | None:
+    """The newest diagnosis with the cause of an incident, else with any fault; certain ones first."""
+    faulty = [each for verdict in ("sick", "suspect") for each in windows if each.verdict == verdict]
+    named = [each.diagnosis_id for each in faulty if each.cause == cause]
+    return next(iter([*named, *(each.diagnosis_id for each in faulty)]), None)
 
 
 def _runbook(cause: str | None, windows: list[IncidentWindow]) -> str | None:

@@ -190,6 +190,14 @@ def diagnosis_of(session: Session, incident: IncidentRow) -> str | None:
     return None if row is None else row.diagnosis_id
 
 
+def incident_of(session: Session, diagnosis_id: str) -> str | None:
+    """The incident to which the window of a diagnosis belongs."""
+    found = select(ObservationRow.incident_id).where(
+        ObservationRow.diagnosis_id == diagnosis_id, ObservationRow.incident_id.is_not(None)
+    )
+    return session.scalars(found.limit(1)).one_or_none()
+
+
 def recount(session: Session, incident: IncidentRow) -> None:
     """Recompute the cost and the onset of an incident; without faulty windows it keeps its onset."""
     incident.seconds_lost, incident.gpu_hours_lost = total(_losses(session, incident.id))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import typer
 from fastapi.routing import iter_route_contexts
 from prometheus_client.metrics import MetricWrapperBase
+from pydantic.json_schema import GenerateJsonSchema
 from starlette.routing import BaseRoute, Mount, Route
 from typer.core import TyperGroup
 
@@ -22,6 +24,7 @@ from rca.sources.logs.line_kinds import line_kinds
 from rca.sources.registry import SOURCES
 from rca.window import catalogue
 from rca.window.causes import CAUSES
+from rca_api.diagnoses.schemas import TelemetryWindow
 from rca_api.shell.app import create_app
 from rca_api.shell.observability.metrics import Metrics
 from rca_api.shell.security.access import required
@@ -173,6 +176,14 @@ def commands() -> str:
     )
 
 
+def window_schema() -> str:
+    """JSON Schema of the JSON encoding of a window."""
+    described = TelemetryWindow.model_json_schema()
+    # It is for programs that write windows: the examples stand in the documentation.
+    described.pop("examples")
+    return json.dumps({"$schema": GenerateJsonSchema.schema_dialect, **described}, indent=2) + "\n"
+
+
 #: File name in ``docs/reference`` -> what writes it.
 PAGES: Mapping[str, Callable[[], str]] = {
     "causes.md": causes,
@@ -183,6 +194,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings.md": settings,
     "signals.md": signals,
     "sources.md": sources,
+    "window.schema.json": window_schema,
 }
 
 

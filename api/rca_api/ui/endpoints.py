@@ -21,6 +21,7 @@ from rca.window.causes import SPECS
 from rca_api.actions.schemas import NAMES
 from rca_api.diagnoses.answers import finished_row
 from rca_api.diagnoses.stored import read_stored
+from rca_api.incidents.repository import incident_of
 from rca_api.shell.security.access import ReaderOfOne
 from rca_api.shell.state import State
 from rca_api.ui import sign_in
@@ -63,6 +64,7 @@ class DiagnosisText(BaseModel):
     rows: list[SummaryRow]
     more: list[SummaryRow]
     window_digest: str | None
+    incident_id: str | None
 
 
 @router.get("/catalogue")
@@ -82,10 +84,11 @@ def show_access(request: Request) -> dict[str, bool]:
 def show_text(
     request: Request, diagnosis_id: Annotated[str, PathParameter(pattern="^[0-9a-f]{32}$")], _: ReaderOfOne
 ) -> DiagnosisText:
-    """Show a finished diagnosis in words, and the digest of its window."""
+    """Show a finished diagnosis in words, the digest of its window, and its incident."""
     with State.of(request).database.reading() as session:
         row, document = finished_row(session, diagnosis_id, "wait until it is finished")
-    return text_of(read_stored(document), row.window_digest)
+        incident_id = incident_of(session, diagnosis_id)
+    return text_of(read_stored(document), row.window_digest, incident_id)
 
 
 @cache
@@ -101,13 +104,15 @@ def _catalogue() -> dict[str, Any]:
     return {"causes": causes, "actions": NAMES, "signals": signals}
 
 
-def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
+def text_of(diagnosis: Diagnosis, window_digest: str | None, incident_id: str | None) -> DiagnosisText:
     """Put a diagnosis into words.
 
     Parameters
     ----------
     window_digest : str or None
         None once retention has deleted the window.
+    incident_id : str or None
+        None if its window belongs to no incident.
     """
     page = RunbookPage.from_diagnosis(diagnosis)
     suspicions = [_row(plain(each.title), each.evidence) for each in page.suspicions]
@@ -127,6 +132,7 @@ def text_of(diagnosis: Diagnosis, window_digest: str | None) -> DiagnosisText:
         rows=[_row(title, lines) for title, lines in page.summary.rows],
         more=[row for row in more if row.lines],
         window_digest=window_digest,
+        incident_id=incident_id,
     )
 
 

@@ -48,7 +48,9 @@ def gathered(
     captures = {
         name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
     }
-    examples = []
+    examples: list[Example] = []
+    # The first ones come late: they are computed in blocks.
+    progress("simulating and extracting features", 0, n_windows)
     for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
         examples.append(each)
         progress("simulating and extracting features", len(examples), n_windows)

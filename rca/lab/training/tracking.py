@@ -13,14 +13,18 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rca.errors import MissingExtra, SourceError
+from rca.files import data_folder
 from rca.lab.training.store_file import complete_file, store_file
 
-#: Default tracking URI: one file, no server.
-DEFAULT_URI = "sqlite:///mlflow.db"
 EXPERIMENT = "straggler-rca"
 #: Largest length of a data set's digest in MLflow; the whole digests are in ``data.json`` and in the tags.
 _DIGEST_LENGTH = 32
 _REMARKS = ("Any type hint is inferred as AnyType", "An input example was not provided")
+
+
+def default_uri() -> str:
+    """URI of the store where none is given: a file in the user's data folder, which the service uses too."""
+    return f"sqlite:///{data_folder() / 'mlflow.db'}"
 
 
 def import_mlflow() -> Any:

@@ -27,7 +27,7 @@ PREFIX = str(Settings.model_config["env_prefix"])
 #: Variables of the library's commands, its client, `compose.yaml` and tests.
 _OTHER_VARIABLES = frozenset(
     {
-        *("RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_WHAT_IF_TRACES"),
+        *("RCA_API_KEY", "RCA_NODE_ODDS", "RCA_PORT", "RCA_SERVICE", "RCA_WHAT_IF_TRACES"),
         *(
             "RCA_COLLECT",
             "RCA_COLLECT_ATTEMPT",

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rca.errors import InvalidInput
+from rca.files import data_folder
 from rca.process import usable_cores
 from rca_api.shell.settings import setting_forms
 
@@ -40,15 +40,6 @@ def _from_json(value: object) -> object:
 JsonList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_from_json)]
 
 
-def default_data_dir() -> Path:
-    """Folder for a user's data: in ``$XDG_DATA_HOME``, by default ``~/.local/share``."""
-    base = os.environ.get("XDG_DATA_HOME")
-    try:
-        return (Path(base) if base else Path.home() / ".local" / "share") / "straggler-rca"
-    except RuntimeError:
-        raise InvalidInput("RCA_DATA_DIR: needs a folder, because this user has no home folder") from None
-
-
 class Settings(BaseSettings):
     """Settings of one service process; sizes take units (``RCA_MAX_BODY_BYTES=64MiB``).
 
@@ -64,7 +55,7 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    data_dir: Path = Field(default_factory=default_data_dir)
+    data_dir: Path = Field(default_factory=data_folder)
     """Folder of the SQLite database and of the windows, unless URLs name other places. Default:
     `straggler-rca` in `$XDG_DATA_HOME`, which is usually `~/.local/share`.
     """

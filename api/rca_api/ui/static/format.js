@@ -20,7 +20,7 @@ export function seconds(value) {
 export function probability(value) {
   if (value === null || value === undefined) return "unknown";
   if (value >= 0.995 && value < 1) return ">0.99";
-  return value > 0 && value < 0.005 ? "<0.01" : value.toFixed(2);
+  return value < 0.005 ? "<0.01" : value.toFixed(2);
 }
 
 /** A time in UTC, from ISO text or Unix seconds. */

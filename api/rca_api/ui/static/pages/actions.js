@@ -10,7 +10,7 @@ import { attempt, done, problem, stale } from "./problem.js";
 /**
  * The section of an incident.
  * @param {object} incident
- * @param {string|null} diagnosis  Its newest diagnosis, whose actions come first in the form.
+ * @param {string|null} diagnosis  The one that the page shows, whose actions come first in the form.
  */
 export async function actions(incident, diagnosis, signal) {
   const list = h("div", {}, taken(incident.actions));
@@ -61,7 +61,7 @@ function form(incident, names, advised, refresh) {
   const option = (name) => h("option", { value: name }, words(name));
   const group = (label, found) => (found.length ? h("optgroup", { label }, found.map(option)) : null);
   const first = advised.filter((name) => names.includes(name));
-  const action = h("select", {}, group("Advised by the newest diagnosis", first), group("Others", names.filter((name) => !first.includes(name))));
+  const action = h("select", {}, group("Advised by the diagnosis", first), group("Others", names.filter((name) => !first.includes(name))));
   const at = h("input", { type: "datetime-local", step: 1 });
   const where = places(["On nodes", "On ranks"], "Separated by commas. Empty: those of the diagnosis.");
   const note = h("textarea", { rows: 3, maxlength: 4000 });

@@ -1,9 +1,9 @@
 // One diagnosis in depth: words, pictures, feedback.
 
-import { catalogue, get } from "../api.js";
+import { catalogue, get, send } from "../api.js";
 import { probabilities, waterfall } from "../charts/bars.js";
 import { facts, h, table } from "../dom.js";
-import { digits, place, probability, seconds, utc, words } from "../format.js";
+import { digits, place, probability, seconds, utc, whole, words } from "../format.js";
 import { stored } from "../window.js";
 import { feedback } from "./feedback.js";
 import { badge } from "./overview.js";
@@ -17,7 +17,7 @@ export async function page({ params, signal }) {
   const [text, known] = await Promise.all([get(`/ui/diagnoses/${params.id}`, signal), catalogue()]);
   const drawn = h("div", {}, h("p", { class: "quiet" }, "Fetching the window for the pictures."));
   draw(drawn, diagnosis, text, known, signal);
-  return h("div", {}, head(diagnosis, text), drawn, causes(diagnosis), moreText(text), feedback(diagnosis, known));
+  return h("div", {}, head(diagnosis, text), await plan(diagnosis, signal), drawn, causes(diagnosis), moreText(text), feedback(diagnosis, known));
 }
 
 /** Wait until a diagnosis is there. */
@@ -42,10 +42,34 @@ function head(diagnosis, text) {
       ["Probabilities", probabilities(diagnosis)],
     ]),
     h("div", { class: "actions" },
+      text.incident_id ? h("a", { class: "button", href: `#/incidents/${text.incident_id}` }, "Its incident") : null,
       ways.map((each) => h("a", { class: "button", href: `#/runbooks/${each}?diagnosis=${diagnosis.diagnosis_id}` }, `Runbook: ${words(each)}`)),
       h("a", { class: "button", href: `#/compare?left=${diagnosis.diagnosis_id}` }, "Compare with another window"),
     ),
   );
+}
+
+/** Every action that applies, with its price at this site. */
+async function plan(diagnosis, signal) {
+  const heading = h("h2", {}, "Plan");
+  let found;
+  try {
+    found = await send("/v1/plans", { diagnosis_id: diagnosis.diagnosis_id });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    // The diagnosis is of use without it.
+    return h("section", {}, heading, problem(error));
+  }
+  if (!found.options.length) return null;
+  return h("section", {}, heading, h("p", {}, `${found.first === "none" ? "Wait" : words(found.first)}: ${found.why}.`),
+    table("In the order to take them", ["Action", "On", "Saves per step", "Costs once", "Due", "Risk"], found.options.map((each) => [
+      words(each.action), place(each), seconds(each.seconds_per_step_saved), each.one_off_seconds ? seconds(each.one_off_seconds) : "nothing", due(each), each.risk,
+    ])));
+}
+
+function due({ escalate_after_steps: steps }) {
+  if (steps === null) return "";
+  return steps === 0 ? "now" : `in ${whole(steps)} steps`;
 }
 
 async function draw(where, diagnosis, text, known, signal) {

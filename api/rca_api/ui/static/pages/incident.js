@@ -17,7 +17,9 @@ export async function page({ params, signal }) {
   const incident = await get(`/v1/incidents/${params.id}`, signal);
   const newest = incident.diagnoses.find((each) => each.verdict !== "healthy") ?? incident.diagnoses[0];
   const blaming = blamingWindow(incident);
-  const taken = await actions(incident, newest?.diagnosis_id ?? null, signal);
+  // The diagnosis whose words are on the page: its actions are the advised ones.
+  const shown = incident.summary?.diagnosis_id ?? newest?.diagnosis_id ?? null;
+  const taken = await actions(incident, shown, signal);
   return h("div", {},
     h("h1", {}, `${incident.job_id}: ${incident.cause ? words(incident.cause) : "cause not known"}`),
     h("p", {}, badge(incident.failure_mode), ` ${incident.state}`, incident.suspected ? " · ? suspected: no window with step times is certain of the cause yet" : "", incident.uncertain ? " · ? the diagnoses do not agree on the cause" : ""),
@@ -32,7 +34,7 @@ export async function page({ params, signal }) {
       ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${[incident.resolution, incident.closing_note].filter(Boolean).join(": ")})` : ""],
     ]),
     h("div", { class: "actions" },
-      newest ? h("a", { class: "button", href: `#/diagnoses/${newest.diagnosis_id}` }, "Newest diagnosis with pictures") : null,
+      shown ? h("a", { class: "button", href: `#/diagnoses/${shown}` }, "Diagnosis with plan and pictures") : null,
       incident.cause ? h("a", { class: "button", href: `#/runbooks/${incident.cause}${blaming ? `?diagnosis=${blaming.diagnosis_id}` : ""}` }, "Runbook") : null,
     ),
     incident.state === "open" ? people(incident) : null,
