@@ -64,8 +64,6 @@ class Site(BaseModel):
         How the job holds its parameters. Sharded ones rule out updates without some workers.
     tensor_parallel : int, optional
         Ranks that compute one worker's layers together.
-    elastic : bool, optional
-        Whether the job goes on with fewer nodes, as under torchrun with a range of nodes.
     libraries : tuple of {"antdt", "star", "stragglar"}, optional
         Those of `rca.runtime` that run in the job. Actions of the others need code and a restart.
     """
@@ -86,7 +84,6 @@ class Site(BaseModel):
     corrections: Mapping[str, Factor] = Field(default_factory=dict)
     parameters: Parameters | None = None
     tensor_parallel: Annotated[int, Field(ge=1, le=10**6)] | None = None
-    elastic: bool | None = None
     libraries: tuple[Library, ...] | None = None
 
     @classmethod
@@ -148,8 +145,6 @@ class Site(BaseModel):
             found["tensor_parallel"] = job.parallelism.tensor
         if (parameters := job.hints.get("parameters")) in get_args(Parameters):
             found["parameters"] = parameters
-        if isinstance(elastic := job.hints.get("elastic"), bool):
-            found["elastic"] = elastic
         if isinstance(libraries := job.hints.get("libraries"), list):
             found["libraries"] = tuple(each for each in libraries if each in get_args(Library))
         return cls(**found)
@@ -183,7 +178,7 @@ class Site(BaseModel):
 
 _HINTED = (
     "restart_seconds", "checkpoint_seconds", "gradient_noise_scale",
-    "parameters", "tensor_parallel", "elastic", "libraries",
+    "parameters", "tensor_parallel", "libraries",
 )  # fmt: skip
 
 

@@ -51,16 +51,16 @@ def test_an_action_whose_library_is_absent_costs_a_restart() -> None:
 
 
 def test_hints_of_the_job_name_its_capabilities() -> None:
-    hints = {"parameters": "sharded", "elastic": True, "libraries": ["star", "unknown"]}
+    hints = {"parameters": "sharded", "libraries": ["star", "unknown"]}
     of_job = Site.of_job(job(hints=hints), 0.5)
-    assert (of_job.parameters, of_job.elastic, of_job.libraries) == ("sharded", True, ("star",))
+    assert (of_job.parameters, of_job.libraries) == ("sharded", ("star",))
     assert Site(parameters="replicated").filled(of_job).parameters == "replicated"
 
 
 @for_each("wrong", [1, "some", None, ["sharded"]])
 def test_wrong_hints_are_no_capabilities(wrong: object) -> None:
-    of_job = Site.of_job(job(hints={"parameters": wrong, "elastic": wrong}), 0.5)
-    assert (of_job.parameters, of_job.elastic) == (None, None)
+    of_job = Site.of_job(job(hints={"parameters": wrong}), 0.5)
+    assert of_job.parameters is None
 
 
 @pytest.mark.parametrize(
