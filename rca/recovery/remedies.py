@@ -37,12 +37,13 @@ class Remedy:
 
     def options(self, situation: Situation) -> list[Option | Rejection]:
         """One option for each fault that this removes; the stop causes of the same ranks are one."""
-        faults = situation.of_cause(*self.causes)
-        if not faults:
+        if not situation.of_cause(*self.causes):
             return [Rejection(action=self.name, reason=self._why_not(situation))]
         found: list[Option | Rejection] = []
-        for alternatives in _alternatives(faults):
-            fault = alternatives[0]
+        for alternatives in _alternatives([each for each in situation.faults if each.cause in self.causes]):
+            fault = next((each for each in alternatives if each.actionable), None)
+            if fault is None:
+                continue
             refused = self.hardware and _no_hardware_action(fault, situation)
             if refused:
                 found.append(Rejection(action=self.name, reason=refused))

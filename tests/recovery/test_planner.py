@@ -151,7 +151,7 @@ def test_a_restart_ends_a_stop_of_some_ranks_whichever_its_cause_is() -> None:
     unpriced = {"saved": None, "interval": None}
     faults = (
         fault("process_crash", ranks=(5,), probability=0.65, **unpriced),
-        fault("hang", ranks=(5,), probability=0.3, **unpriced),
+        fault("hang", ranks=(5,), probability=0.3, actionable=False, **unpriced),
         fault("hang", ranks=(2,), probability=0.05, **unpriced),
     )
     found = plan(situation(mode="fail_stop", faults=faults))
