@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
@@ -75,6 +76,15 @@ class _Rank(StreamRequestHandler):
     def handle(self) -> None:
         rounds = self.server
         rank, attempt = map(int, self.rfile.readline().split())
+        # A worker that is killed resets its link.
+        with suppress(ConnectionError):
+            self._serve(rank, attempt)
+        with rounds.changed:
+            rounds.lost.add(attempt)
+            rounds.changed.notify_all()
+
+    def _serve(self, rank: int, attempt: int) -> None:
+        rounds = self.server
         self._say(rounds.step)
         while line := self.rfile.readline():
             key = attempt, int(line)
@@ -89,9 +99,6 @@ class _Rank(StreamRequestHandler):
                 if attempt in rounds.lost:
                     break
             self._say(key[1])
-        with rounds.changed:
-            rounds.lost.add(attempt)
-            rounds.changed.notify_all()
 
     def _say(self, number: int) -> None:
         self.wfile.write(b"%d\n" % number)
@@ -149,7 +156,6 @@ class _Job:
             "service": url,
             "jobs": {name: {"platform": "torchrun"}},
             "mode": "automatic",
-            "min_chance": 0.5,
         }
         self.journal = ActionJournal(folder / f"{name}.sqlite")
         self.agent = Agent(Policy.model_validate(policy), self.journal, self.client)

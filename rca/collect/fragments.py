@@ -14,6 +14,7 @@ from rca.collect.timers import COLUMNS
 
 _START: Final = COLUMNS.index("start_time")
 _STEP_SECONDS: Final = COLUMNS.index("step_seconds")
+_PHASES: Final = slice(_START + 1, _STEP_SECONDS)
 #: Without a value these columns are sent as well.
 _ALWAYS: Final = ("start_time", "step_seconds")
 
@@ -27,7 +28,9 @@ def fragment(
 ) -> dict[str, Any]:
     """A rank's rows, samples and events as the document of a window."""
     times = [*rows[:, _START].tolist(), *samples[:, 0].tolist(), *(event["time"] for event in events)]
-    ends = (rows[:, _START] + np.nan_to_num(rows[:, _STEP_SECONDS])).tolist()
+    # A step in progress has no duration yet, but its phases that are over have.
+    spent = np.fmax(rows[:, _STEP_SECONDS], np.nansum(rows[:, _PHASES], axis=1))
+    ends = (rows[:, _START] + spent).tolist()
     end = max([*times, *ends])
     place = {"rank": identity.rank, "node": identity.node}
     document: dict[str, Any] = {

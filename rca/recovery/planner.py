@@ -136,14 +136,15 @@ def ladder_of(options: Sequence[Option], situation: Situation) -> Ladder:
     return Ladder.of(rungs)
 
 
-def _order(situation: Situation, option: Option) -> tuple[bool, bool, bool, float, float, str, list[int]]:
+def _order(situation: Situation, option: Option) -> tuple[bool | float | str | list[int], ...]:
     """What surely pays before what may not, actions of the cause's owner, then what is surely gained.
 
-    Of equal ones what removes a cause comes first.
+    Of equal ones what removes a cause comes first, then the likeliest: the gain of ending a stop is unknown.
     """
     around, net = option.action not in _REMOVES_A_CAUSE, net_seconds(option, situation)
     is_later = net < 0
-    return is_later, not by_owner(option), around, -net, -_expected(option), option.action, option.ranks
+    gains = -net, -_expected(option), -option.chance
+    return is_later, not by_owner(option), around, *gains, option.action, option.ranks
 
 
 def _expected(option: Option) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rca.recovery.option import Gain, Option, Rejection, Weight, option, removal
@@ -35,12 +36,14 @@ class Remedy:
     asks: bool = False
 
     def options(self, situation: Situation) -> list[Option | Rejection]:
-        """One option for each fault that this removes."""
-        faults = situation.of_cause(*self.causes)
-        if not faults:
+        """One option for each fault that this removes; the stop causes of the same ranks are one."""
+        if not situation.of_cause(*self.causes):
             return [Rejection(action=self.name, reason=self._why_not(situation))]
         found: list[Option | Rejection] = []
-        for fault in faults:
+        for alternatives in _alternatives([each for each in situation.faults if each.cause in self.causes]):
+            fault = next((each for each in alternatives if each.actionable), None)
+            if fault is None:
+                continue
             refused = self.hardware and _no_hardware_action(fault, situation)
             if refused:
                 found.append(Rejection(action=self.name, reason=refused))
@@ -49,8 +52,8 @@ class Remedy:
                 option(
                     self,
                     self._gain(fault, situation),
-                    chance=fault.probability,
-                    causes=[fault.cause],
+                    chance=sum(each.probability for each in alternatives),
+                    causes=[each.cause for each in alternatives],
                     ranks=fault.ranks,
                     nodes=fault.nodes,
                     one_off=situation.site.restart_cost if self.weight == "heavy" else 0.0,
@@ -76,6 +79,14 @@ class StageBalancing(Remedy):
 
     def _gain(self, fault: BlamedCause, situation: Situation) -> Gain:  # noqa: ARG002
         return balancing_gain(situation)
+
+
+def _alternatives(faults: Sequence[BlamedCause]) -> list[list[BlamedCause]]:
+    """Each fault alone, but the stop causes of the same ranks together: a rank stops for one reason."""
+    found: dict[tuple[str, tuple[int, ...]], list[BlamedCause]] = {}
+    for each in faults:
+        found.setdefault(("" if each.cause in STOP_CAUSES else each.cause, each.ranks), []).append(each)
+    return list(found.values())
 
 
 def _no_hardware_action(fault: BlamedCause, situation: Situation) -> str | None:

@@ -71,6 +71,16 @@ def test_a_fragment_is_a_window_that_the_service_accepts() -> None:
     assert window.job.ranks[0].node == "node-1"
 
 
+def test_a_step_in_progress_alone_is_a_window_that_the_service_accepts() -> None:
+    """A rank that hangs sends no more than this: refused, the service would not know where it hangs."""
+    opened = rows(7, 1)
+    opened[:, COLUMNS.index("step_seconds")] = np.nan
+    document = fragment(WHO, {}, opened, np.empty((0, 1 + len(SERIES))), [])
+    decoded = json_window.decode(orjson.dumps(document))
+    window = Window.from_tables(decoded.job, **decoded.tables, scope="fragment")
+    assert window.steps.column("step").to_pylist() == [7]
+
+
 def test_steps_of_a_loop_arrive_while_it_runs(tmp_path: Path) -> None:
     with serving() as service:
         collect.start(tmp_path, rank=0, world_size=1, job_id="job", service=service.url)

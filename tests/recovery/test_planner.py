@@ -146,6 +146,30 @@ def test_a_stopped_job_is_restarted_at_once() -> None:
     assert found.first == "restart_from_checkpoint"
 
 
+def test_a_restart_ends_a_stop_of_some_ranks_whichever_its_cause_is() -> None:
+    """It is not sure whether rank 5 crashed or hangs, but it is sure that it stopped."""
+    unpriced = {"saved": None, "interval": None}
+    faults = (
+        fault("process_crash", ranks=(5,), probability=0.65, **unpriced),
+        fault("hang", ranks=(5,), probability=0.3, actionable=False, **unpriced),
+        fault("hang", ranks=(2,), probability=0.05, **unpriced),
+    )
+    found = plan(situation(mode="fail_stop", faults=faults))
+    restarts = [each for each in found.options if each.action == "restart_from_checkpoint"]
+    assert [(each.ranks, each.causes) for each in restarts] == [
+        ([5], ["hang", "process_crash"]),
+        ([2], ["hang"]),
+    ]
+    assert [each.chance for each in restarts] == pytest.approx([0.95, 0.05])
+
+
+def test_of_two_ranks_that_may_have_stopped_the_likelier_comes_first() -> None:
+    chances = {2: 0.05, 5: 0.9}
+    faults = [fault("hang", (rank,), probability=p, saved=None, interval=None) for rank, p in chances.items()]
+    found = plan(situation(mode="fail_stop", faults=tuple(faults)))
+    assert [each.ranks for each in found.options if each.action == found.first] == [[5], [2]]
+
+
 def test_observed_gains_correct_predictions() -> None:
     plain, corrected = plan(situation()), plan(situation(site=Site(corrections={"drain_node": 0.5})))
     assert heavy(corrected)[0].seconds_per_step_saved == heavy(plain)[0].seconds_per_step_saved / 2

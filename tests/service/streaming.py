@@ -85,11 +85,17 @@ def send(client: TestClient, job_id: str, content: bytes) -> dict[str, Any]:
 
 
 def watch(
-    client: TestClient, job_id: str, later: timedelta = timedelta(0), *, listened: float = 1e6
+    client: TestClient,
+    job_id: str,
+    later: timedelta = timedelta(0),
+    *,
+    listened: float = 1e6,
+    silence: float = 3600.0,
 ) -> dict[str, Any]:
     """Look at the jobs after the service's own first look, and give the job.
 
-    The look is `later` than now, by a service that has listened for so many seconds.
+    The look is `later` than now, by a service that has listened for so many seconds, and to which a job
+    without steps for `silence` seconds is silent.
     """
     running = Clock()
     listening = Listening(running, lambda: running.ticks)
@@ -101,7 +107,7 @@ def watch(
         state.pool,
         state.journal,
         state.dispatcher,
-        state.settings.model_copy(update={"watch_seconds": 1e-6}),
+        state.settings.model_copy(update={"watch_seconds": 1e-6, "job_silence_seconds": silence}),
         listening,
         clock=lambda: now() + later,
     )

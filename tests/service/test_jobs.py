@@ -167,7 +167,25 @@ def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     assert diagnosed(client, first)["failure_mode"] == "healthy"
 
 
-def test_silence_is_diagnosed_once(client: TestClient) -> None:
+def test_a_silence_is_diagnosed_again_once_it_is_twice_as_long_for_an_hour(client: TestClient) -> None:
+    """The first diagnosis of a short silence may be undecided, as it may be a pause."""
+    for content in fragments("hanging", step_rows(90), every=90):
+        send(client, "hanging", content)
+
+    def after(minutes: int) -> str:
+        found: str = watch(client, "hanging", timedelta(minutes=minutes), silence=600.0)["diagnosis_id"]
+        return found
+
+    first = after(11)
+    assert after(20) == first
+    second = after(23)
+    assert after(40) == second != first
+    third = after(47)
+    assert third != second
+    assert after(200) == third
+
+
+def test_a_silence_that_is_first_seen_after_an_hour_is_diagnosed_once(client: TestClient) -> None:
     for content in fragments("stopped", step_rows(90), every=90):
         send(client, "stopped", content)
     before = watch(client, "stopped")["diagnosis_id"]

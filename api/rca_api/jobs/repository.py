@@ -30,7 +30,7 @@ from rca_api.jobs.tables import SegmentRow, StreamedJobRow
 from rca_api.jobs.work import Fragment
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.store.deletion import insert_if_absent
-from rca_api.shell.store.waits import is_recent
+from rca_api.shell.store.waits import is_recent, is_waiting
 
 #: Segments that are read at once.
 MAX_SEGMENTS = 5000
@@ -66,7 +66,7 @@ def add_fragment(
         ran = is_running(job, at)
         job.updated_at, job.pending = at, True
         if fragment.last_step is not None:
-            job.stepped_at, job.silent = at, False
+            job.stepped_at, job.silent, job.silence_again_at = at, False, None
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
         newest = max(steps, default=None)
         # Ranks do not end together: late rows of old steps do not begin the job again.
@@ -128,12 +128,15 @@ def due(
     rested = or_(StreamedJobRow.looked_at.is_(None), not_(resting))
     wanted: list[ColumnElement[bool]] = [StreamedJobRow.pending.is_(True)]
     if silence is not None:
-        stepped = StreamedJobRow.stepped_at
+        stepped, again = StreamedJobRow.stepped_at, StreamedJobRow.silence_again_at
         quiet = and_(
             or_(stepped.is_(None), not_(is_recent(stepped, at, silence))),
             or_(stepped.is_not(None), not_(is_recent(StreamedJobRow.updated_at, at, silence))),
             StreamedJobRow.ended_at.is_(None),
-            StreamedJobRow.silent.is_(False),
+            or_(
+                StreamedJobRow.silent.is_(False),
+                and_(again.is_not(None), not_(is_waiting(again, at, RUNNING))),
+            ),
             StreamedJobRow.last_step.is_not(None),
         )
         wanted.append(quiet)

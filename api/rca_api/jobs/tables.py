@@ -42,6 +42,8 @@ class StreamedJobRow(Base):
     next_step: Mapped[int | None] = mapped_column(BigInteger)
     #: Whether the present silence was diagnosed.
     silent: Mapped[bool] = mapped_column(default=False)
+    #: When a silence that was diagnosed is diagnosed again, if it lasts; null for never.
+    silence_again_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     #: What the last look found wrong with the telemetry, one remark per line; null if nothing.
     remarks: Mapped[str | None] = mapped_column(Text)
     diagnosis_id: Mapped[str | None] = mapped_column(

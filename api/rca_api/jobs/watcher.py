@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from time import monotonic
 from typing import Any
@@ -34,7 +34,7 @@ from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.base import now
 from rca_api.shell.store.database import Database
-from rca_api.shell.store.waits import Listening, is_recent
+from rca_api.shell.store.waits import Listening, is_recent, is_waiting
 
 _log = structlog.stdlib.get_logger("rca_api.jobs")
 _POLL_SECONDS = 1.0
@@ -203,7 +203,9 @@ class Watcher:
         heard = (
             is_recent(job.stepped_at or job.updated_at, at, silence) or self._listening.seconds() < longest
         )
-        is_silent = not (heard or job.silent) and job.ended_at is None
+        again = job.silence_again_at
+        is_due = not job.silent or (again is not None and not is_waiting(again, at, repository.RUNNING))
+        is_silent = is_due and not heard and job.ended_at is None
         if not (job.pending or is_silent):
             return None
         with self._database.session() as session:
@@ -244,6 +246,7 @@ class Watcher:
             # Metrics that arrived meanwhile do not end a silence.
             if silent and job.stepped_at == claimed.stepped_at and not 0 < failed < MAX_FAILURES:
                 job.silent = True
+                job.silence_again_at = None if failed else silence_again(claimed)
             if found.usual_seconds is not None:
                 job.usual_seconds = found.usual_seconds
             if found.remarks and not job.remarks:
@@ -264,6 +267,18 @@ class Watcher:
     def _replace(self, claimed: _Claimed, merged: Fragment, replaced: list[str]) -> None:
         with self._database.session() as session:
             repository.replace_segments(session, claimed.job_id, replaced, merged, self._clock())
+
+
+def silence_again(claimed: _Claimed) -> datetime | None:
+    """When a silence that is diagnosed now is diagnosed again: once it is twice as long, for an hour at most.
+
+    A short silence may be a pause, so its first diagnosis may be undecided.
+    """
+    if claimed.wanted.silent_until is None:
+        return None
+    until = datetime.fromtimestamp(claimed.wanted.silent_until, UTC)
+    length = until - (claimed.stepped_at or claimed.updated_at)
+    return until + length if 2 * length <= repository.RUNNING else None
 
 
 def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | None, int | None]:

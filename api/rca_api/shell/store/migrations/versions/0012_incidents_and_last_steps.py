@@ -20,4 +20,5 @@ def upgrade() -> None:
         op.add_column("incidents", sa.Column(name, sa.String(128)))
     op.add_column("incidents", sa.Column("closing_note", sa.Text()))
     # An older version goes on writing rows without it.
-    op.add_column("streamed_jobs", sa.Column("stepped_at", sa.DateTime(timezone=True), nullable=True))
+    for name in ("stepped_at", "silence_again_at"):
+        op.add_column("streamed_jobs", sa.Column(name, sa.DateTime(timezone=True), nullable=True))
