@@ -98,8 +98,11 @@ def _lateness(suspect: Suspect, features: FeatureSet) -> FloatArray:
     return np.clip(excess, 0.0, MAX_LATENESS * features.work.step_reference)
 
 
-def _is_as_late_outside(lateness: FloatArray, inside: BoolArray) -> bool:
-    return bool(lateness[inside].mean() < LATER * lateness[~inside].mean())
+def _is_as_late_outside(lateness: FloatArray, inside: BoolArray, features: FeatureSet) -> bool:
+    """Whether lateness that counts is nearly as large outside an interval as inside."""
+    outside = float(lateness[~inside].mean())
+    counts = outside >= MIN_CONTRAST * features.work.step_reference
+    return counts and float(lateness[inside].mean()) < LATER * outside
 
 
 def _late_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int]:
@@ -115,7 +118,7 @@ def _late_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int]:
         lateness = _lateness(suspect, features)
         inside = longer.mask(lateness.size)
         short = longer.last - longer.first + 1 < MIN_STEPS_OF_JOB
-        if short or (late.all() and lateness[~inside].sum() and _is_as_late_outside(lateness, inside)):
+        if short or (not inside.all() and _is_as_late_outside(lateness, inside, features)):
             return 0, late.size - 1
         return longer.first, longer.last
     columns, end = np.flatnonzero(late), late.size - 1

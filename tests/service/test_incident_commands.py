@@ -36,6 +36,7 @@ def incidents(
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     monkeypatch.setenv("RCA_SERVICE", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capsys.readouterr()
