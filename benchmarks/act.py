@@ -25,9 +25,9 @@ import numpy as np
 
 from benchmarks.measure import machine, print_table
 from benchmarks.service import started_service
-from rca.act.agent import Agent
+from rca.act.agent import PlanAgent
 from rca.act.journal import ActionJournal
-from rca.act.policy import Policy
+from rca.act.policy import AgentPolicy
 from rca.act.processes import worker_of
 from rca.client import Client, ServiceError
 from rca.errors import InvalidInput
@@ -158,7 +158,7 @@ class _Job:
             "mode": "automatic",
         }
         self.journal = ActionJournal(folder / f"{name}.sqlite")
-        self.agent = Agent(Policy.model_validate(policy), self.journal, self.client)
+        self.agent = PlanAgent(AgentPolicy.model_validate(policy), self.journal, self.client)
         command = [
             sys.executable, "-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={RANKS}",
             "--max-restarts=9", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", f"--rdzv-id={name}",

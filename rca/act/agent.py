@@ -17,10 +17,10 @@ import orjson
 from rca.act.guards import forbidden
 from rca.act.journal import ActionJournal, Proposal
 from rca.act.kubernetes import cordon_and_evict
-from rca.act.policy import TAKES_OUT, KubernetesJob, Policy, SlurmJob
+from rca.act.policy import TAKES_OUT, AgentPolicy, KubernetesJob, SlurmJob
 from rca.act.processes import EndProcess, launcher_of, worker_of
 from rca.act.slurm import DrainNode, RequeueJob
-from rca.act.steps import Step
+from rca.act.steps import AgentStep
 from rca.act.tools import ToolError
 from rca.client import Client
 from rca.errors import InvalidInput, RcaError
@@ -40,7 +40,7 @@ class ActReport:
     proposal: Proposal | None = None
 
 
-class Agent:
+class PlanAgent:
     """Acts on the jobs of a policy.
 
     Parameters
@@ -51,7 +51,7 @@ class Agent:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: AgentPolicy,
         journal: ActionJournal,
         client: Client,
         clock: Callable[[], float] = time.time,
@@ -126,7 +126,7 @@ class Agent:
         self._report(done)
         return [ActReport(held.job, f"{held.action} is done: {'; '.join(s.text for s in held.steps)}", done)]
 
-    def _failed(self, held: Proposal, step: Step, error: ToolError) -> ActReport:
+    def _failed(self, held: Proposal, step: AgentStep, error: ToolError) -> ActReport:
         ended = held.tries + 1 >= MAX_TRIES
         changes: dict[str, Any] = {"tries": held.tries + 1, "note": f"{step.text}: {error.message}"}
         if ended:
@@ -212,7 +212,7 @@ class Agent:
         shown = "; ".join(step.text for step in proposal.steps)
         return ActReport(job, f"{state}: {option.action}: {shown}", proposal)
 
-    def _steps(self, job: str, incident: dict[str, Any], option: Option) -> Sequence[Step]:
+    def _steps(self, job: str, incident: dict[str, Any], option: Option) -> Sequence[AgentStep]:
         """The steps of an action on the job's platform."""
         target, takes_out = self._policy.jobs[job], TAKES_OUT[option.action]
         if isinstance(target, KubernetesJob):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from rca.act.journal import BEGUN, Proposal
-from rca.act.policy import Policy
+from rca.act.policy import AgentPolicy
 
 DAY_SECONDS: Final = 86_400.0
 
 
-def forbidden(policy: Policy, proposal: Proposal, others: Sequence[Proposal], at: float) -> str | None:
+def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal], at: float) -> str | None:
     """The first guard that forbids a proposal beside other records; None if it may be carried out.
 
     Parameters
@@ -43,7 +43,7 @@ def forbidden(policy: Policy, proposal: Proposal, others: Sequence[Proposal], at
     return _cooling(policy, proposal, begun, at)
 
 
-def _cooling(policy: Policy, proposal: Proposal, begun: Sequence[Proposal], at: float) -> str | None:
+def _cooling(policy: AgentPolicy, proposal: Proposal, begun: Sequence[Proposal], at: float) -> str | None:
     times = [each.begun_at for each in begun if each.job == proposal.job and each.begun_at is not None]
     left = max(times, default=-policy.cool_down_seconds) + policy.cool_down_seconds - at
     return f"the job had an action already, and cools down for {left:,.0f} s" if times and left > 0 else None

@@ -21,7 +21,7 @@ from rca.frozen import Frozen
 
 AnyStep = Annotated[CordonNode | EvictPod | DrainNode | RequeueJob | EndProcess, Field(discriminator="kind")]
 #: `tried`: a dry run, for good. `acting`: begun, perhaps by an agent that has ended. `expired`: the incident
-#: ended, or nobody approved it in time.
+#: ended, or no approval came in time.
 State = Literal["tried", "proposed", "approved", "rejected", "expired", "acting", "done", "failed"]
 #: States of actions that have touched the cluster, or will at once.
 BEGUN: frozenset[State] = frozenset({"acting", "done", "failed"})
@@ -122,7 +122,7 @@ class ActionJournal:
         Parameters
         ----------
         refuse : callable
-            Judges the other records; nobody changes them meanwhile.
+            Judges the other records; they do not change meanwhile.
         """
         with self._alone():
             reason = refuse(self.all())

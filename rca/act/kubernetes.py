@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from rca.act.steps import Step
+from rca.act.steps import AgentStep
 from rca.act.tools import ToolError, output
 from rca.errors import InvalidInput
 
@@ -18,7 +18,7 @@ from rca.errors import InvalidInput
 ANNOTATION = "straggler-rca.io/incident"
 
 
-class CordonNode(Step):
+class CordonNode(AgentStep):
     """No new pod comes to a node. A node that is cordoned already is left as it is."""
 
     kind: Literal["kubernetes.cordon"] = "kubernetes.cordon"
@@ -45,7 +45,7 @@ class CordonNode(Step):
         return _document(["kubectl", "get", "node", self.node, "-o", "json"])
 
 
-class EvictPod(Step):
+class EvictPod(AgentStep):
     """A pod leaves its node, as far as disruption budgets allow; only the pod with this UID."""
 
     kind: Literal["kubernetes.evict"] = "kubernetes.evict"
@@ -85,7 +85,7 @@ class EvictPod(Step):
 
 def cordon_and_evict(
     nodes: Iterable[str], namespace: str, selector: str, incident: str, *, cordon: bool
-) -> list[Step]:
+) -> list[AgentStep]:
     """The steps that take the pods of a job off some nodes.
 
     Parameters

@@ -47,7 +47,7 @@ class TorchrunJob(Frozen):
 Target = Annotated[KubernetesJob | SlurmJob | TorchrunJob, Field(discriminator="platform")]
 
 
-class Policy(Frozen):
+class AgentPolicy(Frozen):
     """What an agent may do.
 
     Attributes
@@ -82,14 +82,14 @@ class Policy(Frozen):
     every_seconds: Positive = 10.0
 
     @model_validator(mode="after")
-    def _known_actions(self) -> Policy:
+    def _known_actions(self) -> AgentPolicy:
         unknown = sorted(set(self.actions) - TAKES_OUT.keys())
         if unknown:
             raise ValueError(f"no steps exist for {', '.join(unknown)}; known are {', '.join(TAKES_OUT)}")
         return self
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: Path) -> AgentPolicy:
     """The policy of a YAML file; its journal counts from the file's folder.
 
     Raises
@@ -99,5 +99,5 @@ def read_policy(path: Path) -> Policy:
     InvalidInput
         Names the first wrong member.
     """
-    found = read_document(path, Policy, hint="`rca act --help` shows a policy")
+    found = read_document(path, AgentPolicy, hint="`rca act --help` shows a policy")
     return found.model_copy(update={"journal": path.resolve().parent / found.journal})

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final, Literal
 
-from rca.act.steps import Step
+from rca.act.steps import AgentStep
 from rca.act.tools import ToolError
 from rca.collect.identity import JOB, RANK
 from rca.errors import InvalidInput
@@ -23,7 +23,7 @@ END_SECONDS: Final = 10.0
 _PARENT, _STARTED = 1, 19
 
 
-class EndProcess(Step):
+class EndProcess(AgentStep):
     """A process ends. It is known by its start as well: a number may be given again."""
 
     kind: Literal["process.end"] = "process.end"

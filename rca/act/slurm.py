@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from rca.act.steps import Step
+from rca.act.steps import AgentStep
 from rca.act.tools import ToolError, output
 
 #: States of a job that is being requeued, or waits for its nodes.
@@ -13,7 +13,7 @@ _ENDS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "COMPLETING")
 REASON = "straggler-rca"
 
 
-class DrainNode(Step):
+class DrainNode(AgentStep):
     """No new job comes to a node. A node that is drained or down already keeps its reason."""
 
     kind: Literal["slurm.drain"] = "slurm.drain"
@@ -41,7 +41,7 @@ class DrainNode(Step):
         output(update)
 
 
-class RequeueJob(Step):
+class RequeueJob(AgentStep):
     """A batch job starts again from its script; only if it has not started again since."""
 
     kind: Literal["slurm.requeue"] = "slurm.requeue"

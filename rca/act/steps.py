@@ -11,7 +11,7 @@ from abc import abstractmethod
 from rca.frozen import Frozen
 
 
-class Step(Frozen):
+class AgentStep(Frozen):
     """One step; it is kept in the journal as JSON."""
 
     @property

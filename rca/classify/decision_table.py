@@ -68,8 +68,7 @@ LASTING_STEPS = 3
 
 # --- Slowness before a stop, and an earlier window ---------------------------------------------------------
 
-#: Least probability to add a slow cause to the answer about a stopped job. In 330 stops it added nine
-#: causes, all of them true.
+#: Least probability to add a slow cause to the answer about a stopped job.
 SLOW_BEFORE_STOP = 0.5
 #: Least ratio of the usual step to that of the earlier window, and probability from which the comparison
 #: raises the alarm: higher than usual, as a second test. The whole comparison raises the failure modes of

@@ -16,7 +16,7 @@ from rca.terminal import OutputFormat, write
 if TYPE_CHECKING:
     from rca.act.agent import ActReport
     from rca.act.journal import ActionJournal, Proposal
-    from rca.act.policy import Policy
+    from rca.act.policy import AgentPolicy
 
 app = typer.Typer(
     add_completion=False,
@@ -49,11 +49,11 @@ def run_command(
     format_: As = OutputFormat.table,
 ) -> None:
     """Propose actions for open incidents, and carry out those that are approved, until Ctrl-C."""
-    from rca.act.agent import Agent
+    from rca.act.agent import PlanAgent
     from rca.client import Client
 
     found, journal = _opened(policy)
-    agent = Agent(found, journal, Client(found.service))
+    agent = PlanAgent(found, journal, Client(found.service))
     while True:
         for report in agent.round():
             write(_line(report, format_))
@@ -96,7 +96,7 @@ def _decide(policy: Path, proposal: str, state: str) -> None:
     write(_shown(changed))
 
 
-def _opened(policy: Path) -> tuple[Policy, ActionJournal]:
+def _opened(policy: Path) -> tuple[AgentPolicy, ActionJournal]:
     from rca.act.journal import ActionJournal
     from rca.act.policy import read_policy
 

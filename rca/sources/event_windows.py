@@ -17,7 +17,7 @@ from rca.window.window import Window
 MAX_BYTES = 64 << 20
 
 
-def read_text(path: Path) -> str:
+def small_text(path: Path) -> str:
     """The whole text of a small file.
 
     Raises
@@ -63,7 +63,7 @@ def window_of_events(events: LogEvents, job_id: str, otherwise: float, notes: Se
     return replace(window, notes=(*window.notes, *notes))
 
 
-def with_events(window: Window, told: Window, names: str) -> Window:
+def with_events(window: Window, added: Window, names: str) -> Window:
     """A window with the events of another one of its job.
 
     They may be of another time than the window: then they are left out, with a note.
@@ -71,21 +71,21 @@ def with_events(window: Window, told: Window, names: str) -> Window:
     Parameters
     ----------
     names : str
-        Of the files of `told`, for the note.
+        Of the files of `added`, for the note.
     """
     begin, end = window.job.start - ONE_STOP, window.job.end + ONE_STOP
-    if told.job.end < begin or told.job.start > end:
+    if added.job.end < begin or added.job.start > end:
         note = f"{names}: events of another time than the window are left out"
         return replace(window, notes=(*window.notes, note))
     rows = [
         {**row, "rank": row["rank"] if (row["rank"] or 0) < window.job.world_size else None}
-        for row in (*window.events.to_pylist(), *told.events.to_pylist())
+        for row in (*window.events.to_pylist(), *added.events.to_pylist())
     ]
     job = window.job
     if not window.steps.num_rows:
-        job = job.model_copy(update={"start": min(job.start, told.job.start)})
+        job = job.model_copy(update={"start": min(job.start, added.job.start)})
     both = Window.from_tables(
         job, window.steps, window.metrics, sorted(rows, key=lambda row: row["time"]), window.ops,
         window.collectives,
     )  # fmt: skip
-    return replace(both, notes=(*window.notes, f"events of {names} are added: {told.events.num_rows}"))
+    return replace(both, notes=(*window.notes, f"events of {names} are added: {added.events.num_rows}"))

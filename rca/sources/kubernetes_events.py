@@ -18,7 +18,7 @@ import numpy as np
 import orjson
 
 from rca.errors import InvalidInput
-from rca.sources.event_windows import read_text, window_of_events, with_events
+from rca.sources.event_windows import small_text, window_of_events, with_events
 from rca.sources.logs.failure_tables import one_line, pid_in
 from rca.sources.logs.line_kinds import said_by
 from rca.sources.logs.log_events import LogEvents
@@ -126,7 +126,7 @@ def _text(item: Mapping[str, Any], name: str) -> str:
 
 def _items(path: Path) -> list[Mapping[str, Any]]:
     try:
-        content = orjson.loads(read_text(path))
+        content = orjson.loads(small_text(path))
     except (orjson.JSONDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path.name} is no complete JSON document: {error}", hint=_ADVICE) from None
     items = content.get("items", [content]) if isinstance(content, dict) else None

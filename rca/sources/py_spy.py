@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput
-from rca.sources.event_windows import read_text
+from rca.sources.event_windows import small_text
 from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.text_lines import mixed, task_in_name
 from rca.sources.source import Source
@@ -173,7 +173,7 @@ def _by_rank(paths: Sequence[Path], notes: list[str]) -> dict[int, _Stack]:
 
 def _stacks(path: Path) -> Iterator[_Stack]:
     """The main threads of the processes in a file."""
-    text = read_text(path)
+    text = small_text(path)
     n_found = 0
     for command, threads in _json(path, text) if text.lstrip().startswith("[") else _plain(text):
         frames = threads.get("MainThread", next(iter(threads.values()), ()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rca.errors import InvalidInput
-from rca.sources.event_windows import read_text, window_of_events, with_events
+from rca.sources.event_windows import small_text, window_of_events, with_events
 from rca.sources.logs.failure_tables import one_line
 from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.text_lines import Stamp, time_of
@@ -121,7 +121,7 @@ def _job_of(row: Mapping[str, str]) -> str:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     """Rows of a table by the names of their columns, in small letters."""
-    lines = [line.rstrip("\r") for line in read_text(path).split("\n") if line.strip()]
+    lines = [line.rstrip("\r") for line in small_text(path).split("\n") if line.strip()]
     if "|" in lines[0]:
         parts = [line.split("|") for line in lines]
     else:

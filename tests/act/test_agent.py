@@ -10,9 +10,9 @@ import pytest
 from played_cluster import BUDGET, PlayedCluster, PlayedService
 from typer.testing import CliRunner
 
-from rca.act.agent import MAX_TRIES, Agent
+from rca.act.agent import MAX_TRIES, PlanAgent
 from rca.act.journal import ActionJournal, Proposal
-from rca.act.policy import Policy, read_policy
+from rca.act.policy import AgentPolicy, read_policy
 from rca.cli import app
 from rca.errors import InvalidInput
 from tests.for_each import for_each
@@ -33,10 +33,10 @@ class Acting:
         self, folder: Path, service: PlayedService, target: dict[str, Any] = KUBERNETES, **more: Any
     ) -> None:
         given = {"service": "http://rca", "jobs": {service.incident["job_id"]: target}, "mode": "approve"}
-        self.policy = Policy.model_validate(given | more)
+        self.policy = AgentPolicy.model_validate(given | more)
         self.journal = ActionJournal(folder / "act.sqlite")
         self.service, self.now = service, 1.8e9
-        self.agent = Agent(self.policy, self.journal, service, lambda: self.now)  # type: ignore[arg-type]
+        self.agent = PlanAgent(self.policy, self.journal, service, lambda: self.now)  # type: ignore[arg-type]
 
     def round(self) -> list[str]:
         return [report.text for report in self.agent.round()]
@@ -58,7 +58,7 @@ def acting(tmp_path: Path, cluster: PlayedCluster) -> Callable[..., Acting]:
 def test_a_dry_run_changes_nothing_and_is_the_default(
     cluster: PlayedCluster, acting: Callable[..., Acting]
 ) -> None:
-    mine = acting(mode=Policy.model_fields["mode"].default)
+    mine = acting(mode=AgentPolicy.model_fields["mode"].default)
     [text] = mine.round()
     assert text.startswith("tried: drain_node: kubectl cordon node-2; evict pod llama-2")
     assert mine.round() == []

@@ -1,4 +1,4 @@
-"""Logs retold from public threads: who stopped first, told from the victims.
+"""Logs retold from public threads: who stopped first, and who is a victim.
 
 `python tests/telemetry/retold_logs.py open held late shared` prints the score of each set.
 """

@@ -15,7 +15,7 @@ import rca
 from rca.cli import app
 from rca.errors import InvalidInput
 from rca.sources.prometheus.exporter_join import with_exporters, with_exporters_of
-from rca.sources.prometheus.label_map import LabelMap, StepTimes
+from rca.sources.prometheus.label_map import LabelMap, StepTimeSeries
 from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.sources.prometheus.trainer_steps import StepMetric, _steps, step_metrics
 from tests.for_each import for_each
@@ -226,7 +226,7 @@ def test_step_times_and_exporters_of_a_real_prometheus_are_priced_together(tmp_p
         window = rca.read_prometheus(url, "llama", since=900, end=END)
         diagnosis = rca.diagnose(window)
         untimed = rca.read_prometheus(url, "llama", since=900, end=END, steps=False)
-        named = LabelMap(steps=StepTimes(metric="nothing"))
+        named = LabelMap(steps=StepTimeSeries(metric="nothing"))
         with pytest.raises(InvalidInput, match="the metric nothing has no step times of the job llama"):
             rca.read_prometheus(url, "llama", since=900, end=END, labels=named)
         switched_off = rca.read_prometheus(url, "llama", since=900, end=END, labels=LabelMap(steps=False))

@@ -31,7 +31,7 @@ class LabelNames(BaseModel):
     namespace: LabelName | None = None
 
 
-class StepTimes(BaseModel):
+class StepTimeSeries(BaseModel):
     """The trainer's own metric of step times.
 
     Attributes
@@ -57,7 +57,7 @@ class LabelMap(BaseModel):
         Nodes in the order of their ranks.
     ranks : mapping of str to (sequence of int or mapping of int to int)
         Node -> rank on GPU 0, 1, ..., or GPU index -> rank.
-    steps : StepTimes, False or None
+    steps : StepTimeSeries, False or None
         The metric of step times; False for none, None to look for one with a usual name.
     """
 
@@ -66,7 +66,7 @@ class LabelMap(BaseModel):
     labels: LabelNames = LabelNames()
     nodes: tuple[Name, ...] = ()
     ranks: dict[Name, tuple[RankNumber, ...] | dict[RankNumber, RankNumber]] = Field(default_factory=dict)
-    steps: StepTimes | Literal[False] | None = None
+    steps: StepTimeSeries | Literal[False] | None = None
 
     @property
     def listed_nodes(self) -> tuple[str, ...]:

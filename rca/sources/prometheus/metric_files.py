@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from rca.errors import InvalidInput, SourceError
-from rca.sources.event_windows import read_text
+from rca.sources.event_windows import small_text
 from rca.sources.logs.failure_tables import one_line
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.matrix import SeriesMatrix
@@ -157,7 +157,7 @@ def _device(labels: Mapping[str, str]) -> _Device | None:
 
 def _samples(path: Path) -> Iterator[tuple[dict[str, str], float, float]]:
     """Labels, Unix seconds and value of each sample, with the machine as ``Hostname``."""
-    text, written = read_text(path), path.stat().st_mtime
+    text, written = small_text(path), path.stat().st_mtime
     head = text[:4096].encode()
     form = _of_answer if _ANSWER.match(head) else _of_text if _TEXT.match(head) else _of_smi
     try:
