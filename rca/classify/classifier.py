@@ -30,6 +30,7 @@ from rca.classify.preconditions import (
     alarm_thresholds,
     can_show_health,
     has_stopped,
+    in_a_cycle,
     long_enough,
     shows_slowness,
     silent_enough,
@@ -171,7 +172,8 @@ class Classifier:
     def _only_events(self, features: FeatureSet, mode: str) -> Classification | None:
         """The answer where the job is healthy except for a few single steps; None otherwise.
 
-        An alarm stays if the other steps are likelier faulty than healthy.
+        An alarm stays if the other steps are likelier faulty than healthy. Steps in a fixed cycle are planned
+        work, so the job is healthy with them.
         """
         events = single_events(features)
         if events is None:
@@ -186,8 +188,9 @@ class Classifier:
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         no_suspect = np.zeros(features.rank.shape[0])
-        columns = tuple(int(column) for column in np.flatnonzero(events)) if healthy else ()
-        return Classification("healthy", probability, False, [], no_suspect, alarm, columns)
+        planned = healthy and in_a_cycle(features, events)
+        columns = tuple(np.flatnonzero(events).tolist()) if healthy and not planned else ()
+        return Classification("healthy", probability, planned, [], no_suspect, alarm, columns)
 
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None

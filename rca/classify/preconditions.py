@@ -122,6 +122,13 @@ def single_events(features: FeatureSet) -> BoolArray | None:
     return outlying
 
 
+def in_a_cycle(features: FeatureSet, steps: BoolArray) -> bool:
+    """Whether some steps, bool of shape (n_steps,), are long by work in a fixed cycle of bearable cost."""
+    planned = max((lost.seconds for lost in features.work.cycles.values()), default=0.0)
+    longer = float(_height(features)[steps].sum()) / steps.size
+    return 0.5 * longer <= planned <= MAX_PLANNED * features.work.step_reference
+
+
 def runs(marked: BoolArray) -> tuple[IntArray, ...]:
     """First and past-the-last index of every run of marked steps."""
     edges = np.diff(np.concatenate([[0], marked.astype(np.int8), [0]]))

@@ -57,7 +57,7 @@ from rca.diagnosis.result import (
     ModelVersion,
     Straggler,
 )
-from rca.diagnosis.slowdown import events_check, job_wide_check, slowdown_of
+from rca.diagnosis.slowdown import events_check, job_wide_check, planned_check, slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
@@ -301,6 +301,8 @@ def _look_at(
             return BETWEEN_STEPS_CHECK
         chances = classification.probability
         if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
+            return check
+        if classification.decided and (check := planned_check(features)) is not None:
             return check
     if unexplained is not None:
         found = []

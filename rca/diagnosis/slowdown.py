@@ -21,6 +21,8 @@ WHAT_CHANGED = (
     "find what changed for the whole job (sequence lengths, evaluation, checkpoints, data, a shared network "
     "or storage)"
 )
+#: Least cost of planned work that is worth a sentence, as a share of the usual step.
+MIN_PLANNED = 0.01
 #: Least ratio of the steps in the slow segment to the other steps.
 MIN_SEGMENT_RATIO = 1.2
 #: The last rank became later by less than this share of the growth of the steps.
@@ -97,6 +99,19 @@ def _late(classification: Classification, features: FeatureSet, before: str = ",
         return ""
     late = np.flatnonzero(np.nan_to_num(excess[:, column]) >= ALSO_LATE * worst[column])
     return f"{before}{listed(late.tolist())}"
+
+
+def planned_check(features: FeatureSet) -> str | None:
+    """The next check for a healthy job with planned work that costs time; None without it."""
+    cycles = features.work.cycles
+    where = max(cycles, key=lambda each: cycles[each].seconds, default=None)
+    if where is None or cycles[where].seconds < MIN_PLANNED * features.work.step_reference:
+        return None
+    seconds, every = cycles[where].seconds, cycles[where].every
+    return (
+        f"nothing to do; planned work every {every} steps, {where}, costs {seconds:.3g} s per step; save or "
+        "evaluate less often if that is too much"
+    )
 
 
 def job_wide_check(features: FeatureSet) -> str | None:

@@ -46,12 +46,17 @@ class LostTime(NamedTuple):
     ----------
     seconds : float
         Per step; 0 where it is unknown.
-    planned : bool
-        It comes in a fixed cycle of steps, as a program makes it for evaluation and saves.
+    every : int, optional
+        Steps of the fixed cycle in which it comes, as a program makes it for evaluation and saves.
     """
 
     seconds: float
-    planned: bool
+    every: int | None = None
+
+    @property
+    def planned(self) -> bool:
+        """Whether it comes in a fixed cycle of steps."""
+        return self.every is not None
 
 
 @dataclass(frozen=True)
@@ -128,7 +133,7 @@ class Work:
         The median of the ranks counts: time that one rank loses is waiting of the others.
         """
         if not self.phases:
-            return LostTime(0.0, planned=False)
+            return LostTime(0.0)
         timed = self._timed_phases()
         timed += [seconds for seconds in (self.wait, self.transfer) if np.isfinite(seconds).any()]
         # A step of which a timer is missing is unknown.
@@ -141,7 +146,20 @@ class Work:
         No rank is late then, and the collectives take no longer.
         """
         loading = self.phases.get("data_loading_seconds")
-        return LostTime(0.0, planned=False) if loading is None else self._unusual(nan_median(loading))
+        return LostTime(0.0) if loading is None else self._unusual(nan_median(loading))
+
+    @cached_property
+    def cycles(self) -> dict[str, LostTime]:
+        """Planned work by where its time lies: what takes longer in a fixed cycle of steps, on all ranks."""
+        saves = self.phases.get("checkpoint_seconds")
+        found = {
+            "in checkpoints": LostTime(0.0) if saves is None else self._unusual(nan_median(saves)),
+            "between steps": self.pauses,
+            "outside the timed phases": self.untimed,
+            # Stalls of input and collector pauses may come in a cycle as well.
+            "in whole steps": LostTime(0.0) if self.phases else self._unusual(self.job_step),
+        }
+        return {where: lost for where, lost in found.items() if lost.planned}
 
     @cached_property
     def outside_phases(self) -> FloatArray:
@@ -164,12 +182,12 @@ class Work:
         """Time by which a series of seconds, one value per step, exceeds its usual value."""
         known = series[np.isfinite(series)]
         if not known.size or not np.isfinite(self.step_reference):
-            return LostTime(0.0, planned=False)
+            return LostTime(0.0)
         usual = UNUSUAL_RATIO * max(float(np.median(known)), 0.0) + UNUSUAL_SHARE * self.step_reference
         above = np.maximum(np.nan_to_num(series) - usual, 0.0)
         apart = np.diff(self.steps[np.flatnonzero(above)])
-        planned = apart.size >= MIN_CYCLES and bool(np.ptp(apart) == 0)
-        return LostTime(float(above.sum()) / self.steps.size, planned=planned)
+        regular = apart.size >= MIN_CYCLES and bool(np.ptp(apart) == 0)
+        return LostTime(float(above.sum()) / self.steps.size, int(apart[0]) if regular else None)
 
     @classmethod
     def from_phases(cls, phases: PhaseArrays, topology: Topology) -> Work:

@@ -52,6 +52,22 @@ def test_shorter_stalls_are_counted_and_leave_the_verdict_open() -> None:
     assert (answer.slowdown.seconds_per_step or 0.0) > 0.04
 
 
+def test_work_in_a_fixed_cycle_is_planned_and_has_a_cost() -> None:
+    """Every 50 steps all ranks save for 1.2 s, which no timer shows."""
+    steps = rows(8, 200, dict.fromkeys(range(49, 200, 50), 1.2))
+    for row in steps:
+        row["data_loading_seconds"] = min(row["data_loading_seconds"], 0.02)
+    answer = rca.diagnose(job(8, steps))
+    assert answer.verdict == "healthy"
+    assert "planned work every 50 steps, outside the timed phases, costs 0.02" in answer.next_check
+
+
+def test_input_that_stalls_in_a_fixed_cycle_is_not_planned() -> None:
+    answer = rca.diagnose(job(8, rows(8, 200, dict.fromkeys(range(49, 200, 50), 1.2))))
+    assert "planned" not in answer.next_check
+    assert answer.abstained
+
+
 def test_even_input_is_no_stall() -> None:
     answer = rca.diagnose(job(8, rows(8, 160)))
     assert answer.verdict == "healthy"
