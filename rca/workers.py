@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -241,22 +242,20 @@ class _Sent(Generic[Item, Result]):
 
     def _result(self, task: Future) -> bytes:
         """The result of a task; it is waited for while there are workers."""
+        done = threading.Event()
+        # A result that arrives just as its own time limit ends is lost by `Future.result`.
+        task.add_done_callback(lambda _: done.set())
         last = time.monotonic() + WORKER_SECONDS
-        while True:
-            try:
-                found: bytes = task.result(timeout=ASK_SECONDS)
-            except TimeoutError:
-                if task.status == "error":
-                    raise
-                if self._client.nthreads():
-                    last = time.monotonic() + WORKER_SECONDS
-                elif time.monotonic() > last:
-                    raise SourceError(
-                        f"there are no workers for {WORKER_SECONDS} s",
-                        hint="see their logs; straggler-rca has to be installed where they run",
-                    ) from None
-            else:
-                return found
+        while not done.wait(ASK_SECONDS):
+            if self._client.nthreads():
+                last = time.monotonic() + WORKER_SECONDS
+            elif time.monotonic() > last:
+                raise SourceError(
+                    f"there are no workers for {WORKER_SECONDS} s",
+                    hint="see their logs; straggler-rca has to be installed where they run",
+                )
+        found: bytes = task.result()
+        return found
 
     def cancel(self) -> None:
         if self.waiting:
