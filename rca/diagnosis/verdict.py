@@ -27,7 +27,7 @@ from rca.window.causes import UNKNOWN
 #: Probability from which the latenesses of a job that looks healthy otherwise raise the alarm, and from which
 #: they do where the head's probability of a fault is at least this. On 206 validation windows with timers of
 #: phases the second limit adds no false alarm; without these timers it adds two to one, and is not used.
-RAISED, RAISED_WITH_HEAD, HEAD = 0.92, 0.6, 0.9
+RAISED, RAISED_WITH_HEAD, HEAD = 0.94, 0.6, 0.9
 #: Probability from which a lateness of some ranks explains one of the whole job, and the least share of the
 #: job's late steps that are its own.
 LIKELY, SAME_STEPS = 0.5, 0.4
@@ -110,7 +110,9 @@ def with_latenesses(
     """
     if classification.mode == "fail_slow":
         judged = _judged(line, found, alarm)
-        suspects = [_explained(each, line, judged) for each in classification.suspects]
+        suspects = [
+            _at_its_place(_explained(each, line, judged), line, judged) for each in classification.suspects
+        ]
         faults = [] if alarm is None else _faults(judged)
         if not line.localises and all(each.component.scope == "job" for each in suspects):
             suspects = [_suspect(each, line) for each in faults if each.has_evidence] or suspects
@@ -244,6 +246,16 @@ def _explained(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLateness
         types=types_of(causes),
         steps=steps if steps.any() else suspect.steps,
     )
+
+
+def _at_its_place(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLateness]) -> Suspect:
+    """A suspect of the whole job on the ranks whose signals certainly show why the job is late."""
+    late = _lateness_of(suspect.component.ranks, judged)
+    if suspect.component.scope != "job" or late is None or late.probability < LIKELY:
+        return suspect
+    if len(late.ranks) == line.topology.n_ranks or late.lead < CERTAINLY_SHOWN:
+        return suspect
+    return _suspect(late, line)
 
 
 def _lateness_of(ranks: Sequence[int], judged: Sequence[JudgedLateness]) -> JudgedLateness | None:

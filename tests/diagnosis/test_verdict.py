@@ -18,7 +18,7 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.explanations import Explanation
 from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.timeline import Timeline
-from rca.diagnosis.verdict import JudgedLateness, _faults, lost_together, with_latenesses
+from rca.diagnosis.verdict import RAISED, JudgedLateness, _faults, lost_together, with_latenesses
 from rca.features import extract
 from rca.lab.simulation import Fault, simulate
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -119,6 +119,18 @@ def test_a_finding_outweighs_a_doubtful_head() -> None:
     assert sum(after.causes.values()) == pytest.approx(1.0)
 
 
+def test_a_suspect_of_the_whole_job_moves_to_the_place_that_shows_why() -> None:
+    """All transfers are slow, and the adapter of one node shows why."""
+    fault = Fault(cause="nic_degradation", nodes=(0,), severity=0.9, first_step=40)
+    window = simulate(job(fault, seed=2, workload=WORKLOAD)).window
+    line, found = looked_at(window)
+    everybody = range(line.topology.n_ranks)
+    of_the_job = Suspect(Component("job", tuple(everybody), 0.9), {}, {"network_congestion": 0.9})
+    first = with_latenesses(slow(of_the_job), line, found, baseline().alarm).suspects[0]
+    assert next(iter(first.causes)) == "nic_degradation"
+    assert set(first.component.ranks) < set(everybody)
+
+
 def test_without_a_lateness_on_its_ranks_a_suspect_stays_as_it_is() -> None:
     line, found = looked_at(simulate(job(HOT, seed=1, workload=WORKLOAD)).window)
     elsewhere = suspect({"cpu_contention": 0.6, "unknown": 0.4}, 11)
@@ -155,8 +167,8 @@ class Certain:
 @for_each(
     ("head", "lateness", "timed", "mode"),
     [
-        (0.1, 0.93, True, "fail_slow"),
-        (0.1, 0.91, True, "healthy"),
+        (0.1, RAISED + 0.01, True, "fail_slow"),
+        (0.1, RAISED - 0.01, True, "healthy"),
         (0.95, 0.7, True, "fail_slow"),
         (0.95, 0.5, True, "healthy"),
         (0.85, 0.7, True, "healthy"),

@@ -43,7 +43,7 @@ REAL_WEIGHT = 4.0
 SIGNALS = ("all", "exporters-and-step-times")
 #: Least steps of both parts of a window that is split.
 MIN_PART = 20
-ROUNDS = 150
+ROUNDS = 300
 PARAMETERS: dict[str, Any] = {
     "objective": "binary",
     "learning_rate": 0.05,
