@@ -15,6 +15,7 @@ from rca.classify.decision_table import (
     MIN_STEPS,
     MIN_STEPS_OF_ALARM,
     MOSTLY_OPEN,
+    NAME_BY_TIMING,
     OVERWHELMING_CAUSE,
     OVERWHELMING_MODE,
     SHORT_ALARM,
@@ -114,7 +115,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if doubtful and (against := contradicting_evidence(first)):
         measured = ", ".join(evidence.signal for evidence in against)
         return f"{first.cause} is the likeliest cause, but its own signals are normal: {measured}"
-    if first.probability < threshold:
+    if first.probability < (max(threshold, NAME_BY_TIMING) if first.basis == "timing" else threshold):
         return f"no cause is certain enough to be named: {_candidates(found)}"
     # Causes of a stopped job have no price, and the stop matters more than crash or hang.
     if first.stops_the_job:
