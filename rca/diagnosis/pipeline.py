@@ -297,12 +297,12 @@ def _look_at(
             return LEFT_CHECK
         if features.job_end.failed.any():
             return FAILED_CHECK
+        if (check := planned_check(features, decided=classification.decided)) is not None:
+            return check
         if idles_between_steps(features) or works_untimed(features):
             return BETWEEN_STEPS_CHECK
         chances = classification.probability
         if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
-            return check
-        if classification.decided and (check := planned_check(features)) is not None:
             return check
     if unexplained is not None:
         found = []

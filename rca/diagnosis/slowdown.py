@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.classifier import Classification
+from rca.classify.decision_table import MAX_PLANNED
 from rca.classify.preconditions import can_show_health, lost_in_pauses, lost_in_stalls, lost_untimed
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.pricing import Pricing
@@ -101,16 +102,23 @@ def _late(classification: Classification, features: FeatureSet, before: str = ",
     return f"{before}{listed(late.tolist())}"
 
 
-def planned_check(features: FeatureSet) -> str | None:
-    """The next check for a healthy job with planned work that costs time; None without it."""
+def planned_check(features: FeatureSet, *, decided: bool) -> str | None:
+    """The next check for a job without a straggler that works in a fixed cycle of steps; None without it.
+
+    Cheap work answers only a job whose health is decided.
+    """
     cycles = features.work.cycles
     where = max(cycles, key=lambda each: cycles[each].seconds, default=None)
     if where is None or cycles[where].seconds < MIN_PLANNED * features.work.step_reference:
         return None
     seconds, every = cycles[where].seconds, cycles[where].every
+    found = f"work every {every} steps, {where}, costs {seconds:.3g} s per step"
+    if seconds > MAX_PLANNED * features.work.step_reference:
+        return f"{found}: time it (saves, evaluation, logging); make it asynchronous or less frequent"
     return (
-        f"nothing to do; planned work every {every} steps, {where}, costs {seconds:.3g} s per step; save or "
-        "evaluate less often if that is too much"
+        f"nothing to do; planned {found}; save or evaluate less often if that is too much"
+        if decided
+        else None
     )
 
 

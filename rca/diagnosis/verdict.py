@@ -118,6 +118,8 @@ def with_latenesses(
             suspects = [_suspect(each, line) for each in faults if each.has_evidence] or suspects
         elif suspects:
             suspects += _further(suspects, faults, line, judged)
+        else:
+            suspects = [_suspect(each, line) for each in faults if each.probability >= RAISED]
         return replace(classification, suspects=suspects)
     found = [each for each in found if not _may_be_its_design(each)]
     if alarm is None or not found or classification.mode != "healthy" or classification.events:
