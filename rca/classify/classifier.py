@@ -15,12 +15,8 @@ from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
-    NOTICEABLE,
     Ports,
     between_machines,
-    faulty_port_of_other_node,
-    isolated_link_fault,
-    link_behind_growth,
     residual_collectives,
     through_ports,
 )
@@ -197,7 +193,7 @@ class Classifier:
     ) -> list[Suspect]:
         """Suspects of a slow job, merged where they share a cause; the job as a whole comes last."""
         if not suspects or suspects[0].component.scope == "job":
-            return [self._at_its_link(suspect, features, priors) for suspect in suspects]
+            return suspects
         whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
         parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
         named = named_ranks(parts)
@@ -230,13 +226,10 @@ class Classifier:
     ) -> list[Suspect]:
         """The links as a further suspect, where stragglers do not explain slower collectives."""
         known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
-        if residual_collectives(known, features):
-            links = link_behind_growth(features)
-            if links is None and transfer_is_timed(features):
-                links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
-        else:
-            links = faulty_port_of_other_node([as_component_cause(each) for each in suspects], features)
-        if links is None or any(each.component.ranks == links.ranks for each in suspects):
+        if not residual_collectives(known, features) or not transfer_is_timed(features):
+            return []
+        links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        if any(each.component.ranks == links.ranks for each in suspects):
             # The same ranks are suspects already: the link may be their fault, so it is no second one.
             return []
         found = self._suspect(links, features, "fail_slow", priors)
@@ -269,21 +262,6 @@ class Classifier:
         head = self.heads["straggler" if mode == "fail_slow" else "stopper"]
         result: FloatArray = head.probabilities(features.rank)[:, 1]
         return result
-
-    def _at_its_link(
-        self, suspect: Suspect, features: FeatureSet, priors: Mapping[str, float] | None
-    ) -> Suspect:
-        """The suspect, or the one node whose link shows the fault that is suspected of the whole job.
-
-        A queue narrows the suspect only where collectives grew; errors and a port that was down always do.
-        """
-        if not suspect.by_link:
-            return suspect
-        ports = Ports.from_features(features)
-        alone = isolated_link_fault(ports, features.topology)
-        if alone is None or ports.queues.max() >= NOTICEABLE:
-            return suspect
-        return self._suspect(alone.component, features, "fail_slow", priors)
 
     def _suspect(
         self, component: Component, features: FeatureSet, mode: str, priors: Mapping[str, float] | None

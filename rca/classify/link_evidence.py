@@ -1,4 +1,4 @@
-"""Evidence on links: whose link is at fault, and whether a link is slow beside a straggler.
+"""Evidence on links: whose link is at fault, and whether collectives are slow beside a straggler.
 
 A fault of one node's link belongs to the node, that of many nodes to the fabric. Stragglers explain waiting,
 but not longer transfers of all ranks.
@@ -16,8 +16,6 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.decision_table import POINTED_TO
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
-from rca.features.slow_segment import MIN_SEGMENT_Z
-from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.window.causes import CAUSES
 from rca.window.job import Topology
@@ -42,11 +40,6 @@ ALONE = 0.25
 SLOW_TRANSFER = 0.02
 #: Least growth of the collectives: this share of the steps' growth, and this share of a step.
 OWN_MATTER, MIN_GROWTH = 0.2, 0.05
-#: From this score on, in units, a port is a suspect next to stragglers of other nodes. Healthy ports reach it
-#: at times, so the port has to be worse than before, or transfers longer for a while by this share of a step.
-FAULTY_PORT, LONGER_TRANSFER = 4.0, 0.1
-#: Slow transfers of which less than this share lies in the job's slow segment are separate from it.
-APART = 0.5
 #: Causes of single ranks that also delay their transfers: a host that reclaims memory is late to copy into
 #: and out of its sockets. Transfer is not among their phases in the catalogue, so they have no price for it.
 _ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
@@ -109,29 +102,6 @@ def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: To
             widened = [other for other in widened if not set(other.ranks) <= set(wider.ranks)]
             widened.append(wider)
     return widened
-
-
-def slowest_link(per_rank: FloatArray, ports: Ports, topology: Topology) -> Component:
-    """The suspect where collectives slowed down and no rank is late: one port, or the fabric of the job.
-
-    Parameters
-    ----------
-    per_rank : ndarray of shape (n_ranks,)
-        Straggler probabilities; they decide between ports that show the same.
-    """
-    whole_job = Component("job", tuple(range(topology.n_ranks)), POINTED_TO)
-    if len(topology.node_names) < 2:
-        return whole_job
-    if (alone := isolated_link_fault(ports, topology)) is not None:
-        return alone.component
-    chance = [float(per_rank[ranks].max()) for _, ranks in sorted(topology.ranks_of_node.items())]
-    for scores, enough in ((ports.queues, REMARKABLE), (ports.connections, NOTICEABLE)):
-        alike = np.flatnonzero(scores >= max(enough, 0.95 * scores.max()))
-        if alike.size and alike.size < FABRIC_SHARE * len(chance) + 1:
-            node = max(alike.tolist(), key=lambda index: chance[index])
-            ranks = tuple(int(rank) for rank in np.flatnonzero(topology.node == node))
-            return Component("node" if len(ranks) > 1 else "rank", ranks, max(chance[node], POINTED_TO))
-    return whole_job
 
 
 def isolated_link_fault(ports: Ports, topology: Topology) -> ComponentCause | None:
@@ -200,14 +170,6 @@ def transfer_grew(features: FeatureSet) -> bool:
     return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
 
 
-def link_behind_growth(features: FeatureSet) -> Component | None:
-    """The isolated bad link that explains why all collectives slowed down, if there is one."""
-    if not transfer_grew(features):
-        return None
-    alone = isolated_link_fault(Ports.from_features(features), features.topology)
-    return None if alone is None else alone.component
-
-
 def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
     """Whether the collectives became slower by more than the suspects' causes explain."""
     if not suspects or not transfer_grew(features):
@@ -222,48 +184,6 @@ def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSe
 
     transfer = grown(nan_median(work.transfer))
     return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)
-
-
-def faulty_port_of_other_node(suspects: Sequence[ComponentCause], features: FeatureSet) -> Component | None:
-    """The node without a suspect whose port is far worse than all others; None if there is none.
-
-    Transfers may have been slow in other steps than the stragglers' and hide the port's fault there.
-
-    Parameters
-    ----------
-    suspects : sequence of ComponentCause
-        With the likeliest cause of each, of the catalogue or not.
-    """
-    ports = Ports.from_features(features)
-    if ports.queues.max(initial=0.0) < FAULTY_PORT or not suspects:
-        return None
-    if any(each.cause in LINK_CAUSES for each in suspects):
-        return None
-    port = isolated_link_fault(ports, features.topology)
-    if port is None:
-        return None
-    ranks = list(port.component.ranks)
-    if any(not set(ranks).isdisjoint(each.component.ranks) for each in suspects):
-        return None
-    became = features.evidence.versus_past[ranks, resource_names().index("nic")]
-    slowed = np.nan_to_num(became).max() >= FAULTY_PORT or _slow_for_a_while(features, suspects)
-    return port.component if slowed else None
-
-
-def _slow_for_a_while(features: FeatureSet, suspects: Sequence[ComponentCause]) -> bool:
-    """Whether transfers took longer over a segment that the suspects do not explain.
-
-    Suspects whose cause lengthens transfers explain those in the job's slow segment. That is the whole
-    window where no segment was found.
-    """
-    series, unit = nan_median(features.work.transfer), features.work.step_reference
-    if not np.isfinite(unit):
-        return False
-    slow = high_segment(series, min_z=MIN_SEGMENT_Z, min_contrast=LONGER_TRANSFER * unit)
-    if slow.whole or not any(_lengthens_transfer(each.cause) for each in suspects):
-        return not slow.whole
-    of_the_job = features.comparison.segment.mask(series.size)
-    return bool(of_the_job[slow.mask(series.size)].mean() < APART)
 
 
 def _lengthens_transfer(cause: str) -> bool:

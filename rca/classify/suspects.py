@@ -28,9 +28,6 @@ from rca.classify.decision_table import (
 )
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
-    Ports,
-    link_behind_growth,
-    slowest_link,
     transfer_grew,
 )
 from rca.classify.phase_lateness import late_members, own_work_is_timed
@@ -162,7 +159,7 @@ class Suspicion:
             job = Component("job", tuple(range(self.per_rank.size)), whole)
             outliers = outlier_ranks_of(self.per_rank, self.features)
             if not outliers.any():
-                return [link_behind_growth(self.features) or job]
+                return [job]
             return [*exact_cover(outliers, self.per_rank, self.features.topology), job]
         return self._by_ranks()
 
@@ -185,14 +182,11 @@ class Suspicion:
             components = self._best_guess()
         parts = [part for component in components for part in self._parts(component)]
         if parts:
-            # An isolated bad link outweighs the suspicion of all ranks, as it outweighs the scope head.
-            if parts[0].scope == "job" and (alone := link_behind_growth(self.features)) is not None:
-                return [alone]
             kept = self._timed_or_shown(parts)
             return likely_among_all_ranks(kept[:MAX_COMPONENTS], self.per_rank.size)
         if not transfer_grew(self.features):
             return []
-        return [slowest_link(self.per_rank, Ports.from_features(self.features), self.features.topology)]
+        return [Component("job", tuple(range(self.per_rank.size)), POINTED_TO)]
 
     def _timed_or_shown(self, parts: list[Component]) -> list[Component]:
         """Components with timed own work; of the others those whose machines show evidence, if any do."""

@@ -255,9 +255,10 @@ def _at_its_place(suspect: Suspect, line: Timeline, judged: Sequence[JudgedLaten
     late = _lateness_of(suspect.component.ranks, judged)
     if suspect.component.scope != "job" or late is None or late.probability < LIKELY:
         return suspect
-    if len(late.ranks) == line.topology.n_ranks or late.lead < CERTAINLY_SHOWN:
-        return suspect
-    return _suspect(late, line)
+    best, *others = late.found.explanations
+    of_all = max((each.score for each in others if len(each.ranks) == line.topology.n_ranks), default=0.0)
+    certain = best.cause != UNKNOWN and best.score - of_all >= CERTAINLY_SHOWN
+    return _suspect(late, line) if certain and len(best.ranks) < line.topology.n_ranks else suspect
 
 
 def _lateness_of(ranks: Sequence[int], judged: Sequence[JudgedLateness]) -> JudgedLateness | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component, ComponentCause
-from rca.classify.link_evidence import NVLINK, Ports, isolated_link_fault, slowest_link
+from rca.classify.link_evidence import NVLINK, Ports, isolated_link_fault
 from rca.classify.link_evidence import through_ports as through
 from rca.window.job import Job, RankPlace, Topology
 
@@ -95,26 +95,6 @@ def test_of_two_ends_of_a_slow_connection_the_worse_is_meant() -> None:
     assert found == [Component("node", (4, 5), 0.9)]
     tied = through_ports([rank(1, 0.5), rank(7, 0.6)], [NIC, NIC], topology(), ports(trips={0: 1.8, 3: 1.8}))
     assert tied == [Component("node", (6, 7), 0.6)]
-
-
-def test_slow_collectives_without_a_late_rank_point_to_the_port_that_shows_it() -> None:
-    calm = np.full(8, 0.1)
-    assert slowest_link(calm, ports(queues={2: 3.0}), topology()) == Component("node", (4, 5), 0.5)
-    assert slowest_link(calm, ports(queues={2: 0.8}, trips={1: 2.0}), topology()).ranks == (4, 5)
-    assert slowest_link(calm, ports(trips={1: 0.8}), topology()) == Component("node", (2, 3), 0.5)
-
-
-def test_of_two_ports_that_show_the_same_the_likelier_one_is_meant() -> None:
-    chance = np.array([0.3, 0.1, 0, 0, 0, 0, 0.1, 0.6])
-    found = slowest_link(chance, ports(trips={0: 1.84, 3: 1.84}), topology())
-    assert found == Component("node", (6, 7), 0.6)
-
-
-def test_without_evidence_slow_collectives_are_everybodys() -> None:
-    all_ranks = Component("job", tuple(range(8)), 0.5)
-    assert slowest_link(np.full(8, 0.1), ports(), topology()) == all_ranks
-    same = ports(queues=dict.fromkeys(range(4), 4.0), trips=dict.fromkeys(range(4), 2.0))
-    assert slowest_link(np.full(8, 0.1), same, topology()) == all_ranks
 
 
 SECOND = Component("node", (2, 3), 0.5)

@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-import pytest
 from simulated_jobs import WORKLOAD, job
 
 import rca
-from rca.classify import classifier as classifier_module
-from rca.classify.classifier import Suspect
-from rca.classify.components import Component
 from rca.classify.link_evidence import Ports
-from rca.diagnosis.bundle import baseline
 from rca.features import extract
 from rca.lab.simulation import Fault, simulate
 from rca.window.job import Parallelism
@@ -60,23 +55,5 @@ def test_a_job_whose_links_one_node_breaks_is_narrowed_to_it() -> None:
     fault = Fault(cause="nvlink_degradation", ranks=tuple(range(8)), nodes=(0,), severity=1.0, strength=3.0)
     shape = Parallelism(data=4, tensor=4)
     window = simulate(job(fault, seed=6, parallelism=shape, workload=WORKLOAD)).window
-    features, classifier = extract(window), baseline().classifier
-    whole = Suspect(Component("job", tuple(range(16)), 0.9), {}, {"network_congestion": 0.9})
-    (found,) = classifier._arranged([whole], features, None)
-    assert found.component.ranks == tuple(range(8))
-    assert next(iter(found.causes)) == "nvlink_degradation"
-    stage = replace(whole, causes={"checkpoint_stall": 0.9})
-    assert classifier._arranged([stage], features, None) == [stage]
-
-
-@pytest.mark.parametrize(("ranks", "answer"), [((2, 3), 2), ((0, 1), 1)], ids=["another node", "the same"])
-def test_a_link_of_just_the_suspected_ranks_is_no_second_suspect(
-    make_window, monkeypatch: pytest.MonkeyPatch, ranks: tuple[int, ...], answer: int
-) -> None:
-    slow = Suspect(Component("node", (0, 1), 0.9), {}, {"checkpoint_stall": 0.9, "nic_degradation": 0.1})
-    monkeypatch.setattr(classifier_module, "residual_collectives", lambda *_: True)
-    link = Component("node", ranks, 0.5)
-    monkeypatch.setattr(classifier_module, "link_behind_growth", lambda _: link)
-    features = extract(make_window(8, 60, late={0: 0.05, 1: 0.05}, steps=slice(30, None)))
-    found = baseline().classifier._arranged([slow], features, None)
-    assert [each.component.ranks for each in found] == [(0, 1), ranks][:answer]
+    (found,) = rca.diagnose(window).causes
+    assert (found.cause, found.ranks) == ("nvlink_degradation", list(range(8)))

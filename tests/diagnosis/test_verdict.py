@@ -18,7 +18,14 @@ from rca.diagnosis.bundle import baseline
 from rca.diagnosis.explanations import Explanation
 from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.timeline import Timeline
-from rca.diagnosis.verdict import RAISED, JudgedLateness, _faults, lost_together, with_latenesses
+from rca.diagnosis.verdict import (
+    RAISED,
+    JudgedLateness,
+    _at_its_place,
+    _faults,
+    lost_together,
+    with_latenesses,
+)
 from rca.features import extract
 from rca.lab.simulation import Fault, simulate
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -119,16 +126,18 @@ def test_a_finding_outweighs_a_doubtful_head() -> None:
     assert sum(after.causes.values()) == pytest.approx(1.0)
 
 
-def test_a_suspect_of_the_whole_job_moves_to_the_place_that_shows_why() -> None:
-    """All transfers are slow, and the adapter of one node shows why."""
-    fault = Fault(cause="nic_degradation", nodes=(0,), severity=0.9, first_step=40)
-    window = simulate(job(fault, seed=2, workload=WORKLOAD)).window
-    line, found = looked_at(window)
-    everybody = range(line.topology.n_ranks)
-    of_the_job = Suspect(Component("job", tuple(everybody), 0.9), {}, {"network_congestion": 0.9})
-    first = with_latenesses(slow(of_the_job), line, found, baseline().alarm).suspects[0]
-    assert next(iter(first.causes)) == "nic_degradation"
-    assert set(first.component.ranks) < set(everybody)
+@for_each(("of_all", "ranks"), [(0.5, (0, 1)), (4.0, tuple(range(16)))])
+def test_a_suspect_of_the_whole_job_moves_to_the_place_that_shows_why(
+    of_all: float, ranks: tuple[int, ...]
+) -> None:
+    """Unless a cause of the whole job explains the lateness nearly as well."""
+    line, _ = looked_at(simulate(job(HOT, seed=1, workload=WORKLOAD)).window)
+    everybody = tuple(range(line.topology.n_ranks))
+    best = Explanation("nic_degradation", (0, 1), 6.0, 4.5)
+    congested = Explanation("network_congestion", everybody, of_all, of_all)
+    slow_transfer = JudgedLateness(Explained(late("transfer", *everybody), (best, congested)), 0.9)
+    of_the_job = Suspect(Component("job", everybody, 0.9), {}, {"network_congestion": 0.9})
+    assert _at_its_place(of_the_job, line, [slow_transfer]).component.ranks == ranks
 
 
 def test_without_a_lateness_on_its_ranks_a_suspect_stays_as_it_is() -> None:
