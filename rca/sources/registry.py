@@ -28,7 +28,7 @@ from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
 from rca.sources.prometheus import metric_files
-from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
+from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, NothingFound, Source
 from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.window import with_events_of
 from rca.window.encodings.directory import OWN_FILES
@@ -133,7 +133,7 @@ def read_files(path: Path) -> Window | None:
     of_logs = [file for file, source in found.items() if source in logs]
     reads = {base} if base not in logs else {None, *logs}
     own = [file for file, source in found.items() if source in reads]
-    window = _with_note(base.read(own, job_id), unknown)
+    window = _with_note(_read(base, own, job_id), unknown)
     if of_logs and measured:
         window = with_events_of(window, of_logs)
     for each in joined:
@@ -143,6 +143,18 @@ def read_files(path: Path) -> Window | None:
             window = each.join(window, each.read(more, job_id), names)
     note = f"files of earlier attempts of torchrun are left out: {earlier}"
     return replace(window, notes=(*window.notes, note)) if earlier else window
+
+
+def _read(source: Source, files: Sequence[Path], job_id: str) -> Window:
+    """The window of these files, by the next source of logs that knows a line if the first finds nothing."""
+    try:
+        return source.read(files, job_id)
+    except NothingFound:
+        for each in SOURCES[SOURCES.index(source) + 1 :]:
+            marks = each.marks
+            if marks is not None and any(first_that_occurs(file, [marks]) is not None for file in files):
+                return each.read(files, job_id)
+        raise
 
 
 def _with_note(window: Window, unused: Sequence[Path]) -> Window:

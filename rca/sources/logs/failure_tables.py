@@ -13,8 +13,8 @@ import numpy as np
 from rca.sources.logs.text_lines import Stamp, TextLine
 from rca.window.node_names import same_nodes
 
-#: Failures further apart are of two attempts, seconds.
-ONE_STOP = 1800.0
+#: Failures further apart are of two attempts: longer than the longest usual timeout, half an hour; seconds.
+ONE_STOP = 2100.0
 #: A table of the same host and file that begins so much later is of the next attempt, seconds.
 NEXT_ATTEMPT = 10.0
 CUT_TABLE = "torchrun's table is cut before its root cause: which rank failed first is unknown"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,13 +14,12 @@ from rca.sources.logs.failure_tables import (
     CUT_TABLE,
     FailureTables,
     LogEvent,
-    error_of_table,
     one_line,
     pid_in,
 )
 from rca.sources.logs.line_kinds import Said, marks_pattern, said_by
+from rca.sources.logs.line_labels import NOBODY, Writer, writer_of
 from rca.sources.logs.line_search import Flood
-from rca.sources.logs.nccl_places import NcclPlaces
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine
 from rca.window.schema import EVENTS
 
@@ -30,20 +28,12 @@ MAX_OF_A_KIND = 5000
 #: Finds every line that `LogEvents.add` may use.
 PATTERN = re.compile(
     marks_pattern()
-    + rb"|Missing ranks:|imed out task names:|^\d{1,6}: \[[A-Za-z]|^[ \t]*/job:[\w-]+/"
+    + rb"|Traceback \(most recent call last\)|Missing ranks:"
+    + rb"|imed out task names:|^\d{1,6}: \[[A-Za-z]|^[ \t]*/job:[\w-]+/"
     + rb"|The actor died unexpectedly|^[^\n]{0,120}\bip: \d+\.\d+\.\d+\.\d+[ \t]*$"
     + rb"|(?:^|[ \t])Failures:[ \t]*$|Root Cause \(first observed failure\)"
     + rb"|^[ \t]*(?:\S+ +)?(?:time|host|rank|exitcode|traceback) +: ",
     re.MULTILINE,
-)
-#: The host of a kernel line, as syslog and journalctl write it; of a line of NCCL; of a worker of Ray.
-_HOSTS = (
-    re.compile(r"\d\d:\d\d:\d\d\S{0,40}+ (\S{1,120}+) kernel:"),
-    re.compile(r"^(?:\S{1,40} )?([A-Za-z][\w.-]{0,120}+):\d{1,9}+:\d{1,9}+ \[\d{1,3}+\] "),
-    re.compile(r"^\(\w{1,80}+ pid=\d{1,9}+, ip=([\w.:-]{1,60}+)\)"),
-)
-_PG_RANK = re.compile(
-    r"\[PG (?:ID 0 PG GUID )?+0? ?\(?(?:default_pg)?\)? ?Rank (\d{1,6})\]|\] \[Rank (\d{1,6})\] "
 )
 #: Lists of ranks that others miss: the header, and a line of it. Of Horovod with the tensors that a rank
 #: did not submit, and of JAX's coordination service.
@@ -63,8 +53,12 @@ _WORDS = {
     "Segmentation fault": "-11",
     "Floating point exception": "-8",
 }
-#: The largest local rank that may stand for a rank where nothing shows a second node.
-MAX_LOCAL_RANK = 7
+#: Kinds of events in which a process reports another one, or a node.
+ABOUT_OTHERS = frozenset({"process_exit", "oom_kill", "did_not_join", "node_down", "job_ended"})
+#: Progress so long after an error shows that the job survived it, seconds.
+MIN_SURVIVED = 60.0
+#: The begin of a Python error, whose last line may have no label of its own.
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 #: Columns of the events table.
@@ -77,6 +71,10 @@ class LogEvents:
 
     Attributes
     ----------
+    weak : list of LogEvent
+        Events that count only if no other one tells of a failure.
+    survived : int
+        Errors after which the job went on.
     left_out : Counter of str
         Events beyond `MAX_OF_A_KIND`, by kind.
     flood : Flood
@@ -84,26 +82,29 @@ class LogEvents:
     """
 
     rows: list[LogEvent] = field(default_factory=list)
+    weak: list[LogEvent] = field(default_factory=list)
+    survived: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     flood: Flood = field(default_factory=Flood)
     _seen: Counter[str] = field(default_factory=Counter)
     tables: FailureTables = field(default_factory=FailureTables)
     _named: set[tuple[str, str | None, int | None, str | None]] = field(default_factory=set)
     _actor_of: Path | None = None
+    _raiser: tuple[Path, Writer] | None = None
     _list: tuple[Path, re.Pattern[str]] | None = None
 
-    def add(self, line: TextLine, stamp: Stamp) -> None:
-        """Add the events of a line, if it has any."""
+    def add(self, line: TextLine, stamp: Stamp) -> bool:
+        """Add the events of a line; whether it has any, or is part of one."""
         text = line.text
         if self.tables.begin(line):
-            return
+            return True
         if "Root Cause (first" in text or "Failures:" in text:
-            return
+            return True
         of_table, ended = self.tables.add(line)
         if ended is not None:
             self.rows.append(ended)
         if of_table:
-            return
+            return True
         if (missing := self._listed(line)) is not None:
             self._append_once("did_not_join", stamp, text, code="list", rank=missing)
         elif _ACTOR_DIED in text:
@@ -111,8 +112,24 @@ class LogEvents:
         elif self._actor_of == line.path and (node := _ACTOR_NODE.match(text)) is not None:
             self._actor_of = None
             self.append(stamp, "process_exit", f"{_ACTOR_DIED}, {text.strip()}", node=node[1])
+        elif _TRACEBACK in text:
+            self._raiser = line.path, self._writer(line, of_error=True)
         elif (said := said_by(text)) is not None:
             self._add_said(said, line, stamp)
+        else:
+            self._raiser = None
+            return False
+        return True
+
+    def _writer(self, line: TextLine, *, of_error: bool) -> Writer:
+        """The process that wrote a line; of an error without a label, the one that began the traceback."""
+        own = writer_of(line.text)
+        raiser, self._raiser = self._raiser, None
+        if own != NOBODY or not of_error:
+            if of_error:
+                self._raiser = line.path, own
+            return own
+        return raiser[1] if raiser is not None and raiser[0] == line.path else own
 
     def _listed(self, line: TextLine) -> int | None:
         """The rank of a line in a list of missing ranks; None if it is no such line."""
@@ -125,29 +142,34 @@ class LogEvents:
         return None if found is None else int(found[1])
 
     def _add_said(self, said: Said, line: TextLine, stamp: Stamp) -> None:
-        """The events of one line: of the ranks that it names, else of the rank that wrote it."""
+        """The events of one line: of the ranks that it names, else of the process that wrote it."""
         text, kind = line.text, said.kind
+        writer = self._writer(line, of_error=kind.event == "process_error")
         if self._seen[kind.event] >= MAX_OF_A_KIND:
             self._seen[kind.event] += 1
             self.left_out[kind.event] += 1
-            self.flood.marks.update(kind.marks)
+            if not kind.generic:
+                self.flood.marks.update(kind.marks)
             return
-        node = said.node or _host(text)
-        own: int | None = line.rank
-        if own is None and (of_group := _PG_RANK.search(text)) is not None:
-            own = int(of_group[1] or of_group[2])
-        if own is None and kind.event == "process_error":
-            own = line.named
-        local = said.local
-        if kind.name == "cuda_out_of_memory" and said.device is not None:
-            local = int(said.device)
-        code = None if said.code is None else _WORDS.get(said.code, said.code.rpartition("exit code ")[2])
         if kind.event == "did_not_join":
             for named in said.ranks:
                 self._append_once(kind.event, stamp, text, code=said.code, rank=named)
             return
-        places: tuple[int | None, ...] = said.ranks or said.tasks or (own,)
-        for rank in places:
+        node = said.node or writer.node
+        ranks: tuple[int | None, ...] = said.ranks or said.tasks
+        local, is_task = said.local, bool(said.tasks)
+        if kind.name == "cuda_out_of_memory" and said.device is not None:
+            local = int(said.device)
+        if not ranks and kind.event not in ABOUT_OTHERS:
+            own = (writer.rank, writer.task, line.named if kind.event == "process_error" else None)
+            ranks = (next((each for each in own if each is not None), None),)
+            is_task = writer.rank is None and writer.task is not None
+            local = writer.local if local is None else local
+        code = None if said.code is None else _WORDS.get(said.code, said.code.rpartition("exit code ")[2])
+        for rank in ranks or (None,):
+            nowhere = rank is None and local is None and node is None
+            if kind.generic and kind.event == "log" and nowhere:
+                continue
             self.append(
                 stamp,
                 kind.event,
@@ -157,8 +179,9 @@ class LogEvents:
                 node=node,
                 pid=said.pid or pid_in(text),
                 local=local,
-                is_task=bool(said.tasks),
+                is_task=is_task,
                 device=said.device,
+                weak=kind.weak or (kind.generic and nowhere),
             )
 
     def _append_once(self, kind: str, stamp: Stamp, message: str, *, code: str | None, rank: int) -> None:
@@ -180,16 +203,16 @@ class LogEvents:
         local: int | None = None,
         is_task: bool = False,
         device: str | None = None,
+        weak: bool = False,
     ) -> None:
         """Add one event; NaN as its time is allowed."""
         self._seen[kind] += 1
         if self._seen[kind] > MAX_OF_A_KIND:
             self.left_out[kind] += 1
             return
-        node = None if node is None else one_line(node)
         row = LogEvent(
             stamp.time,
-            node,
+            None if node is None else one_line(node),
             rank,
             kind,
             code,
@@ -200,7 +223,25 @@ class LogEvents:
             is_task=is_task,
             device=device,
         )
-        self.rows.append(row)
+        (self.weak if weak else self.rows).append(row)
+
+    @property
+    def tell_failure(self) -> bool:
+        """Whether an event is more than a sign of a victim."""
+        return any(each.kind != "log" for each in self.rows)
+
+    def go_on(self, stamp: Stamp, clock: LineClock) -> None:
+        """Drop errors that the job survived: their file shows progress long after them."""
+        now = clock.time_of(stamp)
+        for rows in (self.rows, self.weak):
+            kept = [row for row in rows if not self._survived(row, stamp, now, clock)]
+            self.survived += len(rows) - len(kept)
+            rows[:] = kept
+
+    @staticmethod
+    def _survived(row: LogEvent, stamp: Stamp, now: float, clock: LineClock) -> bool:
+        own = row.kind == "process_error" and row.stamp.path == stamp.path
+        return own and now > clock.time_of(row.stamp) + MIN_SURVIVED
 
     def keep_last_attempt(self, notes: list[str]) -> float:
         """Drop the failures of earlier attempts, and add what tables and process numbers show.
@@ -238,58 +279,6 @@ class LogEvents:
         self.tables.tables = last
         return ended
 
-    def place(
-        self,
-        clock: LineClock,
-        ranks: Collection[int],
-        world_size: int,
-        notes: list[str],
-        *,
-        tasks_are_ranks: bool = False,
-        places: NcclPlaces | None = None,
-    ) -> None:
-        """Set the times of all events, and the ranks that follow from other lines.
-
-        Parameters
-        ----------
-        clock : LineClock
-            It has seen all lines.
-        ranks : collection of int
-            Ranks that lines name.
-        world_size : int
-            As the logs state it; 0 if they do not.
-        tasks_are_ranks : bool
-            Numbers of a launcher's tasks are ranks. Without other ranks they are taken for such.
-        places : NcclPlaces, optional
-            The ranks of GPUs that kernels name.
-        """
-        roots = [each.rows[-1] for each in self.tables.tables if each.rooted]
-        known = {row.pid for rows in self.tables.by_pid.values() for row in rows}
-        one_node = max([world_size - 1, *ranks, *(row.rank or 0 for row in roots)]) <= MAX_LOCAL_RANK
-        one_node = one_node and len({row.node for row in self.rows if row.node is not None}) <= 1
-        of_tasks = tasks_are_ranks or (not ranks and not roots)
-        placed: list[LogEvent] = []
-        guessed = 0
-        for row in self.rows:
-            event = row._replace(time=clock.time_of(row.stamp))
-            if event.kind == "process_exit" and event.local is not None and event.rank is None:
-                if event.pid in known:
-                    continue  # The table says more about it.
-                if one_node and event.local <= MAX_LOCAL_RANK:
-                    event, guessed = event._replace(rank=event.local), guessed + 1
-                    if event.pid is not None:
-                        self.tables.by_pid.setdefault(event.pid, []).append(event)
-            elif event.kind == "process_error" and event.rank is None:
-                event = error_of_table(event, self.tables.tables)
-            elif event.is_task and not of_tasks:
-                event = event._replace(rank=None)
-            elif event.rank is None and places is not None:
-                event = event._replace(rank=places.rank_of(event))
-            placed.append(event)
-        if guessed:
-            notes.append("a launcher names the local rank of a process only; it is taken for the rank")
-        self.rows = placed
-
     def table(self, world_size: int, otherwise: float) -> pa.Table:
         """The events as the window's table, by time.
 
@@ -312,8 +301,3 @@ class LogEvents:
         return pa.table(
             {name: pa.array([getattr(row, name) for row in rows], type=types[name]) for name in _COLUMNS}
         )
-
-
-def _host(text: str) -> str | None:
-    found = next((each for each in (host.search(text) for host in _HOSTS) if each is not None), None)
-    return None if found is None else one_line(found[1])

@@ -17,6 +17,7 @@ import numpy as np
 
 from rca.errors import InvalidInput, SourceError
 from rca.sources.logs.json_lines import are_json_lines, messages
+from rca.sources.logs.line_labels import local_label, rank_label, task_label
 from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
 
 #: Of a longer line only its begin and what lies around the text of interest is read.
@@ -27,10 +28,6 @@ _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _GZIP = b"\x1f\x8b"
 _PART_HEADER = re.compile(r"^content-(?:type|disposition)\s*:", re.IGNORECASE | re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-#: Labels of a line that name the rank: of PyTorch 2.2 and later, of its log handlers, and of Ray workers.
-_RANK = re.compile(r"\[rank(\d{1,6})\]|\[rank=(\d{1,6})\]|Worker rank=(\d{1,6})\b|\bRankID:(\d{1,6})\b")
-#: Labels that name a task, which may be a rank or a whole node: of ``srun --label`` and of torchrun.
-_TASK = re.compile(r"^\s*(?:(\d{1,6}): |\[[A-Za-z_]+(\d{1,6})\]:)")
 _RANK_IN_NAME = re.compile(r"(?:rank|task|worker|proc|log|stderr|stdout)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _NUMBER = re.compile(r"(\d{1,6})$")
 _DATE_AND_TIME = re.compile(
@@ -71,20 +68,18 @@ class TextLine:
     @cached_property
     def rank(self) -> int | None:
         """From a label that can only be a rank."""
-        found = _RANK.search(self.text)
-        return None if found is None else int(next(each for each in found.groups() if each))
+        return rank_label(self.text)
 
     @property
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
-        found = _TASK.match(self.text)
-        return self.named if found is None else int(found[1] or found[2])
+        found = (task_label(self.text), local_label(self.text), self.named)
+        return next((each for each in found if each is not None), None)
 
     @property
     def label(self) -> int | None:
         """The number that ``srun --label`` puts before the line."""
-        found = _TASK.match(self.text)
-        return None if found is None or found[1] is None else int(found[1])
+        return task_label(self.text)
 
     @property
     def time(self) -> float:

@@ -18,12 +18,14 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.files import open_file
+from rca.sources.logs.event_places import place
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
 from rca.sources.logs.line_kinds import marks_pattern
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
 from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.nccl_places import NcclPlaces
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
+from rca.sources.step_logs import MARKS as STEP_LINES
 
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
@@ -31,10 +33,21 @@ MARKS = re.compile(
     rb"|Root Cause \(first observed failure\)"
     rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
+#: Lines that show progress of a job.
+_GOING_ON = (
+    STEP_LINES.pattern + rb"|[Tt]raining (?:is |has )?(?:completed?|finished)|[Ss]aved checkpoint|"
+    rb"\biter(?:ation)? +\d+[ /:]"
+)
+_PROGRESS = re.compile(_GOING_ON.decode("ascii"))
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
 WANTED = re.compile(
-    rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|" + _SIZES + rb"|" + EVENT_PATTERN.pattern,
+    rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|"
+    + _SIZES
+    + rb"|"
+    + EVENT_PATTERN.pattern
+    + rb"|"
+    + _GOING_ON,
     re.MULTILINE,
 )
 _CAUGHT = re.compile(
@@ -116,16 +129,24 @@ class JobLog:
 
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
-        text = line.text
         stamp = self.clock.stamp(line)
         if line.rank is not None:
             self.logged.add(line.rank)
             if (label := line.label) is not None:
                 self.labels_are_ranks &= label == line.rank
                 self.labelled = True
+        known = self._add_message(line, stamp) or self.events.add(line, stamp)
+        if not known and np.isfinite(stamp.time) and _PROGRESS.search(line.text):
+            self.events.go_on(stamp, self.clock)
+        if len(self.messages) > MAX_MESSAGES:
+            raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
+
+    def _add_message(self, line: TextLine, stamp: Stamp) -> bool:
+        """Add what a line of the watchdog, or of the begin of a job, says; whether it is one."""
+        text = line.text
         fired, counted = "Watchdog caught" in text, "ast enqueued" in text
         if _REPEATED in text and fired:
-            return
+            return True
         caught = _CAUGHT.search(text) if fired else None
         status = _STATUS.search(text) if counted else None
         group = _GROUP.search(text) if counted else None
@@ -143,22 +164,28 @@ class JobLog:
         elif fired or counted:
             self.unreadable += 1
         else:
-            self.events.add(line, stamp)
-        if len(self.messages) > MAX_MESSAGES:
-            raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
+            return False
+        return True
 
     @property
     def tells_failure(self) -> bool:
         """Whether a line reports a failure, or a rank that waited until its timeout."""
-        return bool(self.messages) or any(each.kind != "log" for each in self.events.rows)
+        return bool(self.messages) or self.events.tell_failure
 
     def place(self, notes: list[str]) -> None:
         """Set all times and the ranks of events, once all lines were added."""
         self.messages = [each._replace(time=self.clock.time_of(each.stamp)) for each in self.messages]
         ranks = self.logged | {each.group_rank for each in self.messages if each.group_rank is not None}
         tasks_are_ranks = self.labelled and self.labels_are_ranks
-        self.events.place(
-            self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks, places=self.places
+        place(
+            self.events,
+            self.clock,
+            ranks,
+            self.world_size,
+            notes,
+            tasks_are_ranks=tasks_are_ranks,
+            places=self.places,
+            waits=bool(self.messages),
         )
 
     def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:

@@ -20,11 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
-from rca.sources import step_logs
 from rca.sources.event_windows import with_events
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
-from rca.sources.logs.line_search import first_that_occurs
-from rca.sources.source import Source
+from rca.sources.source import NothingFound, Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
     MARKS,
@@ -68,8 +66,10 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
     Raises
     ------
+    NothingFound
+        If no message and no failure is complete.
     InvalidInput
-        If no line names a rank, or no message and no failure is complete. If two files hold different
+        If no line names a rank. If two files hold different
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
@@ -93,9 +93,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     members = _members(ranked, log, world_size, notes)
     if not members:
         if not log.events.rows:
-            if any(first_that_occurs(path, [step_logs.MARKS]) is not None for path in paths):
-                return step_logs.read(paths, job_id)
-            raise InvalidInput(
+            raise NothingFound(
                 f"{names}: no message of the NCCL watchdog and no failure is complete",
                 hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
             )
@@ -259,6 +257,8 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
         notes.append("events: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
     for kind, count in log.events.left_out.items():
         notes.append(f"{count} further events of kind {kind} are left out")
+    if log.events.survived:
+        notes.append(f"{log.events.survived} errors are left out: the job went on after them")
     if log.events.flood.left_out:
         notes.append(f"{log.events.flood.left_out} more lines of these kinds are left out")
 
