@@ -130,10 +130,14 @@ def _of_ranks(
 
 
 def _victims(attempt: Attempt, n_ranks: int) -> BoolArray:
-    """Ranks that logged the loss of a peer before they ended, and have no error of their own before that."""
+    """Ranks that logged the loss of a peer before they ended, and have no error of their own before that.
+
+    A loss long before the first failure has another reason.
+    """
     lost: dict[int, float] = {}
+    since = min((each.time for each in attempt.failures), default=-np.inf) - MAX_WAIT
     for each in attempt.events:
-        if each.kind == "log" and each.rank is not None and lost_peer(each.message):
+        if each.time >= since and each.kind == "log" and each.rank is not None and lost_peer(each.message):
             lost[each.rank] = min(each.time, lost.get(each.rank, np.inf))
     for each in attempt.failures:
         own = each.kind == "process_error" or broke(each) or each.kind == "did_not_join"

@@ -24,18 +24,18 @@ from rca.window.window import Window
 MAX_REPORTS = 20_000
 MARKS = re.compile(
     rb"completed step: \d+, seconds: \d|train_step_timing in s[=:]|\d/\d+ \[(?:\d+:)?\d+:\d\d<"
-    rb"|\d\d:\d\d:\d\d[^\n]{0,120}\b(?:global_)?step[s]?[ :=]{1,3}\d",
+    rb"|\d\d:\d\d:\d\d[^\n]{0,120}\b(?:global_)?step[s]?[ :=]{1,8}\d",
     re.MULTILINE,
 )
 #: Forms of a line: MaxText; NeMo; tqdm, as of the Hugging Face Trainer and Lightning; others with a time.
 _FORMS = (
     re.compile(r"completed step: (?P<step>\d{1,12}+), seconds: (?P<seconds>\d{1,9}+(?:\.\d{1,9}+)?+)"),
     re.compile(
-        r"\b(?:global_)?step[s]?[ :=]{1,3}(?P<step>\d{1,12}+)\b.{0,400}?"
+        r"\b(?:global_)?step[s]?[ :=]{1,8}(?P<step>\d{1,12}+)\b.{0,400}?"
         r"train_step_timing in s[=:] ?(?P<seconds>\d{1,9}+(?:\.\d{1,9}+)?+)"
     ),
     re.compile(r"\b(?P<step>\d{1,12}+)/\d{1,12}+ \[(?P<elapsed>(?:\d{1,4}+:)?\d{1,2}+:\d\d)<"),
-    re.compile(r"\d\d:\d\d:\d\d.{0,120}?\b(?:global_)?step[s]?[ :=]{1,3}(?P<step>\d{1,12}+)\b"),
+    re.compile(r"\d\d:\d\d:\d\d.{0,120}?\b(?:global_)?step[s]?[ :=]{1,8}(?P<step>\d{1,12}+)\b"),
 )
 
 

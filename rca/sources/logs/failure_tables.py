@@ -177,14 +177,17 @@ def one_line(text: str, most: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def error_of_table(error: LogEvent, tables: Sequence[FailureTable]) -> LogEvent:
-    """An error of an unknown process with the rank of the one that the table of its file says failed first.
+    """An error of an unknown process with the rank of one that the table of its file lists.
 
-    If the error names a device, only the process with this number on its node can have written it.
+    The process that failed first has written it, unless the error names the device of another one. Processes
+    that see one device each call it 0.
     """
     for each in tables:
         if each.rooted and each.path == error.stamp.path:
-            rows = [row for row in each.rows if error.local in (None, row.local)]
-            if rows and (error.local is not None or len(each.rows) == 1):
+            root = each.rows[-1]
+            others = [row for row in each.rows[:-1] if error.local and row.local == error.local]
+            rows = others if others and root.local != error.local else [root]
+            if error.local is not None or len(each.rows) == 1:
                 return error._replace(rank=rows[-1].rank, node=error.node or rows[-1].node)
     return error
 

@@ -33,6 +33,11 @@ class LineKind:
     generic: bool = False
     weak: bool = False
 
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a warning may have the text of this kind."""
+        return self.generic or self.event == "process_error"
+
 
 class Said(NamedTuple):
     """What one line says, and about which place.
@@ -84,7 +89,7 @@ def marks_pattern() -> bytes:
 def said_by(text: str) -> Said | None:
     """What a line says; None if it is of no kind."""
     for mark, kind in _marks():
-        if mark in text and not (kind.generic and is_harmless(text)):
+        if mark in text and not (kind.is_doubtful and is_harmless(text)):
             if kind.pattern is None:
                 return Said(kind, kind.code)
             found = kind.pattern.search(text)
@@ -105,7 +110,7 @@ def _said(kind: LineKind, groups: Mapping[str, str]) -> Said:
     one, local, signal = either("rank"), groups.get("local"), groups.get("signal")
     return Said(
         kind,
-        kind.code or groups.get("code") or (f"-{signal}" if signal else None),
+        kind.code or either("code") or (f"-{signal}" if signal else None),
         numbers(either("ranks") or one or ""),
         numbers(groups.get("tasks", "")),
         either("node"),

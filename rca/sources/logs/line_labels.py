@@ -25,12 +25,12 @@ _FIELD = re.compile(r"[\[({|, ](?:global[_ ])?[Rr]ank[ =:]{1,2}(\d{1,6})[\])}|,:
 #: A task, which may be a rank or a whole node: of ``srun --label``.
 _TASK = re.compile(r"^\s*(\d{1,6}): ")
 #: A process on its node: torchrun's role and local rank.
-_LOCAL = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,6})\]:")
+_LOCAL = re.compile(r"^\s*\[(?!rank\d)[A-Za-z_]+(\d{1,6})\]:")
 #: The host: of a kernel or service line, as syslog and journalctl write it; of NCCL; of Ray's workers; of
 #: UCX and Open MPI; of `kubectl logs --prefix`; of docker compose; of pdsh.
 _HOSTS = (
     re.compile(r"\d\d:\d\d:\d\d\S{0,40}+ (\S{1,120}+) (?:kernel|systemd\[\d{1,9}+\]):"),
-    re.compile(r"^(?:\S{1,40} )?([A-Za-z][\w.-]{0,120}+):\d{1,9}+:\d{1,9}+ \[\d{1,3}+\] "),
+    re.compile(r"(?<![^\s\]>:])([A-Za-z][\w.-]{0,120}+):\d{1,9}+:\d{1,9}+ \[\d{1,3}+\] "),
     re.compile(r"^\(\w{1,80}+ pid=\d{1,9}+, ip=([\w.:-]{1,60}+)\)"),
     re.compile(r"^\[([A-Za-z][\w.-]{0,120}+):\d{1,9}+(?::\d{1,9}+){0,2}+\] "),
     re.compile(r"^\[pod/([\w.-]{1,253}+)/[\w.-]{1,253}+\] "),
@@ -41,11 +41,18 @@ _HOSTS = (
         r"(?<!Error)(?<!Exception)(?<!Warning)(?<!\.py): "
     ),
 )
+#: What container runtimes, mpirun, kubectl, PyTorch, torchrun, Ray and srun put before what a process wrote.
+_PREFIX = re.compile(
+    r"\d{4}-\d\d-\d\dT[\d:.]{8,18}(?:Z|[+-]\d\d:\d\d) std(?:out|err) [FP] "
+    r"|\[\d{1,3},(?:mpirank:)?\d{1,6}[^\]\s]{0,80}\]<std\w{3}>:|\[pod/\S{1,500}\] "
+    r"|\[rank\d{1,6}\]:? ?|\[[A-Za-z_]+\d{1,6}\]: ?|\(\w{1,80} pid=\d{1,9}(?:, ip=[\w.:-]{1,60})?\) "
+    r"|\s{0,20}\d{1,6}: (?!\[[A-Za-z])"
+)
 #: A line with one of these words is no failure yet.
 _HARMLESS = re.compile(
-    r"(?<![\w=])(?:WARN(?:ING)?|INFO|DEBUG)(?![\w=])|Warning: "
+    r"(?<![\w=])(?:WARN(?:ING)?|INFO|DEBUG)(?![\w=])|Warning: |(?:^|[\s:\[])W(?:\d{3,4} | )|: W "
     r"|\b(?:[Rr]etry(?:ing)?|retries left|retr(?:y|ied)|[Ii]gnor(?:ed|ing)|[Ff]all(?:ing)? ?back"
-    r"|[Ss]kipp(?:ed|ing)|[Dd]eprecat\w{1,10})\b"
+    r"|[Ss]kipp(?:ed|ing)|[Dd]eprecat\w{1,10}|attempt to recover)\b"
 )
 
 
@@ -99,6 +106,13 @@ def host_label(text: str) -> str | None:
     """The host of a line."""
     found = next((each for each in (host.search(text) for host in _HOSTS) if each is not None), None)
     return None if found is None else found[1]
+
+
+def without_prefix(text: str) -> str:
+    """What the process itself wrote."""
+    while (found := _PREFIX.match(text)) is not None:
+        text = text[found.end() :]
+    return text
 
 
 def is_harmless(text: str) -> bool:

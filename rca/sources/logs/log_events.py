@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from rca.errors import InvalidInput
 from rca.sources.logs.failure_tables import (
     CUT_TABLE,
     FailureTables,
@@ -18,10 +20,11 @@ from rca.sources.logs.failure_tables import (
     pid_in,
 )
 from rca.sources.logs.line_kinds import Said, marks_pattern, said_by
-from rca.sources.logs.line_labels import NOBODY, Writer, writer_of
+from rca.sources.logs.line_labels import NOBODY, Writer, without_prefix, writer_of
 from rca.sources.logs.line_search import Flood
 from rca.sources.logs.text_lines import LineClock, Stamp, TextLine
 from rca.window.schema import EVENTS
+from rca.window.topology.hostlist import expanded
 
 #: More events of one kind are counted only: a failing link may write a line every millisecond.
 MAX_OF_A_KIND = 5000
@@ -29,7 +32,7 @@ MAX_OF_A_KIND = 5000
 PATTERN = re.compile(
     marks_pattern()
     + rb"|Traceback \(most recent call last\)|Missing ranks:"
-    + rb"|imed out task names:|^\d{1,6}: \[[A-Za-z]|^[ \t]*/job:[\w-]+/"
+    + rb"|imed out task names:|stopped sending heartbeats\):|\d: \[[A-Za-z]|/job:[\w-]+/"
     + rb"|The actor died unexpectedly|^[^\n]{0,120}\bip: \d+\.\d+\.\d+\.\d+[ \t]*$"
     + rb"|(?:^|[ \t])Failures:[ \t]*$|Root Cause \(first observed failure\)"
     + rb"|^[ \t]*(?:\S+ +)?(?:time|host|rank|exitcode|traceback) +: ",
@@ -37,13 +40,15 @@ PATTERN = re.compile(
 )
 #: Lists of ranks that others miss: the header, and a line of it. Of Horovod with the tensors that a rank
 #: did not submit, and of JAX's coordination service.
+_TASK_LINE = re.compile(r"\s*+/job:[\w-]{1,60}+/(?:replica:\d{1,6}+/)?task:(\d{1,6})\s*$")
 _LISTS = {
-    "Missing ranks:": re.compile(r"^(\d{1,6}): \[[A-Za-z]"),
-    "imed out task names:": re.compile(r"^\s*+/job:[\w-]{1,60}+/(?:replica:\d{1,6}+/)?task:(\d{1,6})\s*$"),
+    "Missing ranks:": re.compile(r"(\d{1,6}): \[[A-Za-z]"),
+    "imed out task names:": _TASK_LINE,
+    "(stopped sending heartbeats):": _TASK_LINE,
 }
 #: A line of Ray's report of a dead actor that names its node.
 _ACTOR_DIED = "The actor died unexpectedly before finishing this task"
-_ACTOR_NODE = re.compile(r"^(?:\(.{1,120}?\))?\s*+ip: (\d{1,3}(?:\.\d{1,3}){3})\s*$")
+_ACTOR_NODE = re.compile(r"\s*+ip: (\d{1,3}(?:\.\d{1,3}){3})\s*$")
 #: Exit codes of Slurm's words for the end of a task.
 _WORDS = {
     "Killed": "-9",
@@ -53,8 +58,14 @@ _WORDS = {
     "Segmentation fault": "-11",
     "Floating point exception": "-8",
 }
+#: Kinds of events that tell of no failure of their own.
+NO_FAILURES = frozenset({"log", "restart", "peer_lost"})
 #: Kinds of events in which a process reports another one, or a node.
-ABOUT_OTHERS = frozenset({"process_exit", "oom_kill", "did_not_join", "node_down", "job_ended"})
+ABOUT_OTHERS = frozenset({"process_exit", "oom_kill", "did_not_join", "node_down", "job_ended", "restart"})
+#: Other failures of torchrun's table come at least so long after its root cause, seconds.
+AFTER_ROOT = 1.001
+#: Nodes of one line that are told one by one.
+MAX_NODES = 512
 #: Progress so long after an error shows that the job survived it, seconds.
 MIN_SURVIVED = 60.0
 #: The begin of a Python error, whose last line may have no label of its own.
@@ -109,7 +120,7 @@ class LogEvents:
             self._append_once("did_not_join", stamp, text, code="list", rank=missing)
         elif _ACTOR_DIED in text:
             self._actor_of = line.path
-        elif self._actor_of == line.path and (node := _ACTOR_NODE.match(text)) is not None:
+        elif self._actor_of == line.path and (node := _ACTOR_NODE.match(without_prefix(text))) is not None:
             self._actor_of = None
             self.append(stamp, "process_exit", f"{_ACTOR_DIED}, {text.strip()}", node=node[1])
         elif _TRACEBACK in text:
@@ -123,13 +134,15 @@ class LogEvents:
 
     def _writer(self, line: TextLine, *, of_error: bool) -> Writer:
         """The process that wrote a line; of an error without a label, the one that began the traceback."""
-        own = writer_of(line.text)
+        label, file = writer_of(line.text), line.file
         raiser, self._raiser = self._raiser, None
-        if own != NOBODY or not of_error:
-            if of_error:
-                self._raiser = line.path, own
-            return own
-        return raiser[1] if raiser is not None and raiser[0] == line.path else own
+        if label == NOBODY and of_error and raiser is not None and raiser[0] == line.path:
+            label = raiser[1]
+        elif of_error:
+            self._raiser = line.path, label
+        if label.rank is None and label.task is None and label.local is None:
+            label = label._replace(rank=file.rank, task=file.task, local=file.local)
+        return label._replace(node=label.node or file.node)
 
     def _listed(self, line: TextLine) -> int | None:
         """The rank of a line in a list of missing ranks; None if it is no such line."""
@@ -138,11 +151,11 @@ class LogEvents:
             self._list = line.path, _LISTS[header]
         if header is not None or self._list is None or self._list[0] != line.path:
             return None
-        found = self._list[1].match(line.text)
+        found = self._list[1].match(without_prefix(line.text))
         return None if found is None else int(found[1])
 
     def _add_said(self, said: Said, line: TextLine, stamp: Stamp) -> None:
-        """The events of one line: of the ranks that it names, else of the process that wrote it."""
+        """The events of one line: of the places that it names, else of the process that wrote it."""
         text, kind = line.text, said.kind
         writer = self._writer(line, of_error=kind.event == "process_error")
         if self._seen[kind.event] >= MAX_OF_A_KIND:
@@ -151,23 +164,30 @@ class LogEvents:
             if not kind.generic:
                 self.flood.marks.update(kind.marks)
             return
+        code = None if said.code is None else _WORDS.get(said.code, said.code.rpartition("exit code ")[2])
+        nodes = _nodes(said.node or writer.node)
         if kind.event == "did_not_join":
             for named in said.ranks:
                 self._append_once(kind.event, stamp, text, code=said.code, rank=named)
-            return
-        node = said.node or writer.node
-        ranks: tuple[int | None, ...] = said.ranks or said.tasks
-        local, is_task = said.local, bool(said.tasks)
-        if kind.name == "cuda_out_of_memory" and said.device is not None:
-            local = int(said.device)
-        if not ranks and kind.event not in ABOUT_OTHERS:
-            own = (writer.rank, writer.task, line.named if kind.event == "process_error" else None)
-            ranks = (next((each for each in own if each is not None), None),)
-            is_task = writer.rank is None and writer.task is not None
-            local = writer.local if local is None else local
-        code = None if said.code is None else _WORDS.get(said.code, said.code.rpartition("exit code ")[2])
-        for rank in ranks or (None,):
-            nowhere = rank is None and local is None and node is None
+        elif len(nodes) > 1 and not said.tasks:
+            for node in nodes:
+                self.append(stamp, kind.event, text, code=code, node=node)
+        else:
+            self._add_places(said, _place_of(said, writer), nodes, stamp, text, code)
+
+    def _add_places(
+        self,
+        said: Said,
+        writer: Writer,
+        nodes: Sequence[str | None],
+        stamp: Stamp,
+        text: str,
+        code: str | None,
+    ) -> None:
+        """One event for each rank that a line names, or for the process that it is about."""
+        kind, node = said.kind, nodes[0] if len(nodes) == 1 else None
+        for rank in said.ranks or said.tasks or (writer.task if writer.rank is None else writer.rank,):
+            nowhere = rank is None and writer.local is None and node is None
             if kind.generic and kind.event == "log" and nowhere:
                 continue
             self.append(
@@ -178,8 +198,8 @@ class LogEvents:
                 rank=rank,
                 node=node,
                 pid=said.pid or pid_in(text),
-                local=local,
-                is_task=is_task,
+                local=writer.local,
+                is_task=bool(said.tasks) or (not said.ranks and writer.rank is None and rank is not None),
                 device=said.device,
                 weak=kind.weak or (kind.generic and nowhere),
             )
@@ -228,7 +248,7 @@ class LogEvents:
     @property
     def tell_failure(self) -> bool:
         """Whether an event is more than a sign of a victim."""
-        return any(each.kind != "log" for each in self.rows)
+        return any(each.kind not in NO_FAILURES for each in self.rows)
 
     def go_on(self, stamp: Stamp, clock: LineClock) -> None:
         """Drop errors that the job survived: their file shows progress long after them."""
@@ -266,9 +286,9 @@ class LogEvents:
         ]
         if len(rows) < len(self.rows):
             notes.append(f"{len(self.rows) - len(rows)} events of earlier stops are left out")
-        # Times are whole seconds, but torchrun compares exact ones: the root cause came first.
+        # Times are whole seconds, but torchrun compares exact ones.
         roots = {(row.time, row.rank): each.begin for each in last if each.rooted for row in each.rows[:-1]}
-        after_root = ((row, roots.get((row.time, row.rank), -np.inf) + 1e-3) for row in rows)
+        after_root = ((row, roots.get((row.time, row.rank), -np.inf) + AFTER_ROOT) for row in rows)
         self.rows = [self.tables.with_rank(row._replace(time=max(row.time, at))) for row, at in after_root]
         whole = {(row.time, row.rank) for each in last if each.rooted for row in each.rows}
         for each in last:
@@ -301,3 +321,24 @@ class LogEvents:
         return pa.table(
             {name: pa.array([getattr(row, name) for row in rows], type=types[name]) for name in _COLUMNS}
         )
+
+
+def _nodes(expression: str | None) -> list[str | None]:
+    """The nodes of Slurm's list, such as ``gpu[03-04]``; an unreadable or long one is no node."""
+    if expression is None or "[" not in expression:
+        return [expression]
+    try:
+        found = expanded(expression)
+    except InvalidInput:
+        return [None]
+    return [*found] if len(found) <= MAX_NODES else [None]
+
+
+def _place_of(said: Said, writer: Writer) -> Writer:
+    """The process that a line without ranks is about: the one that wrote it, or its number on a node."""
+    own = Writer() if said.kind.event in ABOUT_OTHERS else writer
+    if said.local is not None:
+        return own._replace(local=said.local)
+    if said.kind.name == "cuda_out_of_memory" and said.device is not None:
+        return own._replace(local=int(said.device))
+    return own

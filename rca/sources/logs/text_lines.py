@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.errors import InvalidInput, SourceError
+from rca.sources.logs.file_names import writers_of_files
 from rca.sources.logs.json_lines import are_json_lines, messages
-from rca.sources.logs.line_labels import local_label, rank_label, task_label
+from rca.sources.logs.line_labels import Writer, local_label, rank_label, task_label
 from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
 
 #: Of a longer line only its begin and what lies around the text of interest is read.
@@ -28,11 +29,12 @@ _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _GZIP = b"\x1f\x8b"
 _PART_HEADER = re.compile(r"^content-(?:type|disposition)\s*:", re.IGNORECASE | re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_RANK_IN_NAME = re.compile(r"(?:rank|task|worker|proc|log|stderr|stdout)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"(\d{1,6})$")
 _DATE_AND_TIME = re.compile(
-    r"\b(\d{4})-(\d\d)-(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
+    r"\b(\d{4})([-/])(\d\d)\2(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+    r"(Z|[+-]\d\d:?\d\d| [+-](?:0\d|1[0-4])[0-5]\d(?!\d))?"
 )
+#: Month, day and year, as of Python's loggers of the Hugging Face libraries.
+_AMERICAN_TIME = re.compile(r"\b(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)\b")
 #: Month and day of glog, and of vLLM's loggers.
 _GLOG_TIME = re.compile(
     r"\b(?:[IWEF]|(?:ERROR|WARNING|INFO) )(\d{3,4}|\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
@@ -54,15 +56,15 @@ class TextLine:
     ----------
     path : Path
         The file of the line.
-    named : int or None
-        Rank or task in the name of the file.
+    file : Writer
+        What the name and the folder of the file say about the process that wrote it.
     written : float, Unix seconds
         When the file was last written.
     """
 
     text: str
     path: Path
-    named: int | None
+    file: Writer
     written: float
 
     @cached_property
@@ -73,7 +75,8 @@ class TextLine:
     @property
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
-        found = (task_label(self.text), local_label(self.text), self.named)
+        file = self.file
+        found = (task_label(self.text), local_label(self.text), file.rank, file.task, file.local)
         return next((each for each in found if each is not None), None)
 
     @property
@@ -166,21 +169,28 @@ def _nearest_year(time: float, other: float) -> float:
     return min(found, key=lambda each: abs(each - other))
 
 
-def lines_of(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[TextLine]:
+def lines_of(
+    path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None, file: Writer | None = None
+) -> Iterator[TextLine]:
     """The lines in which `wanted` occurs, in their order.
+
+    Parameters
+    ----------
+    file : Writer, optional
+        As `writers_of_files` gives it; by default from the name of this file alone.
 
     Raises
     ------
     SourceError, InvalidInput
         If the file cannot be read, or its compressed data is damaged.
     """
-    named = task_in_name(path)
+    file = writers_of_files([path])[path] if file is None else file
     written = _modified(path)
     for whole in matching_lines(path, wanted, flood):
         raw = whole if len(whole) <= MAX_TEXT_LENGTH else _around_match(whole, wanted)
         for text in messages(raw):
             plain = _COLOUR.sub("", text) if "\x1b" in text else text
-            yield TextLine(plain.rstrip(), path, named, written)
+            yield TextLine(plain.rstrip(), path, file, written)
 
 
 def _around_match(line: bytes, wanted: re.Pattern[bytes]) -> bytes:
@@ -226,15 +236,6 @@ def unpacked(head: bytes) -> bytes:
         return head
 
 
-def task_in_name(path: Path) -> int | None:
-    """The rank or task in the name of a file, such as ``rank3.log``; None without one."""
-    found = _RANK_IN_NAME.search(path.name)
-    if found is None and path.name.startswith("std"):
-        # torchrun: attempt_0/3/stderr.log.
-        found = _NUMBER.match(path.parent.name)
-    return None if found is None else int(found[1])
-
-
 def time_of(text: str, written: float) -> float:
     """The first time in a line, Unix seconds; NaN without one; `written` as in `dated`."""
     return dated(text, written)[0]
@@ -250,8 +251,12 @@ def dated(text: str, written: float) -> tuple[float, bool]:
     """
     whole = _DATE_AND_TIME.search(text)
     if whole is not None:
-        year, month, day, hour, minute, second = (int(whole[part]) for part in range(1, 7))
-        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8]), True
+        year, month, day, hour, minute, second = (int(whole[part]) for part in (1, 3, 4, 5, 6, 7))
+        return _seconds(year, month, day, hour, minute, second, whole[8]) - _zone(whole[9]), True
+    american = _AMERICAN_TIME.search(text)
+    if american is not None:
+        month, day, year, hour, minute, second = (int(american[part]) for part in range(1, 7))
+        return _seconds(year, month, day, hour, minute, second, None), True
     glog = _GLOG_TIME.search(text)
     if glog is not None:
         month, day = divmod(int(glog[1].replace("-", "")), 100)
@@ -291,8 +296,9 @@ def _zone(text: str | None) -> float:
     """Seconds that a zone is ahead of UTC."""
     if text is None or text == "Z":
         return 0.0
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    return (-1.0 if text[0] == "-" else 1.0) * (3600.0 * hours + 60.0 * minutes)
+    zone = text.strip()
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    return (-1.0 if zone[0] == "-" else 1.0) * (3600.0 * hours + 60.0 * minutes)
 
 
 def _modified(path: Path) -> float:

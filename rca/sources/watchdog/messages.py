@@ -8,7 +8,7 @@ PyTorch 2.1 to 2.9, ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +20,12 @@ from rca.errors import InvalidInput
 from rca.files import open_file
 from rca.sources.logs.event_places import place
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
-from rca.sources.logs.line_kinds import marks_pattern
+from rca.sources.logs.file_names import writers_of_files
+from rca.sources.logs.line_kinds import marks_pattern, numbers
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
 from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.nccl_places import NcclPlaces
-from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
+from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed
 from rca.sources.step_logs import MARKS as STEP_LINES
 
 #: A file with such a line is a log of a stopped job.
@@ -39,7 +40,7 @@ _GOING_ON = (
     rb"\biter(?:ation)? +\d+[ /:]"
 )
 _PROGRESS = re.compile(_GOING_ON.decode("ascii"))
-_SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
+_SIZES = rb"nranks \d|dist_world_size=|using world size: |global_ranks=\[|global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
 WANTED = re.compile(
     rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|"
@@ -66,6 +67,8 @@ _REPEATED = "watchdog thread terminated with exception"
 _WORLD = re.compile(
     r"\bnranks (\d{1,9})|dist_world_size=(\d{1,9})|using world size: (\d{1,9})|global_world_sizes=\[(\d{1,9})"
 )
+#: The ranks of the processes that an agent of torchrun started.
+_AGENT = re.compile(r"\bglobal_ranks=\[(\d{1,6}(?:, ?\d{1,6}){0,1023})\]")
 #: Names of the group of all ranks, and of the one that lines without a group are taken for.
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
@@ -112,6 +115,8 @@ class JobLog:
     ----------
     logged : set of int
         Ranks that have a log of their own, or a line with their label.
+    agents : dict of Path to list of int
+        The ranks of a node's processes, by the file of its launcher.
     labelled, labels_are_ranks : bool
         Lines have a launcher's label and their rank; both are always the same.
     """
@@ -126,6 +131,7 @@ class JobLog:
     labels_are_ranks: bool = True
     clock: LineClock = field(default_factory=LineClock)
     places: NcclPlaces = field(default_factory=NcclPlaces)
+    agents: dict[Path, list[int]] = field(default_factory=dict)
 
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
@@ -144,6 +150,9 @@ class JobLog:
     def _add_message(self, line: TextLine, stamp: Stamp) -> bool:
         """Add what a line of the watchdog, or of the begin of a job, says; whether it is one."""
         text = line.text
+        if (agent := _AGENT.search(text)) is not None:
+            self.agents[line.path] = list(numbers(agent[1]))
+            return True
         fired, counted = "Watchdog caught" in text, "ast enqueued" in text
         if _REPEATED in text and fired:
             return True
@@ -156,7 +165,7 @@ class JobLog:
             self._add_status(line, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
-            self.places.add(text)
+            self.places.add(text, line.path)
         elif caught is not None and caught[1] is not None:
             # Without a number only the wait is known.
             rank = int(caught[1]) if line.rank is None else line.rank
@@ -185,6 +194,7 @@ class JobLog:
             notes,
             tasks_are_ranks=tasks_are_ranks,
             places=self.places,
+            agents=self.agents,
             waits=bool(self.messages),
         )
 
@@ -213,15 +223,15 @@ class JobLog:
         )  # fmt: skip
 
 
-def scan(paths: Iterable[Path]) -> JobLog:
+def scan(paths: Sequence[Path]) -> JobLog:
     """Collect the messages and events of all logs."""
     log = JobLog()
-    for path in paths:
+    for path, file in writers_of_files(paths).items():
         log.latest_file = max(log.latest_file, path.stat().st_mtime)
-        named = task_in_name(path)
+        named = file.task if file.rank is None else file.rank
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, WANTED, log.events.flood):
+        for line in lines_of(path, WANTED, log.events.flood, file):
             log.add(line)
         log.unreadable += _ends_in_a_cut_line(path)
     return log
