@@ -12,6 +12,7 @@ from rca.files import open_file
 from rca.sources import (
     flight_recorder,
     kubernetes_events,
+    kubernetes_pods,
     megatron_stragglers,
     megatron_timers,
     mlperf,
@@ -44,6 +45,7 @@ SOURCES: tuple[Source, ...] = (
     profiler.SOURCE,
     metric_files.SOURCE,
     kubernetes_events.SOURCE,
+    kubernetes_pods.SOURCE,
     slurm_accounting.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
