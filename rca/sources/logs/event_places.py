@@ -14,7 +14,7 @@ from rca.sources.logs.text_lines import LineClock
 MAX_LOCAL_RANK = 7
 #: So many processes must name one node as lost.
 MIN_REPORTERS = 2
-_OF_PROCESSES = frozenset({"process_exit", "process_error"})
+_NUMBERED = frozenset({"process_exit", "process_error", "device_error"})
 
 
 def place(
@@ -101,7 +101,7 @@ def _with_rank(
 
 def _is_numbered(event: LogEvent, rooted: bool) -> bool:
     """Whether an event names a process by its number on its node, and nothing says more about it."""
-    if event.kind not in _OF_PROCESSES or event.local is None or event.rank is not None:
+    if event.kind not in _NUMBERED or event.local is None or event.rank is not None:
         return False
     return event.kind == "process_exit" or not (rooted or event.node is not None)
 

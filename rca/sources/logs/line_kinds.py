@@ -107,7 +107,7 @@ def _said(kind: LineKind, groups: Mapping[str, str]) -> Said:
     def either(name: str) -> str | None:
         return groups.get(name) or groups.get(f"{name}2")
 
-    one, local, signal = either("rank"), groups.get("local"), groups.get("signal")
+    one, local, signal = either("rank"), either("local"), groups.get("signal")
     return Said(
         kind,
         kind.code or either("code") or (f"-{signal}" if signal else None),
