@@ -30,6 +30,7 @@ from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
 from rca.sources.prometheus import metric_files
 from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, NothingFound, Source
+from rca.sources.torchrun_folders import of_last_run
 from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.window import with_events_of
 from rca.window.encodings.directory import OWN_FILES
@@ -58,8 +59,6 @@ SOURCES: tuple[Source, ...] = (
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
-#: A folder that torchrun writes for each attempt of its processes, with a folder for each rank.
-_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 _LOG_NAMES = frozenset({".log", ".out", ".err"})
 #: Logs of known producers that cannot be used, by a line of theirs, and why.
 _UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
@@ -111,7 +110,7 @@ def read_files(path: Path) -> Window | None:
         be of several kinds, and some of them may hold nothing of interest; beside files of another source
         they add events. Sources that join add to the others. A log of no known kind is refused.
     """
-    files, earlier = _of_last_attempt(_files(path))
+    files, left_out = of_last_run(_files(path))
     found = {file: source_of(file) for file in files}
     kinds = [source for source in SOURCES if source in found.values()]
     if not kinds:
@@ -143,8 +142,7 @@ def read_files(path: Path) -> Window | None:
         if more and each.join is not None:
             names = ", ".join(file.name for file in more[:_SHOWN])
             window = each.join(window, each.read(more, job_id), names)
-    note = f"files of earlier attempts of torchrun are left out: {earlier}"
-    return replace(window, notes=(*window.notes, note)) if earlier else window
+    return replace(window, notes=(*window.notes, *left_out))
 
 
 def _read(source: Source, files: Sequence[Path], job_id: str) -> Window:
@@ -217,21 +215,6 @@ def _files(path: Path) -> Sequence[Path]:
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
-
-
-def _of_last_attempt(files: Sequence[Path]) -> tuple[Sequence[Path], int]:
-    """The files without those of earlier attempts of torchrun, and how many these are."""
-    last: dict[Path, int] = {}
-    attempts: dict[Path, tuple[Path, int]] = {}
-    for file in files:
-        for folder in file.parents:
-            found = _ATTEMPT.fullmatch(folder.name)
-            if found is not None:
-                attempts[file] = folder.parent, int(found[1])
-                last[folder.parent] = max(int(found[1]), last.get(folder.parent, 0))
-                break
-    kept = [file for file in files if file not in attempts or last[attempts[file][0]] == attempts[file][1]]
-    return kept, len(files) - len(kept)
 
 
 def _is_visible(file: Path, folder: Path) -> bool:
