@@ -9,7 +9,8 @@ from calendar import timegm
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,8 @@ _DATE_AND_TIME = re.compile(
 )
 #: Month, day and year, as of Python's loggers of the Hugging Face libraries.
 _AMERICAN_TIME = re.compile(r"\b(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)\b")
+#: The begin of a line of PyTorch, with the time of glog.
+_GLOG_BEGIN = re.compile(r"(?:\[rank\d{1,6}\]:? ?)?\[[IWEF](\d{3,4}) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?) ")
 #: Month and day of glog, and of vLLM's loggers.
 _GLOG_TIME = re.compile(
     r"\b(?:[IWEF]|(?:ERROR|WARNING|INFO) )(\d{3,4}|\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
@@ -48,8 +51,7 @@ _DAY = 86_400.0
 _LINE = 1e-6
 
 
-@dataclass(frozen=True)
-class TextLine:
+class TextLine(NamedTuple):
     """One line of a log. Labels and the time are looked for when they are asked for.
 
     Attributes
@@ -67,7 +69,7 @@ class TextLine:
     file: Writer
     written: float
 
-    @cached_property
+    @property
     def rank(self) -> int | None:
         """From a label that can only be a rank."""
         return rank_label(self.text)
@@ -76,7 +78,10 @@ class TextLine:
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
         file = self.file
-        found = (task_label(self.text), local_label(self.text), file.rank, file.task, file.local)
+        label = task_label(self.text)
+        if label is None:
+            label = local_label(self.text)
+        found = (label, file.rank, file.task, file.local)
         return next((each for each in found if each is not None), None)
 
     @property
@@ -125,14 +130,15 @@ class LineClock:
     def stamp(self, line: TextLine) -> Stamp:
         """The stamp of the next line of a file."""
         (time, has_year), before = dated(line.text, line.written), self.last.get(line.path)
-        self.written[line.path] = line.written
-        if np.isfinite(time):
+        if before is None:
+            self.written[line.path] = line.written
+        if isfinite(time):
             stamp = Stamp(time, 0, has_year, line.path)
-            # `after` of the first one counts the lines before it.
-            lines = 0 if before is None else before.after + 1
-            self.first.setdefault(line.path, stamp._replace(after=lines))
-            if stamp.has_year:
-                self.latest = max(self.latest, time)
+            if before is None or not isfinite(before.time):
+                # `after` of the first one counts the lines before it.
+                self.first[line.path] = stamp._replace(after=0 if before is None else before.after + 1)
+            if has_year and time > self.latest:
+                self.latest = time
         elif before is None:
             stamp = Stamp(np.nan, 0, False, line.path)
         else:
@@ -249,6 +255,10 @@ def dated(text: str, written: float) -> tuple[float, bool]:
     written : float, Unix seconds
         When the file was last written. Many logs leave out the year: the line is not much newer than this.
     """
+    begin = _GLOG_BEGIN.match(text)
+    if begin is not None:
+        day = _day_without_year(written, int(begin[1][:-2]), int(begin[1][-2:]))
+        return day + 3600 * int(begin[2]) + 60 * int(begin[3]) + float(begin[4]), False
     whole = _DATE_AND_TIME.search(text)
     if whole is not None:
         year, month, day, hour, minute, second = (int(whole[part]) for part in (1, 3, 4, 5, 6, 7))
@@ -275,9 +285,16 @@ def dated(text: str, written: float) -> tuple[float, bool]:
 def _without_year(
     written: float, month: int, day: int, hour: int, minute: int, second: int, fraction: str | None
 ) -> float:
+    time = 3600 * hour + 60 * minute + second + float(f"0.{fraction or 0}")
+    return _day_without_year(written, month, day) + time
+
+
+@lru_cache(maxsize=256)
+def _day_without_year(written: float, month: int, day: int) -> float:
+    """The begin of the last such day before the day after `written`, Unix seconds; NaN without one."""
     year = datetime.fromtimestamp(written, UTC).year
     for each in (year + 1, year, year - 1):
-        found = _seconds(each, month, day, hour, minute, second, fraction)
+        found = _seconds(each, month, day, 0, 0, 0, None)
         if found <= written + _DAY:
             return found
     return np.nan

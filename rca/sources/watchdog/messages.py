@@ -19,7 +19,7 @@ import pyarrow as pa
 from rca.errors import InvalidInput
 from rca.files import open_file
 from rca.sources.logs.event_places import place
-from rca.sources.logs.failure_tables import ONE_STOP, one_line
+from rca.sources.logs.failure_tables import MAX_MESSAGE_LENGTH, ONE_STOP, one_line
 from rca.sources.logs.file_names import writers_of_files
 from rca.sources.logs.line_kinds import marks_pattern, numbers
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
@@ -55,6 +55,7 @@ _CAUGHT = re.compile(
     r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w{0,20}+"
     r"\((?:SeqNum=(\d{1,19}), )?OpType=(\w{1,80}+)[^)]{0,400}+(?:\)=\d++)?\) ran for (\d{1,18}+) milliseconds"
 )
+_MAX_RANK_LABEL = 20
 _GROUP = re.compile(
     r"\[PG (?:ID \d{1,19}+ PG GUID )?([^\s(\]]{1,200}+) ?(?:\(([^)\]]{0,200}+)\))? ?Rank (\d{1,9})\]"
 )
@@ -136,39 +137,41 @@ class JobLog:
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
         stamp = self.clock.stamp(line)
-        if line.rank is not None:
-            self.logged.add(line.rank)
+        if (rank := line.rank) is not None:
+            self.logged.add(rank)
             if (label := line.label) is not None:
-                self.labels_are_ranks &= label == line.rank
+                self.labels_are_ranks &= label == rank
                 self.labelled = True
-        known = self._add_message(line, stamp) or self.events.add(line, stamp)
+        known = self._add_message(line, rank, stamp) or self.events.add(line, stamp)
         if not known and np.isfinite(stamp.time) and _PROGRESS.search(line.text):
             self.events.go_on(stamp, self.clock)
         if len(self.messages) > MAX_MESSAGES:
             raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
 
-    def _add_message(self, line: TextLine, stamp: Stamp) -> bool:
+    def _add_message(self, line: TextLine, rank: int | None, stamp: Stamp) -> bool:
         """Add what a line of the watchdog, or of the begin of a job, says; whether it is one."""
         text = line.text
-        if (agent := _AGENT.search(text)) is not None:
+        if "global_ranks=[" in text and (agent := _AGENT.search(text)) is not None:
             self.agents[line.path] = list(numbers(agent[1]))
             return True
-        fired, counted = "Watchdog caught" in text, "ast enqueued" in text
-        if _REPEATED in text and fired:
+        begin, counted = text.find("Watchdog caught"), "ast enqueued" in text
+        fired = begin >= 0
+        if fired and _REPEATED in text:
             return True
-        caught = _CAUGHT.search(text) if fired else None
+        # The label of the rank stands right before it.
+        caught = _CAUGHT.search(text, max(0, begin - _MAX_RANK_LABEL)) if fired else None
         status = _STATUS.search(text) if counted else None
         group = _GROUP.search(text) if counted else None
         if caught is not None and (caught[2] or (status and group)):
-            self._add_caught(line, caught, stamp)
+            self._add_caught(line, rank, caught, stamp)
         elif status is not None and group is not None:
-            self._add_status(line, status, group, stamp)
+            self._add_status(line, rank, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
             self.places.add(text, line.path)
         elif caught is not None and caught[1] is not None:
             # Without a number only the wait is known.
-            rank = int(caught[1]) if line.rank is None else line.rank
+            rank = int(caught[1]) if rank is None else rank
             self.events.append(stamp, "nccl_timeout", text[caught.start() :], code=caught[3], rank=rank)
         elif fired or counted:
             self.unreadable += 1
@@ -198,26 +201,30 @@ class JobLog:
             waits=bool(self.messages),
         )
 
-    def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:
+    def _add_caught(self, line: TextLine, rank: int | None, caught: re.Match[str], stamp: Stamp) -> None:
         waits_at = min(int(caught[2]), _LARGEST)
         waited = float(caught[4]) / 1e3
         group_rank = None if caught[1] is None else int(caught[1])
+        task = line.task if rank is None else None
         self.messages.append(
             Message(
-                line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], waited,
-                stamp.time, one_line(line.text[caught.start() :]), line.path, stamp,
+                rank, task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], waited,
+                stamp.time, line.text[caught.start() :][:MAX_MESSAGE_LENGTH], line.path, stamp,
             )
         )  # fmt: skip
 
-    def _add_status(self, line: TextLine, status: re.Match[str], group: re.Match[str], stamp: Stamp) -> None:
+    def _add_status(
+        self, line: TextLine, rank: int | None, status: re.Match[str], group: re.Match[str], stamp: Stamp
+    ) -> None:
         enqueued, completed = (min(int(status[part]), _LARGEST) for part in (1, 2))
         failed = _FAILED_WORK.search(line.text)
         waits_at = int(failed[1]) if failed else completed + 1 if completed < enqueued else -1
         name = f"{group[2]} ({group[1]})" if group[2] and group[2] != "undefined" else group[1]
+        task = line.task if rank is None else None
         self.messages.append(
             Message(
-                line.rank, line.task, int(group[3]), one_line(name) or UNNAMED_GROUP, min(waits_at, _LARGEST),
-                enqueued, completed, "", np.nan, stamp.time, one_line(line.text[group.start() :]),
+                rank, task, int(group[3]), one_line(name) or UNNAMED_GROUP, min(waits_at, _LARGEST), enqueued,
+                completed, "", np.nan, stamp.time, line.text[group.start() :][:MAX_MESSAGE_LENGTH],
                 line.path, stamp,
             )
         )  # fmt: skip
