@@ -96,9 +96,14 @@ def origin_of(window: Window, attempt: Attempt, places: Topology) -> Origin:
         certain = len(lost) == 1 and not alone
         return Origin(certain, none, lost, "process_crash", FAILED if alone else FIRST_EXIT)
     # A rank whose watchdog fired waited for another one.
-    suspects = [each for each in failures if each.kind != "nccl_timeout"]
+    suspects = [each for each in failures if each.kind != "nccl_timeout" and not is_terminated(each)]
     ranks = ranks_that_failed(suspects, places, window.job.start) & ~victims
     return Origin(False, ranks, (), "process_crash", FAILED)
+
+
+def is_terminated(event: Event) -> bool:
+    """Whether a process was stopped from outside, by a person or a launcher."""
+    return event.kind == "process_exit" and event.code in TERMINATED_CODES
 
 
 def _first_of(ranks: BoolArray, own: Sequence[Event]) -> BoolArray:

@@ -59,6 +59,7 @@ SOURCES: tuple[Source, ...] = (
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
+_TEXT_NAMES = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".txt", ".md"})
 _LOG_NAMES = frozenset({".log", ".out", ".err"})
 #: Logs of known producers that cannot be used, by a line of theirs, and why.
 _UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
@@ -120,7 +121,7 @@ def read_files(path: Path) -> Window | None:
     measured = [source for source in kinds if source.marks is None and source.join is None]
     logs = [source for source in kinds if source.marks is not None]
     unknown = [file for file, source in found.items() if source is None]
-    foreign = [file.name for file in unknown if not (logs and text_of(_head(file)) is not None)]
+    foreign = [file.name for file in unknown if not (logs and _is_text(file))]
     if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
@@ -166,6 +167,11 @@ def _with_note(window: Window, unused: Sequence[Path]) -> Window:
     return replace(window, notes=(*window.notes, f"files without a line of a known kind: {shown}{more}"))
 
 
+def _is_text(file: Path) -> bool:
+    """Whether a file is a text, such as a log or a configuration."""
+    return file.suffix in _TEXT_NAMES or text_of(_head(file)) is not None
+
+
 def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
     """Refuse text that is no encoding of a window either."""
     for file in files:
@@ -207,6 +213,13 @@ def _head(path: Path, size: int = HEAD_BYTES) -> bytes:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
+    try:
+        return _files_of_folder(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _files_of_folder(path: Path) -> Sequence[Path]:
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
     # torchrun writes folders of ranks with a file for each stream.
     files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]

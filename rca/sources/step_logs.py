@@ -105,7 +105,9 @@ class _Reports:
         """One row for each report after the first one, or with a time of its own."""
         held = self.held
         reports = [held[step] for step in sorted(held)]
-        if reports and not np.isfinite(reports[-1].at):
+        if not reports:
+            return []
+        if not np.isfinite(reports[-1].at):
             ends = np.cumsum([each.seconds for each in reports])
             ends += self.written - ends[-1]
             reports = [each._replace(at=float(end)) for each, end in zip(reports, ends, strict=True)]

@@ -176,12 +176,18 @@ def _nearest_year(time: float, other: float) -> float:
 
 
 def lines_of(
-    path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None, file: Writer | None = None
+    path: Path,
+    wanted: re.Pattern[bytes],
+    flood: Flood | None = None,
+    file: Writer | None = None,
+    sparse: re.Pattern[bytes] | None = None,
 ) -> Iterator[TextLine]:
-    """The lines in which `wanted` occurs, in their order.
+    """The lines in which `wanted` occurs, in their order, and some in which `sparse` does.
 
     Parameters
     ----------
+    flood, sparse
+        As of `matching_lines`.
     file : Writer, optional
         As `writers_of_files` gives it; by default from the name of this file alone.
 
@@ -192,7 +198,7 @@ def lines_of(
     """
     file = writers_of_files([path])[path] if file is None else file
     written = _modified(path)
-    for whole in matching_lines(path, wanted, flood):
+    for whole in matching_lines(path, wanted, flood, sparse):
         raw = whole if len(whole) <= MAX_TEXT_LENGTH else _around_match(whole, wanted)
         for text in messages(raw):
             plain = _COLOUR.sub("", text) if "\x1b" in text else text
@@ -221,7 +227,8 @@ def mixed(one: Path, other: Path, what: str) -> InvalidInput:
 
 def text_of(head: bytes) -> str | None:
     """The first bytes of a file as text, unpacked; None if they are binary or begin a window's encoding."""
-    head = unpacked(head)
+    # A log that was truncated while it was written begins with zeros.
+    head = unpacked(head).lstrip(b"\0")
     # A character may be cut at the end.
     text = head.decode("utf-8", "replace")
     odd = _ODD.findall(text[:-1])

@@ -35,20 +35,15 @@ MARKS = re.compile(
     rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
 #: Lines that show progress of a job.
-_GOING_ON = (
-    STEP_LINES.pattern + rb"|[Tt]raining (?:is |has )?(?:completed?|finished)|[Ss]aved checkpoint|"
-    rb"\biter(?:ation)? +\d+[ /:]"
+_PROGRESS = re.compile(
+    STEP_LINES.pattern + rb"|[Tt]raining (?:is |has )?(?:completed?|finished)|[Ss]aved checkpoint"
+    rb"|\biter(?:ation)? +\d+[ /:]",
+    re.MULTILINE,
 )
-_PROGRESS = re.compile(_GOING_ON.decode("ascii"))
 _SIZES = rb"nranks \d|dist_world_size=|using world size: |global_ranks=\[|global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
 WANTED = re.compile(
-    rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|"
-    + _SIZES
-    + rb"|"
-    + EVENT_PATTERN.pattern
-    + rb"|"
-    + _GOING_ON,
+    rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|" + _SIZES + rb"|" + EVENT_PATTERN.pattern,
     re.MULTILINE,
 )
 _CAUGHT = re.compile(
@@ -143,7 +138,7 @@ class JobLog:
                 self.labels_are_ranks &= label == rank
                 self.labelled = True
         known = self._add_message(line, rank, stamp) or self.events.add(line, stamp)
-        if not known and np.isfinite(stamp.time) and _PROGRESS.search(line.text):
+        if not known and np.isfinite(stamp.time) and _PROGRESS.search(line.text.encode()):
             self.events.go_on(stamp, self.clock)
         if len(self.messages) > MAX_MESSAGES:
             raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
@@ -238,7 +233,7 @@ def scan(paths: Sequence[Path]) -> JobLog:
         named = file.task if file.rank is None else file.rank
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, WANTED, log.events.flood, file):
+        for line in lines_of(path, WANTED, log.events.flood, file, _PROGRESS):
             log.add(line)
         log.unreadable += _ends_in_a_cut_line(path)
     return log
