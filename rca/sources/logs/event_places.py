@@ -118,12 +118,13 @@ def _joined(rows: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def _with_lost_peer(rows: Sequence[LogEvent], *, alone: bool) -> list[LogEvent]:
-    """The events; the only node that several processes do not reach is down, if no other failure is told.
+    """The events; the only node that others do not reach failed, if no other failure is told.
 
-    Of other losses it is unknown on which side they began.
+    It is down if several nodes say so; if one does, the link between them may have failed.
     """
     lost = [row for row in rows if row.kind == "peer_lost"]
-    peers = {row.code for row in lost}
-    down = alone and len(peers) == 1 and len({(row.node, row.rank) for row in lost}) >= MIN_REPORTERS
-    changes = {"kind": "node_down", "node": lost[0].code, "rank": None} if down else {"kind": "log"}
-    return [row._replace(**changes, code=None) if row.kind == "peer_lost" else row for row in rows]
+    if not alone or len({row.code for row in lost}) != 1:
+        return [row._replace(kind="log", code=None) if row.kind == "peer_lost" else row for row in rows]
+    down = len({(row.node, row.rank) for row in lost}) >= MIN_REPORTERS
+    changes = {"kind": "node_down" if down else "link_down", "node": lost[0].code, "rank": None, "code": None}
+    return [row._replace(**changes) if row.kind == "peer_lost" else row for row in rows]
