@@ -126,5 +126,6 @@ def _with_lost_peer(rows: Sequence[LogEvent], *, alone: bool) -> list[LogEvent]:
     if not alone or len({row.code for row in lost}) != 1:
         return [row._replace(kind="log", code=None) if row.kind == "peer_lost" else row for row in rows]
     down = len({(row.node, row.rank) for row in lost}) >= MIN_REPORTERS
-    changes = {"kind": "node_down" if down else "link_down", "node": lost[0].code, "rank": None, "code": None}
-    return [row._replace(**changes) if row.kind == "peer_lost" else row for row in rows]
+    kind, peer = "node_down" if down else "link_down", lost[0].code
+    others = [row for row in rows if row.kind != "peer_lost"]
+    return [*others, *(row._replace(kind=kind, node=peer, rank=None, code=None) for row in lost)]
