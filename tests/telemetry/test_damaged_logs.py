@@ -15,7 +15,7 @@ from test_scheduler_events import AS_COLUMNS, EVENTS, SACCT, kubectl, pod
 import rca
 from rca.errors import RcaError
 
-SETS = ("open", "held", "late", "last", "unseen", "harvest", "healthy", "review", "usual")
+SETS = ("open", "held", "late", "last", "unseen", "harvest", "sealed", "healthy", "review", "usual")
 LOGS = [case["text"].encode() for half in SETS for case in cases(half)]
 LOGS += [path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.suffix != ".toml"]
 

@@ -23,7 +23,7 @@ def test_the_first_failure_is_named_and_victims_are_not(tmp_path: Path, case: di
     assert (answer.slowdown.gpu_hours_lost or 0.0) < 10.0
 
 
-SETS = ("open", "held", "late", "last", "unseen", "harvest", "healthy", "review", "usual")
+SETS = ("open", "held", "late", "last", "unseen", "harvest", "sealed", "healthy", "review", "usual")
 ALL = [case for half in SETS for case in cases(half)]
 
 

@@ -105,7 +105,7 @@ def _marks() -> tuple[tuple[str, LineKind], ...]:
 
 def _said(kind: LineKind, groups: Mapping[str, str]) -> Said:
     def either(name: str) -> str | None:
-        return groups.get(name) or groups.get(f"{name}2")
+        return groups.get(name) or groups.get(f"{name}2") or groups.get(f"{name}3")
 
     one, local, signal = either("rank"), either("local"), groups.get("signal")
     return Said(
