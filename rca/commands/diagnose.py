@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 
 from rca.commands import prometheus_options
 from rca.commands.prometheus_options import PrometheusOptions
-from rca.errors import InvalidInput, RcaError, TooLarge
+from rca.errors import InvalidInput, InvalidWindow, RcaError, TooLarge
 from rca.process import start_quickly
 from rca.terminal import VERDICT_CODES, fail, rendered, write
 
@@ -23,6 +24,7 @@ EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node
 rca diagnose window.json --format json | jq '.causes[0]'
 rca diagnose - --output incident.html < window.json
+kubectl logs POD | rca diagnose -
 rca diagnose dumps/                                who stopped the job, by flight recorder dumps
 rca diagnose now.json --earlier yesterday.json    is all of it slower than it was?
 rca diagnose window.json --topology topology.conf    which switch do the slow ranks share?
@@ -166,7 +168,28 @@ def read(path: str) -> Window:
 
     if path != "-":
         return rca.read_window(path, max_bytes=MAX_BYTES)
-    return rca.read_window(read_stdin(), max_bytes=MAX_BYTES)
+    return of_content(read_stdin())
+
+
+def of_content(content: bytes) -> Window:
+    """The window of a content: a window in its encodings, or a log or another file of a source."""
+    import rca
+    from rca.sources.registry import read_files
+
+    try:
+        return rca.read_window(content, max_bytes=MAX_BYTES)
+    except InvalidWindow as error:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "stdin"
+            path.write_bytes(content)
+            try:
+                found = read_files(path)
+            except InvalidInput:
+                # It is no file of a source either.
+                found = None
+        if found is None:
+            raise error
+        return found
 
 
 def window_of(path: str | None, asked: PrometheusOptions, *, quiet: bool) -> Window:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rca.commands import prometheus_options
-from rca.commands.diagnose import MAX_BYTES, read, read_stdin, served_by, window_of
+from rca.commands.diagnose import MAX_BYTES, of_content, read, read_stdin, served_by, window_of
 from rca.commands.prometheus_options import PrometheusOptions
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.files import read_file
@@ -204,9 +204,7 @@ def diagnosis_or_window(path: str) -> Diagnosis | Window:
     if known is not None:
         return known
     start_quickly()
-    import rca
-
-    return read(path) if piped is None else rca.read_window(piped, max_bytes=MAX_BYTES)
+    return read(path) if piped is None else of_content(piped)
 
 
 def _stored(path: Path) -> Diagnosis | None:

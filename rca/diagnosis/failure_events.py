@@ -15,7 +15,7 @@ from rca.classify.decision_table import FAILED, STOPPED
 from rca.collect.exits import lost_peer
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
 from rca.diagnosis.data_quality import listed
-from rca.diagnosis.failure_origin import Origin, origin_of
+from rca.diagnosis.failure_origin import Origin, is_terminated, origin_of
 from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionReason,
@@ -50,12 +50,15 @@ _WENT_ON = "the job went on after the failures: later events report progress"
 _MISSED_ONCE = "a single missed heartbeat does not show that a rank stopped"
 _EARLIER_CHECK = "read the logs of {ranks} from before the restart; time the steps of each rank"
 _DEVICE = "events report that a device of {ranks} failed, and no process of it has ended"
+_KILLED = "the kernel killed a process on {ranks} for its memory; whether it is one of the job is unknown"
+_NO_PLACE = "no failure names a rank or a node: add the logs of every rank, with the launcher's labels"
 _NO_ORIGIN = "failures without a rank: place the nodes on ranks (job.ranks) or send exits with their rank"
 _TIME_STEPS = "time the steps of each rank: events alone show no slowness"
 _LOST_PEERS = "{ranks} lost a peer, and no line shows the failure of that peer: its log may be missing"
 _WAITED = "{ranks} waited in vain for another rank, and no line says for which one"
 _LOGS_CHECK = "collect the logs of the other ranks, and flight recorder dumps: who did not join?"
 _MOST_MISSING = "the reports name most ranks as missing, which does not show who is at fault"
+_TERMINATED = "every process was stopped from outside, and no line says by whom: read the scheduler's log"
 _CANCELLED = "the job was cancelled, and no line says why"
 _OUTSIDE = "the scheduler ended the job ({why}); no rank failed by these events"
 #: Nodes in one sentence.
@@ -203,7 +206,8 @@ def _what_is_open(failures: Sequence[Event], groups: list[_Group], lost: str) ->
     if ranks or nodes:
         if any(each.kind in DEATHS and each.rank is not None for each in failures):
             return _NO_ORDER.format(n=len(ranks))
-        return _DEVICE.format(ranks=listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES]))
+        sentence = _KILLED if all(each.kind == "oom_kill" for each in failures) else _DEVICE
+        return sentence.format(ranks=listed(ranks) if ranks else ", ".join(nodes[:MAX_NODES]))
     if any(each.kind == "did_not_join" for each in failures):
         return _MOST_MISSING
     waited = {each.rank for each in failures if each.kind == "nccl_timeout" and each.rank is not None}
@@ -211,7 +215,14 @@ def _what_is_open(failures: Sequence[Event], groups: list[_Group], lost: str) ->
         return _WAITED.format(ranks=listed(sorted(waited)))
     if failures and all(each.kind == "job_ended" for each in failures):
         return _CANCELLED
-    return lost or _NO_ORIGIN
+    if failures and all(is_terminated(each) for each in failures):
+        return _TERMINATED
+    return lost or _no_origin(failures)
+
+
+def _no_origin(failures: Sequence[Event]) -> str:
+    placed = any(each.node >= 0 or each.rank is not None for each in failures)
+    return _NO_ORIGIN if placed else _NO_PLACE
 
 
 def _nodes(window: Window, ranks: list[int]) -> list[str]:
@@ -293,7 +304,7 @@ def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
     if not failures:
         return _TIME_STEPS
     if not groups:
-        return _NO_ORIGIN
+        return _no_origin(failures)
     group, places = groups[0], placed_by_events(window)
     ranks, nodes = group.ranks, group.nodes or _nodes(window, group.ranks)
     named = ", ".join(nodes[:MAX_NODES])

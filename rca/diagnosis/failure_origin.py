@@ -96,9 +96,14 @@ def origin_of(window: Window, attempt: Attempt, places: Topology) -> Origin:
         certain = len(lost) == 1 and not alone
         return Origin(certain, none, lost, "process_crash", FAILED if alone else FIRST_EXIT)
     # A rank whose watchdog fired waited for another one.
-    suspects = [each for each in failures if each.kind != "nccl_timeout"]
+    suspects = [each for each in failures if each.kind != "nccl_timeout" and not is_terminated(each)]
     ranks = ranks_that_failed(suspects, places, window.job.start) & ~victims
     return Origin(False, ranks, (), "process_crash", FAILED)
+
+
+def is_terminated(event: Event) -> bool:
+    """Whether a process was stopped from outside, by a person or a launcher."""
+    return event.kind == "process_exit" and event.code in TERMINATED_CODES
 
 
 def _first_of(ranks: BoolArray, own: Sequence[Event]) -> BoolArray:
@@ -130,10 +135,14 @@ def _of_ranks(
 
 
 def _victims(attempt: Attempt, n_ranks: int) -> BoolArray:
-    """Ranks that logged the loss of a peer before they ended, and have no error of their own before that."""
+    """Ranks that logged the loss of a peer before they ended, and have no error of their own before that.
+
+    A loss long before the first failure has another reason.
+    """
     lost: dict[int, float] = {}
+    since = min((each.time for each in attempt.failures), default=-np.inf) - MAX_WAIT
     for each in attempt.events:
-        if each.kind == "log" and each.rank is not None and lost_peer(each.message):
+        if each.time >= since and each.kind == "log" and each.rank is not None and lost_peer(each.message):
             lost[each.rank] = min(each.time, lost.get(each.rank, np.inf))
     for each in attempt.failures:
         own = each.kind == "process_error" or broke(each) or each.kind == "did_not_join"

@@ -19,8 +19,8 @@ from rca.window.job import Topology
 from rca.window.node_names import same_nodes
 from rca.window.window import Window
 
-#: Collectives that wait for a lost peer time out within half an hour, seconds.
-MAX_WAIT = 1800.0
+#: Collectives that wait for a lost peer time out within half an hour; watchdogs notice it later, seconds.
+MAX_WAIT = 2100.0
 #: Logs round to seconds, and clocks of nodes differ, seconds.
 SAME_MOMENT = 1.0
 #: A checkpoint may still be written so long after a process died, seconds.

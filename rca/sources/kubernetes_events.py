@@ -28,6 +28,8 @@ from rca.window.window import Window
 
 _MARKS = re.compile(rb'"(?:involvedObject|regarding)"\s*:')
 _ADVICE = "write it with `kubectl get events -o json -n NAMESPACE`"
+#: The name of a pod of a job, whose controller numbers its pods.
+_NUMBERED = re.compile(r"-\d{1,6}(?:-[a-z0-9]{5})?$")
 _ASSIGNED = re.compile(r"assigned \S{1,300}+ to ([\w.-]{1,253}+)$")
 
 
@@ -70,7 +72,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     written = max(path.stat().st_mtime for path in paths)
     node_of = {pod: node for item in items for pod, node in _places(item)}
     events = LogEvents()
-    for item in items:
+    for item in _of_job(items):
         _add(events, item, node_of, written)
     if not events.rows:
         names = ", ".join(path.name for path in paths[:3])
@@ -80,6 +82,14 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         )
     # Of a pod that fails again and again, the first end counts.
     return window_of_events(events, job_id, written, ())
+
+
+def _of_job(items: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The events without those of pods beside the job: the pods of a job are numbered, if any pod is."""
+    pods = [_text(_about(item), "name") if _about(item).get("kind") == "Pod" else None for item in items]
+    if not any(pod and _NUMBERED.search(pod) for pod in pods):
+        return items
+    return [item for item, pod in zip(items, pods, strict=True) if pod is None or _NUMBERED.search(pod)]
 
 
 def _add(events: LogEvents, item: Mapping[str, Any], node_of: Mapping[str, str], written: float) -> None:

@@ -23,7 +23,8 @@ import pyarrow as pa
 from rca.errors import InvalidInput
 from rca.sources.event_windows import small_text
 from rca.sources.logs.failure_tables import one_line
-from rca.sources.logs.text_lines import mixed, task_in_name
+from rca.sources.logs.file_names import writers_of_files
+from rca.sources.logs.text_lines import mixed
 from rca.sources.source import Source
 from rca.window.rows.validation import MAX_WORLD_SIZE
 from rca.window.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS
@@ -153,7 +154,8 @@ def _shown(frame: _Frame | None) -> str:
 def _by_rank(paths: Sequence[Path], notes: list[str]) -> dict[int, _Stack]:
     """The stack of each rank: by the name of its file, else by the command of its process, else in order."""
     found = [(path, stack) for path in paths for stack in _stacks(path)]
-    named = [task_in_name(path) for path, _ in found]
+    files = writers_of_files(paths)
+    named = [files[path].task if files[path].rank is None else files[path].rank for path, _ in found]
     arguments = [_RANK_ARGUMENT.search(stack.command) for _, stack in found]
     ranks = [int(each[1]) for each in arguments if each is not None]
     if len(found) == len(paths) and None not in named:

@@ -59,9 +59,13 @@ _MISSING = "give the folder or file of a window; `rca sources` lists what can be
 
 def _from_path(path: Path, max_bytes: int | None) -> Window:
     refuse_outside(path)
-    if not path.exists():
+    try:
+        exists, is_own = path.exists(), path.is_dir() and (path / JOB_FILE).exists()
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not exists:
         raise SourceError(f"{path}: no such file or directory", hint=_MISSING)
-    if path.is_file() or (path.is_dir() and not (path / JOB_FILE).exists()):
+    if not is_own:
         # A window has no source; the imports of all of them take a tenth of a cold start.
         from rca.sources.registry import read_files
 

@@ -12,6 +12,7 @@ from rca.files import open_file
 from rca.sources import (
     flight_recorder,
     kubernetes_events,
+    kubernetes_pods,
     megatron_stragglers,
     megatron_timers,
     mlperf,
@@ -28,7 +29,8 @@ from rca.sources.logs.line_search import first_that_occurs
 from rca.sources.logs.text_lines import text_of, unpacked
 from rca.sources.profiler import window as profiler
 from rca.sources.prometheus import metric_files
-from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, Source
+from rca.sources.source import HEAD_BYTES, LONG_HEAD_BYTES, NothingFound, Source
+from rca.sources.torchrun_folders import of_last_run
 from rca.sources.watchdog import window as watchdog
 from rca.sources.watchdog.window import with_events_of
 from rca.window.encodings.directory import OWN_FILES
@@ -44,6 +46,7 @@ SOURCES: tuple[Source, ...] = (
     profiler.SOURCE,
     metric_files.SOURCE,
     kubernetes_events.SOURCE,
+    kubernetes_pods.SOURCE,
     slurm_accounting.SOURCE,
     table.SOURCE,
     megatron_timers.SOURCE,
@@ -56,8 +59,7 @@ SOURCES: tuple[Source, ...] = (
 #: More files in one folder are hardly the files of one job.
 MAX_FILES = 200_000
 _SHOWN = 3
-#: A folder that torchrun writes for each attempt of its processes, with a folder for each rank.
-_ATTEMPT = re.compile(r"attempt_(\d{1,6})")
+_TEXT_NAMES = frozenset({".json", ".yaml", ".yml", ".toml", ".py", ".sh", ".txt", ".md"})
 _LOG_NAMES = frozenset({".log", ".out", ".err"})
 #: Logs of known producers that cannot be used, by a line of theirs, and why.
 _UNUSABLE: Mapping[str, tuple[re.Pattern[str], str]] = {
@@ -109,7 +111,7 @@ def read_files(path: Path) -> Window | None:
         be of several kinds, and some of them may hold nothing of interest; beside files of another source
         they add events. Sources that join add to the others. A log of no known kind is refused.
     """
-    files, earlier = _of_last_attempt(_files(path))
+    files, left_out = of_last_run(_files(path))
     found = {file: source_of(file) for file in files}
     kinds = [source for source in SOURCES if source in found.values()]
     if not kinds:
@@ -119,7 +121,7 @@ def read_files(path: Path) -> Window | None:
     measured = [source for source in kinds if source.marks is None and source.join is None]
     logs = [source for source in kinds if source.marks is not None]
     unknown = [file for file, source in found.items() if source is None]
-    foreign = [file.name for file in unknown if not (logs and text_of(_head(file)) is not None)]
+    foreign = [file.name for file in unknown if not (logs and _is_text(file))]
     if len(measured) > 1 or foreign:
         others = ", ".join(foreign[:_SHOWN])
         reason = f"and {len(foreign)} other files ({others})" if foreign else "of several kinds"
@@ -133,7 +135,7 @@ def read_files(path: Path) -> Window | None:
     of_logs = [file for file, source in found.items() if source in logs]
     reads = {base} if base not in logs else {None, *logs}
     own = [file for file, source in found.items() if source in reads]
-    window = _with_note(base.read(own, job_id), unknown)
+    window = _with_note(_read(base, own, job_id), unknown)
     if of_logs and measured:
         window = with_events_of(window, of_logs)
     for each in joined:
@@ -141,8 +143,19 @@ def read_files(path: Path) -> Window | None:
         if more and each.join is not None:
             names = ", ".join(file.name for file in more[:_SHOWN])
             window = each.join(window, each.read(more, job_id), names)
-    note = f"files of earlier attempts of torchrun are left out: {earlier}"
-    return replace(window, notes=(*window.notes, note)) if earlier else window
+    return replace(window, notes=(*window.notes, *left_out))
+
+
+def _read(source: Source, files: Sequence[Path], job_id: str) -> Window:
+    """The window of these files, by the next source of logs that knows a line if the first finds nothing."""
+    try:
+        return source.read(files, job_id)
+    except NothingFound:
+        for each in SOURCES[SOURCES.index(source) + 1 :]:
+            marks = each.marks
+            if marks is not None and any(first_that_occurs(file, [marks]) is not None for file in files):
+                return each.read(files, job_id)
+        raise
 
 
 def _with_note(window: Window, unused: Sequence[Path]) -> Window:
@@ -152,6 +165,11 @@ def _with_note(window: Window, unused: Sequence[Path]) -> Window:
     shown = ", ".join(file.name for file in unused[:_SHOWN])
     more = f" and {len(unused) - _SHOWN} more" if len(unused) > _SHOWN else ""
     return replace(window, notes=(*window.notes, f"files without a line of a known kind: {shown}{more}"))
+
+
+def _is_text(file: Path) -> bool:
+    """Whether a file is a text, such as a log or a configuration."""
+    return file.suffix in _TEXT_NAMES or text_of(_head(file)) is not None
 
 
 def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
@@ -195,6 +213,13 @@ def _head(path: Path, size: int = HEAD_BYTES) -> bytes:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
+    try:
+        return _files_of_folder(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _files_of_folder(path: Path) -> Sequence[Path]:
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
     # torchrun writes folders of ranks with a file for each stream.
     files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
@@ -203,21 +228,6 @@ def _files(path: Path) -> Sequence[Path]:
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
-
-
-def _of_last_attempt(files: Sequence[Path]) -> tuple[Sequence[Path], int]:
-    """The files without those of earlier attempts of torchrun, and how many these are."""
-    last: dict[Path, int] = {}
-    attempts: dict[Path, tuple[Path, int]] = {}
-    for file in files:
-        for folder in file.parents:
-            found = _ATTEMPT.fullmatch(folder.name)
-            if found is not None:
-                attempts[file] = folder.parent, int(found[1])
-                last[folder.parent] = max(int(found[1]), last.get(folder.parent, 0))
-                break
-    kept = [file for file in files if file not in attempts or last[attempts[file][0]] == attempts[file][1]]
-    return kept, len(files) - len(kept)
 
 
 def _is_visible(file: Path, folder: Path) -> bool:

@@ -7,12 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rca.errors import InvalidInput
 from rca.window.window import Window
 
 #: So many first bytes of a file decide what it is.
 HEAD_BYTES = 4096
 #: ... of a JSON document that no source recognises by these.
 LONG_HEAD_BYTES = 1 << 22
+
+
+class NothingFound(InvalidInput):
+    """A log has lines that its source looks for, but they show nothing; another source may know more."""
 
 
 @dataclass(frozen=True)

@@ -22,20 +22,32 @@ from rca.window.window import Window
 
 #: Reports of one rank, the newest ones.
 MAX_REPORTS = 20_000
+#: Loops of one rank.
+MAX_LOOPS = 64
+#: Seconds of the units of Keras.
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 MARKS = re.compile(
     rb"completed step: \d+, seconds: \d|train_step_timing in s[=:]|\d/\d+ \[(?:\d+:)?\d+:\d\d<"
-    rb"|\d\d:\d\d:\d\d[^\n]{0,120}\b(?:global_)?step[s]?[ :=]{1,3}\d",
+    rb"|\d/\d+ (?:\[[=>.]+\] -|[^ -~]+) [^\n]{0,80}\d[mu]?s/step|\"_step\": ?\d"
+    rb"|\d\d:\d\d:\d\d[^\n]{0,120}\b(?:global_)?step[s]?[ :=]{1,8}\d",
     re.MULTILINE,
 )
-#: Forms of a line: MaxText; NeMo; tqdm, as of the Hugging Face Trainer and Lightning; others with a time.
+#: Forms of a line: MaxText; NeMo; W&B's history, with its names in two orders; tqdm, as of the Hugging Face
+#: Trainer and Lightning; Keras 2 and 3; others with a time.
 _FORMS = (
     re.compile(r"completed step: (?P<step>\d{1,12}+), seconds: (?P<seconds>\d{1,9}+(?:\.\d{1,9}+)?+)"),
     re.compile(
-        r"\b(?:global_)?step[s]?[ :=]{1,3}(?P<step>\d{1,12}+)\b.{0,400}?"
+        r"\b(?:global_)?step[s]?[ :=]{1,8}(?P<step>\d{1,12}+)\b.{0,400}?"
         r"train_step_timing in s[=:] ?(?P<seconds>\d{1,9}+(?:\.\d{1,9}+)?+)"
     ),
-    re.compile(r"\b(?P<step>\d{1,12}+)/\d{1,12}+ \[(?P<elapsed>(?:\d{1,4}+:)?\d{1,2}+:\d\d)<"),
-    re.compile(r"\d\d:\d\d:\d\d.{0,120}?\b(?:global_)?step[s]?[ :=]{1,3}(?P<step>\d{1,12}+)\b"),
+    re.compile(r'"_step": ?(?P<step>\d{1,12}+)\b.{0,400}?"_timestamp": ?(?P<unix>\d{9,10}+(?:\.\d{1,9}+)?+)'),
+    re.compile(r'"_timestamp": ?(?P<unix>\d{9,10}+(?:\.\d{1,9}+)?+)\b.{0,400}?"_step": ?(?P<step>\d{1,12}+)'),
+    re.compile(r"\b(?P<step>\d{1,12}+)/(?P<total>\d{1,12}+) \[(?P<elapsed>(?:\d{1,4}+:)?\d{1,2}+:\d\d)<"),
+    re.compile(
+        r"\b(?P<step>\d{1,12}+)/(?P<total>\d{1,12}+) (?:\[[=>.]{1,60}+\] -|[^ -~]{1,60}+) .{0,60}?"
+        r"\b(?P<mean>\d{1,9}+)(?P<unit>[mu]?s)/step"
+    ),
+    re.compile(r"\d\d:\d\d:\d\d.{0,120}?\b(?:global_)?step[s]?[ :=]{1,8}(?P<step>\d{1,12}+)\b"),
 )
 
 
@@ -48,22 +60,54 @@ class _Report(NamedTuple):
 
 
 @dataclass
-class _Reports:
-    """Reports of one rank, of one form."""
+class _Loop:
+    """Reports of one loop, such as the training; an evaluation has another number of steps.
 
-    form: int
-    written: float
+    Attributes
+    ----------
+    before : int
+        Steps of earlier rounds of the loop, as of Keras' epochs.
+    """
+
     held: dict[int, _Report] = field(default_factory=dict)
+    before: int = 0
+    last: int = 0
 
-    def add(self, report: _Report) -> None:
-        self.held[report.step] = report
+    def add(self, report: _Report, total: int) -> None:
+        if total and report.step < self.last and np.isfinite(report.seconds):
+            self.before += total
+        self.last = report.step
+        step = self.before + report.step
+        self.held[step] = report._replace(step=step)
         while len(self.held) > MAX_REPORTS:
             del self.held[next(iter(self.held))]
 
+
+@dataclass
+class _Reports:
+    """Reports of one rank, of one form, by the number of steps of the loop; 0 if a line does not say it."""
+
+    form: int
+    written: float
+    loops: dict[int, _Loop] = field(default_factory=dict)
+
+    def add(self, report: _Report, total: int) -> None:
+        """Add a report; of more loops the first ones are held."""
+        if total in self.loops or len(self.loops) < MAX_LOOPS:
+            self.loops.setdefault(total, _Loop()).add(report, total)
+
+    @property
+    def held(self) -> dict[int, _Report]:
+        """The reports of the loop with most steps: the training."""
+        return self.loops[max(self.loops)].held if self.loops else {}
+
     def rows(self, rank: int) -> list[dict[str, float]]:
         """One row for each report after the first one, or with a time of its own."""
-        reports = [self.held[step] for step in sorted(self.held)]
-        if reports and not np.isfinite(reports[-1].at):
+        held = self.held
+        reports = [held[step] for step in sorted(held)]
+        if not reports:
+            return []
+        if not np.isfinite(reports[-1].at):
             ends = np.cumsum([each.seconds for each in reports])
             ends += self.written - ends[-1]
             reports = [each._replace(at=float(end)) for each, end in zip(reports, ends, strict=True)]
@@ -142,13 +186,16 @@ def _add(ranks: dict[int, _Reports], line: TextLine) -> None:
         raise InvalidInput(f"{line.path.name}: rank {rank:,} is above {MAX_WORLD_SIZE - 1:,}")
     groups = match.groupdict()
     seconds = float(groups["seconds"]) if groups.get("seconds") else np.nan
+    if groups.get("mean"):
+        seconds = float(groups["mean"]) * _UNITS[groups["unit"]]
     at = _elapsed(groups["elapsed"]) if groups.get("elapsed") else line.time
+    at = float(groups["unix"]) if groups.get("unix") else at
     reports = ranks.setdefault(rank, _Reports(number, line.written))
     if number < reports.form:
         # A form that says more about its steps came later.
         reports = ranks[rank] = _Reports(number, line.written)
     if number == reports.form and (np.isfinite(at) or np.isfinite(seconds)):
-        reports.add(_Report(int(match["step"]), at, seconds))
+        reports.add(_Report(int(match["step"]), at, seconds), int(groups.get("total") or 0))
 
 
 def _elapsed(text: str) -> float:

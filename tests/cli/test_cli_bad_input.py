@@ -110,6 +110,15 @@ def test_terminal_escapes_in_a_refused_value_are_not_repeated(rca_command: Run) 
     assert "\x1b" not in ran.err
 
 
+def test_a_log_on_standard_input_is_diagnosed(rca_command: Run) -> None:
+    ran = rca_command("diagnose", "-", stdin=b"srun: error: gpu02: task 9: Killed\n")
+    assert ran.code == 20
+    assert "rank 9" in ran.out
+    refused = rca_command("diagnose", "-", stdin=b"hello\n")
+    assert refused.code == 2
+    assert "which is no known encoding" in refused.err
+
+
 def test_a_valid_window_is_summarized(rca_command: Run) -> None:
     ran = rca_command("validate", "-", stdin=WHOLE)
     assert ran.code == 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import rca
+from rca.sources.logs.line_labels import NOBODY
 from rca.sources.logs.text_lines import TextLine
 
 
 def line(text: str, path: str = "job.log") -> TextLine:
-    return TextLine(text, Path(path), None, 1_760_000_000.0)
+    return TextLine(text, Path(path), NOBODY, 1_760_000_000.0)
 
 
 def answer_of(folder: Path, *logs: str) -> rca.Diagnosis:

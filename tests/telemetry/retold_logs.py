@@ -35,16 +35,20 @@ def verdict(case: dict[str, Any], folder: Path) -> tuple[str, rca.Diagnosis | No
 
     Right is exactly the place with certainty, or no place where the text names none. Undecided names the
     place, perhaps among others, and abstains; silent names no place although the text does. Any other place
-    is wrong.
+    is wrong. A log of a healthy job may be refused; a place or a stop in it is wrong.
     """
+    healthy = case.get("healthy", False)
     try:
         answer = rca.diagnose(rca.read_window(path_of(case, folder)))
     except RcaError:
-        return "refused", None
+        return ("right" if healthy else "refused"), None
     ranks = {rank for each in answer.stragglers for rank in each.ranks}
     nodes = {node for each in answer.stragglers for node in each.nodes}
     wanted_ranks, wanted_nodes = set(case.get("ranks", [])), set(case.get("nodes", []))
     named = bool(ranks or nodes)
+    if healthy:
+        stopped = answer.failure_mode == "fail_stop" and not answer.abstained
+        return ("wrong" if named or stopped else "right"), answer
     if not wanted_ranks and not wanted_nodes:
         return ("wrong" if named else "right"), answer
     if answer.failure_mode != case.get("mode", "fail_stop"):

@@ -8,22 +8,29 @@ from pathlib import Path
 import pytest
 from mutated_files import mutated
 from retold_logs import FOLDER, cases
-from test_metric_files import ANSWER, SMI, TEXT
+from test_metric_files import ANSWER, QUERY, SMI, TEXT
 from test_py_spy_dumps import LOADING, WAITING, as_json, dump
-from test_scheduler_events import AS_COLUMNS, EVENTS, SACCT, kubectl
+from test_scheduler_events import AS_COLUMNS, EVENTS, SACCT, kubectl, pod
 
 import rca
 from rca.errors import RcaError
 
-LOGS = [case["text"].encode() for half in ("open", "held", "late", "last") for case in cases(half)]
+SETS = ("open", "held", "late", "last", "unseen", "harvest", "sealed", "healthy", "review", "usual")
+LOGS = [case["text"].encode() for half in SETS for case in cases(half)]
 LOGS += [path.read_bytes() for path in sorted(FOLDER.rglob("*")) if path.is_file() and path.suffix != ".toml"]
 
 
+DMON = (
+    "#Entity   GPUTL   SMCLK\nID        %       MHz\n" + 4 * "GPU 0     98      1980\nGPU 1     97      345\n"
+)
 OTHERS = [
     text.encode()
     for text in (
         *(SACCT, AS_COLUMNS, kubectl(EVENTS), dump(WAITING) + dump(LOADING), as_json(WAITING)),
-        *(SMI, TEXT, json.dumps(ANSWER)),
+        *(SMI, TEXT, json.dumps(ANSWER), QUERY, DMON),
+        kubectl(
+            [pod("a-1", "n1", state={"terminated": {"exitCode": 137, "finishedAt": "2025-03-01T12:00:05Z"}})]
+        ),
     )
 ]
 

@@ -13,8 +13,9 @@ from logs_of_jobs import line
 from rca.commands import sources
 from rca.sources.logs.failure_tables import _FAILED, _PART
 from rca.sources.logs.line_kinds import MAX_NUMBERS, LineKind, line_kinds, marks_pattern, numbers, said_by
+from rca.sources.logs.line_labels import _FIELD, _GROUP_RANK, _HARMLESS, _HOSTS, _LOCAL, _RANK, _TASK
 from rca.sources.logs.line_search import MAX_LINE_LENGTH
-from rca.sources.logs.log_events import _HOSTS, _PG_RANK, LogEvents
+from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.text_lines import LineClock, TextLine
 from rca.sources.watchdog.messages import _CAUGHT, _GROUP, _STATUS
 from tests.for_each import for_each
@@ -28,8 +29,8 @@ def event_of(text: str) -> dict[str, object]:
     events, clock = LogEvents(), LineClock()
     one = line(text)
     events.add(one, clock.stamp(one))
-    row = events.rows[0]
-    return {**row._asdict(), "ranks": [each.rank for each in events.rows]}
+    rows = events.rows or events.weak
+    return {**rows[0]._asdict(), "ranks": [each.rank for each in rows]}
 
 
 @for_each("kind", KINDS, [each.name for each in KINDS])
@@ -57,7 +58,7 @@ def test_an_example_is_of_its_kind_and_about_its_place(kind: LineKind) -> None:
 
 def worst_lines(kind: LineKind) -> Iterator[str]:
     """Longest lines that a pattern with two ways to match the same text takes long for."""
-    for begin in (*kind.marks, kind.example):
+    for begin in {kind.marks[0], kind.marks[-1], kind.example}:
         for filling in (begin, "1", "1,", "1, ", "a", "a ", " ", ":", "(", "[PG ", "/job:a", "10:00:00"):
             yield (begin + " " + filling * MAX_LINE_LENGTH)[:MAX_LINE_LENGTH]
     for word in kind.example.split()[:12]:
@@ -70,11 +71,15 @@ def test_a_pattern_takes_linear_time_for_its_worst_line(kind: LineKind) -> None:
         begun = time.process_time()
         if kind.pattern is not None:
             kind.pattern.search(text)
-        said_by(text)
+        else:
+            said_by(text)
         assert time.process_time() - begun < MAX_SECONDS
 
 
-@pytest.mark.parametrize("pattern", [_FAILED, _PART, _PG_RANK, *_HOSTS, _CAUGHT, _GROUP, _STATUS])
+LABELS = [_RANK, _GROUP_RANK, _FIELD, _TASK, _LOCAL, _HARMLESS, *_HOSTS]
+
+
+@pytest.mark.parametrize("pattern", [_FAILED, _PART, *LABELS, _CAUGHT, _GROUP, _STATUS])
 def test_other_patterns_of_log_lines_take_linear_time(pattern: re.Pattern[str]) -> None:
     fillings = (
         "[PG ",
@@ -86,6 +91,11 @@ def test_other_patterns_of_log_lines_take_linear_time(pattern: re.Pattern[str]) 
         " ",
         "time : ",
         "1:1 ",
+        "a1-",
+        "[a:1:1",
+        "[pod/a",
+        "rank1[",
+        "(rank ",
     )
     fillings += (
         "Watchdog caught collective operation timeout: WorkNCCL(OpType=A) ran for ",

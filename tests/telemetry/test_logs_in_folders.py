@@ -123,3 +123,19 @@ def test_the_last_attempt_of_torchrun_counts(tmp_path: Path) -> None:
     window = rca.read_window(tmp_path / "job")
     assert "files of earlier attempts of torchrun are left out: 4" in window.notes
     assert [each.ranks for each in rca.diagnose(window).stragglers] == [[2]]
+
+
+KILL = "srun: error: gpu02: task 9: Killed\n"
+
+
+def test_a_configuration_beside_logs_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(KILL)
+    (tmp_path / "config.json").write_text('{"learning_rate": 3e-4, "job": 1}')
+    window = rca.read_window(tmp_path)
+    assert "files without a line of a known kind: config.json" in window.notes
+    assert "the lines have no time: the time of the file stands for it" in window.notes
+
+
+def test_a_log_that_begins_with_zeros_is_text(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_bytes(bytes(3000) + KILL.encode())
+    assert rca.read_window(tmp_path).events.column("rank").to_pylist() == [9]

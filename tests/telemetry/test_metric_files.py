@@ -51,6 +51,57 @@ def test_csv_of_nvidia_smi_has_a_rank_for_each_gpu(tmp_path: Path) -> None:
     assert window.job.start == BEGIN
 
 
+QUERY = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Sat Mar  1 12:00:00 2025
+Attached GPUs                             : 2
+GPU 00000000:07:00.0
+    PCI
+        GPU Link Info
+            Link Width
+                Max                       : 16x
+                Current                   : 8x
+    Clocks Event Reasons
+        SW Power Cap                      : Active
+        HW Slowdown                       : Active
+            HW Thermal Slowdown           : Active
+    Temperature
+        GPU Current Temp                  : 91 C
+    Power Readings
+        Power Draw                        : N/A
+GPU 00000000:0A:00.0
+    Clocks
+        SM                                : 1980 MHz
+"""
+
+
+def test_the_text_of_nvidia_smi_q_is_read(tmp_path: Path) -> None:
+    (tmp_path / "node-a.txt").write_text(QUERY)
+    rows = {
+        (row["rank"], row["name"]): (row["time"], row["value"])
+        for row in rca.read_window(tmp_path).metrics.to_pylist()
+    }
+    assert rows == {
+        (0, "DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH"): (BEGIN, 16.0),
+        (0, "DCGM_FI_DEV_PCIE_LINK_WIDTH"): (BEGIN, 8.0),
+        (0, "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"): (BEGIN, float(0x4 | 0x8 | 0x40)),
+        (0, "DCGM_FI_DEV_GPU_TEMP"): (BEGIN, 91.0),
+        (1, "DCGM_FI_DEV_SM_CLOCK"): (BEGIN, 1980.0),
+    }
+
+
+def test_dumps_of_dcgmi_dmon_have_a_round_each_second(tmp_path: Path) -> None:
+    path = tmp_path / "node-a.txt"
+    header = "#Entity   GPUTL   TMPTR   SMCLK\nID        %       C       MHz\n"
+    path.write_text(header + 2 * "GPU 0     98      60      1980\nGPU 1     97      N/A     345\n")
+    os.utime(path, (BEGIN, BEGIN))
+    found = rca.read_window(tmp_path).metrics.to_pylist()
+    rows = {(row["rank"], row["name"], row["time"] - BEGIN): row["value"] for row in found}
+    assert rows[1, "DCGM_FI_DEV_SM_CLOCK", -1.0] == rows[1, "DCGM_FI_DEV_SM_CLOCK", 0.0] == 345.0
+    assert (1, "DCGM_FI_DEV_GPU_TEMP", 0.0) not in rows
+
+
 def test_prometheus_text_has_the_time_of_its_file_where_samples_have_none(tmp_path: Path) -> None:
     path = tmp_path / "scrape.prom"
     path.write_text(TEXT)

@@ -89,3 +89,12 @@ def test_a_window_without_its_job_still_misses_window_json(tmp_path: Path) -> No
     (tmp_path / "steps.parquet").write_bytes(b"PAR1")
     with pytest.raises(SourceError, match=r"window\.json: no such file"):
         read_window(tmp_path)
+
+
+def test_a_folder_that_may_not_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(SourceError, match="cannot be read: Permission denied"):
+        read_window(tmp_path)

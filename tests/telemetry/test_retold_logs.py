@@ -23,7 +23,8 @@ def test_the_first_failure_is_named_and_victims_are_not(tmp_path: Path, case: di
     assert (answer.slowdown.gpu_hours_lost or 0.0) < 10.0
 
 
-ALL = [case for half in ("open", "held", "late", "last", "unseen") for case in cases(half)]
+SETS = ("open", "held", "late", "last", "unseen", "harvest", "sealed", "healthy", "review", "usual")
+ALL = [case for half in SETS for case in cases(half)]
 
 
 @for_each("case", ALL, [each["name"] for each in ALL])

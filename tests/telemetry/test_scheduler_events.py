@@ -107,3 +107,61 @@ def test_unusable_files_of_schedulers_are_refused(tmp_path: Path, text: str, mes
     (tmp_path / "file").write_text(text)
     with pytest.raises(InvalidInput, match=message):
         rca.read_window(tmp_path)
+
+
+RETRIED = """JobID|State|ExitCode|End|NodeList|FailedNode
+12|{state}|2025-05-06T14:00:00|n[1-4]|
+12.0|FAILED|1:0|2025-05-06T10:00:00|n3|
+12.1|{state}|2025-05-06T13:59:00|n2|
+"""
+
+
+def test_a_step_that_failed_hours_before_the_job_is_no_suspect(tmp_path: Path) -> None:
+    (tmp_path / "accounting").write_text(RETRIED.format(state="FAILED|0:9"))
+    assert nodes_of(tmp_path) == ["n2"]
+
+
+def test_a_job_that_completed_has_no_failed_step(tmp_path: Path) -> None:
+    (tmp_path / "accounting").write_text(RETRIED.format(state="COMPLETED|0:0"))
+    assert rca.diagnose(rca.read_window(tmp_path)).failure_mode == "healthy"
+
+
+def test_the_accounting_is_read_as_json(tmp_path: Path) -> None:
+    def number(value: int) -> dict[str, Any]:
+        return {"set": True, "infinite": False, "number": value}
+
+    def row(state: str, signal: int, nodes: object, end: int) -> dict[str, Any]:
+        code = {"status": ["SIGNALED"], "return_code": number(0), "signal": {"id": number(signal)}}
+        return {"state": state, "exit_code": code, "nodes": nodes, "time": {"end": end}}
+
+    step = {**row("FAILED", 9, {"range": "gpu02"}, 1_740_830_402), "step": {"id": "4312.0"}}
+    job = {**row("FAILED", 0, "gpu[01-02]", 1_740_830_405), "job_id": 4312, "steps": [step]}
+    job |= {"state": {"current": ["FAILED"]}, "association": {}, "derived_exit_code": {}}
+    (tmp_path / "accounting.json").write_text(json.dumps({"jobs": [job]}, indent=1))
+    window = rca.read_window(tmp_path)
+    assert [(row["node"], row["code"]) for row in window.events.to_pylist()] == [("gpu02", "-9")]
+    assert nodes_of(tmp_path) == ["gpu02"]
+
+
+def pod(name: str, node: str, **state: Any) -> dict[str, Any]:
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", **state}]}
+    return {"kind": "Pod", "metadata": {"name": name}, "spec": {"nodeName": node}, "status": status}
+
+
+def test_the_node_of_a_pod_whose_container_was_killed_is_named(tmp_path: Path) -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2025-03-01T12:00:05Z"}
+    well = {"exitCode": 0, "reason": "Completed", "finishedAt": "2025-03-01T12:01:05Z"}
+    pods = [
+        pod("llm-worker-0", "gke-a", state={"running": {}}, lastState={"terminated": well}),
+        pod("llm-worker-1", "gke-b", state={"running": {}}, lastState={"terminated": ended}),
+    ]
+    (tmp_path / "pods.json").write_text(kubectl(pods))
+    assert nodes_of(tmp_path) == ["gke-b"]
+    rows = rca.read_window(tmp_path).events.to_pylist()
+    assert [(row["code"], row["time"]) for row in rows] == [("OOMKilled", 1_740_830_405.0)]
+
+
+def test_pods_beside_the_job_are_no_suspects(tmp_path: Path) -> None:
+    beside = event("tensorboard-7f9", "BackOff", "Back-off restarting failed container tb", 5)
+    (tmp_path / "events.json").write_text(kubectl([beside, *EVENTS]))
+    assert nodes_of(tmp_path) == ["gpu-7"]

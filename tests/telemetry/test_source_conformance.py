@@ -124,6 +124,13 @@ def _sacct(folder: Path) -> None:
     (folder / "sacct.txt").write_text("\n".join(rows) + "\n")
 
 
+def _pods(folder: Path) -> None:
+    ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2025-03-01T12:00:05Z"}
+    status = {"containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
+    pod = {"kind": "Pod", "metadata": {"name": "a-1"}, "spec": {"nodeName": "n1"}, "status": status}
+    (folder / "pods.json").write_text(json.dumps({"kind": "List", "items": [pod]}))
+
+
 def _kubernetes(folder: Path) -> None:
     items = [
         {
@@ -168,6 +175,7 @@ WRITERS: dict[str, Writer] = {
     "step-log": _step_log,
     "sacct": _sacct,
     "kubernetes-events": _kubernetes,
+    "kubernetes-pods": _pods,
     "py-spy": _py_spy,
     "metric-files": _metrics,
 }

@@ -52,3 +52,27 @@ def test_each_rank_of_labelled_lines_has_its_steps(tmp_path: Path) -> None:
 def test_one_step_alone_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"job\.log: step lines, but no two steps"):
         steps(tmp_path, ["2025-05-01 10:00:00 step 1"])
+
+
+def test_the_bar_of_an_evaluation_is_no_training(tmp_path: Path) -> None:
+    bars = [f" 33%|███  | {500 + n}/1000 [{10 * n // 60}:{10 * n % 60:02}<16:20, 10.0s/it]" for n in range(6)]
+    other = [f"100%|███  | {n}/50 [00:{n:02}<00:01, 1.0s/it]" for n in range(20)]
+    assert steps(tmp_path, [*bars[:3], *other, *bars[3:]]) == {(0, 500 + n): 10.0 for n in range(1, 6)}
+
+
+def test_lines_of_keras_count_on_over_epochs(tmp_path: Path) -> None:
+    lines = [
+        text
+        for epoch in range(2)
+        for text in (
+            f"Epoch {epoch + 1}/2",
+            "20/40 [==========>...........] - 1s 50ms/step - loss: 0.4",
+            "40/40 ━━━━━━━━━━━━━━━━━━━━ 2s 60ms/step - loss: 0.3",
+        )
+    ]
+    assert steps(tmp_path, lines) == {(0, 20): 0.05, (0, 40): 0.06, (0, 60): 0.05, (0, 80): 0.06}
+
+
+def test_the_history_of_wandb_has_steps(tmp_path: Path) -> None:
+    rows = [f'{{"loss": 3.1, "_timestamp": {1746525600 + 2 * n}.5, "_step": {n}}}' for n in range(3)]
+    assert steps(tmp_path, rows, "wandb-history.jsonl") == {(0, 1): 2.0, (0, 2): 2.0}

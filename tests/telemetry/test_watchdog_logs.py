@@ -228,6 +228,16 @@ def test_logs_of_two_jobs_in_one_folder_are_refused_by_name(tmp_path: Path) -> N
     assert "one job and one attempt" in str(refused.value.hint)
 
 
+def test_of_two_runs_of_torchrun_the_later_one_is_read(tmp_path: Path) -> None:
+    for run, late in (("b", 2), ("a", 3)):
+        for rank, lines in hang(4, [late]).items():
+            stamped = [line.replace("[E3", f"[E{late}") for line in lines]
+            write(tmp_path / "job" / f"run_{run}" / "attempt_0" / str(rank) / "stderr.log", stamped)
+    window = rca.read_window(tmp_path / "job")
+    assert states(window)[3] == ("finished", 77)
+    assert "earlier runs of torchrun are left out: run_b" in window.notes
+
+
 def test_two_runs_of_torchrun_are_refused_by_their_folders(tmp_path: Path) -> None:
     for run, number in (("a", 40), ("b", 78)):
         for rank, lines in hang(4, [3], number=number).items():

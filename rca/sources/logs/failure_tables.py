@@ -13,8 +13,8 @@ import numpy as np
 from rca.sources.logs.text_lines import Stamp, TextLine
 from rca.window.node_names import same_nodes
 
-#: Failures further apart are of two attempts, seconds.
-ONE_STOP = 1800.0
+#: Failures further apart are of two attempts: longer than the longest usual timeout, half an hour; seconds.
+ONE_STOP = 2100.0
 #: A table of the same host and file that begins so much later is of the next attempt, seconds.
 NEXT_ATTEMPT = 10.0
 CUT_TABLE = "torchrun's table is cut before its root cause: which rank failed first is unknown"
@@ -177,14 +177,17 @@ def one_line(text: str, most: int = MAX_MESSAGE_LENGTH) -> str:
 
 
 def error_of_table(error: LogEvent, tables: Sequence[FailureTable]) -> LogEvent:
-    """An error of an unknown process with the rank of the one that the table of its file says failed first.
+    """An error of an unknown process with the rank of one that the table of its file lists.
 
-    If the error names a device, only the process with this number on its node can have written it.
+    The process that failed first has written it, unless the error names the device of another one. Processes
+    that see one device each call it 0.
     """
     for each in tables:
         if each.rooted and each.path == error.stamp.path:
-            rows = [row for row in each.rows if error.local in (None, row.local)]
-            if rows and (error.local is not None or len(each.rows) == 1):
+            root = each.rows[-1]
+            others = [row for row in each.rows[:-1] if error.local and row.local == error.local]
+            rows = others if others and root.local != error.local else [root]
+            if error.local is not None or len(each.rows) == 1:
                 return error._replace(rank=rows[-1].rank, node=error.node or rows[-1].node)
     return error
 

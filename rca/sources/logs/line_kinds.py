@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from rca.sources.logs.line_labels import is_harmless
+
 
 @dataclass(frozen=True)
 class LineKind:
@@ -28,6 +30,13 @@ class LineKind:
     source: str
     code: str | None = None
     pattern: re.Pattern[str] | None = None
+    generic: bool = False
+    weak: bool = False
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a warning may have the text of this kind."""
+        return self.generic or self.event == "process_error"
 
 
 class Said(NamedTuple):
@@ -80,7 +89,7 @@ def marks_pattern() -> bytes:
 def said_by(text: str) -> Said | None:
     """What a line says; None if it is of no kind."""
     for mark, kind in _marks():
-        if mark in text:
+        if mark in text and not (kind.is_doubtful and is_harmless(text)):
             if kind.pattern is None:
                 return Said(kind, kind.code)
             found = kind.pattern.search(text)
@@ -96,12 +105,12 @@ def _marks() -> tuple[tuple[str, LineKind], ...]:
 
 def _said(kind: LineKind, groups: Mapping[str, str]) -> Said:
     def either(name: str) -> str | None:
-        return groups.get(name) or groups.get(f"{name}2")
+        return groups.get(name) or groups.get(f"{name}2") or groups.get(f"{name}3")
 
-    one, local = either("rank"), groups.get("local")
+    one, local, signal = either("rank"), either("local"), groups.get("signal")
     return Said(
         kind,
-        kind.code or groups.get("code"),
+        kind.code or either("code") or (f"-{signal}" if signal else None),
         numbers(either("ranks") or one or ""),
         numbers(groups.get("tasks", "")),
         either("node"),

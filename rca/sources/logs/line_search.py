@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rca.arrays import BoolArray
 from rca.errors import InvalidInput, SourceError
 from rca.files import open_file
 
@@ -45,7 +46,12 @@ class Flood:
         return lines
 
 
-def matching_lines(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[bytes]:
+def matching_lines(
+    path: Path,
+    wanted: re.Pattern[bytes],
+    flood: Flood | None = None,
+    sparse: re.Pattern[bytes] | None = None,
+) -> Iterator[bytes]:
     """The lines in which `wanted` occurs, without their breaks and in their order.
 
     A carriage return, as of progress bars, ends a line too.
@@ -58,6 +64,8 @@ def matching_lines(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = 
         In the syntax that Python and RE2 share. ``^`` and ``$`` are the ends of a line.
     flood : Flood, optional
         Lines to leave out; its marks may grow while the lines are read.
+    sparse : re.Pattern of bytes, optional
+        Of other lines in which this occurs, the first and the last one of each block come too.
 
     Raises
     ------
@@ -65,7 +73,7 @@ def matching_lines(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = 
         If the file cannot be read, or its compressed data is damaged.
     """
     for lines in _blocks_of_lines(path):
-        yield from (line[:MAX_LINE_LENGTH] for line in _found(lines, wanted, flood))
+        yield from (line[:MAX_LINE_LENGTH] for line in _found(lines, wanted, flood, sparse))
 
 
 def first_that_occurs(path: Path, patterns: Sequence[re.Pattern[bytes]]) -> int | None:
@@ -86,13 +94,28 @@ def first_that_occurs(path: Path, patterns: Sequence[re.Pattern[bytes]]) -> int 
     return best
 
 
-def _found(lines: pa.Array, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[bytes]:
-    """The lines in which `wanted` occurs."""
-    found = lines.filter(pc.match_substring_regex(lines, "(?m)" + wanted.pattern.decode("ascii")))
+def _found(
+    lines: pa.Array,
+    wanted: re.Pattern[bytes],
+    flood: Flood | None = None,
+    sparse: re.Pattern[bytes] | None = None,
+) -> Iterator[bytes]:
+    """The lines in which `wanted` occurs, and the outer ones in which `sparse` does."""
+    has_wanted = _has(lines, wanted)
+    if sparse is not None:
+        outer = np.flatnonzero(_has(lines, sparse) & ~has_wanted)
+        has_wanted[outer[[0, -1]] if outer.size else outer] = True
+    found = lines.filter(pa.array(has_wanted))
     for begin in range(0, len(found), _LINES_AT_ONCE):
         part = found.slice(begin, _LINES_AT_ONCE)
         for line in (part if flood is None else flood.keep(part)).to_pylist():
             yield line.removesuffix(b"\n")
+
+
+def _has(lines: pa.Array, pattern: re.Pattern[bytes]) -> BoolArray:
+    """Whether a pattern occurs in each line; shape (n_lines,)."""
+    found = pc.match_substring_regex(lines, "(?m)" + pattern.pattern.decode("ascii"))
+    return found.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 
 def _blocks_of_lines(path: Path) -> Iterator[pa.Array]:

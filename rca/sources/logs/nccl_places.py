@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from rca.sources.logs.failure_tables import LogEvent
@@ -14,8 +15,8 @@ from rca.window.node_names import same_nodes
 
 #: A line of a communicator's begin or end.
 _COMMUNICATOR = re.compile(
-    r"(?:^|[ \]])([A-Za-z][\w.-]{0,120}+):\d{1,9}+:\d{1,9}+ \[\d{1,3}+\] NCCL INFO .{0,80}?"
-    r"comm 0x[0-9a-f]{1,16}+ rank (\d{1,9}+) n[rR]anks (\d{1,9}+) cudaDev \d{1,3}+ "
+    r"(?<![^\s\]>:])([A-Za-z][\w.-]{0,120}+):\d{1,9}+:\d{1,9}+ \[\d{1,3}+\] NCCL INFO .{0,80}?"
+    r"comm 0x[0-9a-f]{1,16}+ rank (\d{1,9}+) n[rR]anks (\d{1,9}+) cudaDev (\d{1,3}+) "
     r"(?:nvmlDev \d{1,3}+ )?+busId ([0-9a-f]{1,15}+)"
 )
 _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.\d)?$")
@@ -39,18 +40,27 @@ class NcclPlaces:
 
     size: int = 0
     _held: dict[int, set[_Place]] = field(default_factory=dict)
+    _devices: dict[Path, dict[int, set[int]]] = field(default_factory=dict)
 
-    def add(self, text: str) -> None:
-        """Take the place from a line, if it has one."""
+    def add(self, text: str, path: Path) -> None:
+        """Take the place from a line of a file, if it has one."""
         found = _COMMUNICATOR.search(text)
         if found is None or int(found[3]) < self.size:
             return
         if int(found[3]) > self.size:
             # The ranks of a smaller communicator are not those of the job.
-            self.size, self._held = int(found[3]), {}
-        bus = int(found[4], 16)
+            self.size, self._held, self._devices = int(found[3]), {}, {}
+        bus = int(found[5], 16)
         place = _Place(found[1], (bus >> 20, bus >> 12 & 0xFF, bus >> 4 & 0xFF))
         self._held.setdefault(int(found[2]), set()).add(place)
+        self._devices.setdefault(path, {}).setdefault(int(found[4]), set()).add(int(found[2]))
+
+    def rank_in(self, path: Path | None, device: int | None) -> int | None:
+        """The only rank of a file that uses a device, or that is in the file; None if it is unknown."""
+        devices = {} if path is None else self._devices.get(path, {})
+        ranks = set().union(*devices.values())
+        found = ranks if len(ranks) == 1 or device is None else devices.get(device, set())
+        return next(iter(found)) if len(found) == 1 else None
 
     def rank_of(self, event: LogEvent) -> int | None:
         """The rank whose GPU an event names by its address; None if it names none, or several could be."""

@@ -9,14 +9,17 @@ from calendar import timegm
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from rca.errors import InvalidInput, SourceError
+from rca.sources.logs.file_names import writers_of_files
 from rca.sources.logs.json_lines import are_json_lines, messages
+from rca.sources.logs.line_labels import Writer, local_label, rank_label, task_label
 from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
 
 #: Of a longer line only its begin and what lies around the text of interest is read.
@@ -27,15 +30,14 @@ _ODD = re.compile("[\x00-\x07\x0e-\x1a\x1c-\x1f\ufffd]")
 _GZIP = b"\x1f\x8b"
 _PART_HEADER = re.compile(r"^content-(?:type|disposition)\s*:", re.IGNORECASE | re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-#: Labels of a line that name the rank: of PyTorch 2.2 and later, of its log handlers, and of Ray workers.
-_RANK = re.compile(r"\[rank(\d{1,6})\]|\[rank=(\d{1,6})\]|Worker rank=(\d{1,6})\b|\bRankID:(\d{1,6})\b")
-#: Labels that name a task, which may be a rank or a whole node: of ``srun --label`` and of torchrun.
-_TASK = re.compile(r"^\s*(?:(\d{1,6}): |\[[A-Za-z_]+(\d{1,6})\]:)")
-_RANK_IN_NAME = re.compile(r"(?:rank|task|worker|proc|log|stderr|stdout)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
-_NUMBER = re.compile(r"(\d{1,6})$")
 _DATE_AND_TIME = re.compile(
-    r"\b(\d{4})-(\d\d)-(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?"
+    r"\b(\d{4})([-/])(\d\d)\2(\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+    r"(Z|[+-]\d\d:?\d\d| [+-](?:0\d|1[0-4])[0-5]\d(?!\d))?"
 )
+#: Month, day and year, as of Python's loggers of the Hugging Face libraries.
+_AMERICAN_TIME = re.compile(r"\b(\d\d)/(\d\d)/(\d{4}) (\d\d):(\d\d):(\d\d)\b")
+#: The begin of a line of PyTorch, with the time of glog.
+_GLOG_BEGIN = re.compile(r"(?:\[rank\d{1,6}\]:? ?)?\[[IWEF](\d{3,4}) (\d\d):(\d\d):(\d\d(?:\.\d{1,9})?) ")
 #: Month and day of glog, and of vLLM's loggers.
 _GLOG_TIME = re.compile(
     r"\b(?:[IWEF]|(?:ERROR|WARNING|INFO) )(\d{3,4}|\d\d-\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
@@ -49,42 +51,43 @@ _DAY = 86_400.0
 _LINE = 1e-6
 
 
-@dataclass(frozen=True)
-class TextLine:
+class TextLine(NamedTuple):
     """One line of a log. Labels and the time are looked for when they are asked for.
 
     Attributes
     ----------
     path : Path
         The file of the line.
-    named : int or None
-        Rank or task in the name of the file.
+    file : Writer
+        What the name and the folder of the file say about the process that wrote it.
     written : float, Unix seconds
         When the file was last written.
     """
 
     text: str
     path: Path
-    named: int | None
+    file: Writer
     written: float
 
-    @cached_property
+    @property
     def rank(self) -> int | None:
         """From a label that can only be a rank."""
-        found = _RANK.search(self.text)
-        return None if found is None else int(next(each for each in found.groups() if each))
+        return rank_label(self.text)
 
     @property
     def task(self) -> int | None:
         """From a label that is a rank or a node, or from the file's name."""
-        found = _TASK.match(self.text)
-        return self.named if found is None else int(found[1] or found[2])
+        file = self.file
+        label = task_label(self.text)
+        if label is None:
+            label = local_label(self.text)
+        found = (label, file.rank, file.task, file.local)
+        return next((each for each in found if each is not None), None)
 
     @property
     def label(self) -> int | None:
         """The number that ``srun --label`` puts before the line."""
-        found = _TASK.match(self.text)
-        return None if found is None or found[1] is None else int(found[1])
+        return task_label(self.text)
 
     @property
     def time(self) -> float:
@@ -127,14 +130,15 @@ class LineClock:
     def stamp(self, line: TextLine) -> Stamp:
         """The stamp of the next line of a file."""
         (time, has_year), before = dated(line.text, line.written), self.last.get(line.path)
-        self.written[line.path] = line.written
-        if np.isfinite(time):
+        if before is None:
+            self.written[line.path] = line.written
+        if isfinite(time):
             stamp = Stamp(time, 0, has_year, line.path)
-            # `after` of the first one counts the lines before it.
-            lines = 0 if before is None else before.after + 1
-            self.first.setdefault(line.path, stamp._replace(after=lines))
-            if stamp.has_year:
-                self.latest = max(self.latest, time)
+            if before is None or not isfinite(before.time):
+                # `after` of the first one counts the lines before it.
+                self.first[line.path] = stamp._replace(after=0 if before is None else before.after + 1)
+            if has_year and time > self.latest:
+                self.latest = time
         elif before is None:
             stamp = Stamp(np.nan, 0, False, line.path)
         else:
@@ -171,21 +175,34 @@ def _nearest_year(time: float, other: float) -> float:
     return min(found, key=lambda each: abs(each - other))
 
 
-def lines_of(path: Path, wanted: re.Pattern[bytes], flood: Flood | None = None) -> Iterator[TextLine]:
-    """The lines in which `wanted` occurs, in their order.
+def lines_of(
+    path: Path,
+    wanted: re.Pattern[bytes],
+    flood: Flood | None = None,
+    file: Writer | None = None,
+    sparse: re.Pattern[bytes] | None = None,
+) -> Iterator[TextLine]:
+    """The lines in which `wanted` occurs, in their order, and some in which `sparse` does.
+
+    Parameters
+    ----------
+    flood, sparse
+        As of `matching_lines`.
+    file : Writer, optional
+        As `writers_of_files` gives it; by default from the name of this file alone.
 
     Raises
     ------
     SourceError, InvalidInput
         If the file cannot be read, or its compressed data is damaged.
     """
-    named = task_in_name(path)
+    file = writers_of_files([path])[path] if file is None else file
     written = _modified(path)
-    for whole in matching_lines(path, wanted, flood):
+    for whole in matching_lines(path, wanted, flood, sparse):
         raw = whole if len(whole) <= MAX_TEXT_LENGTH else _around_match(whole, wanted)
         for text in messages(raw):
             plain = _COLOUR.sub("", text) if "\x1b" in text else text
-            yield TextLine(plain.rstrip(), path, named, written)
+            yield TextLine(plain.rstrip(), path, file, written)
 
 
 def _around_match(line: bytes, wanted: re.Pattern[bytes]) -> bytes:
@@ -210,7 +227,8 @@ def mixed(one: Path, other: Path, what: str) -> InvalidInput:
 
 def text_of(head: bytes) -> str | None:
     """The first bytes of a file as text, unpacked; None if they are binary or begin a window's encoding."""
-    head = unpacked(head)
+    # A log that was truncated while it was written begins with zeros.
+    head = unpacked(head).lstrip(b"\0")
     # A character may be cut at the end.
     text = head.decode("utf-8", "replace")
     odd = _ODD.findall(text[:-1])
@@ -231,15 +249,6 @@ def unpacked(head: bytes) -> bytes:
         return head
 
 
-def task_in_name(path: Path) -> int | None:
-    """The rank or task in the name of a file, such as ``rank3.log``; None without one."""
-    found = _RANK_IN_NAME.search(path.name)
-    if found is None and path.name.startswith("std"):
-        # torchrun: attempt_0/3/stderr.log.
-        found = _NUMBER.match(path.parent.name)
-    return None if found is None else int(found[1])
-
-
 def time_of(text: str, written: float) -> float:
     """The first time in a line, Unix seconds; NaN without one; `written` as in `dated`."""
     return dated(text, written)[0]
@@ -253,10 +262,18 @@ def dated(text: str, written: float) -> tuple[float, bool]:
     written : float, Unix seconds
         When the file was last written. Many logs leave out the year: the line is not much newer than this.
     """
+    begin = _GLOG_BEGIN.match(text)
+    if begin is not None:
+        day = _day_without_year(written, int(begin[1][:-2]), int(begin[1][-2:]))
+        return day + 3600 * int(begin[2]) + 60 * int(begin[3]) + float(begin[4]), False
     whole = _DATE_AND_TIME.search(text)
     if whole is not None:
-        year, month, day, hour, minute, second = (int(whole[part]) for part in range(1, 7))
-        return _seconds(year, month, day, hour, minute, second, whole[7]) - _zone(whole[8]), True
+        year, month, day, hour, minute, second = (int(whole[part]) for part in (1, 3, 4, 5, 6, 7))
+        return _seconds(year, month, day, hour, minute, second, whole[8]) - _zone(whole[9]), True
+    american = _AMERICAN_TIME.search(text)
+    if american is not None:
+        month, day, year, hour, minute, second = (int(american[part]) for part in range(1, 7))
+        return _seconds(year, month, day, hour, minute, second, None), True
     glog = _GLOG_TIME.search(text)
     if glog is not None:
         month, day = divmod(int(glog[1].replace("-", "")), 100)
@@ -275,9 +292,16 @@ def dated(text: str, written: float) -> tuple[float, bool]:
 def _without_year(
     written: float, month: int, day: int, hour: int, minute: int, second: int, fraction: str | None
 ) -> float:
+    time = 3600 * hour + 60 * minute + second + float(f"0.{fraction or 0}")
+    return _day_without_year(written, month, day) + time
+
+
+@lru_cache(maxsize=256)
+def _day_without_year(written: float, month: int, day: int) -> float:
+    """The begin of the last such day before the day after `written`, Unix seconds; NaN without one."""
     year = datetime.fromtimestamp(written, UTC).year
     for each in (year + 1, year, year - 1):
-        found = _seconds(each, month, day, hour, minute, second, fraction)
+        found = _seconds(each, month, day, 0, 0, 0, None)
         if found <= written + _DAY:
             return found
     return np.nan
@@ -296,8 +320,9 @@ def _zone(text: str | None) -> float:
     """Seconds that a zone is ahead of UTC."""
     if text is None or text == "Z":
         return 0.0
-    hours, minutes = int(text[1:3]), int(text[-2:])
-    return (-1.0 if text[0] == "-" else 1.0) * (3600.0 * hours + 60.0 * minutes)
+    zone = text.strip()
+    hours, minutes = int(zone[1:3]), int(zone[-2:])
+    return (-1.0 if zone[0] == "-" else 1.0) * (3600.0 * hours + 60.0 * minutes)
 
 
 def _modified(path: Path) -> float:

@@ -57,9 +57,9 @@ class RankTrace:
         Start and duration by step number: on the host, and of the step's work on the GPU if it is annotated.
     collectives, host_collectives : list of (str, float, float, str)
         Kind, start, duration and process group of each NCCL kernel, by start; of each collective of gloo.
-        Without NCCL kernels, those of gloo are the collectives.
-    other_work, host_to_device, data_loading, optimizer : list of (float, float)
-        Start and duration; `other_work` has all kernels and copies on the GPU but collectives.
+        Without NCCL kernels (`has_nccl`), those of gloo are the collectives.
+    kernels, copies, host_to_device, data_loading, optimizer : list of (float, float)
+        Start and duration; `kernels` are those on the GPU but collectives, `copies` all of them.
     group_sizes : dict of str to int
         Ranks of each process group that a kernel names.
     """
@@ -71,7 +71,9 @@ class RankTrace:
     device_steps: dict[int, tuple[float, float]] = field(default_factory=dict)
     collectives: list[tuple[str, float, float, str]] = field(default_factory=list)
     host_collectives: list[tuple[str, float, float, str]] = field(default_factory=list)
-    other_work: list[tuple[float, float]] = field(default_factory=list)
+    has_nccl: bool = False
+    kernels: list[tuple[float, float]] = field(default_factory=list)
+    copies: list[tuple[float, float]] = field(default_factory=list)
     host_to_device: list[tuple[float, float]] = field(default_factory=list)
     data_loading: list[tuple[float, float]] = field(default_factory=list)
     optimizer: list[tuple[float, float]] = field(default_factory=list)
@@ -261,7 +263,7 @@ def _take_device_annotation(trace: RankTrace, name: str, span: Span, _args: obje
 
 
 def _take_copy(trace: RankTrace, name: str, span: Span, _args: object) -> None:
-    trace.other_work.append(span)
+    trace.copies.append(span)
     if "HtoD" in name:
         trace.host_to_device.append(span)
 
@@ -269,7 +271,7 @@ def _take_copy(trace: RankTrace, name: str, span: Span, _args: object) -> None:
 def _take_kernel(trace: RankTrace, name: str, span: Span, args: object) -> None:
     kind = _COLLECTIVE.match(name)
     if kind is None:
-        trace.other_work.append(span)
+        trace.kernels.append(span)
         return
     group = ""
     if isinstance(args, dict):
@@ -295,6 +297,7 @@ def _shifted(trace: RankTrace, offset: float) -> RankTrace:
     for name in ("steps", "device_steps"):
         spans = {step: (start + offset, length) for step, (start, length) in getattr(trace, name).items()}
         setattr(trace, name, dict(sorted(spans.items())))
+    trace.has_nccl = bool(trace.collectives)
     trace.collectives = sorted(
         (
             (kind, start + offset, length, group)
@@ -302,6 +305,6 @@ def _shifted(trace: RankTrace, offset: float) -> RankTrace:
         ),
         key=lambda one: one[1],
     )
-    for name in ("other_work", "host_to_device", "data_loading", "optimizer"):
+    for name in ("kernels", "copies", "host_to_device", "data_loading", "optimizer"):
         setattr(trace, name, sorted((start + offset, length) for start, length in getattr(trace, name)))
     return trace

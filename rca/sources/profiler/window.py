@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rca.arrays import FloatArray, IntArray
 from rca.errors import InvalidInput
+from rca.sources.profiler.device_times import notes_of
 from rca.sources.profiler.trace import ARRAY, RankTrace, is_trace, read_trace_file
 from rca.sources.source import Source
 from rca.window.rows.clock_units import LATEST_SECOND
@@ -75,6 +76,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     world_size = max(given, 1 + max(trace.rank or 0 for trace in traces))
     if world_size > len(traces):
         notes.append(f"traces of {len(traces)} of {world_size} ranks: waiting for the others is not seen")
+    notes += notes_of(traces)
     begins = [start for trace in traces for start, _ in trace.steps.values()]
     ends = [start + length for trace in traces for start, length in trace.steps.values()]
     window = Window.from_tables(
@@ -272,7 +274,7 @@ def _exposed(trace: RankTrace) -> list[tuple[float, float]]:
     edges: list[tuple[float, int, int]] = []
     for spans, kind in (
         ([(start, length) for _, start, length, _ in trace.collectives], 0),
-        (trace.other_work, 1),
+        ([*trace.kernels, *trace.copies], 1),
     ):
         for start, length in spans:
             edges += [(start, kind, 1), (start + length, kind, -1)]

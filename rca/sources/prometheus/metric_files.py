@@ -1,4 +1,4 @@
-"""Metrics of exporters in files: Prometheus' text format, answers of its API, and CSV of ``nvidia-smi``.
+"""Metrics in files: Prometheus' text format, answers of its API, and what ``nvidia-smi`` and ``dcgmi`` print.
 
 References
 ----------
@@ -22,6 +22,7 @@ import orjson
 from rca.errors import InvalidInput, SourceError
 from rca.sources.event_windows import small_text
 from rca.sources.logs.failure_tables import one_line
+from rca.sources.prometheus.device_dumps import DCGMI_DMON, SMI_QUERY, of_dmon, of_smi_query
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
@@ -73,7 +74,7 @@ _Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 
 def is_metrics(head: bytes, _: str) -> bool:
     """Whether a file holds metrics, by its first bytes."""
-    if _TEXT.match(head) is not None or _ANSWER.match(head) is not None:
+    if any(each.match(head) is not None for each in (_TEXT, _ANSWER, SMI_QUERY, DCGMI_DMON)):
         return True
     first = head.split(b"\n", 1)[0]
     return b"," in first and _SMI.match(first) is not None and _SMI_COLUMNS.search(first) is not None
@@ -159,7 +160,7 @@ def _samples(path: Path) -> Iterator[tuple[dict[str, str], float, float]]:
     """Labels, Unix seconds and value of each sample, with the machine as ``Hostname``."""
     text, written = small_text(path), path.stat().st_mtime
     head = text[:4096].encode()
-    form = _of_answer if _ANSWER.match(head) else _of_text if _TEXT.match(head) else _of_smi
+    form = next((form for begin, form in _FORMS if begin.match(head) is not None), _of_smi)
     try:
         for labels, time, value in form(text, written):
             host = next((labels[name] for name in _HOSTS if labels.get(name)), path.stem)
@@ -222,10 +223,12 @@ def _smi_value(text: str) -> float | None:
         return None
 
 
+_FORMS = ((_ANSWER, _of_answer), (_TEXT, _of_text), (SMI_QUERY, of_smi_query), (DCGMI_DMON, of_dmon))
+
 SOURCE = Source(
     name="metric-files",
-    title="metrics of exporters: Prometheus' text format, answers of `query_range`, and CSV of "
-    "`nvidia-smi --query-gpu=timestamp,index,... --format=csv`, one file per node",
+    title="metrics of exporters: Prometheus' text format, answers of `query_range`, `nvidia-smi -q`, "
+    "`dcgmi dmon`, and CSV of `nvidia-smi --query-gpu=timestamp,index,... --format=csv`, one file per node",
     tells="which GPU or node differs from the others; with steps in the same folder, why a rank is slow",
     lacks="steps; ranks, which are numbered by node and GPU",
     recognises=is_metrics,

@@ -8,7 +8,7 @@ PyTorch 2.1 to 2.9, ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +18,15 @@ import pyarrow as pa
 
 from rca.errors import InvalidInput
 from rca.files import open_file
-from rca.sources.logs.failure_tables import ONE_STOP, one_line
-from rca.sources.logs.line_kinds import marks_pattern
+from rca.sources.logs.event_places import place
+from rca.sources.logs.failure_tables import MAX_MESSAGE_LENGTH, ONE_STOP, one_line
+from rca.sources.logs.file_names import writers_of_files
+from rca.sources.logs.line_kinds import marks_pattern, numbers
 from rca.sources.logs.log_events import PATTERN as EVENT_PATTERN
 from rca.sources.logs.log_events import LogEvents
 from rca.sources.logs.nccl_places import NcclPlaces
-from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed, task_in_name
+from rca.sources.logs.text_lines import LineClock, Stamp, TextLine, lines_of, mixed
+from rca.sources.step_logs import MARKS as STEP_LINES
 
 #: A file with such a line is a log of a stopped job.
 MARKS = re.compile(
@@ -31,7 +34,13 @@ MARKS = re.compile(
     rb"|Root Cause \(first observed failure\)"
     rb"|Missing ranks:|imed out task names:|The actor died unexpectedly|" + marks_pattern()
 )
-_SIZES = rb"nranks \d|dist_world_size=|using world size: |global_world_sizes=\["
+#: Lines that show progress of a job.
+_PROGRESS = re.compile(
+    STEP_LINES.pattern + rb"|[Tt]raining (?:is |has )?(?:completed?|finished)|[Ss]aved checkpoint"
+    rb"|\biter(?:ation)? +\d+[ /:]",
+    re.MULTILINE,
+)
+_SIZES = rb"nranks \d|dist_world_size=|using world size: |global_ranks=\[|global_world_sizes=\["
 #: Finds every line that `JobLog.add` may use.
 WANTED = re.compile(
     rb"Watchdog caught collective|[Ll]ast enqueued (?:NCCL )?work|" + _SIZES + rb"|" + EVENT_PATTERN.pattern,
@@ -41,6 +50,7 @@ _CAUGHT = re.compile(
     r"(?:\[Rank (\d{1,9})\] )?Watchdog caught collective operation timeout: Work\w{0,20}+"
     r"\((?:SeqNum=(\d{1,19}), )?OpType=(\w{1,80}+)[^)]{0,400}+(?:\)=\d++)?\) ran for (\d{1,18}+) milliseconds"
 )
+_MAX_RANK_LABEL = 20
 _GROUP = re.compile(
     r"\[PG (?:ID \d{1,19}+ PG GUID )?([^\s(\]]{1,200}+) ?(?:\(([^)\]]{0,200}+)\))? ?Rank (\d{1,9})\]"
 )
@@ -53,6 +63,8 @@ _REPEATED = "watchdog thread terminated with exception"
 _WORLD = re.compile(
     r"\bnranks (\d{1,9})|dist_world_size=(\d{1,9})|using world size: (\d{1,9})|global_world_sizes=\[(\d{1,9})"
 )
+#: The ranks of the processes that an agent of torchrun started.
+_AGENT = re.compile(r"\bglobal_ranks=\[(\d{1,6}(?:, ?\d{1,6}){0,1023})\]")
 #: Names of the group of all ranks, and of the one that lines without a group are taken for.
 DEFAULT_GROUP = "default_pg"
 UNNAMED_GROUP = "process group"
@@ -99,6 +111,8 @@ class JobLog:
     ----------
     logged : set of int
         Ranks that have a log of their own, or a line with their label.
+    agents : dict of Path to list of int
+        The ranks of a node's processes, by the file of its launcher.
     labelled, labels_are_ranks : bool
         Lines have a launcher's label and their rank; both are always the same.
     """
@@ -113,88 +127,113 @@ class JobLog:
     labels_are_ranks: bool = True
     clock: LineClock = field(default_factory=LineClock)
     places: NcclPlaces = field(default_factory=NcclPlaces)
+    agents: dict[Path, list[int]] = field(default_factory=dict)
 
     def add(self, line: TextLine) -> None:
         """Add a line that `WANTED` finds."""
-        text = line.text
         stamp = self.clock.stamp(line)
-        if line.rank is not None:
-            self.logged.add(line.rank)
+        if (rank := line.rank) is not None:
+            self.logged.add(rank)
             if (label := line.label) is not None:
-                self.labels_are_ranks &= label == line.rank
+                self.labels_are_ranks &= label == rank
                 self.labelled = True
-        fired, counted = "Watchdog caught" in text, "ast enqueued" in text
-        if _REPEATED in text and fired:
-            return
-        caught = _CAUGHT.search(text) if fired else None
+        known = self._add_message(line, rank, stamp) or self.events.add(line, stamp)
+        if not known and np.isfinite(stamp.time) and _PROGRESS.search(line.text.encode()):
+            self.events.go_on(stamp, self.clock)
+        if len(self.messages) > MAX_MESSAGES:
+            raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
+
+    def _add_message(self, line: TextLine, rank: int | None, stamp: Stamp) -> bool:
+        """Add what a line of the watchdog, or of the begin of a job, says; whether it is one."""
+        text = line.text
+        if "global_ranks=[" in text and (agent := _AGENT.search(text)) is not None:
+            self.agents[line.path] = list(numbers(agent[1]))
+            return True
+        begin, counted = text.find("Watchdog caught"), "ast enqueued" in text
+        fired = begin >= 0
+        if fired and _REPEATED in text:
+            return True
+        # The label of the rank stands right before it.
+        caught = _CAUGHT.search(text, max(0, begin - _MAX_RANK_LABEL)) if fired else None
         status = _STATUS.search(text) if counted else None
         group = _GROUP.search(text) if counted else None
         if caught is not None and (caught[2] or (status and group)):
-            self._add_caught(line, caught, stamp)
+            self._add_caught(line, rank, caught, stamp)
         elif status is not None and group is not None:
-            self._add_status(line, status, group, stamp)
+            self._add_status(line, rank, status, group, stamp)
         elif (size := _WORLD.search(text)) is not None:
             self.world_size = max(self.world_size, *(int(each) for each in size.groups() if each))
-            self.places.add(text)
+            self.places.add(text, line.path)
         elif caught is not None and caught[1] is not None:
             # Without a number only the wait is known.
-            rank = int(caught[1]) if line.rank is None else line.rank
+            rank = int(caught[1]) if rank is None else rank
             self.events.append(stamp, "nccl_timeout", text[caught.start() :], code=caught[3], rank=rank)
         elif fired or counted:
             self.unreadable += 1
         else:
-            self.events.add(line, stamp)
-        if len(self.messages) > MAX_MESSAGES:
-            raise InvalidInput(f"the logs hold more than {MAX_MESSAGES:,} watchdog messages")
+            return False
+        return True
 
     @property
     def tells_failure(self) -> bool:
         """Whether a line reports a failure, or a rank that waited until its timeout."""
-        return bool(self.messages) or any(each.kind != "log" for each in self.events.rows)
+        return bool(self.messages) or self.events.tell_failure
 
     def place(self, notes: list[str]) -> None:
         """Set all times and the ranks of events, once all lines were added."""
         self.messages = [each._replace(time=self.clock.time_of(each.stamp)) for each in self.messages]
         ranks = self.logged | {each.group_rank for each in self.messages if each.group_rank is not None}
         tasks_are_ranks = self.labelled and self.labels_are_ranks
-        self.events.place(
-            self.clock, ranks, self.world_size, notes, tasks_are_ranks=tasks_are_ranks, places=self.places
+        place(
+            self.events,
+            self.clock,
+            ranks,
+            self.world_size,
+            notes,
+            tasks_are_ranks=tasks_are_ranks,
+            places=self.places,
+            agents=self.agents,
+            waits=bool(self.messages),
         )
 
-    def _add_caught(self, line: TextLine, caught: re.Match[str], stamp: Stamp) -> None:
+    def _add_caught(self, line: TextLine, rank: int | None, caught: re.Match[str], stamp: Stamp) -> None:
         waits_at = min(int(caught[2]), _LARGEST)
         waited = float(caught[4]) / 1e3
         group_rank = None if caught[1] is None else int(caught[1])
+        task = line.task if rank is None else None
         self.messages.append(
             Message(
-                line.rank, line.task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], waited,
-                stamp.time, one_line(line.text[caught.start() :]), line.path, stamp,
+                rank, task, group_rank, "", waits_at, waits_at, waits_at - 1, caught[3], waited,
+                stamp.time, line.text[caught.start() :][:MAX_MESSAGE_LENGTH], line.path, stamp,
             )
         )  # fmt: skip
 
-    def _add_status(self, line: TextLine, status: re.Match[str], group: re.Match[str], stamp: Stamp) -> None:
+    def _add_status(
+        self, line: TextLine, rank: int | None, status: re.Match[str], group: re.Match[str], stamp: Stamp
+    ) -> None:
         enqueued, completed = (min(int(status[part]), _LARGEST) for part in (1, 2))
         failed = _FAILED_WORK.search(line.text)
         waits_at = int(failed[1]) if failed else completed + 1 if completed < enqueued else -1
         name = f"{group[2]} ({group[1]})" if group[2] and group[2] != "undefined" else group[1]
+        task = line.task if rank is None else None
         self.messages.append(
             Message(
-                line.rank, line.task, int(group[3]), one_line(name) or UNNAMED_GROUP, min(waits_at, _LARGEST),
-                enqueued, completed, "", np.nan, stamp.time, one_line(line.text[group.start() :]),
+                rank, task, int(group[3]), one_line(name) or UNNAMED_GROUP, min(waits_at, _LARGEST), enqueued,
+                completed, "", np.nan, stamp.time, line.text[group.start() :][:MAX_MESSAGE_LENGTH],
                 line.path, stamp,
             )
         )  # fmt: skip
 
 
-def scan(paths: Iterable[Path]) -> JobLog:
+def scan(paths: Sequence[Path]) -> JobLog:
     """Collect the messages and events of all logs."""
     log = JobLog()
-    for path in paths:
+    for path, file in writers_of_files(paths).items():
         log.latest_file = max(log.latest_file, path.stat().st_mtime)
-        named = task_in_name(path)
+        named = file.task if file.rank is None else file.rank
         if named is not None:
             log.logged.add(named)
-        for line in lines_of(path, WANTED, log.events.flood):
+        for line in lines_of(path, WANTED, log.events.flood, file, _PROGRESS):
             log.add(line)
         log.unreadable += _ends_in_a_cut_line(path)
     return log

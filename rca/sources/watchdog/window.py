@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidInput
-from rca.sources import step_logs
 from rca.sources.event_windows import with_events
 from rca.sources.logs.failure_tables import ONE_STOP, one_line
-from rca.sources.logs.line_search import first_that_occurs
-from rca.sources.source import Source
+from rca.sources.logs.log_events import LogEvents
+from rca.sources.source import NothingFound, Source
 from rca.sources.watchdog.messages import (
     DEFAULT_GROUP,
     MARKS,
@@ -68,8 +67,10 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
     Raises
     ------
+    NothingFound
+        If no message and no failure is complete.
     InvalidInput
-        If no line names a rank, or no message and no failure is complete. If two files hold different
+        If no line names a rank. If two files hold different
         messages of one rank: they are of two jobs or of two attempts.
     """
     log = scan(paths)
@@ -93,9 +94,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     members = _members(ranked, log, world_size, notes)
     if not members:
         if not log.events.rows:
-            if any(first_that_occurs(path, [step_logs.MARKS]) is not None for path in paths):
-                return step_logs.read(paths, job_id)
-            raise InvalidInput(
+            raise NothingFound(
                 f"{names}: no message of the NCCL watchdog and no failure is complete",
                 hint="the logs may be cut: torchrun's table of failed ranks ends with the root cause",
             )
@@ -243,10 +242,10 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
     if ranked:
         heard = {rank for rank, _ in ranked}
         notes.append(f"the watchdog of {len(heard)} of {world_size} ranks wrote a message")
-        if not any(each.path in log.clock.first for _, each in ranked):
-            notes.append("the watchdog's lines have no time: the time of the file stands for it")
-        else:
-            notes.append("times without a zone are taken for UTC")
+    if not log.clock.first:
+        notes.append("the lines have no time: the time of the file stands for it")
+    elif ranked:
+        notes.append("times without a zone are taken for UTC")
     written = {rank for rank, _ in ranked} | log.logged
     if len(written) == 1 and log.world_size != 1:
         notes.append(f"the logs are of rank {min(written)} only: the logs of the other ranks are needed")
@@ -254,13 +253,19 @@ def _note_gaps(log: JobLog, ranked: Sequence[tuple[int, Message]], world_size: i
         notes.append("the logs do not name the world size: it is taken from the highest rank")
     if log.unreadable:
         notes.append(f"{log.unreadable} lines of the watchdog have an unknown form")
-    kinds = Counter(event.kind for event in log.events.rows)
+    _note_events(log.events, notes)
+
+
+def _note_events(events: LogEvents, notes: list[str]) -> None:
+    kinds = Counter(event.kind for event in events.rows)
     if kinds:
         notes.append("events: " + ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())))
-    for kind, count in log.events.left_out.items():
+    for kind, count in events.left_out.items():
         notes.append(f"{count} further events of kind {kind} are left out")
-    if log.events.flood.left_out:
-        notes.append(f"{log.events.flood.left_out} more lines of these kinds are left out")
+    if events.survived:
+        notes.append(f"{events.survived} errors are left out: the job went on after them")
+    if events.flood.left_out:
+        notes.append(f"{events.flood.left_out} more lines of these kinds are left out")
 
 
 def _table(members: Mapping[tuple[str, int], _WatchdogMember], begin: float, end: float) -> pa.Table:
