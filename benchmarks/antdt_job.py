@@ -129,6 +129,7 @@ def train_antdt(job: ShardedJob, rank: int, seed: int, store: Any) -> SeenTraini
         monitor=Monitor(job.n_ranks, RULES) if rank == 0 else None,
         prefix=f"antdt-{seed}",
         on_action=lambda action: run.predicted.append((action.before, action.after)),
+        waited=lambda: sampler.waited_seconds,
     )
     agent.watch(model)
     dist.barrier()

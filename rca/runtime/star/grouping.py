@@ -15,7 +15,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.modes import GROUP_DISTANCE, clustered
-from rca.runtime.star.price import Mode
+from rca.runtime.star.price import Mode, partial_updates
 
 #: Updates of all workers after which dynamic groups are formed again.
 EVERY = 8
@@ -78,6 +78,44 @@ def of_mode(mode: Mode) -> Grouping:
 #: A choice of the grouping from the updates so far and the usual step of each worker in seconds; NaN where no
 #: step has ended. None keeps the grouping.
 Choice = Callable[[int, FloatArray], Grouping | None]
+
+
+@dataclass(frozen=True)
+class BackupWorkers:
+    """A `Choice`: an update waits for all but the last few workers, AntDT's `BACKUP_WORKERS`.
+
+    Use it with ``serve(..., most_staleness=0)``, which drops what the others send later. `work` says so to
+    each worker. With shards of the data it calls `ShardSampler.give_back`, so that no sample is lost.
+
+    Parameters
+    ----------
+    most : int
+        Most workers that an update does not wait for. As many as make most progress are chosen.
+    batch, noise : float, optional
+        Samples of all workers in a step, and the gradient noise scale in samples. Without them every sample
+        counts alike.
+    every : int
+        Updates between two choices.
+    """
+
+    most: int
+    batch: float | None = None
+    noise: float | None = None
+    every: int = EVERY
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.most < 1:
+            raise InvalidInput(f"{self.most} backup workers cannot be chosen every {self.every} updates")
+
+    def __call__(self, n_updates: int, usual: FloatArray) -> Grouping | None:
+        times = np.sort(usual[np.isfinite(usual)])
+        if n_updates % self.every or not times.size:
+            return None
+        n = times.size
+        orders = range(max(n - self.most, 1), n + 1)
+        return XOrder(
+            min(orders, key=lambda x: float(times[x - 1]) * partial_updates(x / n, self.noise, self.batch))
+        )
 
 
 class DynamicGroups:

@@ -28,8 +28,8 @@ from rca.errors import InvalidInput
 from rca.runtime.star.grouping import Choice, Grouping, XOrder
 from rca.runtime.star.prediction import LOOK_BACK, usual_seconds
 
-#: An answer begins with whether training is over.
-_HEADER = 1
+#: An answer begins with whether training is over, and whether the last gradient of its worker was applied.
+_HEADER = 2
 
 
 @dataclass
@@ -111,7 +111,7 @@ def serve(
         staleness = len(reports.applied) - server.version[worker]
         if gradient is not None and most_staleness is not None and staleness > most_staleness:
             reports.stale += 1
-            server.answer(worker, over=False)
+            server.answer(worker, over=False, applied=False)
         elif gradient is not None:
             waiting[worker] = gradient
         # The end of a worker may complete an update that waited for it.
@@ -125,7 +125,7 @@ def serve(
                 server.answer(each, over=is_over(len(reports.applied)))
     reports.left += len(waiting)
     for worker in waiting:
-        server.answer(worker, over=True)
+        server.answer(worker, over=True, applied=False)
     server.end()
     return reports
 
@@ -171,11 +171,11 @@ class _Server:
             self._times[worker].append(at - self._answered[worker])
         return worker, gradient
 
-    def answer(self, worker: int, *, over: bool) -> None:
-        """Send the parameters; the last ones if training is over."""
+    def answer(self, worker: int, *, over: bool, applied: bool = True) -> None:
+        """Send the parameters; the last ones if training is over. `applied` is about its last gradient."""
         if worker not in self.alive:
             return
-        header = self.parameters.new_tensor([float(over)])
+        header = self.parameters.new_tensor([float(over), float(applied)])
         self.version[worker], self._answered[worker] = len(self.reports.applied), time.monotonic()
         if over:
             self._told.add(worker)
@@ -207,7 +207,7 @@ class _Server:
             worker, gradient = self.next_report()
             if gradient is not None:
                 self.reports.left += 1
-                self.answer(worker, over=True)
+                self.answer(worker, over=True, applied=False)
 
     def _lose(self, worker: int) -> None:
         if worker in self.alive:
@@ -215,7 +215,9 @@ class _Server:
             self.reports.lost.append(worker)
 
 
-def work(parameters: Tensor, gradient: Callable[[], Tensor]) -> int:
+def work(
+    parameters: Tensor, gradient: Callable[[], Tensor], answered: Callable[[bool], None] = lambda _: None
+) -> int:
     """Train on a worker until the server ends; gives the number of gradients that it has sent.
 
     Parameters
@@ -224,12 +226,17 @@ def work(parameters: Tensor, gradient: Callable[[], Tensor]) -> int:
         Overwritten with those of the server before each gradient.
     gradient : callable
         Computes a gradient of shape (n_parameters,) at the parameters.
+    answered : callable
+        Called after each gradient with whether an update has applied it. With shards of the data it calls
+        `ShardSampler.confirm` or `give_back`.
     """
     message, sent = parameters.new_empty(_HEADER + parameters.numel()), 0
     while True:
         dist.recv(message, src=0)
         with torch.no_grad():
             parameters.copy_(message[_HEADER:])
+        if sent:
+            answered(bool(message[1]))
         if message[0]:
             return sent
         dist.send(gradient(), dst=0)
