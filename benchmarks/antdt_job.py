@@ -190,8 +190,7 @@ def resumed(job: ShardedJob, rank: int, model: torch.nn.Module, service: ShardCl
     kept = torch.load(job.folder / "checkpoint.pt")
     model.load_state_dict(kept["model"])
     if rank == 0:
-        shards = tuple((position, done) for position, done in kept["shards"]["open"])
-        service.restore(Checkpoint(kept["shards"]["next_position"], shards))
+        service.restore(Checkpoint(**kept["shards"]))
     dist.barrier()
     return int(kept["step"])
 

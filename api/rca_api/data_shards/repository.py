@@ -168,9 +168,12 @@ class StoredShards:
     def checkpoint(self) -> Checkpoint:
         """The state to keep beside a checkpoint of the model."""
         rows = self._session.scalars(self._returned())
-        returned = [OpenPart(row.position, *part) for row in rows for part in row.read(self.plan)]
+        returned: list[OpenPart] = [(row.position, *part) for row in rows for part in row.read(self.plan)]
         fields = ShardLeaseRow.position, ShardLeaseRow.done, ShardLeaseRow.stop
-        held = [OpenPart(*each) for each in self._session.execute(select(*fields).where(*self._is_held()))]
+        held: list[OpenPart] = [
+            (position, done, stop)
+            for position, done, stop in self._session.execute(select(*fields).where(*self._is_held()))
+        ]
         open_ = sorted(returned + held, key=lambda part: part[:2])
         return Checkpoint(self._row.next_position, tuple(open_))
 
@@ -204,7 +207,7 @@ class StoredShards:
         # The rows that this session has read are gone.
         self._session.expire_all()
         self._row.next_position = checkpoint.next_position
-        for position, parts in groupby(checkpoint.open, key=lambda part: part.position):
+        for position, parts in groupby(checkpoint.open, key=lambda part: part[0]):
             size = self.plan.size(position)
             self._keep(position, [(done, size if stop is None else stop) for _, done, stop in parts])
 

@@ -15,7 +15,6 @@ from rca.runtime.data_shards.leases import (
     LeaseProgress,
     LeaseState,
     Offer,
-    OpenPart,
     ShardReceipt,
     ShardReport,
 )
@@ -124,12 +123,16 @@ class ShardCheckpoint(GivenBody):
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> ShardCheckpoint:
         """Read a value."""
-        shards = [OpenShard.model_validate(part._asdict()) for part in checkpoint.open]
+        shards = [
+            OpenShard(position=position, done=done, stop=stop) for position, done, stop in checkpoint.open
+        ]
         return cls(next_position=checkpoint.next_position, open=shards)
 
     def read(self) -> Checkpoint:
         """The checkpoint as a value."""
-        return Checkpoint(self.next_position, tuple(OpenPart(**each.model_dump()) for each in self.open))
+        return Checkpoint(
+            self.next_position, tuple((each.position, each.done, each.stop) for each in self.open)
+        )
 
 
 class ShardLease(BaseModel):

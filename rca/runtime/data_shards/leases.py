@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from rca.errors import InvalidInput
 from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
@@ -185,18 +185,9 @@ class LeaseProgress:
     finished: bool
 
 
-class OpenPart(NamedTuple):
-    """Samples of a shard that are not trained.
-
-    Attributes
-    ----------
-    done, stop : int
-        Offsets in the shard: the first such sample, and the end; None is the end of the shard.
-    """
-
-    position: int
-    done: int
-    stop: int | None = None
+#: Samples of a shard that are not trained: its position, and offsets of the first one and of the end. None is
+#: the end of the shard. Plain values, which checkpoints of models can hold.
+OpenPart = tuple[int, int, int | None]
 
 
 @dataclass(frozen=True)
@@ -216,15 +207,14 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         # Checkpoints of an earlier version have pairs, without an end.
-        object.__setattr__(self, "open", tuple(OpenPart(*each) for each in self.open))
+        object.__setattr__(self, "open", tuple((*each, None)[:3] for each in self.open))
 
     def check(self, plan: ShardPlan) -> None:
         """Raise `InvalidInput` unless it is a state of `plan`."""
         if not 0 <= self.next_position <= plan.n_positions:
             raise InvalidInput(f"next_position is {self.next_position:,}, the plan has {plan.n_positions:,}")
         before = (-1, 0)
-        for part in self.open:
-            position, done, stop = part
+        for position, done, stop in self.open:
             if not 0 <= position < self.next_position:
                 raise InvalidInput(f"open shard {position:,} is not before next_position")
             end = plan.size(position) if stop is None else stop
@@ -246,8 +236,8 @@ class Checkpoint:
         doing = set(held)
         opened: dict[int, dict[int, int]] = {}
         for part in self.open:
-            lefts = opened.setdefault(part.position // size, {})
-            lefts[part.position] = lefts.get(part.position, 0) + _n_samples(part, plan)
+            lefts = opened.setdefault(part[0] // size, {})
+            lefts[part[0]] = lefts.get(part[0], 0) + _n_samples(part, plan)
         current, n_current = divmod(handed, size)
         waiting = set(opened) | ({current} if handed < plan.n_positions else set())
         epochs = []
@@ -277,7 +267,8 @@ class Checkpoint:
 
 
 def _n_samples(part: OpenPart, plan: ShardPlan) -> int:
-    return (plan.size(part.position) if part.stop is None else part.stop) - part.done
+    position, done, stop = part
+    return (plan.size(position) if stop is None else stop) - done
 
 
 def end_of_lease(done: int, stop: int, samples: int | None, left: int, n_workers: int) -> int:

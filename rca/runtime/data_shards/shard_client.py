@@ -21,7 +21,6 @@ from rca.runtime.data_shards.leases import (
     LeaseProgress,
     LeaseState,
     Offer,
-    OpenPart,
     ShardReceipt,
     ShardReport,
 )
@@ -139,11 +138,16 @@ class ShardClient:
     def checkpoint(self) -> Checkpoint:
         """The state to keep beside a checkpoint of the model."""
         found = self._call("GET", f"{self._place}/checkpoint")
-        return Checkpoint(found["next_position"], tuple(OpenPart(**each) for each in found["open"]))
+        return Checkpoint(
+            found["next_position"],
+            tuple((each["position"], each["done"], each["stop"]) for each in found["open"]),
+        )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint."""
-        shards = [part._asdict() for part in checkpoint.open]
+        shards = [
+            {"position": position, "done": done, "stop": stop} for position, done, stop in checkpoint.open
+        ]
         self._call(
             "POST", f"{self._place}/restore", {"next_position": checkpoint.next_position, "open": shards}
         )

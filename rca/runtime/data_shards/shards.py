@@ -25,7 +25,6 @@ from rca.runtime.data_shards.leases import (
     LeaseProgress,
     LeaseState,
     Offer,
-    OpenPart,
     ShardReceipt,
     ShardReport,
     end_of_lease,
@@ -220,4 +219,4 @@ class Shards:
     def _state(self) -> Checkpoint:
         held = [(lease.shard.position, lease.done, lease.stop) for lease in self._held.values()]
         returned = [(*place, stop) for place, stop in self._returned.items()]
-        return Checkpoint(self._next, tuple(OpenPart(*each) for each in sorted(held + returned)))
+        return Checkpoint(self._next, tuple(sorted(held + returned)))
