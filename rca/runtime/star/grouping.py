@@ -68,16 +68,24 @@ class Groups:
         return min(complete, key=lambda group: max(place[worker] for worker in group), default=())
 
 
-def of_mode(mode: Mode) -> Grouping:
-    """The grouping of a mode of `rca.runtime.star.modes`."""
+def of_mode(mode: Mode, ranks: Sequence[int] | None = None) -> Grouping:
+    """The grouping of a mode of `rca.runtime.star.modes`.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        Of its workers, if they are not 0, 1, 2 and so on.
+    """
     if mode.kind in ("synchronous", "x-order"):
         return XOrder(mode.order)
-    return Groups(mode.groups)
+    if ranks is None:
+        return Groups(mode.groups)
+    return Groups(tuple(tuple(ranks[worker] for worker in group) for group in mode.groups))
 
 
-#: A choice of the grouping from the updates so far and the usual step of each worker in seconds; NaN where no
-#: step has ended. None keeps the grouping.
-Choice = Callable[[int, FloatArray], Grouping | None]
+#: A choice of the grouping from the updates and the reports in them so far, and the usual step of each worker
+#: in seconds; NaN where no step has ended. None keeps the grouping.
+Choice = Callable[[int, int, FloatArray], Grouping | None]
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class BackupWorkers:
         if self.every < 1 or self.most < 1:
             raise InvalidInput(f"{self.most} backup workers cannot be chosen every {self.every} updates")
 
-    def __call__(self, n_updates: int, usual: FloatArray) -> Grouping | None:
+    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
         times = np.sort(usual[np.isfinite(usual)])
         if n_updates % self.every or not times.size:
             return None
@@ -134,7 +142,7 @@ class DynamicGroups:
             raise InvalidInput(f"groups cannot be formed every {every} updates")
         self.distance, self.every = distance, every
 
-    def __call__(self, n_updates: int, usual: FloatArray) -> Grouping | None:
+    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
         known = np.flatnonzero(np.isfinite(usual))
         if n_updates % self.every or not known.size:
             return None

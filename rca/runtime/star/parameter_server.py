@@ -86,8 +86,9 @@ def serve(
     is_over : callable
         Whether training ends, from the number of updates so far.
     choose : callable, optional
-        The grouping from here on, after each update. Its times have `n_workers` + 1 places; that of rank 0 is
-        NaN. For instance `rca.runtime.star.grouping.DynamicGroups`.
+        The grouping from here on, after each update, such as `rca.runtime.star.calibration.CalibratedChoice`
+        or `rca.runtime.star.grouping.DynamicGroups`. Its times have `n_workers` + 1 places; that of rank 0 is
+        NaN.
     most_staleness : int, optional
         Gradients whose parameters are more updates old are dropped; by default none.
 
@@ -137,6 +138,7 @@ class _Server:
         self.parameters, self.reports = parameters, WorkerReports()
         workers = range(1, n_workers + 1)
         self.alive = set(workers)
+        self._n_applied = 0
         self.version = dict.fromkeys(workers, 0)
         self._told: set[int] = set()
         self._answered = dict.fromkeys(workers, 0.0)
@@ -189,7 +191,8 @@ class _Server:
         """Count an update from some workers, and take the rule from here on."""
         reports = self.reports
         reports.applied.append([(each, len(reports.applied) - self.version[each]) for each in workers])
-        other = None if choose is None else choose(len(reports.applied), self.usual())
+        self._n_applied += len(workers)
+        other = None if choose is None else choose(len(reports.applied), self._n_applied, self.usual())
         if other is not None and other != reports.groupings[-1][1]:
             reports.groupings.append((len(reports.applied), other))
 
