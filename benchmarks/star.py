@@ -48,8 +48,9 @@ from rca.runtime.star.simulation import with_ring, with_server
 MODES = ("synchronous", *WITH_SERVER, "ring with children")
 CHANGING = ("synchronous", "asynchronous", "switching ring")
 _SIMULATED_STEPS = 400
-#: Full batches of each mode from which its speed is calibrated; the first one warms up.
-CALIBRATED_FROM = 6
+#: Full batches of each mode from which its speed is calibrated, after the first one, which warms up, or after
+#: dynamic groups are formed.
+CALIBRATED_FROM = 8
 #: When a copy of the parameters was made, after how many full batches, and the copy.
 Copy = tuple[float, float, np.ndarray]
 
@@ -127,9 +128,11 @@ def predicted(job: Simulated, mode: str, groups: tuple[tuple[int, ...], ...]) ->
     return speed, found.reports_per_second / full.reports_per_second
 
 
-def first_rate(copies: list[Copy]) -> float:
-    """Full batches per second of the first steps of a training."""
-    first, last = copies[1], next(each for each in copies if each[1] >= CALIBRATED_FROM)
+def first_rate(found: dict[str, Any]) -> float:
+    """Full batches per second of the first steps of a mode."""
+    copies: list[Copy] = found["copies"]
+    first = copies[found["changes"][0][0] if found["changes"] else 1]
+    last = next((each for each in copies if each[1] >= first[1] + CALIBRATED_FROM), copies[-1])
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
@@ -168,7 +171,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 row = judged(of_seed, found[mode], options.target)
                 if simulated is not None and mode != CHOSEN:
                     row["predicted"], rate = predicted(simulated, mode, groups.get(mode, ()))
-                    pair = first_rate(found[mode]["copies"]), first_rate(found["synchronous"]["copies"])
+                    pair = first_rate(found[mode]), first_rate(found["synchronous"])
                     row["calibrated"] = row["predicted"] * pair[0] / pair[1] / rate
                 rows[mode].append(row)
             if simulated is not None:
