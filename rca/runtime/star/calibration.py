@@ -21,7 +21,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.grouping import EVERY, Grouping, of_mode
-from rca.runtime.star.modes import GROUP_DISTANCE, every_mode, synchronous
+from rca.runtime.star.modes import GROUP_DISTANCE, candidates, synchronous
 from rca.runtime.star.prediction import is_straggler
 from rca.runtime.star.price import Mode, UpdateProgress
 
@@ -103,7 +103,7 @@ class CalibratedChoice:
     def _best(self, progress: UpdateProgress, full: Mode, present: Mode) -> Mode:
         if not is_straggler(progress.seconds).any():
             return full
-        best = min(every_mode(progress, self._distance), key=self.seconds)
+        best = min(candidates(progress, self._distance), key=self.seconds)
         return best if self.seconds(best) < (1.0 - MIN_GAIN) * self.seconds(present) else present
 
 
