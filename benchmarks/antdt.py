@@ -107,6 +107,8 @@ def compared(runs: list[dict[str, Any]], job: ShardedJob) -> dict[str, Any]:
                 "antdt_samples_per_second": antdt["samples"] / after.sum(),
                 "predicted_saving_seconds": changes[0][0] - changes[-1][1],
                 "measured_saving_seconds": float(np.median(before) - np.median(full)),
+                # Equal batches until the workers are measured, and steps that not all have samples for.
+                "lost_at_start_and_end_seconds": float(after.sum() - np.median(full) * job.n_steps),
                 "static_loss": static["loss"],
                 "antdt_loss": antdt["loss"],
                 "loss_difference": antdt["loss"] - static["loss"],

@@ -129,6 +129,7 @@ def train_antdt(job: ShardedJob, rank: int, seed: int, store: Any) -> SeenTraini
         monitor=Monitor(job.n_ranks, RULES) if rank == 0 else None,
         prefix=f"antdt-{seed}",
         on_action=lambda action: run.predicted.append((action.before, action.after)),
+        waited=lambda: sampler.waited_seconds,
     )
     agent.watch(model)
     dist.barrier()
@@ -189,8 +190,7 @@ def resumed(job: ShardedJob, rank: int, model: torch.nn.Module, service: ShardCl
     kept = torch.load(job.folder / "checkpoint.pt")
     model.load_state_dict(kept["model"])
     if rank == 0:
-        shards = tuple((position, done) for position, done in kept["shards"]["open"])
-        service.restore(Checkpoint(kept["shards"]["next_position"], shards))
+        service.restore(Checkpoint(**kept["shards"]))
     dist.barrier()
     return int(kept["step"])
 

@@ -9,7 +9,7 @@ stands for the device; the slow rank pauses longer.
 
 Speeds are predicted by `rca.runtime.star.simulation`, for each seed from its synchronous run: own times of
 the workers, time of an all-reduce and of a message of the server, gradient noise scale, and the learning
-rate beside the best one.
+rate beside the best one. The calibrated speed is that with the reports per second of the first steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,17 @@ from torch.nn.utils import vector_to_parameters
 
 from benchmarks.measure import print_table
 from benchmarks.small_job import data_of, interval, network
-from benchmarks.star_job import LIKE, N_SAMPLES, N_WORKERS, SLOW, WITH_SERVER, ModeJob, StarWorker, run
+from benchmarks.star_job import (
+    CHOSEN,
+    LIKE,
+    N_SAMPLES,
+    N_WORKERS,
+    SLOW,
+    WITH_SERVER,
+    ModeJob,
+    StarWorker,
+    run,
+)
 from rca.runtime.star.grouping import Groups, XOrder
 from rca.runtime.star.learning_rate import best_learning_rate
 from rca.runtime.star.modes import choose, clustered, heuristic_order, static_groups
@@ -38,6 +48,9 @@ from rca.runtime.star.simulation import with_ring, with_server
 MODES = ("synchronous", *WITH_SERVER, "ring with children")
 CHANGING = ("synchronous", "asynchronous", "switching ring")
 _SIMULATED_STEPS = 400
+#: Full batches of each mode from which its speed is calibrated, after the first one, which warms up, or after
+#: dynamic groups are formed.
+CALIBRATED_FROM = 8
 #: When a copy of the parameters was made, after how many full batches, and the copy.
 Copy = tuple[float, float, np.ndarray]
 
@@ -100,16 +113,27 @@ def job_to_simulate(job: ModeJob, full: dict[str, Any], target: float) -> Simula
     )
 
 
-def predicted(job: Simulated, mode: str, groups: tuple[tuple[int, ...], ...]) -> float:
-    """Speed against synchronous SGD of a simulated run."""
+def predicted(job: Simulated, mode: str, groups: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
+    """Speed, and reports per second, against synchronous SGD of a simulated run."""
     horizon = _SIMULATED_STEPS * float(job.seconds.max())
-    full = with_ring(job, [], horizon).seconds_per_progress(job)
+    full = with_ring(job, [], horizon)
     if mode == "synchronous":
-        return 1.0
-    if mode in ("ring with children", "switching ring"):
-        return full / with_ring(job, [SLOW], horizon).seconds_per_progress(job)
-    grouping = XOrder(len(groups[0])) if mode in ("asynchronous", "x-order") else Groups(groups)
-    return full / with_server(job, grouping, horizon).seconds_per_progress(job)
+        found = full
+    elif mode == "ring with children":
+        found = with_ring(job, [SLOW], horizon)
+    else:
+        grouping = XOrder(len(groups[0])) if mode in ("asynchronous", "x-order") else Groups(groups)
+        found = with_server(job, grouping, horizon)
+    speed = full.seconds_per_progress(job) / found.seconds_per_progress(job)
+    return speed, found.reports_per_second / full.reports_per_second
+
+
+def first_rate(found: dict[str, Any]) -> float:
+    """Full batches per second of the first steps of a mode."""
+    copies: list[Copy] = found["copies"]
+    first = copies[found["changes"][0][0] if found["changes"] else 1]
+    last = next((each for each in copies if each[1] >= first[1] + CALIBRATED_FROM), copies[-1])
+    return (last[1] - first[1]) / (last[0] - first[0])
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -145,8 +169,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             simulated = None if slow_after else job_to_simulate(of_seed, found["synchronous"], options.target)
             for mode in modes:
                 row = judged(of_seed, found[mode], options.target)
-                if simulated is not None:
-                    row["predicted"] = predicted(simulated, mode, groups.get(mode, ()))
+                if simulated is not None and mode != CHOSEN:
+                    row["predicted"], rate = predicted(simulated, mode, groups.get(mode, ()))
+                    pair = first_rate(found[mode]), first_rate(found["synchronous"])
+                    row["calibrated"] = row["predicted"] * pair[0] / pair[1] / rate
                 rows[mode].append(row)
             if simulated is not None:
                 ring_speeds.append(rows["ring with children"][-1]["predicted"])
@@ -187,8 +213,11 @@ def figures(rows: dict[str, list[dict[str, Any]]], mode: str) -> dict[str, Any]:
     if all("predicted" in row for row in rows[mode]):
         full = rows["synchronous"]
         speeds = [before["seconds"] / row["seconds"] for before, row in zip(full, rows[mode], strict=True)]
-        ratios = [speed / row["predicted"] for speed, row in zip(speeds, rows[mode], strict=True)]
-        found["over predicted"] = interval(ratios)
+        for name in ("predicted", "calibrated"):
+            pairs = zip(speeds, rows[mode], strict=True)
+            ratios = [speed / row[name] for speed, row in pairs if name in row]
+            if ratios:
+                found[f"over {name}"] = interval(ratios)
     found["reached"] = sum(np.isfinite(row["seconds"]) for row in rows[mode])
     return found
 
@@ -207,7 +236,7 @@ def render(found: dict[str, Any], options: argparse.Namespace) -> None:
     )
     stragglers = np.flatnonzero(is_straggler(job.seconds)).tolist()
     print(f"Stragglers {stragglers}; the heuristic takes x = {found['order']}, the price {found['chosen']}.")
-    names = ("seconds", "over synchronous", "over asynchronous", "predicted", "over predicted")
+    names = ("seconds", "over synchronous", "predicted", "over predicted", "calibrated", "over calibrated")
     means = ("full batches", "staleness", "final loss", "changes")
     for part, modes in found["parts"].items():
         rows = [

@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.small_job import TIMEOUT, data_of, free_port, join, network, run_ranks
-from rca.runtime.star.grouping import DynamicGroups, Grouping, Groups, XOrder
+from rca.runtime.star.calibration import CalibratedChoice
+from rca.runtime.star.grouping import Choice, DynamicGroups, Grouping, Groups, XOrder
 from rca.runtime.star.leaving import StragglersLeave
 from rca.runtime.star.parameter_server import serve, work
 from rca.runtime.star.ring_with_children import RingWithChildren, ddp_hook
@@ -25,7 +26,8 @@ from rca.runtime.star.switching_ring import SwitchingRing
 
 N_SAMPLES = 4096
 N_WORKERS, SLOW = 4, 1
-WITH_SERVER = ("asynchronous", "x-order", "static groups", "dynamic groups")
+CHOSEN = "calibrated choice"
+WITH_SERVER = ("asynchronous", "x-order", "static groups", "dynamic groups", CHOSEN)
 #: Workers are in a dynamic group if their times differ by at most this share of the shortest; a rank that
 #: takes longer by more leaves the ring.
 LIKE = 0.5
@@ -64,7 +66,7 @@ class ModeJob:
         """Of the server; its workers are ranks."""
         if self.mode in ("asynchronous", "x-order"):
             return XOrder(len(self.groups[0]))
-        if self.mode == "dynamic groups":
+        if self.mode in ("dynamic groups", CHOSEN):
             return XOrder(N_WORKERS)
         return Groups(tuple(tuple(worker + 1 for worker in group) for group in self.groups))
 
@@ -172,7 +174,11 @@ def train_with_server(job: ModeJob, rank: int) -> dict[str, Any]:
         parameters.sub_(job.learning_rate * n_reports / N_WORKERS * gradient)
         copies.append((time.monotonic() - began, reports / N_WORKERS, parameters.numpy().copy()))
 
-    choose = DynamicGroups(job.group_distance, every=4) if job.mode == "dynamic groups" else None
+    choose: Choice | None = None
+    if job.mode == "dynamic groups":
+        choose = DynamicGroups(job.group_distance, every=4)
+    elif job.mode == CHOSEN:
+        choose = CalibratedChoice(job.batch, job.noise or 0.0, distance=job.group_distance, every=4)
     found = serve(
         parameters,
         N_WORKERS,
@@ -182,7 +188,7 @@ def train_with_server(job: ModeJob, rank: int) -> dict[str, Any]:
         choose=choose,
     )
     staleness = [each for batch in found.applied for _, each in batch]
-    changes = [(number, getattr(each, "groups", ())) for number, each in found.groupings[1:]]
+    changes = [(number, str(each)) for number, each in found.groupings[1:]]
     return {"copies": copies, "staleness": staleness, "changes": changes}
 
 

@@ -1,7 +1,8 @@
-"""StragglAR beside a ring: all-reduces with a really delayed rank.
+"""StragglAR beside torch's ring: all-reduces with a really delayed rank.
 
 The ranks are processes on one machine. Each has a network namespace of its own, whose cable is limited with a
-token bucket. The straggler sleeps before it joins. Times count from the last arrival to the last end.
+token bucket (``--mbit 0``: not limited). The straggler sleeps before it joins. Times count from the last
+arrival to the last end.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class AllReducePlan:
     n_values
         Number of float32 values to reduce.
     rate
-        Megabits per second of each cable, in each direction.
+        Megabits per second of each cable, in each direction; 0 for no limit.
     """
 
     n_ranks: int
@@ -77,7 +78,11 @@ class AllReducePlan:
     def runs(self, link: Link) -> Iterator[tuple[str, str, float]]:
         """Algorithm, name of the delay and its seconds, in the same random order on every rank."""
         draw = np.random.default_rng(0)
-        break_even = cost.break_even_delay(self.n_ranks, self.size, link)
+        # By this link's costs a small tensor may have none.
+        break_even = min(
+            cost.break_even_delay(self.n_ranks, self.size, link),
+            cost.reduce_scatter_seconds(self.n_ranks, self.size, link),
+        )
         cells = [
             (name, delay, factor * break_even) for name in ALGORITHMS for delay, factor in DELAYS.items()
         ]
@@ -86,13 +91,15 @@ class AllReducePlan:
                 yield cells[position]
 
 
-def measure(plan: AllReducePlan) -> tuple[Link, list[dict[str, Any]]]:
+def measure(plan: AllReducePlan) -> tuple[Link, bool, list[dict[str, Any]]]:
     """Run the plan on limited cables.
 
     Returns
     -------
     Link
         Constants of a message, measured before.
+    bool
+        Whether the communication hook would take StragglAR for this size.
     list of dict
         Algorithm, delay, seconds from the last arrival to the last end, and the straggler's real delay.
     """
@@ -114,17 +121,21 @@ def measure(plan: AllReducePlan) -> tuple[Link, list[dict[str, Any]]]:
     link = Link(*found[0]["link"])
     delays = begins[plan.straggler] - np.delete(begins, plan.straggler, axis=0).max(axis=0)
     taken = ends.max(axis=0) - begins.max(axis=0)
-    return link, [
-        {"algorithm": name, "delay": delay, "seconds": seconds, "late": late}
-        for (name, delay, _), seconds, late in zip(plan.runs(link), taken, delays, strict=True)
-    ]
+    return (
+        link,
+        found[0]["is_chosen"],
+        [
+            {"algorithm": name, "delay": delay, "seconds": seconds, "late": late}
+            for (name, delay, _), seconds, late in zip(plan.runs(link), taken, delays, strict=True)
+        ],
+    )
 
 
 @contextmanager
 def _limited(plan: AllReducePlan) -> Iterator[list[TestbedNode]]:
-    with network(plan.n_ranks, os.cpu_count() or 1, namespaces=True, shaped=True) as nodes:
+    with network(plan.n_ranks, os.cpu_count() or 1, namespaces=True, shaped=plan.rate > 0) as nodes:
         rate = f"{plan.rate:g}mbit"
-        for node in nodes:
+        for node in nodes if plan.rate > 0 else ():
             place = ("class", "change", "dev", INTERFACE, "parent", "1:", "classid", "1:10", "htb")
             run_in_node(node, "tc", *place, "rate", rate, "ceil", rate, "burst", _BURST, "cburst", _BURST)
         yield nodes
@@ -136,7 +147,7 @@ def _serve(plan: AllReducePlan, node: TestbedNode, folder: Path) -> None:
     import torch.distributed as dist
 
     from rca.runtime.stragglar.execution import all_reduce
-    from rca.runtime.stragglar.point_to_point import ring_all_reduce
+    from rca.runtime.stragglar.measured_costs import measured_costs
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = INTERFACE
@@ -148,12 +159,13 @@ def _serve(plan: AllReducePlan, node: TestbedNode, folder: Path) -> None:
     )
     tensor = torch.ones(plan.n_values)
     algorithms: dict[str, Callable[[], object]] = {
-        "ring": lambda: ring_all_reduce(tensor),
+        "ring": lambda: dist.all_reduce(tensor),
         "stragglar": lambda: all_reduce(tensor, plan.straggler),
     }
     for run in algorithms.values():
         run()
     link = _measured_link(plan, node.index)
+    is_chosen = measured_costs(straggler=plan.straggler).is_faster(plan.size)
     begins, ends = [], []
     for name, _, delay in plan.runs(link):
         tensor.fill_(1.0)
@@ -165,7 +177,7 @@ def _serve(plan: AllReducePlan, node: TestbedNode, folder: Path) -> None:
         ends.append(time.monotonic())
         if not bool((tensor == plan.n_ranks).all()):
             raise SystemExit(f"{name}: the sum is wrong")
-    figures = {"begins": begins, "ends": ends, "link": [link.alpha, link.beta]}
+    figures = {"begins": begins, "ends": ends, "link": [link.alpha, link.beta], "is_chosen": is_chosen}
     (folder / f"{node.index}.json").write_text(json.dumps(figures))
     dist.barrier()
 
@@ -197,12 +209,13 @@ def _measured_link(plan: AllReducePlan, rank: int) -> Link:
 
 
 def measured_table(plan: AllReducePlan) -> None:
-    link, runs = measure(plan)
+    link, is_chosen, runs = measure(plan)
     n, size = plan.n_ranks, plan.size
     print(
         f"{n} ranks, {size / 2**20:g} MiB, {plan.rate:g} Mbit/s per cable, {plan.repeats} repeats. "
         f"Measured link: {link.alpha * 1e3:.2f} ms per message, {8e-6 / link.beta:.0f} Mbit/s. "
-        f"Break-even delay {cost.break_even_delay(n, size, link) * 1e3:.0f} ms."
+        f"Break-even delay {cost.break_even_delay(n, size, link) * 1e3:.0f} ms. "
+        f"The hook takes {'StragglAR' if is_chosen else 'the ring'}."
     )
     rows = []
     for delay in DELAYS:

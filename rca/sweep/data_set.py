@@ -164,7 +164,8 @@ class DataSet:
                         hint="name a folder of its own with --output",
                     )
                 tables.append(file.read(columns=needed))
-        table = pa.concat_tables(tables).sort_by("swept_at")
+        # Rows of an earlier version lack columns.
+        table = pa.concat_tables(tables, promote_options="default").sort_by("swept_at")
         newest = {url: place for place, url in enumerate(table.column("url").to_pylist())}
         return table.take(pa.array(sorted(newest.values()), pa.int64())).select(wanted)
 

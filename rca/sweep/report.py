@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,6 +39,25 @@ class ReportTable:
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """Slowdowns of a page as colours.
+
+    Attributes
+    ----------
+    rows : list of (str, list of float or None)
+        Name and cells of each row; None is unknown.
+    """
+
+    title: str
+    rows: list[tuple[str, list[float | None]]]
+
+    @staticmethod
+    def shade(slowdown: float | None) -> float:
+        """Opacity of a cell: none at a slowdown of 1, full from 2 on."""
+        return 0.0 if slowdown is None else round(min(max(slowdown - 1.0, 0.0), 1.0), 2)
+
+
+@dataclass(frozen=True)
 class SweepReport:
     """The sum of a data set.
 
@@ -52,12 +71,15 @@ class SweepReport:
         By their names in JSON.
     refused : DataFrame
         ``url`` and ``reason`` of what could not be used.
+    heat_maps : sequence of HeatMap
+        For the page only.
     """
 
     facts: Mapping[str, Any]
     headline: list[str]
     tables: Mapping[str, ReportTable]
     refused: pd.DataFrame
+    heat_maps: Sequence[HeatMap] = ()
 
     @property
     def shown(self) -> list[ReportTable]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rca.arrays import FloatArray
 from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Found, archived
 from rca.sweep.data_set import TIME, DataSet, Row
@@ -32,6 +33,8 @@ CHUNK = 2
 ANALYSIS = version("straggler-rca")
 ANALYSED, LEFT_OUT = "analysed", "left_out"
 _JSON = (".json", ".json.gz", ".json.zst")
+#: Most cells of a row of a heat map. More steps, or data ranks, are joined.
+MAX_CELLS = 60
 _TEXT, _WHOLE, _NUMBER = pa.string(), pa.int64(), pa.float64()
 _PARTS = pa.list_(pa.struct([("name", _TEXT), ("seconds_per_step", _NUMBER)]))
 
@@ -45,6 +48,8 @@ class JobLosses(DataSet):
     - ``types``: what each type of operations costs alone, the costliest first. The parts do not add up.
     - ``patterns``: what the steps would save without each pattern, the costliest first. Patterns overlap.
     - ``worst_rank``, ``worst_stage``: with the slowdown if everything else were ideal.
+    - ``step_slowdowns``: of the job in up to `MAX_CELLS` blocks of consecutive steps.
+    - ``worker_slowdowns``: by stage and data rank, if all else were ideal; the largest of joined ranks.
     - ``document``: the whole answer without its steps, as JSON.
     """
 
@@ -55,6 +60,7 @@ class JobLosses(DataSet):
             ("waste", _NUMBER), ("seconds_per_step", _NUMBER), ("gpu_hours", _NUMBER),
             ("gpu_hours_lost", _NUMBER), ("types", _PARTS), ("patterns", _PARTS), ("worst_rank", _WHOLE),
             ("worst_rank_slowdown", _NUMBER), ("worst_stage", _WHOLE), ("worst_stage_slowdown", _NUMBER),
+            ("step_slowdowns", pa.list_(_NUMBER)), ("worker_slowdowns", pa.list_(pa.list_(_NUMBER))),
             ("warnings", pa.list_(_TEXT)), ("error", _TEXT), ("error_message", _TEXT), ("document", _TEXT),
         ]
     )  # fmt: skip
@@ -182,8 +188,28 @@ def _row(found: Found, job_id: str, result: WhatIf) -> Row:
         worst_rank_slowdown=float(exact[worst]),
         worst_stage=int(stage),
         worst_stage_slowdown=stage_slowdown,
+        step_slowdowns=_by_steps(result),
+        worker_slowdowns=_by_workers(result, exact),
         warnings=list(result.warnings),
         document=result.to_json(per_step=False),
     )
     known: Row = finite(row)
     return known
+
+
+def _by_steps(result: WhatIf) -> list[float]:
+    blocks = np.array_split(np.arange(result.steps.size), min(result.steps.size, MAX_CELLS))
+    return [float(result.no_delay[each].sum() / result.ideal[each].sum()) for each in blocks]
+
+
+def _by_workers(result: WhatIf, exact: FloatArray) -> list[list[float]]:
+    """The slowdown of each stage (row) and block of data ranks (column); NaN where no worker is."""
+    stage, data_rank = (
+        np.unique(each, return_inverse=True)[1] for each in (result.workers.stage, result.workers.data_rank)
+    )
+    n_columns = min(int(data_rank.max()) + 1, MAX_CELLS)
+    column = data_rank * n_columns // (int(data_rank.max()) + 1)
+    found = np.full((int(stage.max()) + 1, n_columns), -np.inf)
+    np.maximum.at(found, (stage, column), np.nan_to_num(exact, nan=-np.inf))
+    grid: list[list[float]] = np.where(np.isfinite(found), found, np.nan).tolist()
+    return grid

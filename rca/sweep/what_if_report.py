@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
-from rca.sweep.report import ReportTable, SweepReport, refusals
+from rca.sweep.report import HeatMap, ReportTable, SweepReport, refusals
 from rca.sweep.what_if import ANALYSED, LEFT_OUT, JobLosses
 
 #: A job straggles above this slowdown, as in the study of what-if analysis (OSDI 2025).
@@ -19,9 +20,13 @@ PATTERNS = {
     "garbage_collection": "garbage collection",
 }
 _READ = [name for name in JobLosses.schema.names if name not in ("version", "analysis", "document")]
+#: Rows of the heat map of all jobs, and jobs with a heat map of their workers.
+MAX_HEAT_ROWS, MAX_HEAT_JOBS = 40, 6
+_HEAT = ["step_slowdowns", "worker_slowdowns"]
 #: Columns of a job that are those of its trace that lost most.
 _OF_COSTLIEST = [
     "worst_rank", "worst_rank_slowdown", "worst_stage", "worst_stage_slowdown", "pattern", "worst_type",
+    *_HEAT,
 ]  # fmt: skip
 _JOB = {
     "job": "{job_id}",
@@ -44,7 +49,8 @@ def what_if_report(losses: JobLosses) -> SweepReport:
     SourceError
         If it cannot be read.
     """
-    table = losses.read(_READ).to_pandas()
+    held = losses.read(_READ)
+    table = held.to_pandas().assign(**{name: _lists(held, name) for name in _HEAT})
     rows = table[table.outcome == ANALYSED].sort_values(["gpu_hours_lost", "url"], ascending=[False, True])
     left_out = refusals(table[table.outcome == LEFT_OUT])
     jobs = _jobs(rows)
@@ -52,10 +58,11 @@ def what_if_report(losses: JobLosses) -> SweepReport:
     waste, straggling = lost / spent if spent else 0.0, int((jobs.slowdown > STRAGGLES_ABOVE).sum())
     quantiles = dict(zip(("p50", "p90", "p99"), jobs.waste.quantile([0.5, 0.9, 0.99]), strict=True))
     warnings = rows[["url", "warnings"]].explode("warnings").dropna()
+    share = straggling / len(jobs) if len(jobs) else 0.0
     headline = [
         f"{lost:,.2f} of {spent:,.2f} GPU-hours lost to stragglers ({waste:.1%})",
         f"{len(rows):,} traces of {len(jobs):,} jobs; "
-        f"{straggling:,} jobs have a slowdown above {STRAGGLES_ABOVE}",
+        f"{straggling:,} jobs have a slowdown above {STRAGGLES_ABOVE} ({share:.1%})",
     ]
     if len(jobs) > 1:
         shares = "median {p50:.1%}, p90 {p90:.1%}, p99 {p99:.1%}".format(**quantiles)
@@ -72,10 +79,11 @@ def what_if_report(losses: JobLosses) -> SweepReport:
         columns = {
             "name": "{name}",
             hours: "{gpu_hours:,.3f}",
+            "share of the loss": "{share:,.1%}",
             "jobs where it is first": "{jobs:,}",
             "job where it costs most": "{main}",
         }
-        tables[name] = ReportTable(title, _totals(rows, name, firsts), columns)
+        tables[name] = ReportTable(title, _totals(rows, name, firsts, lost), columns)
     return SweepReport(
         facts={
             "traces": len(rows),
@@ -90,7 +98,24 @@ def what_if_report(losses: JobLosses) -> SweepReport:
         headline=headline,
         tables=tables,
         refused=refusals(table[table.error.notna()]),
+        heat_maps=_heat_maps(jobs),
     )
+
+
+def _heat_maps(jobs: pd.DataFrame) -> list[HeatMap]:
+    """Slowdown by step of the jobs that lose the largest share of time, and by worker of the first ones.
+
+    Rows of an earlier version have none.
+    """
+    known = jobs[jobs.step_slowdowns.map(len) > 0].head(MAX_HEAT_ROWS)
+    if known.empty:
+        return []
+    steps = list(zip(known.job_id, known.step_slowdowns, strict=True))
+    found = [HeatMap("slowdown by step, from the first to the last; full colour from 2 on", steps)]
+    for job, stages in zip(known.job_id.head(MAX_HEAT_JOBS), known.worker_slowdowns, strict=False):
+        rows = [(f"stage {number}", cells) for number, cells in enumerate(stages)]
+        found.append(HeatMap(f"{job}: slowdown by this worker alone, data ranks from left to right", rows))
+    return found
 
 
 def _jobs(rows: pd.DataFrame) -> pd.DataFrame:
@@ -118,17 +143,24 @@ def _jobs(rows: pd.DataFrame) -> pd.DataFrame:
     return jobs.drop(columns="seconds").sort_values([*order], ascending=[*order.values()])
 
 
+def _lists(held: pa.Table, name: str) -> list[list[Any]]:
+    """Plain lists; empty in rows of an earlier version."""
+    return [each or [] for each in held.column(name).to_pylist()]
+
+
 def _first_names(parts: pd.Series[Any], without: str) -> pd.Series[Any]:
     return parts.map(lambda held: held[0]["name"] if len(held) else without).replace(PATTERNS)
 
 
-def _totals(rows: pd.DataFrame, column: str, firsts: pd.Series[Any]) -> pd.DataFrame:
+def _totals(rows: pd.DataFrame, column: str, firsts: pd.Series[Any], lost: float) -> pd.DataFrame:
     """What each pattern or type costs in all traces, and in which job it costs most.
 
     Parameters
     ----------
     firsts : Series of str
         The costliest one of each job.
+    lost : float
+        GPU-hours lost in all.
     """
     parts = rows[["job_id", "steps", "world_size", column]].explode(column).dropna(subset=[column])
     seconds = parts[column].map(lambda part: part["seconds_per_step"]).astype(float).fillna(0.0)
@@ -139,5 +171,6 @@ def _totals(rows: pd.DataFrame, column: str, firsts: pd.Series[Any]) -> pd.DataF
     totals: pd.DataFrame = hours.groupby("name", as_index=False).agg(
         gpu_hours=("gpu_hours", "sum"), main=("job_id", "first")
     )
+    totals["share"] = totals.gpu_hours / lost if lost > 0 else 0.0
     totals["jobs"] = totals.name.map(firsts.value_counts()).fillna(0).astype(int)
     return totals.sort_values(["gpu_hours", "name"], ascending=[False, True])

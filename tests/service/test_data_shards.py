@@ -54,8 +54,8 @@ class InStore:
         with self.database.session() as session:
             return getattr(StoredShards(session, self.name, at), method)(*arguments)
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
-        return self._call("lease", worker, lease_id)
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
+        return self._call("lease", worker, lease_id, samples)
 
     def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         return self._call("report", reports)
@@ -171,8 +171,8 @@ def test_an_epoch_over_http(client: TestClient) -> None:
     assert (found["samples"], found["finished"], found["samples_of_workers"]) == (3, False, {"0": 3, "1": 0})
     assert found["epochs"] == [{"epoch": 0, "todo": 2, "doing": 1, "done": 0, "samples": 3}]
     kept = call(client, "GET", "/epoch/checkpoint")
-    assert kept == {"next_position": 1, "open": [{"position": 0, "done": 3}]}
-    call(client, "POST", "/epoch/reports", {"reports": [{"lease_id": again["id"], "done": again["size"]}]})
+    assert kept == {"next_position": 1, "open": [{"position": 0, "done": 3, "stop": 8}]}
+    call(client, "POST", "/epoch/reports", {"reports": [{"lease_id": again["id"], "done": again["stop"]}]})
     call(client, "POST", "/epoch/restore", kept)
     # An earlier report and an earlier id are of no use after the restore.
     assert call(client, "POST", "/epoch/leases", {"worker": "z", "lease_id": "mine"}, 400)["detail"]

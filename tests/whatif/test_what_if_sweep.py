@@ -288,6 +288,60 @@ def test_the_report_sorts_jobs_by_the_share_of_lost_time(archive: Path, tmp_path
     assert len(facts["left_out"]) == 2
 
 
+def test_a_page_shows_a_fleet_by_step_and_by_worker(tmp_path: Path) -> None:
+    """A made-up fleet: a slow rank, a slow stage, a fault that begins in the middle, and healthy jobs."""
+
+    def begins(key: Key, d: int, step: int) -> float:
+        return slow_rank(key, d, step) if step >= 2 else 1.0
+
+    fleet = {"rank": slow_rank, "stage": slow_stage, "begins": begins, "healthy": lambda *_: 1.0}
+    (tmp_path / "fleet").mkdir()
+    for name, slow in fleet.items():
+        pq.write_table(trace_of(slow), tmp_path / "fleet" / f"{name}.parquet")
+    swept(tmp_path / "fleet", tmp_path / "results")
+    found = what_if_report(JobLosses(str(tmp_path / "results")))
+    by_step, *by_worker = found.heat_maps
+    steps = dict(by_step.rows)
+    assert set(steps) == set(fleet)
+    assert max(steps["begins"][:2]) < 1.05 < 1.15 < min(steps["begins"][2:])
+    assert max(steps["healthy"]) < 1.05
+    workers = {each.title.split(":")[0]: each.rows for each in by_worker}
+    assert [name for name, _ in workers["rank"]] == ["stage 0", "stage 1"]
+    cells = {(s, d): value for s, (_, row) in enumerate(workers["rank"]) for d, value in enumerate(row)}
+    assert max(cells, key=cells.get) == (0, 1)
+    shares = {row["name"]: row["share"] for row in found.tables["patterns"].rows.to_dict("records")}
+    assert 0 < shares["slow last stage"] < 1
+    assert "1 jobs have a slowdown above 1.1 (25.0%)" in found.headline[1]
+    page = found.to_html()
+    assert page.count("<svg") == 4 + sum(len(each.rows) for each in by_worker)
+    assert not any(foreign in page for foreign in ("<script", "http:", "https:", "<link", "<img"))
+
+
+def test_many_steps_and_data_ranks_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_CELLS", 2)
+    wide = make_job(pp=1, dp=5, microbatches=2)
+    slow = table_of(
+        execute(wide, n_steps=5, slow=lambda _key, d, step: 2.0 if (d, step) == (4, 4) else 1.0).rows
+    )
+    (tmp_path / "fleet").mkdir()
+    pq.write_table(slow, tmp_path / "fleet" / "wide.parquet")
+    swept(tmp_path / "fleet", tmp_path / "results")
+    (row,) = rows(tmp_path / "results").values()
+    first, last = row["step_slowdowns"]
+    assert first < 1.05 < last
+    ((left, right),) = row["worker_slowdowns"]
+    assert left < right
+
+
+def test_results_of_an_earlier_version_have_no_heat_maps(archive: Path, tmp_path: Path) -> None:
+    swept(archive, tmp_path / "results")
+    for part in (tmp_path / "results").glob("part-*.parquet"):
+        pq.write_table(pq.read_table(part).drop_columns(["step_slowdowns", "worker_slowdowns"]), part)
+    found = what_if_report(JobLosses(str(tmp_path / "results")))
+    assert found.facts["traces"] == 3
+    assert found.heat_maps == []
+
+
 def test_a_report_without_results_lists_what_was_refused(tmp_path: Path) -> None:
     (tmp_path / "archive").mkdir()
     (tmp_path / "archive" / "bad.parquet").write_bytes(b"")

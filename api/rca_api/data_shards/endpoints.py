@@ -85,10 +85,10 @@ def get_shard_set(request: Request, _: Reader, name: Id) -> ShardProgress:
 def lease_shard(request: Request, _: Diagnoser, name: Id, given: WantedLease) -> ShardOffer:
     """Lease the first shard that is to do. Shards of dead workers come first.
 
-    The samples begin at `start`: those before it are trained. Report before the lease expires.
+    Its samples are those from `start` to `stop`. Report before the lease expires.
     """
     with State.of(request).database.session() as session:
-        offer = StoredShards(session, name, now()).lease(given.worker, given.lease_id)
+        offer = StoredShards(session, name, now()).lease(given.worker, given.lease_id, given.samples)
     return ShardOffer.of(offer)
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from itertools import groupby
 
-from sqlalchemy import ColumnElement, and_, delete, func, not_, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, not_, select, update
 from sqlalchemy.orm import Session
 
 from rca.errors import InvalidInput
 from rca.runtime.data_shards.leases import (
+    SHARE_OF_REST,
     Checkpoint,
     Lease,
     LeaseProgress,
     LeaseState,
     Offer,
+    OpenPart,
     ShardReceipt,
     ShardReport,
+    end_of_lease,
 )
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca_api.data_shards.tables import ReturnedShardRow, ShardLeaseRow, ShardSetRow
@@ -111,17 +115,17 @@ class StoredShards:
                 self._store(replace(lease.read(self.plan), state=LeaseState.expired), lease)
             session.flush()
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
         """Give the first shard that is to do to a worker; see `Shards.lease`."""
         known = None if lease_id is None else self._find([lease_id]).get(lease_id)
         if known is not None:
             return self._again(known, worker)
-        taken = self._take()
+        taken = self._take(worker, samples)
         if taken is None:
             ends = select(func.min(ShardLeaseRow.expires_at)).where(*self._is_held())
             first = self._session.scalar(ends)
             return Offer(None, first is None, None if first is None else max(first - self._at, 0.0))
-        position, start = taken
+        position, start, stop = taken
         expires_at = self._at + self.plan.lease_seconds
         row = ShardLeaseRow(
             set_name=self._row.name,
@@ -129,6 +133,7 @@ class StoredShards:
             worker=worker,
             position=position,
             start=start,
+            stop=stop,
             done=start,
             expires_at=expires_at,
             state=_HELD,
@@ -162,12 +167,15 @@ class StoredShards:
 
     def checkpoint(self) -> Checkpoint:
         """The state to keep beside a checkpoint of the model."""
-        returned = select(ReturnedShardRow.position, ReturnedShardRow.done).where(
-            ReturnedShardRow.set_name == self._row.name
-        )
-        held = select(ShardLeaseRow.position, ShardLeaseRow.done).where(*self._is_held())
-        found = [(each.position, each.done) for each in self._session.execute(returned.union_all(held))]
-        return Checkpoint(self._row.next_position, tuple(sorted(found)))
+        rows = self._session.scalars(self._returned())
+        returned: list[OpenPart] = [(row.position, *part) for row in rows for part in row.read(self.plan)]
+        fields = ShardLeaseRow.position, ShardLeaseRow.done, ShardLeaseRow.stop
+        held: list[OpenPart] = [
+            (position, done, stop)
+            for position, done, stop in self._session.execute(select(*fields).where(*self._is_held()))
+        ]
+        open_ = sorted(returned + held, key=lambda part: part[:2])
+        return Checkpoint(self._row.next_position, tuple(open_))
 
     def held_positions(self) -> list[int]:
         """Shards in the hands of workers."""
@@ -199,10 +207,9 @@ class StoredShards:
         # The rows that this session has read are gone.
         self._session.expire_all()
         self._row.next_position = checkpoint.next_position
-        self._session.add_all(
-            ReturnedShardRow(set_name=self._row.name, position=position, done=done)
-            for position, done in checkpoint.open
-        )
+        for position, parts in groupby(checkpoint.open, key=lambda part: part[0]):
+            size = self.plan.size(position)
+            self._keep(position, [(done, size if stop is None else stop) for _, done, stop in parts])
 
     def _again(self, row: ShardLeaseRow, worker: str) -> Offer:
         if row.worker != worker:
@@ -211,18 +218,42 @@ class StoredShards:
             raise InvalidInput(f"lease {row.id!r} has ended: {row.state}", hint="use a new lease_id")
         return Offer(row.read(self.plan))
 
-    def _take(self) -> tuple[int, int] | None:
-        """Position and trained samples of the first shard that is to do."""
-        mine = select(ReturnedShardRow).where(ReturnedShardRow.set_name == self._row.name)
-        returned = self._session.scalar(mine.order_by(ReturnedShardRow.position).limit(1))
-        if returned is not None:
-            self._session.delete(returned)
-            self._session.flush()
-            return returned.position, returned.done
-        if self._row.next_position == self.plan.n_positions:
+    def _take(self, worker: str, samples: int | None) -> tuple[int, int, int] | None:
+        """Position, first sample and end of what is to do first."""
+        n_new = self.plan.n_positions - self._row.next_position
+        others = select(ShardLeaseRow.worker).where(*self._is_held()).distinct()
+        n_workers = len({worker, *self._session.scalars(others)})
+        # With more shards than this, none is split.
+        rows = self._session.scalars(self._returned().limit(2 * SHARE_OF_REST * n_workers)).all()
+        returned = sum(stop - done for row in rows for done, stop in row.read(self.plan))
+        left = returned + n_new * self.plan.shard_size
+        if rows:
+            position, parts = rows[0].position, rows[0].read(self.plan)
+        elif n_new:
+            position = self._row.next_position
+            parts = [(0, self.plan.size(position))]
+            self._row.next_position += 1
+        else:
             return None
-        self._row.next_position += 1
-        return self._row.next_position - 1, 0
+        (start, end), *rest = parts
+        stop = end_of_lease(start, end, samples, left, n_workers)
+        self._keep(position, [(stop, end), *rest] if stop < end else rest)
+        return position, start, stop
+
+    def _returned(self) -> Select[ReturnedShardRow]:
+        mine = select(ReturnedShardRow).where(ReturnedShardRow.set_name == self._row.name)
+        return mine.order_by(ReturnedShardRow.position)
+
+    def _keep(self, position: int, parts: Sequence[tuple[int, int]]) -> None:
+        """Keep the parts of a shard that no worker has: first sample and end of each."""
+        row = self._session.get(ReturnedShardRow, (self._row.name, position))
+        if parts:
+            row = row or ReturnedShardRow(set_name=self._row.name, position=position)
+            row.write(parts)
+            self._session.add(row)
+        elif row is not None:
+            self._session.delete(row)
+        self._session.flush()
 
     def _is_held(self) -> tuple[ColumnElement[bool], ...]:
         return ShardLeaseRow.set_name == self._row.name, ShardLeaseRow.state == _HELD
@@ -244,9 +275,9 @@ class StoredShards:
         """Write a held lease as it is now; a shard that is not done comes back with its end."""
         row.done, row.expires_at, row.state = lease.done, lease.expires_at, lease.state.value
         if lease.state in (LeaseState.expired, LeaseState.released):
-            self._session.add(
-                ReturnedShardRow(set_name=self._row.name, position=row.position, done=lease.done)
-            )
+            known = self._session.get(ReturnedShardRow, (self._row.name, row.position))
+            parts = [] if known is None else known.read(self.plan)
+            self._keep(row.position, [*parts, (lease.done, lease.stop)])
 
 
 def _unknown(name: str) -> ProblemError:

@@ -74,6 +74,11 @@ class WantedLease(GivenBody):
         description="Chosen by the worker, new for each lease, also after a restore. "
         "A request that repeats it gets the same lease.",
     )
+    samples: Annotated[int, Field(ge=1, le=MAX_SHARD)] | None = Field(
+        None,
+        description="When little is left, the lease is a part of a shard, of so many samples or more. "
+        "Without it, a lease goes to the end of its shard.",
+    )
 
 
 class GivenReport(GivenBody):
@@ -100,10 +105,11 @@ class EndedWorker(GivenBody):
 
 
 class OpenShard(GivenBody):
-    """A shard that has begun and is not done."""
+    """A part of a shard that has begun and is not done."""
 
     position: Count
-    done: Count = Field(description="Trained samples.")
+    done: Count = Field(description="Offset of the first sample that is not trained.")
+    stop: Count | None = Field(None, description="Where the part ends; null is the end of the shard.")
 
 
 class ShardCheckpoint(GivenBody):
@@ -111,18 +117,22 @@ class ShardCheckpoint(GivenBody):
 
     next_position: Count = Field(description="First shard that was never handed out.")
     open: list[OpenShard] = Field(
-        max_length=MAX_OPEN, description="Shards before it that are not done, in ascending order."
+        max_length=MAX_OPEN, description="Parts before it that are not done, in ascending order."
     )
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> ShardCheckpoint:
         """Read a value."""
-        shards = [OpenShard(position=position, done=done) for position, done in checkpoint.open]
+        shards = [
+            OpenShard(position=position, done=done, stop=stop) for position, done, stop in checkpoint.open
+        ]
         return cls(next_position=checkpoint.next_position, open=shards)
 
     def read(self) -> Checkpoint:
         """The checkpoint as a value."""
-        return Checkpoint(self.next_position, tuple((each.position, each.done) for each in self.open))
+        return Checkpoint(
+            self.next_position, tuple((each.position, each.done, each.stop) for each in self.open)
+        )
 
 
 class ShardLease(BaseModel):
@@ -135,6 +145,7 @@ class ShardLease(BaseModel):
     first: int = Field(description="Number of the shard's first sample in the data set.")
     size: int
     start: int = Field(description="Offset in the shard where this lease begins.")
+    stop: int = Field(description="Offset in the shard where this lease ends.")
     done: int
     expires_at: float = Field(description="Unix seconds.")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import BigInteger, ForeignKey, ForeignKeyConstraint, Index, String
+from sqlalchemy import JSON, BigInteger, ForeignKey, ForeignKeyConstraint, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
 from rca.runtime.data_shards.leases import Lease, LeaseState
@@ -39,7 +40,7 @@ class ShardSetRow(Base):
 
 
 class ReturnedShardRow(Base):
-    """A shard that came back before it was done. Others before `next_position` are leased or done."""
+    """Parts of a shard that no worker has and that are not done, of a shard before `next_position`."""
 
     __tablename__ = "returned_data_shards"
 
@@ -47,12 +48,27 @@ class ReturnedShardRow(Base):
         ForeignKey("data_shard_sets.name", ondelete="CASCADE"), primary_key=True
     )
     position: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    #: Trained samples.
+    #: First sample that is not trained.
     done: Mapped[int] = mapped_column(BigInteger)
+    #: First sample and end of each part, in ascending order; null is all from `done` on.
+    parts: Mapped[list[list[int]] | None] = mapped_column(JSON)
+
+    def read(self, plan: ShardPlan) -> list[tuple[int, int]]:
+        """First sample and end of each part, in ascending order."""
+        held = [[self.done, plan.size(self.position)]] if self.parts is None else self.parts
+        return [(done, stop) for done, stop in held]
+
+    def write(self, parts: Sequence[tuple[int, int]]) -> None:
+        """Keep these parts, one or more."""
+        self.parts = sorted(map(list, parts))
+        self.done = self.parts[0][0]
 
 
 class ShardLeaseRow(Base):
-    """A lease, kept after its end: it says which worker has trained which samples."""
+    """A lease, kept after its end: it says which worker has trained which samples.
+
+    `stop` is null in rows of an earlier version: the end of the shard.
+    """
 
     __tablename__ = "data_shard_leases"
     __table_args__ = (
@@ -64,8 +80,9 @@ class ShardLeaseRow(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     worker: Mapped[str] = mapped_column(String(256))
     position: Mapped[int] = mapped_column(BigInteger)
-    #: Offsets in the shard: where the lease began, and up to where its samples are trained.
+    #: Offsets in the shard: where the lease begins and ends, and up to where its samples are trained.
     start: Mapped[int] = mapped_column(BigInteger)
+    stop: Mapped[int | None] = mapped_column(BigInteger)
     done: Mapped[int] = mapped_column(BigInteger)
     #: Unix seconds.
     expires_at: Mapped[float]
@@ -74,11 +91,13 @@ class ShardLeaseRow(Base):
 
     def read(self, plan: ShardPlan) -> Lease:
         """The lease as a value."""
+        shard = plan.shard(self.position)
         return Lease(
             self.id,
             self.worker,
-            plan.shard(self.position),
+            shard,
             self.start,
+            shard.size if self.stop is None else self.stop,
             self.done,
             self.expires_at,
             LeaseState(self.state),

@@ -7,7 +7,7 @@ training job need torch and are imported by their own names.
 from rca.runtime.antdt.accumulation import Accumulation, Hardware, accumulated
 from rca.runtime.antdt.batch_sizes import balanced, equal, step_seconds
 from rca.runtime.antdt.controller import ControlAction, Dedicated, NonDedicated
-from rca.runtime.antdt.decision import Decision, gradient_weights, loss_scale
+from rca.runtime.antdt.decision import Decision, loss_scale
 from rca.runtime.antdt.monitor import Monitor, MonitorReading, StragglerKind
 from rca.runtime.antdt.thresholds import SOURCES, Thresholds
 
@@ -26,7 +26,6 @@ __all__ = [
     "accumulated",
     "balanced",
     "equal",
-    "gradient_weights",
     "loss_scale",
     "step_seconds",
 ]

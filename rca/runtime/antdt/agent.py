@@ -2,7 +2,9 @@
 
 ::
 
-    agent = Agent(store, rank, Decision.of(equal(n_ranks, 256)), controller=controller if rank == 0 else None)
+    waited = lambda: sampler.waited_seconds
+    first = Decision.of(equal(n_ranks, 256))
+    agent = Agent(store, rank, first, controller=controller if rank == 0 else None, waited=waited)
     agent.watch(model)                       # a model in DistributedDataParallel
     while agent.begin():
         for size, is_last in agent.passes():
@@ -51,11 +53,15 @@ class Agent:
     monitor : Monitor, optional
         In rank 0 only; a new one if not given.
     every : int
-        Steps between two reports of times, and between two decisions.
+        Steps between two reports of times, and between two decisions. Until then they follow each step, so
+        that a job does not begin with many slow steps.
     prefix : str
         Begins all keys in the store. A restarted job with the same store needs another one.
     on_action : callable, optional
         Called in rank 0 with each action, for example to restart a node.
+    waited : callable, optional
+        Seconds that this rank has waited for samples so far, as `ShardSampler.waited_seconds`. They are not
+        its own work.
     clock : callable
         Gives seconds.
 
@@ -78,6 +84,7 @@ class Agent:
         every: int = 5,
         prefix: str = "antdt",
         on_action: Callable[[ControlAction], None] | None = None,
+        waited: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 <= rank < first.n_workers:
@@ -89,8 +96,9 @@ class Agent:
         self._times = Times(store, first.n_workers, prefix)
         self._controller, self._monitor = controller, monitor or Monitor(first.n_workers)
         self._every, self._on_action, self._clock = every, on_action, clock
-        self._began, self._ready, self._samples = 0.0, 0.0, 0
-        self._batches: list[tuple[float, int]] = []
+        self._waited = waited
+        self._began, self._ready, self._samples, self._waited_before = 0.0, 0.0, 0, 0.0
+        self._batches: list[tuple[float, int, float]] = []
 
     def watch(
         self, model: DistributedDataParallel, hook: Callable[[Any, Any], Any] | None = None, state: Any = None
@@ -119,10 +127,10 @@ class Agent:
             return False
         self.step += 1
         self.decision = self._agreement.at(self.step)
-        if self._controller is not None and self.step and self.step % self._every == 0:
+        if self._controller is not None and self.step and self._is_due(self.step):
             self._decide()
         self._began = self._ready = self._clock()
-        self._samples = 0
+        self._samples, self._waited_before = 0, self._waited()
         return True
 
     def passes(self) -> Iterator[tuple[int, bool]]:
@@ -145,8 +153,9 @@ class Agent:
 
     def end(self) -> None:
         """End the step, after the optimizer: report the time, and read decisions."""
-        self._batches.append((self._ready - self._began, self._samples))
-        if (self.step + 1) % self._every == 0:
+        waited = self._waited() - self._waited_before
+        self._batches.append((self._ready - self._began - waited, self._samples, waited))
+        if self._is_due(self.step + 1):
             self._times.send(self.rank, self._batches)
             self._batches = []
         self._agreement.read()
@@ -155,10 +164,13 @@ class Agent:
         """End the job after this step; for rank 0, between `begin` and its last backward pass."""
         self._agreement.stop(self.step + 1)
 
+    def _is_due(self, step: int) -> bool:
+        return step < self._every or step % self._every == 0
+
     def _decide(self) -> None:
         at = self._clock()
-        for rank, seconds, samples in self._times.received():
-            self._monitor.record(rank, at, seconds, samples)
+        for rank, seconds, samples, waited in self._times.received():
+            self._monitor.record(rank, at, seconds, samples, waited)
         assert self._controller is not None  # noqa: S101  (the caller has checked it)
         for action in self._controller.act(self._monitor.reading(at), self.step + 1):
             if action.name == ADJUST_BATCH_SIZES and action.decision is not None:

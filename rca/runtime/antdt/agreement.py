@@ -102,18 +102,18 @@ class Times:
         self._sent = 0
         self._next = [0] * n_workers
 
-    def send(self, rank: int, batches: list[tuple[float, int]]) -> None:
-        """Write seconds and samples of batches of one rank."""
+    def send(self, rank: int, batches: list[tuple[float, int, float]]) -> None:
+        """Write seconds, samples and seconds waited for samples of batches of one rank."""
         self._store.set(f"{self._prefix}/times/{rank}/{self._sent}", json.dumps(batches))
         self._sent += 1
 
-    def received(self) -> list[tuple[int, float, int]]:
-        """Rank, seconds and samples of all batches that have arrived; never waits."""
+    def received(self) -> list[tuple[int, float, int, float]]:
+        """Rank, and what it has sent, of all batches that have arrived; never waits."""
         found = []
         for rank, number in enumerate(self._next):
             key = f"{self._prefix}/times/{rank}/{number}"
             while self._store.check([key]):
-                found += [(rank, float(s), int(n)) for s, n in json.loads(self._store.get(key))]
+                found += [(rank, float(s), int(n), float(w)) for s, n, w in json.loads(self._store.get(key))]
                 self._store.delete_key(key)
                 self._next[rank] += 1
                 key = f"{self._prefix}/times/{rank}/{self._next[rank]}"

@@ -5,6 +5,7 @@ is cheap. It restarts a persistent straggler when the time lost to it equals the
 the rule of ski-rental: its cost is at most twice that of a rule that has foreseen how long the fault lasts.
 A fault lasts until the worker has been at speed for a while. All time lost until then counts, also while the
 straggler reads as transient.
+A slow service of shards is no worker's fault. It is named when a step would be shorter without the wait.
 AntDT-DD (`Dedicated`) is for mixed hardware: micro-batches and accumulation steps within memory limits.
 """
 
@@ -24,6 +25,7 @@ from rca.runtime.antdt.monitor import MonitorReading, StragglerKind
 
 ADJUST_BATCH_SIZES = "ADJUST_BS"
 KILL_RESTART = "KILL_RESTART"
+RELIEVE_SHARDS = "RELIEVE_SHARDS"
 #: At least this share of a measured time depends on the samples, even if the fixed time is given too long.
 _MIN_SHARE = 0.05
 
@@ -35,7 +37,7 @@ class ControlAction:
     Attributes
     ----------
     name : str
-        `ADJUST_BATCH_SIZES` or `KILL_RESTART`.
+        `ADJUST_BATCH_SIZES`, `KILL_RESTART` or `RELIEVE_SHARDS`.
     reason : str
         One sentence for a person.
     decision : Decision or None
@@ -72,7 +74,7 @@ class NonDedicated:
     least, most : int or ndarray of shape (n_workers,)
         Limits of the batch sizes.
     least_gain : float
-        Smallest share of the step time for which sizes change.
+        Smallest share of the step time for which sizes change, or the service of shards is called slow.
     fixed : float
         Seconds of a step that do not depend on the batch size; the same as the monitor's.
     calm_seconds : float
@@ -96,6 +98,7 @@ class NonDedicated:
     _calm: FloatArray = field(init=False)
     _ordered: set[int] = field(init=False, default_factory=set)
     _seen: float | None = field(init=False, default=None)
+    _waits: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         if not self.restart_seconds > 0:
@@ -126,7 +129,7 @@ class NonDedicated:
         passed = 0.0 if self._seen is None else max(reading.at - self._seen, 0.0)
         self._seen = reading.at
         restarts = self._restarts(reading, passed)
-        return restarts or self._adjusted(reading, next_step)
+        return self._relieved(reading) + (restarts or self._adjusted(reading, next_step))
 
     def restarted(self, worker: int) -> None:
         """Begin to count anew for a worker that was restarted. Until then it is not restarted again."""
@@ -164,6 +167,21 @@ class NonDedicated:
                 after=self._without(reading, worst),
             ),
         )
+
+    def _relieved(self, reading: MonitorReading) -> tuple[ControlAction, ...]:
+        """Name a slow service of shards, once until it is at speed again."""
+        fixed = np.full(reading.speed.size, self.fixed)
+        sizes = np.array(self.decision.samples)
+        before = step_seconds(sizes, reading.speed, fixed + reading.waited)
+        after = step_seconds(sizes, reading.speed, fixed)
+        waited_before, self._waits = self._waits, after < before * (1 - self.least_gain)
+        if waited_before or not self._waits:
+            return ()
+        reason = (
+            f"a step waits {before - after:.3f} of {before:.3f} s for shards of the data; "
+            "take larger shards, ask ahead (background=True), or give their service more CPU"
+        )
+        return (ControlAction(RELIEVE_SHARDS, reason, before=before, after=after),)
 
     def _without(self, reading: MonitorReading, worker: int) -> float:
         """Seconds of a step if the worker were as fast as its peers."""

@@ -1,4 +1,4 @@
-"""A decision of the controller: batch sizes of all workers from a step on, and their gradient weights.
+"""A decision of the controller: batch sizes of all workers from a step on, and their weight in the update.
 
 Each worker computes the mean gradient of its own samples. Data parallelism averages these means with equal
 weights. That is wrong when the numbers of samples differ: each sample of a small batch would count more. With
@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import IntArray
 from rca.errors import InvalidInput
 
 
@@ -74,16 +72,6 @@ class Decision:
         """Samples of a step, all workers together."""
         return sum(self.samples)
 
-    @property
-    def gradient_weights(self) -> FloatArray:
-        """Weight of each worker's mean gradient before the average over workers; their mean is 1.
-
-        Returns
-        -------
-        ndarray of shape (n_workers,)
-        """
-        return gradient_weights(self.samples)
-
     def to_json(self) -> str:
         """The decision as JSON."""
         return json.dumps(asdict(self))
@@ -103,30 +91,6 @@ class Decision:
             return cls(int(fields["version"]), int(fields["from_step"]), **numbers)
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidInput(f"this is not a decision: {error}") from None
-
-
-def gradient_weights(samples: Sequence[int] | IntArray) -> FloatArray:
-    """Weights that make the average of the workers' mean gradients the mean over all samples.
-
-    Parameters
-    ----------
-    samples : array-like of shape (n_workers,), int
-        Samples of each worker in a step. A worker without samples gets weight 0.
-
-    Returns
-    -------
-    ndarray of shape (n_workers,)
-
-    Raises
-    ------
-    InvalidInput
-        If there is no sample, or a negative number.
-    """
-    counts = np.asarray(samples, dtype=np.float64)
-    if counts.ndim != 1 or not counts.size or (counts < 0).any() or not counts.sum() > 0:
-        raise InvalidInput("gradient weights need a number of samples for each worker, not all zero")
-    weights: FloatArray = counts.size * counts / counts.sum()
-    return weights
 
 
 def loss_scale(samples: int, n_workers: int, total: int) -> float:

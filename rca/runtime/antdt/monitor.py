@@ -42,6 +42,8 @@ class MonitorReading:
         Median of the short window; NaN if a worker did too few batches.
     ratio_short, ratio_long : ndarray of shape (n_workers,)
         Seconds per sample divided by those of the peers; 1 is as fast, 2 is half as fast.
+    waited : ndarray of shape (n_workers,), seconds per batch
+        Mean wait for samples in the short window; 0 where nothing was recorded.
     """
 
     at: float
@@ -49,6 +51,7 @@ class MonitorReading:
     ratio_short: FloatArray
     ratio_long: FloatArray
     stragglers: tuple[StragglerKind, ...]
+    waited: FloatArray
 
     @property
     def is_complete(self) -> bool:
@@ -88,7 +91,8 @@ class Monitor:
             raise InvalidInput(f"{n_workers} workers have {len(hardware or ())} kinds of hardware")
         self.thresholds = thresholds or Thresholds()
         self.fixed = fixed
-        self._batches: list[deque[tuple[float, float]]] = [deque() for _ in range(n_workers)]
+        #: End, seconds per sample, and seconds waited of each batch.
+        self._batches: list[deque[tuple[float, float, float]]] = [deque() for _ in range(n_workers)]
         self._began: float | None = None
         self._first: FloatArray | None = None
         names = list(dict.fromkeys(hardware or ()))
@@ -103,7 +107,7 @@ class Monitor:
         """Number of workers."""
         return len(self._batches)
 
-    def record(self, worker: int, at: float, seconds: float, samples: int) -> None:
+    def record(self, worker: int, at: float, seconds: float, samples: int, waited: float = 0.0) -> None:
         """Add a batch.
 
         Parameters
@@ -114,6 +118,8 @@ class Monitor:
             Own work of the worker.
         samples : int
             Batches without samples are ignored.
+        waited : float
+            Seconds that the worker has waited for the samples, beside its own work.
 
         Raises
         ------
@@ -127,7 +133,7 @@ class Monitor:
         if samples == 0:
             return
         self._began = at if self._began is None else min(self._began, at)
-        self._batches[worker].append((at, max(seconds - self.fixed, 0.0) / samples))
+        self._batches[worker].append((at, max(seconds - self.fixed, 0.0) / samples, waited))
 
     def forget(self, worker: int) -> None:
         """Drop the batches of a worker: it was restarted, perhaps elsewhere."""
@@ -162,7 +168,12 @@ class Monitor:
             self._first = np.where(np.isfinite(unseen), unseen, ratio_long)
         classes = self._classes(short, ratio_short, ratio_long, is_full=is_full)
         with np.errstate(divide="ignore"):
-            return MonitorReading(at, 1 / short, ratio_short, ratio_long, classes)
+            return MonitorReading(at, 1 / short, ratio_short, ratio_long, classes, self._mean_wait(at))
+
+    def _mean_wait(self, at: float) -> FloatArray:
+        begin = at - self.thresholds.short_seconds
+        waits = [[waited for ended, _, waited in batches if begin < ended <= at] for batches in self._batches]
+        return np.array([np.mean(each) if each else 0.0 for each in waits])
 
     def _classes(
         self, short: FloatArray, ratio_short: FloatArray, ratio_long: FloatArray, *, is_full: bool
@@ -202,7 +213,7 @@ class Monitor:
         """Seconds per sample of each worker in the last `length` seconds."""
         found = np.full(self.n_workers, np.nan)
         for worker, batches in enumerate(self._batches):
-            recent = [value for ended, value in batches if at - length < ended <= at]
+            recent = [value for ended, value, _ in batches if at - length < ended <= at]
             if len(recent) >= self.thresholds.least_batches:
                 found[worker] = np.median(recent)
         return found

@@ -28,7 +28,7 @@ class Thresholds:
     slow_ratio: float = 4 / 3
     short_seconds: float = 60.0
     long_seconds: float = 600.0
-    least_batches: int = 5
+    least_batches: int = 3
     steady_share: float = 0.1
     least_gain: float = 0.05
 
@@ -49,7 +49,7 @@ SOURCES = {
     "slow_ratio": "NVIDIA Resiliency Extension: reference / own time below 0.75 is a straggler",
     "short_seconds": "ours: a tenth of the long window",
     "long_seconds": "reported mean length of a slow-compute episode in one fleet: 10 minutes",
-    "least_batches": "ours: a median of five ignores two outliers",
+    "least_batches": "ours: a median of three ignores one outlier, such as the first step",
     "steady_share": "ours: the spread of medians of healthy ranks in data/windows is below it",
     "least_gain": "ours: changes below the noise of a step time are not worth a switch",
 }

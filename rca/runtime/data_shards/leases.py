@@ -1,8 +1,15 @@
 """Leases on shards: what is handed out, what is reported, and what a late report means.
 
-A lease gives one worker the samples of a shard from an offset on. The worker reports the offset up to which
-it has trained. That number only grows, so a report may come twice or late and changes nothing. When the lease
-ends before the shard, the next lease begins at the reported offset: each sample is counted once.
+A lease gives one worker a part of a shard. The worker reports the offset up to which it has trained. That
+number only grows, so a report may come twice or late and changes nothing. When the lease ends before its
+part, the next lease begins at the reported offset: each sample is counted once.
+
+A part is the whole shard while much is left. When little is left, shards are split, so that all workers end
+together: a part is at most a share of what is left to do, as in guided self-scheduling [1]_.
+
+References
+----------
+.. [1] Polychronopoulos and Kuck, "Guided Self-Scheduling", IEEE Transactions on Computers, 1987.
 """
 
 from __future__ import annotations
@@ -17,6 +24,9 @@ from rca.runtime.data_shards.shard_plan import Shard, ShardPlan
 
 #: Most epochs of a `Progress`.
 MAX_EPOCHS_SHOWN = 100
+#: A lease has at most this part of a worker's equal share of what is left. A worker that is so many times
+#: slower than the average still ends with the others.
+SHARE_OF_REST = 4
 
 
 class LeaseState(StrEnum):
@@ -34,12 +44,12 @@ class LeaseState(StrEnum):
 
 @dataclass(frozen=True)
 class Lease:
-    """A shard in the hands of a worker.
+    """A part of a shard in the hands of a worker.
 
     Attributes
     ----------
-    start, done : int
-        Offsets in the shard: where this lease began, and up to where it has reported.
+    start, stop, done : int
+        Offsets in the shard: where this lease begins and ends, and up to where it has reported.
     expires_at : float
         Seconds of the clock of the shards.
     """
@@ -48,6 +58,7 @@ class Lease:
     worker: str
     shard: Shard
     start: int
+    stop: int
     done: int
     expires_at: float
     state: LeaseState = LeaseState.held
@@ -73,9 +84,9 @@ class Lease:
         InvalidInput
             If the offset is outside of the lease.
         """
-        if not self.start <= done <= self.shard.size:
+        if not self.start <= done <= self.stop:
             raise InvalidInput(
-                f"lease {self.id!r} covers the samples {self.start:,} to {self.shard.size:,} of its shard, "
+                f"lease {self.id!r} covers the samples {self.start:,} to {self.stop:,} of its shard, "
                 f"the report says {done:,}",
                 hint="report the offset in the shard up to which all samples are trained",
             )
@@ -83,7 +94,7 @@ class Lease:
         if now.state is not LeaseState.held:
             return now
         done = max(done, now.done)
-        state = LeaseState.finished if done == now.shard.size else LeaseState.held
+        state = LeaseState.finished if done == now.stop else LeaseState.held
         return replace(now, done=done, state=state, expires_at=max(now.expires_at, moment + lease_seconds))
 
 
@@ -174,33 +185,44 @@ class LeaseProgress:
     finished: bool
 
 
+#: Samples of a shard that are not trained: its position, and offsets of the first one and of the end. None is
+#: the end of the shard. Plain values, which checkpoints of models can hold.
+OpenPart = tuple[int, int, int | None]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that is to be kept: every earlier shard that is not open is done.
+    """All that is to be kept: every sample of an earlier shard that is not open is trained.
 
     Attributes
     ----------
     next_position : int
         First shard that was never handed out.
-    open : tuple of (int, int)
-        Position and trained samples of each shard before it that is not done.
+    open : tuple of OpenPart
+        Of the shards before it, in ascending order. A shard that was split may have several.
     """
 
     next_position: int
-    open: tuple[tuple[int, int], ...]
+    open: tuple[OpenPart, ...]
+
+    def __post_init__(self) -> None:
+        # Checkpoints of an earlier version have pairs, without an end.
+        object.__setattr__(self, "open", tuple((*each, None)[:3] for each in self.open))
 
     def check(self, plan: ShardPlan) -> None:
         """Raise `InvalidInput` unless it is a state of `plan`."""
         if not 0 <= self.next_position <= plan.n_positions:
             raise InvalidInput(f"next_position is {self.next_position:,}, the plan has {plan.n_positions:,}")
-        positions = [position for position, _ in self.open]
-        if positions != sorted(set(positions)):
-            raise InvalidInput("open shards are not in ascending order, or one is given twice")
-        for position, done in self.open:
+        before = (-1, 0)
+        for position, done, stop in self.open:
             if not 0 <= position < self.next_position:
                 raise InvalidInput(f"open shard {position:,} is not before next_position")
-            if not 0 <= done < plan.size(position):
-                raise InvalidInput(f"open shard {position:,} has {done:,} trained samples")
+            end = plan.size(position) if stop is None else stop
+            if not 0 <= done < end <= plan.size(position):
+                raise InvalidInput(f"open shard {position:,} has no samples from {done:,} to {end:,}")
+            if (position, done) < before:
+                raise InvalidInput("open shards are not in ascending order, or one is given twice")
+            before = (position, end)
 
     def progress(self, plan: ShardPlan, held: Sequence[int] = ()) -> LeaseProgress:
         """Count shards and samples.
@@ -212,28 +234,28 @@ class Checkpoint:
         """
         handed, size = self.next_position, plan.n_shards
         doing = set(held)
-        opened: dict[int, list[tuple[int, int]]] = {}
-        for position, done in self.open:
-            opened.setdefault(position // size, []).append((position, done))
+        opened: dict[int, dict[int, int]] = {}
+        for part in self.open:
+            lefts = opened.setdefault(part[0] // size, {})
+            lefts[part[0]] = lefts.get(part[0], 0) + _n_samples(part, plan)
         current, n_current = divmod(handed, size)
         waiting = set(opened) | ({current} if handed < plan.n_positions else set())
         epochs = []
         for epoch in sorted(waiting)[:MAX_EPOCHS_SHOWN]:
             begun = size if epoch < current else n_current
-            mine = opened.get(epoch, [])
-            n_doing = sum(position in doing for position, _ in mine)
-            left = sum(plan.size(position) - done for position, done in mine)
+            mine = opened.get(epoch, {})
+            n_doing = sum(position in doing for position in mine)
             epochs.append(
                 EpochProgress(
                     epoch,
                     todo=size - begun + len(mine) - n_doing,
                     doing=n_doing,
                     done=begun - len(mine),
-                    samples=plan.n_handed_out(epoch, begun) - left,
+                    samples=plan.n_handed_out(epoch, begun) - sum(mine.values()),
                 )
             )
         begun_now = plan.n_handed_out(current, n_current) if n_current else 0
-        left = sum(plan.size(position) - done for position, done in self.open)
+        left = sum(_n_samples(part, plan) for part in self.open)
         return LeaseProgress(
             tuple(epochs),
             n_open=len(waiting),
@@ -244,6 +266,28 @@ class Checkpoint:
         )
 
 
+def _n_samples(part: OpenPart, plan: ShardPlan) -> int:
+    position, done, stop = part
+    return (plan.size(position) if stop is None else stop) - done
+
+
+def end_of_lease(done: int, stop: int, samples: int | None, left: int, n_workers: int) -> int:
+    """Where a lease on the open part from `done` to `stop` ends.
+
+    Parameters
+    ----------
+    samples : int or None
+        Fewer would not fill a batch of the worker. None for a worker that cannot have a part of a shard.
+    left : int
+        Samples that no worker has, this part included.
+    n_workers : int
+        Workers that train.
+    """
+    if samples is None:
+        return stop
+    return min(stop, done + max(samples, left // (SHARE_OF_REST * n_workers)))
+
+
 class ShardService(Protocol):
     """What hands out shards: `Shards` in this process, or `ShardClient` of a service."""
 
@@ -251,8 +295,8 @@ class ShardService(Protocol):
     def plan(self) -> ShardPlan:
         """How the data set is cut."""
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
-        """Give a shard to a worker; a call that repeats a `lease_id` gets the same lease."""
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
+        """Give a shard, or a part of it of `samples` or more; a repeated `lease_id` gets the same lease."""
 
     def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
         """Count trained samples, and renew the leases."""

@@ -103,9 +103,10 @@ class ShardClient:
         """How the data set is cut."""
         return self._plan
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
         """Lease the first shard that is to do; with a `lease_id`, a repeated request changes nothing."""
-        answer = self._call("POST", f"{self._place}/leases", {"worker": worker, "lease_id": lease_id})
+        wanted = {"worker": worker, "lease_id": lease_id, "samples": samples}
+        answer = self._call("POST", f"{self._place}/leases", wanted)
         return Offer(_lease(answer["lease"]), answer["finished"], answer["wait_seconds"])
 
     def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
@@ -138,12 +139,15 @@ class ShardClient:
         """The state to keep beside a checkpoint of the model."""
         found = self._call("GET", f"{self._place}/checkpoint")
         return Checkpoint(
-            found["next_position"], tuple((each["position"], each["done"]) for each in found["open"])
+            found["next_position"],
+            tuple((each["position"], each["done"], each["stop"]) for each in found["open"]),
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint."""
-        shards = [{"position": position, "done": done} for position, done in checkpoint.open]
+        shards = [
+            {"position": position, "done": done, "stop": stop} for position, done, stop in checkpoint.open
+        ]
         self._call(
             "POST", f"{self._place}/restore", {"next_position": checkpoint.next_position, "open": shards}
         )
@@ -182,7 +186,8 @@ def _lease(found: dict[str, Any] | None) -> Lease | None:
     if found is None:
         return None
     shard = Shard(found["position"], found["epoch"], found["first"], found["size"])
-    return Lease(found["id"], found["worker"], shard, found["start"], found["done"], found["expires_at"])
+    numbers = (found[name] for name in ("start", "stop", "done", "expires_at"))
+    return Lease(found["id"], found["worker"], shard, *numbers)
 
 
 def _refusal(answer: Answer) -> RcaError:

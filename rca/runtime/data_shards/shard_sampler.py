@@ -45,7 +45,7 @@ class _Held:
 
     @property
     def is_taken(self) -> bool:
-        return self.taken == self.lease.shard.size
+        return self.taken == self.lease.stop
 
 
 class ShardSampler:
@@ -72,6 +72,8 @@ class ShardSampler:
     repeated : int
         Samples that were trained after their lease had ended: another worker trains them again. It stays 0
         while steps are shorter than the lease.
+    waited_seconds : float
+        Time in `take`, in which training waits for the service.
     """
 
     def __init__(
@@ -97,8 +99,11 @@ class ShardSampler:
         self._reports: tuple[list[_Held], Future[list[ShardReceipt]]] | None = None
         self._reported_at = clock()
         self._wait = 0.0
+        #: Samples of the last batch that was asked for.
+        self._size = 1
         self.finished = False
         self.repeated = 0
+        self.waited_seconds = 0.0
 
     def take(self, n_samples: int) -> IntArray:
         """Take the next samples; they may come from several shards.
@@ -111,7 +116,7 @@ class ShardSampler:
         if n_samples < 0:
             raise InvalidInput(f"a batch of {n_samples} samples is not possible")
         parts: list[IntArray] = []
-        wanted = n_samples
+        wanted, self._size, began = n_samples, max(n_samples, 1), self._clock()
         while wanted and not self.finished:
             held = next((each for each in self._held if not each.is_taken), None) or self._lease()
             if held is None:
@@ -120,10 +125,11 @@ class ShardSampler:
             held.taken += part.size
             wanted -= part.size
             parts.append(part)
-        left = sum(each.lease.shard.size - each.taken for each in self._held)
+        left = sum(each.lease.stop - each.taken for each in self._held)
         is_low = left <= BATCHES_AHEAD * n_samples and not self.finished
         if self._is_ahead and is_low and self._coming is None:
             self._coming = self._ask()
+        self.waited_seconds += self._clock() - began
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
     def confirm(self) -> None:
@@ -135,11 +141,22 @@ class ShardSampler:
         if self._reports is not None and self._reports[1].done():
             self._settle()
         is_due = self._clock() - self._reported_at >= self._every
-        ended = any(each.trained == each.lease.shard.size > each.reported for each in self._held)
+        ended = any(each.trained == each.lease.stop > each.reported for each in self._held)
         if self._reports is None and (is_due or ended):
             self._report()
             if not self._is_ahead:
                 self._settle()
+
+    def give_back(self) -> None:
+        """Say that what was taken since `confirm` is not trained, and leave it and the rest to other workers.
+
+        For a worker whose update was not applied. What it has trained before is reported.
+        """
+        self.flush()
+        if self._coming is not None:
+            self._arrived()
+        self._held = []
+        self._service.release(self._worker)
 
     def flush(self) -> None:
         """Report now and wait for the answer, as before a checkpoint. It also renews the leases."""
@@ -149,11 +166,7 @@ class ShardSampler:
 
     def close(self) -> None:
         """Report, and give back what is not trained."""
-        self.flush()
-        if self._coming is not None:
-            self._arrived()
-        self._held = []
-        self._service.release(self._worker)
+        self.give_back()
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -180,7 +193,7 @@ class ShardSampler:
             if held is not None or self.finished:
                 return held
         # Asked again: what was not free some time ago may be free now, and what is trained must be known.
-        if any(each.trained == each.lease.shard.size > each.reported for each in self._held):
+        if any(each.trained == each.lease.stop > each.reported for each in self._held):
             self.flush()
         return self._hold(self._ask().result())
 
@@ -198,7 +211,7 @@ class ShardSampler:
 
     def _leased_as(self, lease_id: str) -> Offer:
         try:
-            return self._service.lease(self._worker, lease_id)
+            return self._service.lease(self._worker, lease_id, self._size)
         except SourceError:
             self._unanswered = lease_id
             raise
@@ -215,7 +228,7 @@ class ShardSampler:
         if offer.lease is None:
             return None
         lease = offer.lease
-        numbers = self._service.plan.samples(lease.shard, lease.start)
+        numbers = self._service.plan.samples(lease.shard, lease.start, lease.stop)
         held = _Held(lease, numbers, lease.start, lease.start, lease.start)
         self._held.append(held)
         return held

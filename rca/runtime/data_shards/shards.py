@@ -27,6 +27,7 @@ from rca.runtime.data_shards.leases import (
     Offer,
     ShardReceipt,
     ShardReport,
+    end_of_lease,
 )
 from rca.runtime.data_shards.shard_plan import ShardPlan
 
@@ -44,8 +45,8 @@ class Shards:
 
     Notes
     -----
-    The whole state is the first position that was never handed out, and the shards before it that are
-    returned or leased. All others before it are done.
+    The whole state is the first position that was never handed out, and the parts of shards before it that
+    are returned or leased. All others before it are done.
     """
 
     def __init__(self, plan: ShardPlan, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,8 +54,8 @@ class Shards:
         self._clock = clock
         self._lock = threading.Lock()
         self._next = 0
-        #: Position and trained samples of shards that came back.
-        self._returned: dict[int, int] = {}
+        #: End of each part that came back, by its position and first sample.
+        self._returned: dict[tuple[int, int], int] = {}
         self._held: dict[str, Lease] = {}
         self._ended: OrderedDict[str, Lease] = OrderedDict()
 
@@ -63,13 +64,15 @@ class Shards:
         """How the data set is cut."""
         return self._plan
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
         """Give the first shard that is to do to a worker.
 
         Parameters
         ----------
         lease_id : str, optional
             Chosen by the caller, so that it can repeat a call whose answer was lost.
+        samples : int, optional
+            When little is left, a part of the shard of so many samples or more. Without it, all of it.
 
         Returns
         -------
@@ -88,20 +91,25 @@ class Shards:
                 if known.state is LeaseState.held:
                     return Offer(known)
                 raise InvalidInput(f"lease {lease_id!r} has ended: {known.state}", hint="use a new lease_id")
+            left = self._n_left()
             if self._returned:
-                position = min(self._returned)
-                start = self._returned.pop(position)
+                position, start = min(self._returned)
+                end = self._returned.pop((position, start))
             elif self._next < self._plan.n_positions:
-                position, start = self._next, 0
+                position, start, end = self._next, 0, self._plan.size(self._next)
                 self._next += 1
             elif self._held:
                 first = min(lease.expires_at for lease in self._held.values())
                 return Offer(None, wait_seconds=max(first - at, 0.0))
             else:
                 return Offer(None, finished=True)
+            workers = {worker, *(lease.worker for lease in self._held.values())}
+            stop = end_of_lease(start, end, samples, left, len(workers))
+            if stop < end:
+                self._returned[position, stop] = end
             shard = self._plan.shard(position)
             expires_at = at + self._plan.lease_seconds
-            lease = Lease(lease_id or uuid.uuid4().hex, worker, shard, start, start, expires_at)
+            lease = Lease(lease_id or uuid.uuid4().hex, worker, shard, start, stop, start, expires_at)
             self._held[lease.id] = lease
             return Offer(lease)
 
@@ -179,7 +187,10 @@ class Shards:
             for lease in dropped[-REMEMBERED:]:
                 self._ended[lease.id] = replace(lease, state=LeaseState.dropped)
             self._next = checkpoint.next_position
-            self._returned = dict(checkpoint.open)
+            self._returned = {
+                (position, done): self._plan.size(position) if stop is None else stop
+                for position, done, stop in checkpoint.open
+            }
 
     def _now(self) -> float:
         """The time; leases that have expired by now are ended."""
@@ -195,11 +206,17 @@ class Shards:
     def _end(self, lease: Lease) -> None:
         del self._held[lease.id]
         if lease.state is not LeaseState.finished:
-            self._returned[lease.shard.position] = lease.done
+            self._returned[lease.shard.position, lease.done] = lease.stop
         self._ended[lease.id] = lease
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
 
+    def _n_left(self) -> int:
+        """Samples that no worker has; shards never handed out count as full ones."""
+        returned = sum(stop - done for (_, done), stop in self._returned.items())
+        return returned + (self._plan.n_positions - self._next) * self._plan.shard_size
+
     def _state(self) -> Checkpoint:
-        held = {lease.shard.position: lease.done for lease in self._held.values()}
-        return Checkpoint(self._next, tuple(sorted((self._returned | held).items())))
+        held = [(lease.shard.position, lease.done, lease.stop) for lease in self._held.values()]
+        returned = [(*place, stop) for place, stop in self._returned.items()]
+        return Checkpoint(self._next, tuple(sorted(held + returned)))

@@ -10,6 +10,9 @@ grouping
     Which reports make an update: x of them, or those of a group; groups that follow the times.
 selector
     A learned choice of the mode.
+calibration, capacity
+    A choice during training, with prices corrected by the first steps of each mode; what the machine of a
+    server can take beside its other tasks.
 simulation
     Runs of a mode with steps that vary, pauses and a busy server.
 noise

@@ -15,7 +15,7 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.modes import GROUP_DISTANCE, clustered
-from rca.runtime.star.price import Mode
+from rca.runtime.star.price import Mode, partial_updates
 
 #: Updates of all workers after which dynamic groups are formed again.
 EVERY = 8
@@ -68,16 +68,62 @@ class Groups:
         return min(complete, key=lambda group: max(place[worker] for worker in group), default=())
 
 
-def of_mode(mode: Mode) -> Grouping:
-    """The grouping of a mode of `rca.runtime.star.modes`."""
+def of_mode(mode: Mode, ranks: Sequence[int] | None = None) -> Grouping:
+    """The grouping of a mode of `rca.runtime.star.modes`.
+
+    Parameters
+    ----------
+    ranks : sequence of int, optional
+        Of its workers, if they are not 0, 1, 2 and so on.
+    """
     if mode.kind in ("synchronous", "x-order"):
         return XOrder(mode.order)
-    return Groups(mode.groups)
+    if ranks is None:
+        return Groups(mode.groups)
+    return Groups(tuple(tuple(ranks[worker] for worker in group) for group in mode.groups))
 
 
-#: A choice of the grouping from the updates so far and the usual step of each worker in seconds; NaN where no
-#: step has ended. None keeps the grouping.
-Choice = Callable[[int, FloatArray], Grouping | None]
+#: A choice of the grouping from the updates and the reports in them so far, and the usual step of each worker
+#: in seconds; NaN where no step has ended. None keeps the grouping.
+Choice = Callable[[int, int, FloatArray], Grouping | None]
+
+
+@dataclass(frozen=True)
+class BackupWorkers:
+    """A `Choice`: an update waits for all but the last few workers, AntDT's `BACKUP_WORKERS`.
+
+    Use it with ``serve(..., most_staleness=0)``, which drops what the others send later. `work` says so to
+    each worker. With shards of the data it calls `ShardSampler.give_back`, so that no sample is lost.
+
+    Parameters
+    ----------
+    most : int
+        Most workers that an update does not wait for. As many as make most progress are chosen.
+    batch, noise : float, optional
+        Samples of all workers in a step, and the gradient noise scale in samples. Without them every sample
+        counts alike.
+    every : int
+        Updates between two choices.
+    """
+
+    most: int
+    batch: float | None = None
+    noise: float | None = None
+    every: int = EVERY
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.most < 1:
+            raise InvalidInput(f"{self.most} backup workers cannot be chosen every {self.every} updates")
+
+    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
+        times = np.sort(usual[np.isfinite(usual)])
+        if n_updates % self.every or not times.size:
+            return None
+        n = times.size
+        orders = range(max(n - self.most, 1), n + 1)
+        return XOrder(
+            min(orders, key=lambda x: float(times[x - 1]) * partial_updates(x / n, self.noise, self.batch))
+        )
 
 
 class DynamicGroups:
@@ -96,7 +142,7 @@ class DynamicGroups:
             raise InvalidInput(f"groups cannot be formed every {every} updates")
         self.distance, self.every = distance, every
 
-    def __call__(self, n_updates: int, usual: FloatArray) -> Grouping | None:
+    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
         known = np.flatnonzero(np.isfinite(usual))
         if n_updates % self.every or not known.size:
             return None

@@ -171,17 +171,21 @@ def _best_runs(rate: FloatArray, n_runs: int) -> list[int]:
     return bounds[::-1]
 
 
-def every_mode(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
-    """All modes with their price, in the order in which equal ones are preferred."""
-    order = heuristic_order(progress)
-    return (
+def candidates(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
+    """The modes to choose from, synchronous training first."""
+    n = progress.n_workers
+    orders = {1, max(n // 2, 1), max(n - 1, 1), heuristic_order(progress), best_order(progress)} - {n}
+    sizes = {max(n // 2, 1), heuristic_order(progress)} - {1, n}
+    found = [
         synchronous(progress),
-        x_order(progress, order),
-        x_order(progress, best_order(progress)),
+        *(x_order(progress, order) for order in sorted(orders)),
+        *(static_groups(progress, size) for size in sorted(sizes)),
         dynamic_groups(progress, distance),
-        *(static_groups(progress, size) for size in range(progress.n_workers - 1, 0, -1)),
         best_groups(progress),
-    )
+    ]
+    # Modes that do the same are one.
+    kept = {(mode.kind == "x-order", mode.groups): mode for mode in reversed(found)}
+    return tuple(reversed(kept.values()))
 
 
 def choose(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> Mode:
@@ -193,7 +197,7 @@ def choose(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> Mode:
     >>> choose(UpdateProgress(seconds, batch=32, noise=320)).groups
     ((0, 1, 2), (3,))
     """
-    modes = every_mode(progress, distance)
+    modes = candidates(progress, distance)
     least = min(mode.seconds for mode in modes)
     return next(mode for mode in modes if mode.seconds <= least * (1 + _EQUAL))
 

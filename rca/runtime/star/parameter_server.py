@@ -28,8 +28,8 @@ from rca.errors import InvalidInput
 from rca.runtime.star.grouping import Choice, Grouping, XOrder
 from rca.runtime.star.prediction import LOOK_BACK, usual_seconds
 
-#: An answer begins with whether training is over.
-_HEADER = 1
+#: An answer begins with whether training is over, and whether the last gradient of its worker was applied.
+_HEADER = 2
 
 
 @dataclass
@@ -86,8 +86,9 @@ def serve(
     is_over : callable
         Whether training ends, from the number of updates so far.
     choose : callable, optional
-        The grouping from here on, after each update. Its times have `n_workers` + 1 places; that of rank 0 is
-        NaN. For instance `rca.runtime.star.grouping.DynamicGroups`.
+        The grouping from here on, after each update, such as `rca.runtime.star.calibration.CalibratedChoice`
+        or `rca.runtime.star.grouping.DynamicGroups`. Its times have `n_workers` + 1 places; that of rank 0 is
+        NaN.
     most_staleness : int, optional
         Gradients whose parameters are more updates old are dropped; by default none.
 
@@ -111,7 +112,7 @@ def serve(
         staleness = len(reports.applied) - server.version[worker]
         if gradient is not None and most_staleness is not None and staleness > most_staleness:
             reports.stale += 1
-            server.answer(worker, over=False)
+            server.answer(worker, over=False, applied=False)
         elif gradient is not None:
             waiting[worker] = gradient
         # The end of a worker may complete an update that waited for it.
@@ -125,7 +126,7 @@ def serve(
                 server.answer(each, over=is_over(len(reports.applied)))
     reports.left += len(waiting)
     for worker in waiting:
-        server.answer(worker, over=True)
+        server.answer(worker, over=True, applied=False)
     server.end()
     return reports
 
@@ -137,6 +138,7 @@ class _Server:
         self.parameters, self.reports = parameters, WorkerReports()
         workers = range(1, n_workers + 1)
         self.alive = set(workers)
+        self._n_applied = 0
         self.version = dict.fromkeys(workers, 0)
         self._told: set[int] = set()
         self._answered = dict.fromkeys(workers, 0.0)
@@ -171,11 +173,11 @@ class _Server:
             self._times[worker].append(at - self._answered[worker])
         return worker, gradient
 
-    def answer(self, worker: int, *, over: bool) -> None:
-        """Send the parameters; the last ones if training is over."""
+    def answer(self, worker: int, *, over: bool, applied: bool = True) -> None:
+        """Send the parameters; the last ones if training is over. `applied` is about its last gradient."""
         if worker not in self.alive:
             return
-        header = self.parameters.new_tensor([float(over)])
+        header = self.parameters.new_tensor([float(over), float(applied)])
         self.version[worker], self._answered[worker] = len(self.reports.applied), time.monotonic()
         if over:
             self._told.add(worker)
@@ -189,7 +191,8 @@ class _Server:
         """Count an update from some workers, and take the rule from here on."""
         reports = self.reports
         reports.applied.append([(each, len(reports.applied) - self.version[each]) for each in workers])
-        other = None if choose is None else choose(len(reports.applied), self.usual())
+        self._n_applied += len(workers)
+        other = None if choose is None else choose(len(reports.applied), self._n_applied, self.usual())
         if other is not None and other != reports.groupings[-1][1]:
             reports.groupings.append((len(reports.applied), other))
 
@@ -207,7 +210,7 @@ class _Server:
             worker, gradient = self.next_report()
             if gradient is not None:
                 self.reports.left += 1
-                self.answer(worker, over=True)
+                self.answer(worker, over=True, applied=False)
 
     def _lose(self, worker: int) -> None:
         if worker in self.alive:
@@ -215,7 +218,9 @@ class _Server:
             self.reports.lost.append(worker)
 
 
-def work(parameters: Tensor, gradient: Callable[[], Tensor]) -> int:
+def work(
+    parameters: Tensor, gradient: Callable[[], Tensor], answered: Callable[[bool], None] = lambda _: None
+) -> int:
     """Train on a worker until the server ends; gives the number of gradients that it has sent.
 
     Parameters
@@ -224,12 +229,17 @@ def work(parameters: Tensor, gradient: Callable[[], Tensor]) -> int:
         Overwritten with those of the server before each gradient.
     gradient : callable
         Computes a gradient of shape (n_parameters,) at the parameters.
+    answered : callable
+        Called after each gradient with whether an update has applied it. With shards of the data it calls
+        `ShardSampler.confirm` or `give_back`.
     """
     message, sent = parameters.new_empty(_HEADER + parameters.numel()), 0
     while True:
         dist.recv(message, src=0)
         with torch.no_grad():
             parameters.copy_(message[_HEADER:])
+        if sent:
+            answered(bool(message[1]))
         if message[0]:
             return sent
         dist.send(gradient(), dst=0)

@@ -17,6 +17,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -113,6 +114,8 @@ class Mode:
     learning_rate : float
         Of an update from all workers, as a share of the best one without noise. An update of fewer reports
         takes its share of it.
+    reports_per_second : float
+        Expected, of all workers.
     """
 
     kind: Kind
@@ -120,6 +123,7 @@ class Mode:
     seconds: float
     staleness: float
     learning_rate: float
+    reports_per_second: float
 
     @property
     def order(self) -> int:
@@ -144,6 +148,9 @@ class UpdateProgress:
     learning_rate : float, optional
         Of an update from all workers, as a share of the best one without noise; see
         `rca.runtime.star.learning_rate`. By default each mode has its best one.
+    max_reports : float
+        Reports per second that the machine of the server can take beside its other tasks; see
+        `rca.runtime.star.capacity`. A mode with more of them waits.
 
     Raises
     ------
@@ -156,9 +163,14 @@ class UpdateProgress:
     noise: float
     update_seconds: float = 0.0
     learning_rate: float | None = None
+    max_reports: float = math.inf
 
     def __post_init__(self) -> None:
         check_seconds(self.seconds)
+        if not self.max_reports > 0:
+            raise InvalidInput(
+                f"a server that can take {self.max_reports} reports per second makes no update"
+            )
         if not (np.isfinite(self.batch) and self.batch > 0):
             raise InvalidInput(f"a worker's batch has {self.batch} samples")
         if not (np.isfinite(self.noise) and self.noise >= 0):
@@ -212,7 +224,7 @@ class UpdateProgress:
             reports = np.minimum(middle / (self.seconds + middle * (orders - 1) / (2 * orders)), 1.0)
             enough = reports.sum(axis=1) >= orders[:, 0]
             low, high = np.where(enough, low, middle[:, 0]), np.where(enough, middle[:, 0], high)
-        return high
+        return np.maximum(high, orders[:, 0] / self.max_reports)
 
     def of_order(self, order: int) -> Mode:
         """The mode with updates of so many reports."""
@@ -220,17 +232,20 @@ class UpdateProgress:
         gain_and_loss = self._gain_and_loss_of_order(share)
         seconds, rate = self._seconds_at_best(*gain_and_loss, self._intervals[order - 1])
         groups = (self.fastest_first[:order],)
-        return Mode("x-order", groups, float(seconds), 1.0 / float(share) - 1.0, float(rate))
+        reports = order / float(self._intervals[order - 1])
+        return Mode("x-order", groups, float(seconds), 1.0 / float(share) - 1.0, float(rate), reports)
 
     def priced(self, kind: Kind, groups: Sequence[Sequence[int]]) -> Mode:
         """The mode with these groups, which hold each worker once."""
         waiting = self.update_seconds * (len(groups) - 1)
         shares = np.array([len(group) / self.n_workers for group in groups])
         seconds = np.array([float(self.seconds[list(group)].max()) + waiting for group in groups])
-        gain, loss = _gain_and_loss(shares, seconds, self._full_noise)
+        reports = float((shares / seconds).sum()) * self.n_workers
+        taken = min(reports, self.max_reports)
+        gain, loss = _gain_and_loss(shares, seconds * (reports / taken), self._full_noise)
         at_best, rate = self._seconds_at_best(gain, loss, np.array(1.0))
         fixed = tuple(tuple(group) for group in groups)
-        return Mode(kind, fixed, float(at_best), len(groups) - 1.0, float(rate))
+        return Mode(kind, fixed, float(at_best), len(groups) - 1.0, float(rate), taken)
 
     def _gain_and_loss_of_order(self, share: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Of one update. By Little's law the mean staleness is ``1 / share - 1``."""

@@ -17,13 +17,8 @@ from rca.classify.booster import Booster
 from rca.errors import InvalidInput
 from rca.runtime.star.modes import (
     GROUP_DISTANCE,
-    best_groups,
-    best_order,
-    dynamic_groups,
-    heuristic_order,
-    static_groups,
+    candidates,
     synchronous,
-    x_order,
 )
 from rca.runtime.star.prediction import usual_seconds
 from rca.runtime.star.price import Kind, Mode, UpdateProgress
@@ -47,23 +42,6 @@ FEATURES = (
     "variation",
     "server",
 )
-
-
-def candidates(progress: UpdateProgress, distance: float = GROUP_DISTANCE) -> tuple[Mode, ...]:
-    """The modes to choose from, synchronous training first."""
-    n = progress.n_workers
-    orders = {1, max(n // 2, 1), max(n - 1, 1), heuristic_order(progress), best_order(progress)} - {n}
-    sizes = {max(n // 2, 1), heuristic_order(progress)} - {1, n}
-    found = [
-        synchronous(progress),
-        *(x_order(progress, order) for order in sorted(orders)),
-        *(static_groups(progress, size) for size in sorted(sizes)),
-        dynamic_groups(progress, distance),
-        best_groups(progress),
-    ]
-    # Modes that do the same are one.
-    kept = {(mode.kind == "x-order", mode.groups): mode for mode in reversed(found)}
-    return tuple(reversed(kept.values()))
 
 
 def features(

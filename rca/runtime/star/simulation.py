@@ -103,6 +103,10 @@ class Updates:
     staleness: FloatArray
     interim: FloatArray
 
+    @property
+    def reports_per_second(self) -> float:
+        return float(self.reports.sum() / self.at[-1])
+
     def seconds_per_progress(self, job: SimulatedJob) -> float:
         """Seconds in which the run makes the progress of one update without noise; infinite if never."""
         gain = self.weight.sum()

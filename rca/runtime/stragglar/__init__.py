@@ -10,9 +10,9 @@ schedule
     The rounds, for any number of ranks; `spreading` searches for them, `checker` proves them right.
 cost
     Whether it is worth it: `predicted_saving` in seconds per step, and the reason if it is not.
-execution, arrivals, ddp_hook
-    The all-reduce on `torch.distributed`, the agreement on who is last, and the DDP communication hook. Only
-    these import torch.
+execution, arrivals, measured_costs, ddp_hook
+    The all-reduce on `torch.distributed`, the agreement on who is last, the measured costs of a group, and
+    the DDP communication hook, which takes the faster all-reduce for each bucket. Only these import torch.
 
 ``model.register_comm_hook(StragglarState(straggler=3), ddp_hook)`` expects rank 3 to be last. Without
 `straggler`, the rank that comes last is the straggler of that all-reduce. A wrong straggler costs time, not

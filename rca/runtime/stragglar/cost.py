@@ -104,6 +104,30 @@ def break_even_delay(n: int, size: float, link: Link) -> float:
 
 
 @dataclass(frozen=True)
+class GroupCosts:
+    """What both all-reduces cost in a group after the straggler's arrival, by the size of the tensor.
+
+    `rca.runtime.stragglar.measured_costs` measures them. A formula does not know what a program adds.
+
+    Attributes
+    ----------
+    stragglar, ordinary
+        Seconds whatever the size, and seconds per byte of the tensor.
+    agreement
+        Seconds in which the ranks find out who is last.
+    """
+
+    stragglar: Link
+    ordinary: Link
+    agreement: float = 0.0
+
+    def is_faster(self, size: float) -> bool:
+        """Whether StragglAR reduces a tensor of `size` bytes faster, if its straggler is late enough."""
+        ours = self.agreement + self.stragglar.alpha + size * self.stragglar.beta
+        return ours < self.ordinary.alpha + size * self.ordinary.beta
+
+
+@dataclass(frozen=True)
 class Saving:
     """What StragglAR would save.
 

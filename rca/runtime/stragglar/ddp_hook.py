@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rca.runtime.stragglar.arrivals import Arrivals
+from rca.runtime.stragglar.cost import GroupCosts
 from rca.runtime.stragglar.execution import all_reduce, check_straggler
+from rca.runtime.stragglar.measured_costs import measured_costs
 from rca.runtime.stragglar.point_to_point import group_of
 
 
@@ -25,26 +27,43 @@ class StragglarState:
         mode: in each all-reduce the rank that arrives last is the straggler.
     group
         The default group if None.
+    costs
+        Measured if not given, which takes about a second; the same on all ranks.
 
     Attributes
     ----------
     stragglers
         How often each rank was the straggler. After some eager steps it shows whether one rank is persistent.
+    n_ordinary
+        Buckets that were reduced by the group's ordinary all-reduce, because that is faster for their size.
     """
 
-    def __init__(self, straggler: int | None = None, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self,
+        straggler: int | None = None,
+        group: dist.ProcessGroup | None = None,
+        *,
+        costs: GroupCosts | None = None,
+    ) -> None:
         self.group = group_of(group)
         if straggler is not None:
             check_straggler(straggler, self.group.size())
         self.straggler = straggler
         self.arrivals = Arrivals(self.group)
+        agree = self.arrivals.last if straggler is None else None
+        self.costs = costs or measured_costs(self.group, straggler, agree)
         self.stragglers: Counter[int] = Counter()
+        self.n_ordinary = 0
         # One thread keeps the order of the buckets, which all ranks share, and leaves backward running.
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="stragglar")
 
     def average(self, gradients: Tensor) -> None:
         """Replace the gradients by their mean over the group."""
         gradients.div_(self.group.size())
+        if not self.costs.is_faster(gradients.numel() * gradients.element_size()):
+            self.n_ordinary += 1
+            dist.all_reduce(gradients, group=self.group)
+            return
         straggler = self.arrivals.last() if self.straggler is None else self.straggler
         self.stragglers[straggler] += 1
         all_reduce(gradients, straggler, self.group)

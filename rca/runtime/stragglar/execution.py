@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,9 +13,12 @@ from torch import Tensor
 from rca.errors import InvalidInput
 from rca.runtime.stragglar.point_to_point import (
     exchange,
+    finish,
     flat_of,
     group_of,
+    receive,
     ring_reduce_scatter,
+    send,
     write_back,
 )
 from rca.runtime.stragglar.schedule import schedule
@@ -61,8 +65,54 @@ def all_reduce(tensor: Tensor, straggler: int, group: dist.ProcessGroup | None =
     if rank != straggler:
         others = [each for each in range(n_ranks) if each != straggler]
         ring_reduce_scatter(chunks, others, others.index(rank), group)
+    run = _by_rounds if flat.is_cuda else _posted_ahead
+    run(_rounds_of(n_ranks, straggler, rank), chunks, group)
+    write_back(flat, tensor)
+
+
+def _posted_ahead(rounds: Sequence[Round], chunks: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Run the rounds with all receives posted at once. A rank waits only for what it needs next.
+
+    It sends one message at a time, in the order of the rounds. So its link serves one message of a round.
+    """
+    posted = [_posted(step, chunks, group) for step in rounds]
+    coming: dict[int, dist.Work | None] = {}
+    sending: dist.Work | None = None
+    for step, (work, target) in zip(rounds, posted, strict=True):
+        finish(sending)
+        sending = None
+        if step.sent is not None:
+            peer, number = step.sent
+            finish(coming.pop(number, None))
+            sending = send(group, chunks[number], peer)
+        if step.received is None or target is None:
+            continue
+        number = step.received[1]
+        if step.adds:
+            # The partial sum is sent in this round: it must not change before.
+            finish(sending, work)
+            sending = None
+            chunks[number].add_(target)
+        else:
+            coming[number] = work
+    finish(sending, *coming.values())
+
+
+def _posted(
+    step: Round, chunks: Sequence[Tensor], group: dist.ProcessGroup
+) -> tuple[dist.Work | None, Tensor | None]:
+    """The receive of a round, and where its values come."""
+    if step.received is None:
+        return None, None
+    source, number = step.received
+    target = torch.empty_like(chunks[number]) if step.adds else chunks[number]
+    return receive(group, target, source), target
+
+
+def _by_rounds(rounds: Sequence[Round], chunks: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Run the rounds one after the other, each as one call of NCCL. Not run on several GPUs yet."""
     scratch = torch.empty_like(chunks[0])
-    for step in _rounds_of(n_ranks, straggler, rank):
+    for step in rounds:
         sent = None if step.sent is None else (chunks[step.sent[1]], step.sent[0])
         if step.received is None:
             exchange(group, sent, None)
@@ -73,7 +123,6 @@ def all_reduce(tensor: Tensor, straggler: int, group: dist.ProcessGroup | None =
         exchange(group, sent, (incoming, source))
         if step.adds:
             target.add_(incoming)
-    write_back(flat, tensor)
 
 
 def check_straggler(straggler: int, n_ranks: int) -> None:

@@ -1,4 +1,4 @@
-"""Ring collectives over point-to-point messages: the parts of StragglAR, and a ring to compare it with."""
+"""Messages between two ranks, and the reduce-scatter of the ranks that wait for the straggler."""
 
 from __future__ import annotations
 
@@ -23,15 +23,37 @@ def exchange(
     sent, received
         Tensor and rank within the group. Tensors without elements are not sent.
     """
-    # Gloo announces a receive to the sender. Behind the data of a send, that would halve the speed.
-    pairs = ((dist.irecv, received), (dist.isend, sent))
-    operations = [
-        dist.P2POp(call, part[0], group=group, group_peer=part[1])
-        for call, part in pairs
-        if part is not None and part[0].numel()
-    ]
-    if operations:
+    parts = [part for part in (sent, received) if part is not None and part[0].numel()]
+    if parts and parts[0][0].is_cuda:
+        # NCCL needs both in one call: each rank would wait for the other.
+        calls = [dist.isend if part is sent else dist.irecv for part in parts]
+        pairs = zip(calls, parts, strict=True)
+        operations = [dist.P2POp(call, part[0], group=group, group_peer=part[1]) for call, part in pairs]
         for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        return
+    # Gloo announces a receive to the sender. Behind the data of a send, that would halve the speed.
+    coming = None if received is None else receive(group, *received)
+    finish(coming, None if sent is None else send(group, *sent))
+
+
+def send(group: dist.ProcessGroup, tensor: Tensor, rank: int) -> dist.Work | None:
+    """Begin to send a CPU tensor to a rank of the group, without the checks of `dist.isend`.
+
+    These take longer than a small message. None for a tensor without elements.
+    """
+    return group.send([tensor], rank, 0) if tensor.numel() else None
+
+
+def receive(group: dist.ProcessGroup, tensor: Tensor, rank: int) -> dist.Work | None:
+    """Begin to receive a CPU tensor from a rank of the group; None for one without elements."""
+    return group.recv([tensor], rank, 0) if tensor.numel() else None
+
+
+def finish(*works: dist.Work | None) -> None:
+    """Wait for messages."""
+    for work in works:
+        if work is not None:
             work.wait()
 
 
@@ -57,28 +79,6 @@ def ring_reduce_scatter(
         incoming = scratch[: own.numel()]
         exchange(group, (outgoing, ring[(position + 1) % size]), (incoming, ring[(position - 1) % size]))
         own.add_(incoming)
-
-
-def ring_all_gather(
-    chunks: Sequence[Tensor], ring: Sequence[int], position: int, group: dist.ProcessGroup
-) -> None:
-    """Copy chunk i from the rank at position i to all ranks of the ring."""
-    size = len(ring)
-    for step in range(size - 1):
-        outgoing = chunks[(position - step) % size]
-        incoming = chunks[(position - step - 1) % size]
-        exchange(group, (outgoing, ring[(position + 1) % size]), (incoming, ring[(position - 1) % size]))
-
-
-def ring_all_reduce(tensor: Tensor, group: dist.ProcessGroup | None = None) -> None:
-    """Sum a tensor over the group in place, by the ring algorithm."""
-    group = group_of(group)
-    flat = flat_of(tensor)
-    ring = range(group.size())
-    chunks = torch.tensor_split(flat, group.size())
-    ring_reduce_scatter(chunks, ring, group.rank(), group)
-    ring_all_gather(chunks, ring, group.rank(), group)
-    write_back(flat, tensor)
 
 
 def group_of(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

@@ -34,6 +34,7 @@ class Seen:
 
     shard: Shard
     start: int
+    stop: int
     credited: int
     ended: bool = False
 
@@ -58,15 +59,16 @@ class ShardMachine(RuleBasedStateMachine):
         self.service = type(self).open(self.plan, self.clock)
         self.leases: dict[str, Seen] = {}
         self.names = 0
+        self.has_split = False
         #: Leases that a restore has dropped.
         self.past: list[Seen] = []
         self.kept: tuple[Checkpoint, list[Seen]] | None = None
 
-    @rule(worker=st.integers(0, 3))
-    def fetch(self, worker: int) -> None:
+    @rule(worker=st.integers(0, 3), samples=st.none() | st.integers(1, 5))
+    def fetch(self, worker: int, samples: int | None) -> None:
         self.names += 1
         name = f"lease-{self.names}"
-        offer = self.service.lease(f"worker-{worker}", name)
+        offer = self.service.lease(f"worker-{worker}", name, samples)
         if offer.lease is None:
             assert offer.finished == self.service.progress().finished
             # The end of a lease is a sum of floats.
@@ -75,14 +77,17 @@ class ShardMachine(RuleBasedStateMachine):
         # A repeated call gets the same lease.
         assert self.service.lease(f"worker-{worker}", name).lease == offer.lease
         assert offer.lease.start == offer.lease.done
-        self.leases[name] = Seen(offer.lease.shard, offer.lease.start, offer.lease.start)
+        assert offer.lease.stop > offer.lease.start
+        assert samples is not None or offer.lease.stop == offer.lease.shard.size or self.has_split
+        self.has_split |= samples is not None
+        self.leases[name] = Seen(offer.lease.shard, offer.lease.start, offer.lease.stop, offer.lease.start)
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
     def report(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.leases)))
         seen = self.leases[name]
-        done = data.draw(st.integers(seen.start, seen.shard.size))
+        done = data.draw(st.integers(seen.start, seen.stop))
         for _ in range(2):
             # The second one is a repetition, as after a lost answer.
             [receipt] = self.service.report([ShardReport(name, done)])
@@ -110,7 +115,7 @@ class ShardMachine(RuleBasedStateMachine):
     @rule()
     def restore(self) -> None:
         """Leases from before are gone; what they had been credited by the checkpoint counts."""
-        before = [ShardReport(name, each.shard.size) for name, each in self.leases.items()]
+        before = [ShardReport(name, each.stop) for name, each in self.leases.items()]
         checkpoint, self.past = self.kept
         self.leases, self.kept = {}, None
         self.service.restore(checkpoint)
@@ -142,9 +147,9 @@ class ShardMachine(RuleBasedStateMachine):
             return
         self.clock.at += 2 * LEASE_SECONDS
         while (lease := self.service.lease("last").lease) is not None:
-            [receipt] = self.service.report([ShardReport(lease.id, lease.shard.size)])
+            [receipt] = self.service.report([ShardReport(lease.id, lease.stop)])
             assert receipt.state is LeaseState.finished
-            self.leases[lease.id] = Seen(lease.shard, lease.start, receipt.done, ended=True)
+            self.leases[lease.id] = Seen(lease.shard, lease.start, lease.stop, receipt.done, ended=True)
         assert self.service.progress().finished
         expected = {(epoch, k) for epoch in range(self.plan.n_epochs) for k in range(self.plan.n_samples)}
         counts = self.credited()

@@ -170,7 +170,7 @@ def test_a_persistent_straggler_is_restarted_when_it_has_cost_a_restart() -> Non
 def seen(kind: StragglerKind, at: float, slow: float = 4.0) -> MonitorReading:
     """Worker 0 of four is slow, unless it is at speed."""
     ratio = np.array([1.0 if kind is NONE else slow, 1, 1, 1])
-    return MonitorReading(at, 20 / ratio, ratio, ratio, (kind, NONE, NONE, NONE))
+    return MonitorReading(at, 20 / ratio, ratio, ratio, (kind, NONE, NONE, NONE), np.zeros(4))
 
 
 def test_a_reading_as_transient_does_not_clear_what_was_lost() -> None:
@@ -240,6 +240,20 @@ def test_recovery_in_time_avoids_the_restart() -> None:
     assert set(controller.decision.sizes) <= {24, 25, 26}
 
 
+def test_a_slow_service_of_shards_is_named_once_and_no_worker_is_blamed() -> None:
+    monitor, controller = Monitor(4, RULES), NonDedicated(Decision.of([25] * 4), restart_seconds=1)
+    found = []
+    for at in range(120):
+        for worker in range(4):
+            # Every fourth batch waits for a shard.
+            monitor.record(worker, float(at), 0.5, 10, 2.0 if at % 4 == 0 and at >= 40 else 0.0)
+        found += controller.act(monitor.reading(float(at)), at + 1)
+    assert [action.name for action in found] == ["RELIEVE_SHARDS"]
+    assert monitor.reading(119.0).stragglers == (NONE,) * 4
+    assert found[0].after == pytest.approx(25 / 20)
+    assert "for shards of the data" in found[0].reason
+
+
 def test_a_deterministic_straggler_is_not_restarted() -> None:
     monitor = Monitor(4, RULES, restarted=[0])
     controller = NonDedicated(Decision.of([25] * 4), restart_seconds=1)
@@ -272,7 +286,7 @@ def test_micro_batches_are_searched_anew_only_for_new_speeds(monkeypatch: pytest
     controller = Dedicated(Decision.of([12] * 4, [2] * 4), [Hardware(1, 32)] * 4)
 
     def read(*speed: float) -> MonitorReading:
-        return MonitorReading(0.0, np.array(speed), np.ones(4), np.ones(4), (NONE,) * 4)
+        return MonitorReading(0.0, np.array(speed), np.ones(4), np.ones(4), (NONE,) * 4, np.zeros(4))
 
     assert controller.act(read(20, 20, 10, 10), 1)
     for speed in (10.1, 10.2, 9.9):

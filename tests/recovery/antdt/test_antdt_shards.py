@@ -98,6 +98,12 @@ def test_a_checkpoint_of_other_shards_is_refused(clock: Clock) -> None:
             service.restore(wrong)
 
 
+def test_a_checkpoint_of_an_earlier_version_has_no_ends(clock: Clock) -> None:
+    service = shards(clock, n_samples=16)
+    service.restore(Checkpoint(2, ((0, 3), (1, 0))))
+    assert service.checkpoint().open == ((0, 3, 8), (1, 0, 8))
+
+
 def test_a_lease_id_belongs_to_one_worker(clock: Clock) -> None:
     service = shards(clock)
     service.lease("a", "one")

@@ -18,7 +18,6 @@ from rca.runtime.antdt import (
     accumulation,
     balanced,
     equal,
-    gradient_weights,
     loss_scale,
     step_seconds,
 )
@@ -211,7 +210,8 @@ def test_the_weighted_average_is_the_gradient_of_one_batch(counts: list[int], se
 
     bounds = np.concatenate([[0], np.cumsum(counts)])
     own = [mean_gradient(slice(a, b)) for a, b in itertools.pairwise(bounds.tolist())]
-    averaged = np.mean(gradient_weights(counts)[:, None] * np.array(own), axis=0)
+    scales = [loss_scale(count, len(counts), sum(counts)) for count in counts]
+    averaged = np.mean(np.array(scales)[:, None] * np.array(own), axis=0)
     np.testing.assert_allclose(averaged, mean_gradient(slice(0, sum(counts))), atol=1e-12)
 
 
@@ -219,14 +219,14 @@ def test_equal_weights_are_biased_where_sizes_differ() -> None:
     """The check above can fail: without weights it does."""
     x = np.array([1.0, 1.0, 1.0, 5.0])
     assert np.mean([x[:3].mean(), x[3:].mean()]) != pytest.approx(x.mean())
-    assert np.mean(gradient_weights([3, 1]) * [x[:3].mean(), x[3:].mean()]) == pytest.approx(x.mean())
+    scaled = [loss_scale(3, 2, 4) * x[:3].mean(), loss_scale(1, 2, 4) * x[3:].mean()]
+    assert np.mean(scaled) == pytest.approx(x.mean())
 
 
 def test_passes_of_a_step_sum_to_the_weight_of_the_worker() -> None:
     decision = Decision.of([4, 6], [3, 1])
     assert decision.samples == (12, 6)
-    assert 3 * loss_scale(4, 2, decision.total) == pytest.approx(decision.gradient_weights[0])
-    assert decision.gradient_weights.mean() == 1
+    assert 3 * loss_scale(4, 2, decision.total) == pytest.approx(loss_scale(12, 2, decision.total))
 
 
 def test_a_decision_survives_its_text() -> None:
@@ -240,9 +240,3 @@ def test_a_decision_survives_its_text() -> None:
 def test_text_that_is_no_decision_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         Decision.from_json(text)
-
-
-@pytest.mark.parametrize("counts", [[], [0, 0], [-1, 2]])
-def test_weights_need_samples(counts: list[int]) -> None:
-    with pytest.raises(InvalidInput, match="gradient weights need"):
-        gradient_weights(counts)

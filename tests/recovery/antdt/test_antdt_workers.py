@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shard_machine import Clock
 
 from rca.errors import InvalidInput, SourceError
-from rca.runtime.antdt import Decision, NonDedicated, equal
+from rca.runtime.antdt import Decision, Monitor, NonDedicated, equal
 from rca.runtime.antdt.agent import Agent
 from rca.runtime.antdt.agreement import Agreement
 from rca.runtime.data_shards.leases import Offer, ShardReceipt, ShardReport
@@ -82,9 +82,9 @@ class Flaky(Shards):
     failing: set[str]
     asked: list[str]
 
-    def lease(self, worker: str, lease_id: str | None = None) -> Offer:
+    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
         self.asked.append(lease_id)
-        offer = super().lease(worker, lease_id)
+        offer = super().lease(worker, lease_id, samples)
         if "lease" in self.failing:
             raise SourceError("the service cannot be reached")
         return offer
@@ -166,7 +166,7 @@ def test_training_beyond_the_lease_is_noticed() -> None:
 def test_a_worker_without_a_shard_gets_a_short_batch_at_once() -> None:
     service, clock = opened(8, 8)
     first, second = ShardSampler(service, "a", clock=clock), ShardSampler(service, "b", clock=clock)
-    first.take(3)
+    first.take(8)
     assert second.take(4).size == 0
     assert not second.finished
     first.close()
@@ -174,6 +174,41 @@ def test_a_worker_without_a_shard_gets_a_short_batch_at_once() -> None:
     second.confirm()
     assert second.take(1).size == 0
     assert second.finished
+
+
+def test_workers_share_the_last_shard() -> None:
+    """It stayed with the worker that had it, here for 32 steps."""
+    service, clock = opened(32, 32)
+    fast = [ShardSampler(service, f"{rank}", clock=clock) for rank in range(3)]
+    slow = ShardSampler(service, "slow", clock=clock)
+    trained: list[int] = []
+    steps = 0
+    while not slow.finished:
+        for sampler, size in (*((each, 4) for each in fast), (slow, 1)):
+            trained += sampler.take(size).tolist()
+            sampler.confirm()
+        steps += 1
+    assert sorted(trained) == list(range(32))
+    # 13 samples a step, and one step to see that all is done.
+    assert steps <= 5
+
+
+def test_what_is_given_back_is_trained_by_another_worker() -> None:
+    service, clock = opened(20, 8)
+    late, other = ShardSampler(service, "late", clock=clock), ShardSampler(service, "other", clock=clock)
+    trained = late.take(2).tolist()
+    late.confirm()
+    late.take(3)
+    late.give_back()
+    trained += [sample for batch in iter(lambda: _trained(other), []) for sample in batch]
+    assert sorted(trained) == list(range(20))
+    assert late.repeated == other.repeated == 0
+
+
+def _trained(sampler: ShardSampler) -> list[int]:
+    batch = sampler.take(4).tolist()
+    sampler.confirm()
+    return batch
 
 
 def test_reports_renew_leases_before_they_expire() -> None:
@@ -268,6 +303,36 @@ def test_the_batch_of_a_slow_rank_shrinks_in_all_ranks_at_once() -> None:
     assert sizes[0] == (25, 25, 25, 25)
     assert sizes[-1] == (30, 10, 30, 30)
     assert len(set(sizes)) == 2
+
+
+def test_sizes_change_after_three_steps() -> None:
+    _, sizes = run_job({1: 3.0}, 5)
+    assert sizes[4] == (30, 10, 30, 30)
+
+
+def test_the_wait_for_samples_is_not_the_work_of_a_rank() -> None:
+    """Otherwise a slow service of shards makes one rank a straggler."""
+    store, first = FakeStore(), Decision.of([1])
+    clock, monitor, waited = Clock(), Monitor(1), [0.0]
+    agent = Agent(
+        store,
+        0,
+        first,
+        controller=NonDedicated(first, 1.0),
+        monitor=monitor,
+        waited=lambda: waited[0],
+        clock=clock,
+    )
+    for _ in range(5):
+        agent.begin()
+        clock.at += 0.75
+        waited[0] += 0.5
+        agent.loss_scale(1)
+        agent.gradients_are_ready()
+        agent.end()
+    reading = monitor.reading(clock.at)
+    assert reading.speed.tolist() == [4.0]
+    assert reading.waited.tolist() == [0.5]
 
 
 def test_equal_ranks_keep_their_batches() -> None:

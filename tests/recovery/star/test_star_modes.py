@@ -15,10 +15,10 @@ from rca.errors import InvalidInput
 from rca.runtime.star.modes import (
     best_groups,
     best_order,
+    candidates,
     choose,
     clustered,
     dynamic_groups,
-    every_mode,
     heuristic_order,
     static_groups,
     synchronous,
@@ -100,7 +100,7 @@ def test_many_workers_are_divided_without_trying_all() -> None:
 @given(progresses)
 def test_no_mode_makes_more_progress_of_a_sample_than_synchronous_training(progress: UpdateProgress) -> None:
     full = synchronous(progress)
-    for mode in every_mode(progress):
+    for mode in candidates(progress):
         if mode.kind == "x-order":
             samples = mode.order / progress.intervals()[mode.order - 1]
         else:
@@ -185,7 +185,7 @@ def test_no_order_is_faster(progress: UpdateProgress) -> None:
 @given(progresses)
 def test_the_chosen_mode_is_the_fastest(progress: UpdateProgress) -> None:
     chosen = choose(progress)
-    assert chosen.seconds == pytest.approx(min(mode.seconds for mode in every_mode(progress)), rel=1e-8)
+    assert chosen.seconds == pytest.approx(min(mode.seconds for mode in candidates(progress)), rel=1e-8)
     assert chosen.seconds <= synchronous(progress).seconds
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.runtime.star.modes import synchronous
+from rca.runtime.star.modes import candidates, synchronous
 from rca.runtime.star.price import UpdateProgress
-from rca.runtime.star.selector import FEATURES, Selector, candidates, features
+from rca.runtime.star.selector import FEATURES, Selector, features
 
 
 def steps(n_slow: int, factor: float = 4.0, n: int = 8) -> np.ndarray:

@@ -112,10 +112,10 @@ def test_groups_are_complete_when_all_living_members_wait() -> None:
 
 def test_dynamic_groups_follow_the_times() -> None:
     choice = DynamicGroups(0.05, every=4)
-    assert choice(3, TIMES) is None
-    assert choice(4, np.full(4, np.nan)) is None
-    assert choice(4, TIMES) == Groups(((0, 1, 2), (3,)))
-    assert choice(8, np.array([0.1, np.nan, 0.4, 0.1])) == Groups(((0, 3), (2,)))
+    assert choice(3, 9, TIMES) is None
+    assert choice(4, 9, np.full(4, np.nan)) is None
+    assert choice(4, 9, TIMES) == Groups(((0, 1, 2), (3,)))
+    assert choice(8, 9, np.array([0.1, np.nan, 0.4, 0.1])) == Groups(((0, 3), (2,)))
 
 
 def test_a_mode_has_a_grouping() -> None:

@@ -148,7 +148,7 @@ def without_workers(rank: int) -> Result:
         return {"error": str(error)}
 
 
-def by_number(n_updates: int, usual: np.ndarray) -> XOrder | None:
+def by_number(n_updates: int, n_reports: int, usual: np.ndarray) -> XOrder | None:
     assert usual.shape == (WORLD,)
     assert np.isnan(usual[0])
     return XOrder(3) if n_updates == 10 else None

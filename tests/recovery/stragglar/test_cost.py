@@ -53,6 +53,13 @@ def test_the_published_end_to_end_gain_and_not_the_microbenchmark(
     assert found.low < found.seconds < found.high
 
 
+def test_the_ordinary_all_reduce_is_faster_below_a_size() -> None:
+    """The crossover is at 2 MB: 1.5 ms more for each tensor, and 0.75 s/GB less."""
+    costs = cost.GroupCosts(Link(2e-3, 1e-9), Link(5e-4, 1.75e-9))
+    assert [costs.is_faster(size) for size in (1e3, 1.9e6, 2.1e6)] == [False, False, True]
+    assert not cost.GroupCosts(costs.stragglar, costs.ordinary, agreement=1e-3).is_faster(2.1e6)
+
+
 def test_a_delay_below_the_break_even_is_not_worth_it() -> None:
     found = predicted_saving(arrivals_of(0.95, 3e-3), 0.018, BANDWIDTH_ONLY)
     assert not found.worth_it

@@ -20,15 +20,18 @@ dist = torch.distributed
 from rca.errors import InvalidInput  # noqa: E402
 from rca.runtime.stragglar import execution  # noqa: E402
 from rca.runtime.stragglar.arrivals import Arrivals  # noqa: E402
+from rca.runtime.stragglar.cost import GroupCosts, Link  # noqa: E402
 from rca.runtime.stragglar.ddp_hook import StragglarState, ddp_hook  # noqa: E402
 from rca.runtime.stragglar.execution import all_reduce  # noqa: E402
-from rca.runtime.stragglar.point_to_point import ring_all_reduce  # noqa: E402
 
 WORLD = 9
 TIMEOUT = timedelta(seconds=60)
 DTYPES = ("float64", "bfloat16", "int64", "float16")
 TOLERANCES = {"float32": 1e-5, "float64": 1e-13, "bfloat16": 0.06, "float16": 0.01, "int64": 0.0}
 DDP_RANKS = 4
+#: StragglAR is faster for each bucket, or for those above 2 kB.
+FOR_ALL = GroupCosts(Link(0.0, 0.0), Link(1.0, 0.0))
+FOR_LARGE = GroupCosts(Link(2.0, 0.0), Link(0.0, 1e-3))
 
 Result = dict[str, Any]
 
@@ -40,15 +43,12 @@ def values_of(rank: int, size: int, dtype: str) -> torch.Tensor:
     return torch.randn(size, generator=draw, dtype=torch.float64).to(getattr(torch, dtype))
 
 
-def check_sum(group: dist.ProcessGroup, straggler: int | None, size: int, dtype: str) -> tuple[float, bytes]:
-    """Error of the sum relative to float64, and the bytes of the result. No straggler: a ring."""
+def check_sum(group: dist.ProcessGroup, straggler: int, size: int, dtype: str) -> tuple[float, bytes]:
+    """Error of the sum relative to float64, and the bytes of the result."""
     ranks = range(group.size())
     tensor = values_of(group.rank(), size, dtype)
     expected = sum(values_of(rank, size, dtype).double() for rank in ranks)
-    if straggler is None:
-        ring_all_reduce(tensor, group)
-    else:
-        all_reduce(tensor, straggler, group)
+    all_reduce(tensor, straggler, group)
     error = float((tensor.double() - expected).abs().max() / expected.abs().max().clamp(min=1))
     return error, tensor.view(torch.uint8).numpy().tobytes()
 
@@ -56,7 +56,7 @@ def check_sum(group: dist.ProcessGroup, straggler: int | None, size: int, dtype:
 def sums(group: dist.ProcessGroup) -> Result:
     n = group.size()
     found: Result = {}
-    cases = [(straggler, 1003, "float32") for straggler in (None, 0, n // 2, n - 1)]
+    cases = [(straggler, 1003, "float32") for straggler in (0, n // 2, n - 1)]
     cases += [(0, size, "float32") for size in (1, 7)] + [(n - 1, 61, dtype) for dtype in DTYPES]
     for straggler, size, dtype in cases:
         name = f"{n} ranks, straggler {straggler}, {size} {dtype}"
@@ -128,8 +128,17 @@ def gradients(group: dist.ProcessGroup, state: StragglarState | None) -> list[li
 
 
 def training(group: dist.ProcessGroup) -> Result:
-    static, eager = StragglarState(2, group), StragglarState(None, group)
+    static, eager = StragglarState(2, group, costs=FOR_ALL), StragglarState(None, group, costs=FOR_ALL)
+    by_size, measured = StragglarState(2, group, costs=FOR_LARGE), StragglarState(2, group)
+    buckets = [torch.full((size,), float(group.rank())) for size in (100, 1000)]
+    for each in buckets:
+        by_size.average(each)
     return {
+        "by size": [set(each.tolist()) for each in buckets],
+        "by size, choices": (by_size.n_ordinary, dict(by_size.stragglers)),
+        "measured": gradients(group, measured),
+        "costs": repr(measured.costs),
+        "choices": (measured.n_ordinary, dict(measured.stragglers)),
         "plain": gradients(group, None),
         "static": gradients(group, static),
         "eager": gradients(group, eager),
@@ -146,7 +155,7 @@ class Failing(StragglarState):
 def failure(group: dist.ProcessGroup) -> Result:
     """What backward raises if the all-reduce fails."""
     try:
-        gradients(group, Failing(0, group))
+        gradients(group, Failing(0, group, costs=FOR_ALL))
     except Exception as error:
         return {"failure": str(error)}
     return {"failure": ""}
@@ -215,7 +224,7 @@ def found() -> list[Result]:
 @for_each("n", range(2, WORLD + 1))
 def test_the_sum_is_right_and_the_same_on_all_ranks(found: list[Result], n: int) -> None:
     cases = [name for name in found[0] if name.startswith(f"{n} ranks")]
-    assert len(cases) >= 5 + len(DTYPES)
+    assert len(cases) >= 4 + len(DTYPES)
     for name in cases:
         errors, results = zip(*(found[rank][name] for rank in range(n)), strict=True)
         assert max(errors) <= TOLERANCES[name.split()[-1]], name
@@ -241,7 +250,7 @@ def test_agreements_leave_no_keys_behind(found: list[Result]) -> None:
 
 
 def test_the_hook_averages_gradients_like_torch(found: list[Result]) -> None:
-    for mode in ("static", "eager"):
+    for mode in ("static", "eager", "measured"):
         for rank in range(DDP_RANKS):
             ours, theirs = torch.tensor(found[rank][mode]), torch.tensor(found[0]["plain"])
             assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
@@ -252,6 +261,17 @@ def test_the_state_counts_the_stragglers(found: list[Result]) -> None:
     eager = [found[rank]["eager stragglers"] for rank in range(DDP_RANKS)]
     assert all(each == eager[0] for each in eager)
     assert sum(eager[0].values()) == sum(found[0]["static stragglers"].values()) > 2
+
+
+def test_small_buckets_take_the_ordinary_all_reduce(found: list[Result]) -> None:
+    for rank in range(DDP_RANKS):
+        assert found[rank]["by size"] == [{1.5}, {1.5}]
+        assert found[rank]["by size, choices"] == (1, {2: 1})
+
+
+def test_all_ranks_measure_the_same_costs_and_choose_alike(found: list[Result]) -> None:
+    for name in ("costs", "choices"):
+        assert len({repr(found[rank][name]) for rank in range(DDP_RANKS)}) == 1
 
 
 def test_an_all_reduce_that_fails_ends_the_backward_pass(found: list[Result]) -> None:
