@@ -15,6 +15,7 @@ from rca.cli import app
 from rca.diagnosis.exporters_only import RIGHT, cause_of_resource
 from rca.features.machine_outliers import UNSPECIFIC
 from rca.features.resource_evidence import resource_names
+from tests.for_each import for_each
 
 START, SECONDS, INTERVAL = 1_760_000_000.0, 1800.0, 15.0
 TIMES = np.arange(START, START + SECONDS, INTERVAL)
@@ -107,6 +108,46 @@ def test_a_late_fault_is_suspected_since_its_onset() -> None:
     assert diagnosis.until is None
     shown = diagnosis.causes[0].evidence[1]
     assert shown.value == pytest.approx(0.55 * 1960, rel=0.02)
+
+
+def test_one_of_two_nodes_at_half_its_clock_is_suspected() -> None:
+    """The reference stays with the healthy half where less is worse, too."""
+    late = from_sample(TIMES.size - 40, lambda clock: 0.55 * clock)
+    slower = fleet(
+        lambda name, rank, each: late(each) if "CLOCK" in name and rank >= GPUS else each, n_nodes=2
+    )
+    diagnosis = rca.diagnose(slower)
+    assert (code_of(diagnosis), diagnosis.stragglers[0].nodes) == ("machine_stands_out", ["node-1"])
+
+
+def test_devices_of_which_most_are_slower_are_not_healthy() -> None:
+    """Which of them is at fault is in doubt."""
+    slower = fleet(
+        lambda name, rank, each: 0.55 * each if "CLOCK" in name and rank >= GPUS else each, n_nodes=3
+    )
+    assert rca.diagnose(slower).verdict == "undecided"
+
+
+@for_each("first", [0, 6])
+def test_devices_without_samples_are_not_healthy_though_hosts_go_on(first: int) -> None:
+    """All devices end, or those of most nodes: exporters of hosts go on after a job."""
+
+    def ended(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        return values[: TIMES.size - 30] if "DCGM" in name and rank >= first else values
+
+    assert rca.diagnose(fleet(ended, n_nodes=4)).verdict == "undecided"
+
+
+def test_a_fault_is_known_until_the_last_sample_of_a_device() -> None:
+    def capped_and_ended(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        if "DCGM" not in name:
+            return values
+        slow = from_sample(60, lambda clock: 0.55 * clock)
+        return (slow(values) if "CLOCK" in name and rank == 5 else values)[: TIMES.size - 20]
+
+    diagnosis = rca.diagnose(fleet(capped_and_ended, n_nodes=2))
+    assert diagnosis.until is not None
+    assert diagnosis.until.timestamp() == pytest.approx(TIMES[-21], abs=INTERVAL)
 
 
 def test_a_window_with_few_samples_has_an_onset() -> None:
