@@ -17,7 +17,7 @@ from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch
-from rca.sources.prometheus.job_names import KnownJob, find_jobs
+from rca.sources.prometheus.job_names import KnownJob, find_jobs, job_id
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.machines import find_machines
@@ -90,7 +90,7 @@ def read_prometheus(
     labels : LabelMap or path, optional
         Names of labels and places of ranks (YAML).
     namespace : str, optional
-        Of the job's pods.
+        Of the job's pods. The id of the job begins with it.
     matchers : sequence of str
         Matchers that every series has to meet, such as ``cluster="eu-1"``.
     token : str, optional
@@ -422,7 +422,7 @@ class _Reading:
 
     def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {
-            "job_id": self.job,
+            "job_id": job_id(self.job, self.namespace),
             "world_size": places.world_size,
             "ranks": [place.model_dump(exclude_none=True) for place in places.places],
             "start": self.span.start,
