@@ -52,7 +52,9 @@ STALE_INTERVALS, STALE_SECONDS = 5.0, 60.0
 #: Least units of a channel that is shown.
 REMARKABLE = 1.0
 #: States that an exporter reports until the next boot: only their change is news.
-STICKY = frozenset({"xid"})
+STICKY = frozenset({"xid", "ecc_dbe"})
+#: Counters of which one step is a fault until the next boot: its rate stands from then on.
+_ONCE_IS_ENOUGH = ("ecc_dbe",)
 #: Resources of which a device reports itself.
 OF_DEVICES = ("gpu_clock", "gpu_memory", "pcie", "nvlink")
 _OF_DEVICES = np.array([resource_names().index(name) for name in OF_DEVICES])
@@ -148,10 +150,12 @@ class _Bins:
         late = job.end - end
         signals = SignalArrays.from_window(window, np.linspace(job.start, end, n_bins + 1))
         levels: dict[str, str] = dict(signals.level)
+        values = with_derived_channels(signals, levels)
+        once = {name: np.fmax.accumulate(values[name], axis=1) for name in _ONCE_IS_ENOUGH if name in values}
         return cls(
             topology=topology,
             edges=signals.edges,
-            values=with_derived_channels(signals, levels),
+            values={**values, **once},
             levels=levels,
             shortest=min(n_bins, max(MIN_PART_BINS, int(np.ceil(MIN_PART_SECONDS / width)))),
             stale_seconds=late if late > max(STALE_INTERVALS * interval, STALE_SECONDS) else 0.0,
