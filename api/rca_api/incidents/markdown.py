@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rca.runbook.numbers import probability, seconds
+from rca.probability import probability
+from rca.runbook.numbers import seconds
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWindow
 from rca_api.shell.store.base import now
