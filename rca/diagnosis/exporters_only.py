@@ -85,7 +85,7 @@ _HEALTHY_CHECK = "nothing to do; step times would show what exporters do not"
 _SILENT_CHECK = "look at the exporters of {nodes}: they report nothing while the other devices work"
 _STALE_CHECK = "no exporter has reported for {seconds:.0f} s: does the job run, do Prometheus and exporters?"
 _STOPPED_CHECK = "the devices of most ranks are hardly in use: does the job still run?"
-_TIME_STEPS = "time the steps of each rank: they show whether {ranks} holds the job back"
+_TIME_STEPS = "time the steps of each rank: they show whether the job waits for {ranks}"
 _FAILED_CHECK = (
     "look at {ranks}: events report that a process or a device failed; read the kernel and launcher logs"
 )

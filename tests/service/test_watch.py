@@ -345,7 +345,9 @@ def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
     path.write_text("jobs: [{job: gone, folder: nowhere}]")
     result = CliRunner().invoke(app, ["watch", str(path), "--once", "--format", "json"])
     assert result.exit_code == 2
-    assert orjson.loads(result.output.splitlines()[-1])["error"]["code"] == "source-error"
+    error = orjson.loads(result.output.splitlines()[-1])["error"]
+    assert error["code"] == "source-error"
+    assert "rca sources" in error["hint"]
 
 
 def test_a_fault_that_is_over_is_left_out_of_the_next_window(tmp_path: Path) -> None:
