@@ -59,10 +59,10 @@ def is_table(head: bytes, _: str) -> bool:
 
 @dataclass(frozen=True)
 class _Content:
-    """A table as text: its name in messages, and how it is opened, any number of times."""
+    """A table as text: its name in messages, and what gives a new stream of it each time."""
 
     name: str
-    open: Callable[[], BinaryIO]
+    stream: Callable[[], BinaryIO]
 
 
 def read(paths: Sequence[Path], job_id: str) -> Window:
@@ -190,7 +190,7 @@ def _with_start_times(steps: pa.Table) -> tuple[pa.Table, list[str]]:
 
 def _table(content: _Content, most_rows: int) -> pa.Table:
     try:
-        with content.open() as file:
+        with content.stream() as file:
             names, separator = _names(file.read(HEAD_BYTES))
         spec = _needed_spec(names)
         if _is_empty(content):
@@ -211,7 +211,7 @@ def _table(content: _Content, most_rows: int) -> pa.Table:
 
 def _is_empty(content: _Content) -> bool:
     """Whether nothing but white space follows the first line."""
-    with content.open() as file:
+    with content.stream() as file:
         first = file.readline(HEAD_BYTES)
         return not first.startswith(b"{") and not file.read(HEAD_BYTES).strip()
 
@@ -223,7 +223,7 @@ def _csv(content: _Content, spec: TableSpec, names: list[str], separator: str, m
     @contextmanager
     def opened(types: Mapping[str, pa.DataType]) -> Iterator[pyarrow.csv.CSVStreamingReader]:
         with (
-            content.open() as file,
+            content.stream() as file,
             pyarrow.csv.open_csv(
                 file,
                 read_options=pyarrow.csv.ReadOptions(
@@ -305,7 +305,7 @@ def _refuse_many(content: _Content, n_rows: int, most_rows: int) -> None:
 
 
 def _json_lines(content: _Content) -> pa.Table:
-    with content.open() as file:
+    with content.stream() as file:
         return pyarrow.json.read_json(file, read_options=pyarrow.json.ReadOptions(block_size=MAX_ROW_BYTES))
 
 
