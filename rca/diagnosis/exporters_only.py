@@ -107,7 +107,7 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     -------
     Diagnosis
         It names the machines that stand out, without a cost, and abstains. Where all devices are compared,
-        in use and alike, without a finding, the job is healthy as far as exporters show.
+        in use and alike at the end, the job is healthy as far as exporters show.
     """
     compared = MachineComparison.from_window(window)
     present = Present.of(window, compared)
@@ -118,7 +118,9 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     causes = _causes(outliers, compared)
     scores = Scores.of_machines(compared.evidence)
     shown = findings(deviations(scores, compared.topology), compared.evidence, compared.topology, window)
-    healthy = not found and not shown and _is_healthy(window, compared, present)
+    # What deviated earlier, and no longer does, is shown, and is over.
+    now = deviations(Scores.of_machines(present.evidence), compared.topology)
+    healthy = not found and not now and _is_healthy(window, compared, present)
     mode, probability = _mode(outliers, healthy=healthy)
     return untimed_diagnosis(
         window,

@@ -71,6 +71,8 @@ class Present:
     ----------
     outliers : tuple of Outlier
         Of the comparison over the whole window, dated, with those that stand out in its last part only.
+    evidence : ResourceEvidence
+        Of the shortest part.
     clean : bool
         Whether nothing is loud in the shortest part, lasting or not. A device that is as much better than its
         peers is none of a job whose devices are alike: the peers may be at fault.
@@ -83,6 +85,7 @@ class Present:
     """
 
     outliers: tuple[Outlier, ...]
+    evidence: ResourceEvidence
     clean: bool
     covered: int
     stale_seconds: float
@@ -113,6 +116,7 @@ class Present:
         ]
         return cls(
             outliers=(*before, *sorted(now, key=lambda each: -each.score)),
+            evidence=last,
             clean=not loud_outliers(last, compared.topology)
             and not (last.versus_peers[:, _OF_DEVICES] <= -LOUD_SCORE).any(),
             covered=int(np.isfinite(last.versus_peers[:, _CLOCK]).sum()),

@@ -189,6 +189,17 @@ def test_a_fault_that_is_over_is_named_and_no_longer_suspected() -> None:
     assert diagnosis.until.timestamp() == pytest.approx(TIMES[-10], abs=20.0)
 
 
+def test_a_short_fault_that_is_over_keeps_no_job_from_being_healthy() -> None:
+    """Over the whole window it is a finding; at the end the devices are alike."""
+
+    def short(clock: np.ndarray) -> np.ndarray:
+        at = np.arange(clock.size)
+        return np.where((at >= 40) & (at < 52), 0.55 * clock, clock)
+
+    diagnosis = rca.diagnose(fleet(only("DCGM_FI_DEV_SM_CLOCK", 5, short), n_nodes=1))
+    assert (diagnosis.verdict, diagnosis.stragglers) == ("healthy", [])
+
+
 def test_an_xid_code_of_long_ago_is_no_news() -> None:
     def with_code(code: np.ndarray) -> rca.Diagnosis:
         more = {"DCGM_FI_DEV_XID_ERRORS": lambda rank: code if rank == 5 else 0 * TIMES}
