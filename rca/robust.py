@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from rca.arrays import FloatArray, IntArray
 
-#: Peers' reference quantile. It is below the median, because a fault may hit half of the peers (one node of
-#: two) and the reference has to stay with the healthy half. The bias is a fraction of the healthy spread.
+#: Peers' reference quantile, where more is worse. It is below the median, because a fault may hit half of the
+#: peers (one node of two) and the reference has to stay with the healthy half. The bias is a fraction of the
+#: healthy spread.
 REFERENCE_QUANTILE = 0.35
 #: Median absolute deviation times this is the standard deviation of normal values.
 MAD_TO_SIGMA = 1.4826

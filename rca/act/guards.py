@@ -7,6 +7,7 @@ from typing import Final
 
 from rca.act.journal import BEGUN, Proposal
 from rca.act.policy import AgentPolicy
+from rca.probability import probability
 
 DAY_SECONDS: Final = 86_400.0
 
@@ -25,7 +26,8 @@ def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal
     if proposal.action not in policy.actions:
         return f"the policy does not allow {proposal.action}"
     if proposal.chance < policy.min_chance:
-        return f"it acts on the true cause with probability {proposal.chance:.2f}; the policy asks for more"
+        asked = probability(policy.min_chance)
+        return f"it acts on the true cause with {probability(proposal.chance)}; the policy asks for {asked}"
     if any(each.incident == proposal.incident for each in others):
         return "the incident has an action already"
     begun = [each for each in others if each.state in BEGUN and each.begun_at is not None]

@@ -209,6 +209,7 @@ def _state(incident: dict[str, Any]) -> str:
         said.append(f"seen by {by}")
     if who := incident["assigned_to"]:
         said.append(f"{who} works on it")
-    if muted := incident["muted_until"]:
-        said.append(f"muted until {datetime.fromisoformat(muted):%H:%M}")
+    muted = incident["muted_until"] and datetime.fromisoformat(incident["muted_until"])
+    if muted and muted > datetime.now(UTC):
+        said.append(f"muted until {muted:%Y-%m-%d %H:%M} UTC")
     return ", ".join(said)

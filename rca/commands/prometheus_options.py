@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from rca.sources.prometheus.job_names import KnownJob
     from rca.window.window import Window
 
+URL_VARIABLE = "RCA_PROMETHEUS_URL"
 Url = Annotated[
     str | None,
     typer.Option(
         "--prometheus",
         metavar="URL",
-        envvar="RCA_PROMETHEUS_URL",
+        envvar=URL_VARIABLE,
         help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
     ),
 ]
@@ -92,11 +94,18 @@ class PrometheusOptions:
     timeout: float = USUAL_TIMEOUT
     allow_partial: bool = False
 
-    def refuse_any(self) -> None:
-        """Refuse options that a window from a path does not have."""
-        given = [
+    def given(self) -> list[str]:
+        """Options that were given; the address by an environment variable, and defaults, are none."""
+        named = [
             each.name for each in fields(self) if each.name not in _HARMLESS and getattr(self, each.name)
         ]
+        return [*named, "prometheus"] if self.url not in (None, os.environ.get(URL_VARIABLE)) else named
+
+    def refuse_any(self) -> None:
+        """Refuse options that a window from a path does not have."""
+        given = self.given()
+        if given == ["prometheus"]:
+            raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
         if given:
             raise InvalidInput(
                 f"--{given[0].replace('_', '-')} is for --prometheus only",

@@ -130,7 +130,7 @@ def command(
             shown = _listed(library, format_)
         else:
             incident = None
-            if diagnosis is not None or asked.job is not None:
+            if diagnosis is not None or asked.given():
                 cause, incident = _incident(cause, diagnosis, topology, asked)
             shown = _shown(library, cause, incident, None if platform is None else platform.value, format_)
     except RcaError as error:

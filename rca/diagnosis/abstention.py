@@ -39,6 +39,7 @@ from rca.diagnosis.pricing import Pricing
 from rca.diagnosis.result import AbstentionCode, AbstentionReason, Cause, Evidence
 from rca.diagnosis.slowdown import single_events_sentence
 from rca.features import FeatureSet
+from rca.probability import probability
 from rca.window.causes import CAUSES, UNKNOWN, FailureMode
 
 #: Least probability on either side of the split that makes a signal worth collecting.
@@ -136,7 +137,8 @@ def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
     unknown = next((cause for cause in causes if cause.cause == UNKNOWN), None)
     if unknown is None or any(cause.probability >= threshold for cause in catalogued(causes)):
         return None
-    return f"no known cause explains the delay of {listed(unknown.ranks)} ({unknown.probability:.2f})"
+    chance = probability(unknown.probability)
+    return f"no known cause explains the delay of {listed(unknown.ranks)} ({chance})"
 
 
 def contradicting_evidence(cause: Cause) -> list[Evidence]:
@@ -171,7 +173,7 @@ def _candidates(found: Sequence[Cause]) -> str:
     for cause in found:
         chances[cause.cause] = max(chances.get(cause.cause, 0.0), cause.probability)
     likeliest = sorted(chances.items(), key=lambda item: (-item[1], item[0]))[:3]
-    return ", ".join(f"{name} ({chance:.2f})" for name, chance in likeliest)
+    return ", ".join(f"{name} ({probability(chance)})" for name, chance in likeliest)
 
 
 def deciding_resource(beliefs: Mapping[str, float], missing: Sequence[str]) -> str | None:
@@ -279,7 +281,8 @@ def _insufficient(mode: str, features: FeatureSet) -> AbstentionReason | None:
     if not long_enough(features):
         counted = f"{steps} finished step{'s' if steps != 1 else ''}"
         needed = f"of at least {MIN_STEPS} that a verdict needs"
-        unless = f"; from {MIN_STEPS_OF_ALARM} steps on, a fault needs a probability of {SHORT_ALARM:.2f}"
+        chance = probability(SHORT_ALARM)
+        unless = f"; from {MIN_STEPS_OF_ALARM} steps on, a fault needs a probability of {chance}"
         return _reason("too_short", f"{counted}, {needed}{unless}")
     if mode == "healthy" and not can_show_health(features):
         seen = np.isfinite(features.work.own)
@@ -309,8 +312,9 @@ def _if_strange(strangeness: Strangeness | None) -> AbstentionReason | None:
 
 def _undecided(classification: Classification) -> str:
     chances = sorted(classification.probability.items(), key=lambda item: -item[1])
-    (first, likely), (second, less) = chances[:2]
-    sentence = f"undecided between {_label(first)} ({likely:.2f}) and {_label(second)} ({less:.2f})"
+    first = chances[0][0]
+    both = [f"{_label(mode)} ({probability(chance)})" for mode, chance in chances[:2]]
+    sentence = f"undecided between {' and '.join(both)}"
     if first == classification.mode:
         return sentence
     # In thousandths, as the limits are: rounded more, a chance may look like its limit.

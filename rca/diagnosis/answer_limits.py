@@ -129,7 +129,7 @@ class _Limits:
         return item.model_copy(update=update) if changed else item
 
     def _place(self, place: Place) -> Place:
-        texts = {name: getattr(place, name) for name in ("node", "pci_address", "nic")}
+        texts = {name: getattr(place, name) for name in ("node", "pci_address", "nic", "pod", "namespace")}
         cut = {name: self._text(text) for name, text in texts.items() if text is not None}
         return place.model_copy(update=cut) if cut != texts else place
 

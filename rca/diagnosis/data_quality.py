@@ -109,9 +109,10 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
         return []
     of_the_shape = [each for each in strangeness.outside if each.feature in SHAPE]
     named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
+    times = strangeness.distance / strangeness.distance_limit
     unusual = (
-        f"the job's shape is unusual: distance {strangeness.distance:.1f}, limit "
-        f"{strangeness.distance_limit:.1f}; most unusual: {named}"
+        "the job's shape is unlike those of the training windows: "
+        f"{times:.1f} times as far from them as the limit; most unusual: {named}"
     )
     return [unusual, *(_outside(each, features) for each in of_the_shape)]
 

@@ -23,9 +23,9 @@ from rca.diagnosis.result import (
 )
 from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
 from rca.diagnosis.when_and_where import utc
-from rca.features.lasting_outliers import MIN_PART_SECONDS, Present
+from rca.features.lasting_outliers import MIN_PART_SECONDS, OF_DEVICES, Present
 from rca.features.machine_outliers import LOUD_SCORE, SLOW_FROM, MachineComparison, Outlier
-from rca.features.resource_evidence import missing_resources, resource_names
+from rca.features.resource_evidence import missing_resources
 from rca.window.catalogue import unit_of_channel
 from rca.window.causes import DECIDING, SPECS, UNKNOWN, FailureMode
 from rca.window.window import Window
@@ -51,7 +51,6 @@ RIGHT: dict[str, tuple[float, float]] = {
 #: `LOUD_SCORE` on. Signals of hosts and networks change with the work of the job as well, and hosts differ
 #: all along: these also need an onset in the window. Of 268 healthy simulated windows none
 #: has a suspect (docs/decisions/0052).
-OF_DEVICES: dict[str, float] = dict.fromkeys(("gpu_clock", "gpu_memory", "pcie", "nvlink"), LOUD_SCORE)
 OF_HOSTS: dict[str, float] = dict.fromkeys(
     ("nic", "cpu_wait", "cpu_quota", "memory", "storage", "collector"), VERY_LOUD
 )
@@ -86,7 +85,7 @@ _HEALTHY_CHECK = "nothing to do; step times would show what exporters do not"
 _SILENT_CHECK = "look at the exporters of {nodes}: they report nothing while the other devices work"
 _STALE_CHECK = "no exporter has reported for {seconds:.0f} s: does the job run, do Prometheus and exporters?"
 _STOPPED_CHECK = "the devices of most ranks are hardly in use: does the job still run?"
-_TIME_STEPS = "time the steps of each rank: they show whether {ranks} holds the job back"
+_TIME_STEPS = "time the steps of each rank: they show whether the job waits for {ranks}"
 _FAILED_CHECK = (
     "look at {ranks}: events report that a process or a device failed; read the kernel and launcher logs"
 )
@@ -108,17 +107,20 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     -------
     Diagnosis
         It names the machines that stand out, without a cost, and abstains. Where all devices are compared,
-        in use and alike, without a finding, the job is healthy as far as exporters show.
+        in use and alike at the end, the job is healthy as far as exporters show.
     """
     compared = MachineComparison.from_window(window)
     present = Present.of(window, compared)
-    suspected = suspects(present.outliers, compared.signals.values)
-    found = sorted(present.outliers, key=lambda each: (each not in suspected, -_probability(each)))
+    unequal = _of_unequal_machines(present.outliers)
+    suspected = [each for each in unequal if _is_suspect(each, compared.signals.values)]
+    found = sorted(unequal, key=lambda each: (each not in suspected, -_probability(each)))
     outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
     scores = Scores.of_machines(compared.evidence)
     shown = findings(deviations(scores, compared.topology), compared.evidence, compared.topology, window)
-    healthy = not found and not shown and _is_healthy(window, compared, present)
+    # What deviated earlier, and no longer does, is shown, and is over.
+    now = deviations(Scores.of_machines(present.evidence), compared.topology)
+    healthy = not found and not now and _is_healthy(window, compared, present)
     mode, probability = _mode(outliers, healthy=healthy)
     return untimed_diagnosis(
         window,
@@ -137,20 +139,22 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
     )
 
 
-def suspects(outliers: Sequence[Outlier], measured: Container[str]) -> list[Outlier]:
-    """The outliers that are loud enough, and have lasted long enough, for a suspected incident.
+def _of_unequal_machines(outliers: Sequence[Outlier]) -> list[Outlier]:
+    """The outliers without those of a job that has several kinds of machines."""
+    along = Counter(each.resource for each in outliers if each.kind == "loud" and each.since is None)
+    return [
+        each for each in outliers if each.since is not None or along[each.resource] <= MAX_PLACES_ALL_ALONG
+    ]
+
+
+def _is_suspect(outlier: Outlier, measured: Container[str]) -> bool:
+    """Whether an outlier is loud enough, and has lasted long enough, for a suspected incident.
 
     Parameters
     ----------
     measured : container of str
         Channels of the window.
     """
-    found = [each for each in outliers if _is_suspect(each, measured)]
-    along = Counter(each.resource for each in found if each.kind == "loud" and each.since is None)
-    return [each for each in found if each.since is not None or along[each.resource] <= MAX_PLACES_ALL_ALONG]
-
-
-def _is_suspect(outlier: Outlier, measured: Container[str]) -> bool:
     if outlier.kind in ("failed", "released"):
         return True
     if outlier.kind == "ended":
@@ -159,7 +163,7 @@ def _is_suspect(outlier: Outlier, measured: Container[str]) -> bool:
         return False
     if outlier.resource in OF_HOSTS:
         return outlier.since is not None and outlier.score >= OF_HOSTS[outlier.resource]
-    if outlier.score < OF_DEVICES.get(outlier.resource, np.inf):
+    if outlier.resource not in OF_DEVICES or outlier.score < LOUD_SCORE:
         return False
     if outlier.resource != "gpu_clock":
         return True
@@ -171,10 +175,8 @@ def _is_suspect(outlier: Outlier, measured: Container[str]) -> bool:
 
 def _is_healthy(window: Window, compared: MachineComparison, present: Present) -> bool:
     """Whether exporters show all devices of the job, in use and alike, up to the end of the window."""
-    column = resource_names().index("gpu_clock")
-    whole = bool(np.isfinite(compared.evidence.versus_peers[:, column]).all())
     in_use = not (present.stale_seconds or present.stopped or compared.silent)
-    covered = whole and present.covered == compared.topology.n_ranks
+    covered = present.covered == compared.topology.n_ranks
     return present.clean and in_use and covered and window.job.end - window.job.start >= MIN_HEALTHY_SECONDS
 
 

@@ -63,6 +63,7 @@ from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
 from rca.diagnosis.verdict import lost_together, slow_before_the_end, with_latenesses
 from rca.diagnosis.when_and_where import completed
+from rca.errors import InvalidInput
 from rca.features import FeatureSet, extract
 from rca.features.resource_evidence import missing_resources
 from rca.features.work import OWN_PHASES
@@ -121,6 +122,11 @@ def diagnose(
     TooLarge
         If the windows need more than `max_memory_bytes`.
     """
+    if not isinstance(window, Window):
+        raise InvalidInput(
+            f"a {type(window).__name__} is no window",
+            hint="rca.read_window makes one of a path, a file or a data frame",
+        )
     refuse_large(window, max_memory_bytes, earlier=earlier)
     if not isinstance(bundle, Bundle):
         bundle = baseline() if bundle is None else Bundle.load(bundle)

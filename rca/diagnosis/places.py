@@ -44,7 +44,8 @@ class Place(BaseModel):
     """Where one rank runs, as far as the window has it.
 
     `gpu` is the index on its node, `pci_address` that GPU's address. `nic` is the network adapter that serves
-    it. `stage` is the pipeline stage; None in jobs without pipeline parallelism.
+    it. `stage` is the pipeline stage; None in jobs without pipeline parallelism. `pod` and
+    `namespace` are those of its process in Kubernetes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +56,8 @@ class Place(BaseModel):
     pci_address: str | None = None
     nic: str | None = None
     stage: int | None = None
+    pod: str | None = None
+    namespace: str | None = None
 
 
 class WindowSpan(BaseModel):

@@ -107,6 +107,8 @@ class Places:
             pci_address=None if listed is None else listed.pci_address,
             nic=None if listed is None else listed.nic,
             stage=int(topology.stage[rank]) if topology.n_stages > 1 else None,
+            pod=None if listed is None else listed.pod,
+            namespace=None if listed is None else listed.namespace,
         )
 
 

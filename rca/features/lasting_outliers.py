@@ -36,6 +36,7 @@ from rca.robust import nan_mean, nan_median
 from rca.window.catalogue import channels
 from rca.window.job import Topology
 from rca.window.node_names import placed
+from rca.window.signals.placement import RANK, place_series
 from rca.window.signals.series import SeriesSet
 from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
@@ -51,9 +52,15 @@ STALE_INTERVALS, STALE_SECONDS = 5.0, 60.0
 #: Least units of a channel that is shown.
 REMARKABLE = 1.0
 #: States that an exporter reports until the next boot: only their change is news.
-STICKY = frozenset({"xid"})
+STICKY = frozenset({"xid", "ecc_dbe"})
+#: Counters of which one step is a fault until the next boot: its rate stands from then on.
+_ONCE_IS_ENOUGH = ("ecc_dbe",)
+#: Resources of which a device reports itself.
+OF_DEVICES = ("gpu_clock", "gpu_memory", "pcie", "nvlink")
+_OF_DEVICES = np.array([resource_names().index(name) for name in OF_DEVICES])
+_CLOCK = resource_names().index("gpu_clock")
 #: Comparisons that an idle device falsifies: it clocks down, and so does its link.
-_OF_BUSY_DEVICES = np.array([resource_names().index(name) for name in ("gpu_clock", "pcie")])
+_OF_BUSY_DEVICES = np.array([_CLOCK, resource_names().index("pcie")])
 
 
 @dataclass(frozen=True)
@@ -64,17 +71,21 @@ class Present:
     ----------
     outliers : tuple of Outlier
         Of the comparison over the whole window, dated, with those that stand out in its last part only.
+    evidence : ResourceEvidence
+        Of the shortest part.
     clean : bool
-        Whether nothing is loud in the shortest part, lasting or not.
+        Whether nothing is loud in the shortest part, lasting or not. A device that is as much better than its
+        peers is none of a job whose devices are alike: the peers may be at fault.
     covered : int
-        Ranks with a signal that is compared with peers in the shortest part.
+        Ranks whose device is in use and has its clock compared with peers in the shortest part.
     stale_seconds : float
-        Time from the newest sample to the end of the window, if that is long; else 0.
+        Time from the newest sample of a device to the end of the window, if that is long; else 0.
     stopped : bool
         Whether the devices of most ranks are not in use at the end.
     """
 
     outliers: tuple[Outlier, ...]
+    evidence: ResourceEvidence
     clean: bool
     covered: int
     stale_seconds: float
@@ -105,8 +116,10 @@ class Present:
         ]
         return cls(
             outliers=(*before, *sorted(now, key=lambda each: -each.score)),
-            clean=not loud_outliers(last, compared.topology),
-            covered=int(np.isfinite(last.versus_peers).any(axis=1).sum()),
+            evidence=last,
+            clean=not loud_outliers(last, compared.topology)
+            and not (last.versus_peers[:, _OF_DEVICES] <= -LOUD_SCORE).any(),
+            covered=int(np.isfinite(last.versus_peers[:, _CLOCK]).sum()),
             stale_seconds=bins.stale_seconds,
             stopped=bins.stopped(),
         )
@@ -114,7 +127,10 @@ class Present:
 
 @dataclass(frozen=True)
 class _Bins:
-    """Signals of all ranks in short time bins up to the newest sample."""
+    """Signals of all ranks in short time bins up to the newest sample of a device.
+
+    Exporters of hosts go on after the end of a job. They count where no device has a sample.
+    """
 
     topology: Topology
     edges: FloatArray
@@ -125,10 +141,12 @@ class _Bins:
 
     @classmethod
     def of(cls, window: Window, topology: Topology) -> _Bins:
-        job, times = window.job, np.unique(window.metrics.column("time").to_numpy())
-        end = float(min(job.end, times[-1])) if times.size else job.end
-        end = end if end > job.start else job.end
-        series = SeriesSet.from_window(window)
+        job, series = window.job, SeriesSet.from_window(window)
+        placement = place_series(series, job)
+        of_devices = (placement.level == RANK) & (placement.owner >= 0)
+        counted = np.repeat(of_devices if of_devices.any() else ~of_devices, np.diff(series.offsets))
+        newest = float(series.time[counted].max(initial=job.start))
+        end = min(job.end, newest) if newest > job.start else job.end
         interval = usual_interval(series, np.arange(series.n_series))
         width = max(interval, (end - job.start) / min(MAX_BINS, max(MAX_CELLS // topology.n_ranks, 8)))
         n_bins = max(int((end - job.start) / width), 2)
@@ -136,10 +154,12 @@ class _Bins:
         late = job.end - end
         signals = SignalArrays.from_window(window, np.linspace(job.start, end, n_bins + 1))
         levels: dict[str, str] = dict(signals.level)
+        values = with_derived_channels(signals, levels)
+        once = {name: np.fmax.accumulate(values[name], axis=1) for name in _ONCE_IS_ENOUGH if name in values}
         return cls(
             topology=topology,
             edges=signals.edges,
-            values=with_derived_channels(signals, levels),
+            values={**values, **once},
             levels=levels,
             shortest=min(n_bins, max(MIN_PART_BINS, int(np.ceil(MIN_PART_SECONDS / width)))),
             stale_seconds=late if late > max(STALE_INTERVALS * interval, STALE_SECONDS) else 0.0,
@@ -212,7 +232,7 @@ class _Bins:
             value=value,
             reference=reference,
             since=float(self.edges[first]) if first and (n_bins or not segment.whole) else None,
-            until=float(self.edges[last + 1]) if over else None,
+            until=float(self.edges[last + 1]) if over or self.stale_seconds else None,
             beside=tuple(each for each in shown if each[0] != outlier.channel),
         )
 

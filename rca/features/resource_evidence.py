@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -349,9 +350,10 @@ def _peer_references(
 ) -> dict[str, FloatArray]:
     """Peer reference per rank: of the other nodes for a node's channel, of all ranks for a rank's channel.
 
-    All channels of a level are one matrix, so that one sort serves them all.
+    All channels of a level are one matrix, so that one sort serves them all. The reference is on the healthy
+    side of the median. So channels in which less is worse change their sign.
     """
-    scored = {channel.channel for channels in RESOURCES.values() for channel in channels}
+    scored = {one.channel: -1.0 if one.comparison == "drop" else 1.0 for one in chain(*RESOURCES.values())}
     names = [name for name in values if name in scored]
     placed = (topology.node >= 0).any()
     node_names = [name for name in names if levels[name] == "node" and placed]
@@ -359,16 +361,19 @@ def _peer_references(
     rank_names = [name for name in names if name not in shared and name not in node_names]
     found = {name: np.full(topology.n_ranks, np.nan) for name in shared}
     if rank_names:
-        matrix = np.column_stack([values[name] for name in rank_names])
-        reference = peer_reference(matrix, np.zeros(topology.n_ranks, dtype=np.int64))
+        sign = np.array([scored[name] for name in rank_names])
+        matrix = sign * np.column_stack([values[name] for name in rank_names])
+        reference = sign * peer_reference(matrix, np.zeros(topology.n_ranks, dtype=np.int64))
         found |= dict(zip(rank_names, reference.T, strict=True))
     if node_names:
-        matrix = np.column_stack([values[name] for name in node_names])
+        sign = np.array([scored[name] for name in node_names])
+        matrix = sign * np.column_stack([values[name] for name in node_names])
         # Every rank of a node has the node's value, so the first one is enough.
         nodes, first = np.unique(topology.node, return_index=True)
         first = first[nodes >= 0]
         reference = np.full((len(topology.node_names) + 1, len(node_names)), np.nan)
-        reference[nodes[nodes >= 0]] = peer_reference(matrix[first], np.zeros(first.size, dtype=np.int64))
+        found_at = peer_reference(matrix[first], np.zeros(first.size, dtype=np.int64))
+        reference[nodes[nodes >= 0]] = sign * found_at
         found |= dict(zip(node_names, reference[topology.node].T, strict=True))
     return found
 

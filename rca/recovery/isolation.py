@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rca.probability import probability
 from rca.recovery.option import UNKNOWN_GAIN, Gain, Option, SingleAction, Weight, option
 from rca.recovery.remedies import RESTART_RISK
 from rca.recovery.situation import Situation, SlowRanks
@@ -36,7 +37,7 @@ class IsolateSuspects(SingleAction):
         if len(nodes) < 2:
             return "fewer than two nodes with signals of a machine fault are suspected"
         if chance < MIN_CHANCE:
-            return f"the likeliest nodes hold the fault with probability {chance:.2f} only"
+            return f"the likeliest nodes hold the fault with probability {probability(chance)} only"
         saved = situation.lost
         known = situation.mode == "fail_slow" and saved > 0
         return option(

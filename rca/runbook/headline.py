@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rca.diagnosis.format_1 import NOTABLE_SLOWING
 from rca.diagnosis.result import Cause, Diagnosis, Straggler, WindowSpan
-from rca.runbook.numbers import probability, ratio, seconds
+from rca.probability import probability
+from rca.runbook.numbers import ratio, seconds
 from rca.runbook.phrases import Name, Phrase, all_ranks, joined, place_of
 from rca.window.causes import UNKNOWN
 

@@ -66,15 +66,6 @@ def percent(value: float) -> str:
     return f"{value * 100:.0f} %"
 
 
-def probability(value: float) -> str:
-    """Two decimals, and never a certainty that rounding invented."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    if 0.995 <= value < 1.0:
-        return ">0.99"
-    return "<0.01" if value < 0.005 else f"{value:.2f}"
-
-
 def quantity(value: float | None, unit: str) -> str:
     """Show a signal's value in its own unit; seconds are scaled, ratios carry none.
 

@@ -13,13 +13,13 @@ from rca.diagnosis.result import (
     Straggler,
     WindowSpan,
 )
+from rca.probability import probability
 from rca.runbook.evidence import evidence_lines, finding_line
 from rca.runbook.headline import COST_UNKNOWN
 from rca.runbook.numbers import (
     UNKNOWN,
     count,
     percent,
-    probability,
     quantity,
     ratio,
     seconds,

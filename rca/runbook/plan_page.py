@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from rca.probability import probability
 from rca.recovery.option import Option
 from rca.recovery.planner import Plan
-from rca.runbook.numbers import count, probability, rank_list, seconds, seconds_interval
+from rca.runbook.numbers import count, rank_list, seconds, seconds_interval
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

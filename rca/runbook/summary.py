@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rca.diagnosis.result import PRICE, Action, Diagnosis, Evidence, Straggler, Verdict
+from rca.probability import probability
 from rca.runbook.evidence import evidence_line, finding_line
 from rca.runbook.headline import headline
 from rca.runbook.numbers import (
     count,
     percent,
-    probability,
     quantity,
     seconds,
     seconds_interval,

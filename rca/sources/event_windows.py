@@ -18,7 +18,12 @@ MAX_BYTES = 64 << 20
 
 
 def small_text(path: Path) -> str:
-    """The whole text of a small file.
+    """The whole text of a small file; errors as of `small_content`."""
+    return small_content(path).decode("utf-8-sig", "replace")
+
+
+def small_content(path: Path) -> bytes:
+    """The whole content of a small file.
 
     Raises
     ------
@@ -28,12 +33,12 @@ def small_text(path: Path) -> str:
     try:
         if (size := path.stat().st_size) > MAX_BYTES:
             raise TooLarge(f"{path.name} has {size:,} bytes; the limit is {MAX_BYTES:,} bytes")
-        text = read_file(path).decode("utf-8-sig", "replace")
+        content = read_file(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if not text.strip():
+    if not content.strip():
         raise InvalidInput(f"{path.name} is empty")
-    return text
+    return content
 
 
 def window_of_events(events: LogEvents, job_id: str, otherwise: float, notes: Sequence[str]) -> Window:

@@ -5,22 +5,34 @@ from __future__ import annotations
 import codecs
 from os import PathLike
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from rca.errors import InvalidWindow, SourceError, TooLarge
 from rca.files import read_file, refuse_outside
+from rca.sources.source import HEAD_BYTES
 from rca.window.encodings.directory import JOB_FILE
+from rca.window.rows.conversion import TableLike
 from rca.window.window import Window
 
 #: Without `max_bytes`, compressed content may have so many bytes, and JSON ten times as many in memory.
 MAX_UNPACKED_BYTES = 400 << 20
+#: Job of a table that has no file.
+TABLE_JOB = "table"
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
+@runtime_checkable
+class _Readable(Protocol):
+    """A binary file, as far as it is used here."""
+
+    def read(self) -> bytes:
+        """All bytes."""
+
+
 def read_window(
-    source: str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO,
+    source: str | PathLike[str] | bytes | bytearray | memoryview | BinaryIO | TableLike,
     *,
     max_bytes: int | None = None,
 ) -> Window:
@@ -28,10 +40,10 @@ def read_window(
 
     Parameters
     ----------
-    source : path, bytes-like or binary file
+    source : path, bytes-like, binary file or table
         A window's directory, or a JSON (plain, gzip or zstd) or Arrow multipart file, or its content. The
         content decides the encoding, not the name. A path may also be a file or a folder of a source in
-        `rca.sources`.
+        `rca.sources`. A table is a data frame, a pyarrow.Table or a list of rows: steps, metrics or events.
     max_bytes : int, optional
         Limit on the size after decompression. The memory to read JSON has a limit of ten times as much. By
         default `MAX_UNPACKED_BYTES`, and the size of a file that is not compressed.
@@ -51,7 +63,11 @@ def read_window(
         raise SourceError("the path is empty", hint="give the path of a window; . is the current folder")
     if isinstance(source, str | PathLike):
         return _from_path(Path(source), max_bytes)
-    return _from_bytes(source.read(), max_bytes)
+    if isinstance(source, _Readable):
+        return _from_bytes(source.read(), max_bytes)
+    from rca.sources import table
+
+    return table.read_tables([("the table", source)], TABLE_JOB)
 
 
 _MISSING = "give the folder or file of a window; `rca sources` lists what can be read"
@@ -103,6 +119,10 @@ def _from_bytes(body: bytes | bytearray | memoryview, max_bytes: int | None) -> 
         return Window.from_json(body, max_bytes=limit)
     if start.startswith(b"--"):
         return Window.from_arrow(body, max_bytes=max_bytes)
+    from rca.sources import table
+
+    if table.is_table(bytes(body[:HEAD_BYTES]), ""):
+        return table.read_content(body, TABLE_JOB)
     if not body:
         message = "is empty"
     elif _is_text(start):

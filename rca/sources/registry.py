@@ -178,6 +178,9 @@ def _refuse_unknown_log(path: Path, files: Sequence[Path]) -> None:
         text = text_of(_head(file))
         if not text or not text.strip() or (path.is_dir() and file.suffix not in _LOG_NAMES):
             continue
+        if file.suffix in table.SUFFIXES:
+            # It says which columns are missing.
+            table.SOURCE.read([file], file.stem)
         for name, (line, reason) in _UNUSABLE.items():
             if line.search(text) is not None:
                 raise InvalidInput(

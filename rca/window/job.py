@@ -47,7 +47,8 @@ class RankPlace(BaseModel):
     """Where one rank runs, which part of the model it holds, and the hardware that its GPU is behind.
 
     Names of PCIe switches and network adapters (`nic`) are local to their node. Names of leaf switches and
-    rails hold for the whole cluster. `pci_address` is the GPU's own.
+    rails hold for the whole cluster. `pci_address` is the GPU's own. `pod` and its `namespace` are those of
+    the rank's process in Kubernetes.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -63,6 +64,8 @@ class RankPlace(BaseModel):
     nic: Name | None = None
     leaf_switch: Name | None = None
     rail: Name | None = None
+    pod: Name | None = None
+    namespace: Name | None = None
 
 
 class Job(BaseModel):

@@ -216,7 +216,7 @@ def test_an_approved_action_that_is_not_needed_any_more_expires(
 @pytest.mark.parametrize(
     ("option", "policy", "says"),
     [
-        ({"chance": 0.6}, {}, "with probability 0.60"),
+        ({"chance": 0.6}, {}, "acts on the true cause with 0.60"),
         ({}, {"actions": ["restart_from_checkpoint"]}, "does not allow drain_node"),
         ({}, {"max_nodes_per_day": 0}, "1 nodes would leave within a day; the policy allows 0"),
         ({"action": "evict_other_process"}, {}, "evict_other_process is for people"),

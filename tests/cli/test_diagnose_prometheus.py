@@ -138,6 +138,7 @@ def test_a_refused_token_is_bad_input_and_not_shown(rca_command: Run, tmp_path: 
             "nowhere.yaml: cannot be read",
         ),
         ((str(SLOW), "--job", "a"), "--job is for --prometheus only"),
+        ((str(SLOW), "--prometheus", "http://p"), "--prometheus needs --job"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(rca_command: Run, arguments: Any, said: str) -> None:

@@ -15,6 +15,7 @@ from rca.cli import app
 from rca.diagnosis.exporters_only import RIGHT, cause_of_resource
 from rca.features.machine_outliers import UNSPECIFIC
 from rca.features.resource_evidence import resource_names
+from tests.for_each import for_each
 
 START, SECONDS, INTERVAL = 1_760_000_000.0, 1800.0, 15.0
 TIMES = np.arange(START, START + SECONDS, INTERVAL)
@@ -109,6 +110,46 @@ def test_a_late_fault_is_suspected_since_its_onset() -> None:
     assert shown.value == pytest.approx(0.55 * 1960, rel=0.02)
 
 
+def test_one_of_two_nodes_at_half_its_clock_is_suspected() -> None:
+    """The reference stays with the healthy half where less is worse, too."""
+    late = from_sample(TIMES.size - 40, lambda clock: 0.55 * clock)
+    slower = fleet(
+        lambda name, rank, each: late(each) if "CLOCK" in name and rank >= GPUS else each, n_nodes=2
+    )
+    diagnosis = rca.diagnose(slower)
+    assert (code_of(diagnosis), diagnosis.stragglers[0].nodes) == ("machine_stands_out", ["node-1"])
+
+
+def test_devices_of_which_most_are_slower_are_not_healthy() -> None:
+    """Which of them is at fault is in doubt."""
+    slower = fleet(
+        lambda name, rank, each: 0.55 * each if "CLOCK" in name and rank >= GPUS else each, n_nodes=3
+    )
+    assert rca.diagnose(slower).verdict == "undecided"
+
+
+@for_each("first", [0, 6])
+def test_devices_without_samples_are_not_healthy_though_hosts_go_on(first: int) -> None:
+    """All devices end, or those of most nodes: exporters of hosts go on after a job."""
+
+    def ended(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        return values[: TIMES.size - 30] if "DCGM" in name and rank >= first else values
+
+    assert rca.diagnose(fleet(ended, n_nodes=4)).verdict == "undecided"
+
+
+def test_a_fault_is_known_until_the_last_sample_of_a_device() -> None:
+    def capped_and_ended(name: str, rank: int, values: np.ndarray) -> np.ndarray:
+        if "DCGM" not in name:
+            return values
+        slow = from_sample(60, lambda clock: 0.55 * clock)
+        return (slow(values) if "CLOCK" in name and rank == 5 else values)[: TIMES.size - 20]
+
+    diagnosis = rca.diagnose(fleet(capped_and_ended, n_nodes=2))
+    assert diagnosis.until is not None
+    assert diagnosis.until.timestamp() == pytest.approx(TIMES[-21], abs=INTERVAL)
+
+
 def test_a_window_with_few_samples_has_an_onset() -> None:
     """The exporters were started 150 s before the end, and a GPU was capped 90 s later."""
     slower = only("DCGM_FI_DEV_SM_CLOCK", 5, from_sample(TIMES.size - 4, lambda clock: 0.55 * clock))
@@ -146,6 +187,17 @@ def test_a_fault_that_is_over_is_named_and_no_longer_suspected() -> None:
     assert (code_of(diagnosis), first(diagnosis)) == ("no_step_times", ([37], "gpu_throttling"))
     assert diagnosis.until is not None
     assert diagnosis.until.timestamp() == pytest.approx(TIMES[-10], abs=20.0)
+
+
+def test_a_short_fault_that_is_over_keeps_no_job_from_being_healthy() -> None:
+    """Over the whole window it is a finding; at the end the devices are alike."""
+
+    def short(clock: np.ndarray) -> np.ndarray:
+        at = np.arange(clock.size)
+        return np.where((at >= 40) & (at < 52), 0.55 * clock, clock)
+
+    diagnosis = rca.diagnose(fleet(only("DCGM_FI_DEV_SM_CLOCK", 5, short), n_nodes=1))
+    assert (diagnosis.verdict, diagnosis.stragglers) == ("healthy", [])
 
 
 def test_an_xid_code_of_long_ago_is_no_news() -> None:

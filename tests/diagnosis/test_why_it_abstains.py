@@ -253,7 +253,7 @@ def test_a_strange_window_needs_overwhelming_evidence(features, mode, chance, ce
 def test_unfamiliar_features_are_shown_in_the_users_units(make_window, doubting) -> None:
     quality = rca.diagnose(make_window(), bundle=doubting(familiarity=STRANGE)).quality
     assert quality.out_of_distribution is True
-    assert quality.unfamiliar[0].startswith("the job's shape is unusual")
+    assert quality.unfamiliar[0].startswith("the job's shape is unlike")
     assert quality.unfamiliar[1:] == ["world size: 8 ranks; training windows had 1 to 4"]
 
 

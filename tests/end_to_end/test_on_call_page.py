@@ -192,7 +192,7 @@ def test_the_page_leads_to_an_incident_and_to_its_end(tmp_path: Path) -> None:
                 opened = until(lambda: answer(f"{service}/v1/incidents?state=open")["items"], not_yet=OSError)
                 (incident,) = opened
                 assert (incident["job_id"], incident["cause"], incident["place"], incident["confidence"]) == (
-                    "llama-70b", "gpu_throttling", ["node-2"], "suspected",
+                    "ml/llama-70b", "gpu_throttling", ["node-2"], "suspected",
                 )  # fmt: skip
                 assert datetime.fromisoformat(incident["began"]).timestamp() == pytest.approx(onset, abs=20.0)
                 until(

@@ -75,6 +75,21 @@ def test_devices_come_from_the_answer_alone(varied: Varied, throttled: Diagnosis
     assert found.places == ["rank 6 on node-3, GPU 2, PCI 0000:3b:00.0"]
 
 
+def test_pod_and_namespace_come_from_the_window_or_the_answer(varied: Varied, throttled: Diagnosis) -> None:
+    known = {"rank": 6, "node": "node-3", "pod": "llama-worker-3", "namespace": "ml"}
+    cause = throttled.causes[0].model_copy(update={"places": [RankInAnswer(**known)]})
+    for found in (
+        filled(throttled, "runtime_gc", job(RankPlace(**known)), platform="kubernetes"),
+        filled(
+            varied(causes=[cause.model_copy(update={"cause": "runtime_gc"})]),
+            "runtime_gc",
+            platform="kubernetes",
+        ),
+    ):
+        assert any("--namespace ml llama-worker-3" in line for line in commands(found))
+        assert not {"POD", "NAMESPACE"} & {each.written for each in found.replace}
+
+
 def test_a_shared_adapter_is_the_port(varied: Varied, throttled: Diagnosis) -> None:
     part = Shared(level="nic", name="mlx5_1", within="node-3", ranks=[6, 7], nodes=["node-3"])
     cause = throttled.causes[0].model_copy(update={"cause": "nic_degradation", "shared": part})

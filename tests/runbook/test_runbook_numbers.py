@@ -7,6 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rca.probability import probability
 from rca.runbook import numbers
 from tests.for_each import for_each
 
@@ -45,9 +46,9 @@ def test_both_ends_of_an_interval_share_a_unit() -> None:
 
 
 def test_rounding_never_invents_certainty() -> None:
-    assert numbers.probability(0.9999) == ">0.99"
-    assert numbers.probability(0.0001) == numbers.probability(0.0) == "<0.01"
-    assert numbers.probability(1.0) == "1.00"
+    assert probability(0.9999) == ">0.99"
+    assert probability(0.0001) == probability(0.0) == "<0.01"
+    assert probability(1.0) == "1.00"
     assert numbers.percent(0.001) == "<1 %"
 
 

@@ -211,6 +211,12 @@ def test_the_example_for_robusta_adds_the_diagnosis_of_the_job(
 
 
 @pytest.mark.slow
+def test_an_alert_about_a_job_that_is_not_there_is_skipped_and_not_repeated(service: str) -> None:
+    [one] = posted(service, group(alert(site="a", job_id="nosuch")))
+    assert (one["state"], "no device reports for the job nosuch" in one["detail"]) == ("skipped", True)
+
+
+@pytest.mark.slow
 def test_a_source_that_is_away_is_an_error_that_alertmanager_repeats(service: str) -> None:
     with pytest.raises(HTTPError) as error:
         posted(service, group(alert(site="b", job_id="4711")))

@@ -86,6 +86,23 @@ def test_the_window_can_be_read_back(client: TestClient, body_of) -> None:
     assert len(digests) == 1
 
 
+def test_a_table_is_diagnosed_as_the_job_that_the_caller_names(client: TestClient) -> None:
+    rows = [(rank, step, 350 if rank == 2 else 300) for step in range(30) for rank in range(4)]
+    lines = [f"{rank},{step},500,{own},{500 - own}" for rank, step, own in rows]
+    table = "\n".join(["Rank,Iteration,iter_time_ms,fwd_ms,comm_ms", *lines]).encode()
+    headers = {"Content-Type": "text/csv", "Idempotency-Key": "table-1"}
+    answer = client.post(f"{URL}?job=times.csv", content=table, headers=headers)
+    assert (answer.status_code, answer.json()["job_id"]) == (200, "times.csv")
+    assert answer.json()["stragglers"][0]["ranks"] == [2]
+    # The key stands for the job, too.
+    other = client.post(f"{URL}?job=other.csv", content=table, headers=headers)
+    assert other.json()["code"] == "idempotency-mismatch"
+    bad = client.post(
+        URL, content=table.replace(b"0,7,500", b"0,7,oops"), headers={"Content-Type": "text/csv"}
+    )
+    assert (bad.status_code, "line 30, column iter_time_ms: 'oops'" in bad.text) == (400, True)
+
+
 def test_unknown_ids_are_not_found(client: TestClient) -> None:
     for path in (f"{URL}/{'0' * 32}", f"/v1/windows/{'0' * 64}"):
         answer = client.get(path)

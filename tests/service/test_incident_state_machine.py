@@ -40,6 +40,9 @@ LETTERS: dict[str, tuple[Verdict, Subject | None]] = {
     "g": ("sick", GC),
     "x": ("sick", HANG),
     # One cause on three nodes, and on two of them at once.
+    # A stop that exporters show.
+    "p": ("suspect", Subject("fail_stop", "process_crash")),
+    "t": ("suspect", Subject("fail_slow", "gpu_throttling")),
     "1": ("sick", Subject("fail_slow", "cpu_contention", ("node-1",))),
     "2": ("sick", Subject("fail_slow", "cpu_contention", ("node-2",))),
     "3": ("sick", Subject("fail_slow", "cpu_contention", ("node-3",))),
@@ -196,6 +199,17 @@ def test_an_event_has_the_diagnosis_of_its_subject(letters: str, named: str) -> 
     assert isinstance(after, OpenIncident)
     assert (event.diagnosis_id, event.window_end) == (named, last.end)
     assert event.suspected == after.suspected == ("n" not in letters)
+
+
+def test_a_suspected_incident_follows_what_its_suspects_name() -> None:
+    assert lived("tttpppp", FIRM) == ["1 suspected", "4 cause_changed"]
+    # It stays suspected, and is confirmed by a window that is certain.
+    assert lived("tttppppn", FIRM) == ["1 suspected", "4 cause_changed", "7 confirmed"]
+
+
+def test_a_confirmed_incident_is_silent_without_windows_with_steps() -> None:
+    assert lived("n" + "e" * 12, SETTINGS) == ["0 opened"]
+    assert lived("n" + "e" * 12 + "h", SETTINGS) == ["0 opened", "13 resolved"]
 
 
 def test_a_single_suspect_opens_nothing_whatever_the_settings() -> None:

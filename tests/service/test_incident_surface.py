@@ -127,6 +127,10 @@ def test_people_acknowledge_assign_mute_and_close_an_incident(client: TestClient
     assert again == incident
     shown = client.get(path).json()
     assert (shown["state"], shown["timeline"][-1]["kind"]) == ("open", "reopened")
+    # What people said was about the time before; who works on it is not.
+    assert [shown[each] for each in ("closing_note", "acknowledged_at", "muted_until")] == [None] * 3
+    past = client.patch(path, json={"muted_until": "2020-01-01T00:00:00Z"})
+    assert (past.status_code, "is over" in past.json()["detail"]) == (422, True)
 
 
 def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: TestClient) -> None:
@@ -137,6 +141,9 @@ def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: Te
     client.patch(f"/v1/incidents/{incident}", json={"muted_until": FAR})
     live(client, "runtime_gc", "runtime_gc", "healthy", "healthy", "healthy", job="quiet", first=1)
     assert [each.event for each in deliveries(database)] == ["incident.opened", "incident.resolved"]
+    # Receivers know of its end, so they get the message that it is open again.
+    live(client, "nic_degradation", job="quiet", first=6)
+    assert [each.event for each in deliveries(database)][2:] == ["incident.reopened"]
 
 
 def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None:

@@ -137,6 +137,17 @@ def test_an_account_without_a_scope_is_sent_to_the_issuer_not_to_a_key(visit: Vi
     stranger.wait_for_selector("text=Ask an administrator for its scope at the issuer")
 
 
+def test_a_table_is_uploaded_as_the_job_of_its_file(visit: Visit, tmp_path: Path) -> None:
+    table = tmp_path / "times of ranks.csv"
+    lines = [f"{rank},{step},{500 if rank else 510}" for step in range(30) for rank in range(4)]
+    table.write_text("\n".join(["Rank,Iteration,Step Time (ms)", *lines]))
+    visit.go("/upload")
+    visit.page.get_by_label("File with a telemetry window").set_input_files(table)
+    visit.page.get_by_role("button", name="Diagnose").click()
+    visit.page.wait_for_selector(f"main >> text={table.name}", timeout=60_000)
+    assert visit.complaints == []
+
+
 def test_from_an_upload_to_a_promotion(visit: Visit) -> None:
     page = visit.page
     visit.go(f"/diagnoses/{visit.diagnosis}", "svg")

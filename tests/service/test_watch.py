@@ -271,6 +271,37 @@ def test_a_selection_takes_the_jobs_with_its_names(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+def test_jobs_of_one_name_in_two_namespaces_are_both_watched(
+    tmp_path: Path, answer: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = [KnownJob(JobName("same", name, "names of pods"), 8, ("n",)) for name in ("team-a", "team-b")]
+    monkeypatch.setattr(JobSelection, "find_jobs", lambda *_, **__: both)
+    here, there = JobSelection(prometheus="http://p"), JobSelection(prometheus="http://q")
+    plan = plan_of("x").model_copy(update={"jobs": (), "select": (here, there)})
+    read: list[WatchedJob] = []
+    rounds = Rounds(
+        plan, lambda job: (read.append(job), rca.read_window(HEALTHY))[1], lambda _: answer, lambda _: None,
+        WatchState(tmp_path / "state"),
+    )  # fmt: skip
+    outcomes = rounds.once()
+    assert sorted((job.id, job.prometheus) for job in read) == [
+        ("team-a/same", "http://p"), ("team-b/same", "http://p")
+    ]  # fmt: skip
+    # Those of another server with the same id are named.
+    refused = [each.error.message for each in outcomes if each.error is not None]
+    assert len(refused) == 2
+    assert "team-a/same: this one of http://q is not watched" in refused[0]
+
+
+def test_a_job_with_a_long_name_keeps_no_other_from_being_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [KnownJob(JobName(name, by="hpc_job"), 8, ("n",)) for name in ("x" * 300, "4711")]
+    monkeypatch.setattr(JobSelection, "find_jobs", lambda *_, **__: jobs)
+    assert [each.job for each in JobSelection(prometheus="http://p").present()] == ["4711"]
+    jobs[1:] = [KnownJob(JobName(str(number)), 8, ("n",)) for number in range(257)]
+    with pytest.raises(InvalidInput, match="257 jobs of http://p are selected; the limit is 256"):
+        JobSelection(prometheus="http://p").present()
+
+
 @pytest.mark.system
 def test_once_ends_although_sources_never_do(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -314,7 +345,9 @@ def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
     path.write_text("jobs: [{job: gone, folder: nowhere}]")
     result = CliRunner().invoke(app, ["watch", str(path), "--once", "--format", "json"])
     assert result.exit_code == 2
-    assert orjson.loads(result.output.splitlines()[-1])["error"]["code"] == "source-error"
+    error = orjson.loads(result.output.splitlines()[-1])["error"]
+    assert error["code"] == "source-error"
+    assert "rca sources" in error["hint"]
 
 
 def test_a_fault_that_is_over_is_left_out_of_the_next_window(tmp_path: Path) -> None:
@@ -331,8 +364,10 @@ def test_a_fault_that_is_over_is_left_out_of_the_next_window(tmp_path: Path) -> 
             WatchState(tmp_path / "state"),
         )  # fmt: skip
         rounds.once()
-    first, second = seen
+    first, after, second = seen[:3]
     assert first.job.start == whole.job.start
+    # The part after the fault is diagnosed at once, and not only at the next look.
+    assert after.job.start == second.job.start
     assert second.job.start == pytest.approx(faulty.until.timestamp(), abs=0.001)
     assert 0 < second.steps.num_rows < first.steps.num_rows
 

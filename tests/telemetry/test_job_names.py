@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rca.sources.prometheus.job_devices import JobSearch
 from rca.sources.prometheus.job_names import JobName, anchors, find_jobs, job_of
 from rca.sources.prometheus.label_map import LabelMap, LabelNames
 from tests.for_each import for_each
@@ -67,6 +68,43 @@ def test_jobs_of_one_scrape_are_told_apart() -> None:
         ("dcgm", "job of the scrape", 1, ("d",)),
         ("llama", "names of pods", 4, ("a", "b")),
     ]
+
+
+class PodServer(Server):
+    """The same, and the names of the metrics; devices have the label `pod` only."""
+
+    def series(self, matches: list[str], *_: float) -> list[dict[str, str]]:
+        return [] if "exported_pod" in matches[0] else super().series(matches)
+
+    def label_values(self, *_: object) -> list[str]:
+        return ["c"]
+
+    def query(self, *_: object) -> list[dict[str, str]]:
+        return []
+
+
+@for_each(
+    ("job", "pods"),
+    [
+        ("gpt", ["gpt-0", "gpt-1"]),
+        ("gpt-2", ["gpt-2-0"]),
+        # Sets of pods, as of a LeaderWorkerSet: no pod is called `set-NUMBER`.
+        ("set", ["set-0-0", "set-0-1"]),
+    ],
+)
+def test_a_job_has_no_pods_of_a_job_whose_name_goes_on(job: str, pods: list[str]) -> None:
+    names = ("gpt-0", "gpt-1", "gpt-2-0", "set-0-0", "set-0-1")
+    server: Any = PodServer(
+        [
+            labels
+            for name in names
+            if name.startswith(job)
+            for labels in gpus("a", 1, pod=name, namespace="ml")
+        ]
+    )
+    found = JobSearch(server, job, 0.0, 1.0, ["c"], (), None, LabelMap()).find()
+    assert found is not None
+    assert [pod.name for pod in found.pods] == pods
 
 
 def test_each_exporter_shows_its_devices() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,6 +121,70 @@ def test_an_answer_of_a_range_query_is_read_and_joins_the_steps_of_its_folder(tm
     both = rca.read_window(tmp_path)
     assert (both.steps.num_rows, both.metrics.num_rows) == (120, 40)
     assert set(both.metrics.column("rank").to_pylist()) == {0, 1}
+
+
+def otlp_request() -> Any:
+    """What a collector sends that scrapes DCGM's exporter on a node: clocks of two GPUs, and a delta sum."""
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
+
+    request = ExportMetricsServiceRequest()
+    resource = request.resource_metrics.add()
+    for key, text in (("service.name", "dcgm"), ("host.name", "node-a")):
+        resource.resource.attributes.add(key=key).value.string_value = text
+    scope = resource.scope_metrics.add()
+    scope.scope.name = "prometheusreceiver"
+    clock, replay = scope.metrics.add(name="DCGM_FI_DEV_SM_CLOCK", unit="MHz"), scope.metrics.add()
+    replay.name = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
+    replay.sum.aggregation_temporality = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+    scope.metrics.add(name="latency").histogram.data_points.add(count=3)
+    for at, gpu in product(range(20), range(2)):
+        nanoseconds = int((BEGIN + 30.0 * at) * 1e9)
+        for metric in (clock.gauge, replay.sum):
+            point = metric.data_points.add(time_unix_nano=nanoseconds)
+            point.attributes.add(key="gpu").value.string_value = str(gpu)
+            if metric is clock.gauge:
+                point.as_double = 345.5 if gpu else 1410.0
+            else:
+                point.as_int = gpu
+    return request
+
+
+def otlp_bodies() -> dict[str, bytes]:
+    from google.protobuf.json_format import MessageToJson
+
+    request = otlp_request()
+    line = MessageToJson(request, indent=None).encode()
+    packed = request.SerializeToString()
+    return {
+        "json": line,
+        "lines": line + b"\n",
+        "body": packed,
+        "file": struct.pack(">I", len(packed)) + packed,
+    }
+
+
+@for_each("form", ["json", "lines", "body", "file"])
+def test_metrics_of_a_collector_are_read(tmp_path: Path, form: str) -> None:
+    (tmp_path / "metrics.otlp").write_bytes(otlp_bodies()[form])
+    rows = rca.read_window(tmp_path).metrics.to_pylist()
+    clocks = [row for row in rows if row["name"] == "DCGM_FI_DEV_SM_CLOCK" and row["rank"] == 1]
+    assert [row["value"] for row in clocks] == [345.5] * 20
+    assert [row["time"] for row in clocks[:2]] == [BEGIN, BEGIN + 30.0]
+    assert {row["node"] for row in rows} == {"node-a"}
+    # Deltas are added up.
+    replays = [row["value"] for row in rows if "REPLAY" in row["name"] and row["rank"] == 1]
+    assert replays == list(range(1, 21))
+
+
+@for_each("form", ["json", "body", "file"])
+def test_cut_metrics_of_a_collector_are_refused(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "metrics.otlp"
+    body = otlp_bodies()[form]
+    for cut in (len(body) // 2, len(body) - 3):
+        path.write_bytes(body[:cut])
+        with pytest.raises(InvalidInput, match=r"metrics\.otlp holds damaged metrics"):
+            rca.read_window(path)
 
 
 @for_each(

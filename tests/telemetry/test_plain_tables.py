@@ -62,7 +62,7 @@ def test_a_file_of_steps_is_diagnosed(tmp_path: Path, name: str, text: str) -> N
     assert (window.job.world_size, window.steps.num_rows) == (4, 160)
     assert window.job.start == BEGIN.timestamp()
     assert window.job.end == pytest.approx(BEGIN.timestamp() + 40)
-    assert "steps: forward_ms was converted to forward_seconds" in window.notes
+    assert "steps: forward_ms (milliseconds) is read as forward_seconds" in window.notes
     answer = rca.diagnose(window)
     assert (answer.failure_mode, answer.stragglers[0].ranks) == ("fail_slow", [2])
 
@@ -130,9 +130,15 @@ def test_steps_without_times_follow_one_another(tmp_path: Path) -> None:
 @for_each(
     ("text", "message"),
     [
-        ("rank,step,start_time,iter_time_ms\n0,1,5,oops\n", "line 2, column step_ms: 'oops' is no number"),
+        (
+            "rank,step,start_time,iter_time_ms\n0,1,5,oops\n",
+            "line 2, column iter_time_ms: 'oops' is no number",
+        ),
         ("rank,step,step_ms\n0,one,5\n", "line 2, column step: 'one' is no number"),
-        ("rank,step,start_time\n0,1,5\n", "step_seconds is missing"),
+        (
+            "rank,step,start_time\n0,1,5\n",
+            "no column is step_seconds; the columns are rank, step, start_time",
+        ),
         ("rank,step,start_time,step_ms\n", "names of columns, and no row"),
         ("rank,step,start_time,step_ms\n0,1,2026-03-21T02:07:08Z\n", "no complete table"),
         ("rank,step,start_time,step_ms\n0,1,yesterday,5\n", "start_time: is no time"),
@@ -164,7 +170,7 @@ def test_values_after_the_first_block_may_have_fractions_or_be_missing(
     assert (steps[0]["step_seconds"], steps[39]["step_seconds"]) == (0.005, 0.0055)
     assert (steps[39]["forward_seconds"], steps[39]["start_time"] % 1) == (0.0025, 0.25)
     path.write_text("\n".join([*lines, "0,40,2026-03-21T02:07:40Z,five,,"]) + "\n")
-    with pytest.raises(InvalidInput, match=r"steps\.csv is no complete table: .*'five'"):
+    with pytest.raises(InvalidInput, match=r"steps\.csv: line 42, column step_ms: 'five' is no number"):
         rca.read_window(path)
 
 
@@ -217,7 +223,8 @@ def test_times_without_a_zone_are_noted_and_durations_are_read() -> None:
         (5, "is a int"),
         ([], "is a list"),
         ([3], "is a list"),
-        ([{"rank": 0}, {"rank": "a"}], "mixed or unknown types"),
+        ([{"rank": 0}, {"rank": "a"}], "rank: holds what is no number.*row=1, rank='a'"),
+        ([{"rank": 0}, {"rank": [3]}], "mixed or unknown types"),
         (
             [{"start_time": "2026-03-21T02:07:08Z"}, {"start_time": "2026-03-21T02:07:08"}],
             "has a zone in some rows only",

@@ -118,6 +118,18 @@ def test_rank_is_pod_times_gpus_plus_gpu_and_masters_come_first() -> None:
     }  # fmt: skip
 
 
+def test_the_pod_of_a_device_is_part_of_its_place() -> None:
+    used = {
+        "exported_pod": "llama-0",
+        "exported_namespace": "ml",
+        "pod": "dcgm-exporter-x7k2p",
+        "namespace": "gpu",
+    }
+    series = [gpu("a", 0, **used), gpu("a", 1, pod="dcgm-exporter-x7k2p", namespace="gpu"), gpu("a", 2)]
+    places = place_ranks(found(series), LabelMap()).places
+    assert [(each.pod, each.namespace) for each in places] == [("llama-0", "ml"), (None, None), (None, None)]
+
+
 def test_groups_without_devices_hold_no_ranks_and_missing_pods_keep_theirs() -> None:
     pods = [Pod("ml", "l", "launcher"), *(Pod("ml", f"w{index}", "worker", 0, index) for index in (0, 2))]
     assert ordinals(pods, [("ml", "w0"), ("ml", "w2")]) == {("ml", "w0"): 0, ("ml", "w2"): 2}

@@ -57,7 +57,7 @@ def test_unknown_columns_are_kept_out_and_noted() -> None:
     assert clean.notes == ("steps: dropped unknown columns: loss",)
 
 
-@pytest.mark.parametrize("wrong", ["foward_seconds", "forward_us"])
+@pytest.mark.parametrize("wrong", ["foward_seconds", "forwrd_seconds"])
 def test_a_misspelt_phase_is_dropped_with_the_name_that_may_be_meant(wrong: str) -> None:
     clean = window(steps=steps().rename_columns({"forward_seconds": wrong}))
     assert clean.notes == (
@@ -65,7 +65,7 @@ def test_a_misspelt_phase_is_dropped_with_the_name_that_may_be_meant(wrong: str)
     )
 
 
-@pytest.mark.parametrize("wrong", ["stpe_seconds", "step_ms"])
+@pytest.mark.parametrize("wrong", ["stpe_seconds", "step_secnods"])
 def test_a_misspelt_required_column_is_named_with_its_unit(wrong: str) -> None:
     sent = json.loads(window().to_json())
     sent["steps"][wrong] = sent["steps"].pop("step_seconds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,10 +15,14 @@ from typer.testing import CliRunner
 import rca
 from rca.cli import app
 from rca.errors import InvalidInput
+from rca.sources.prometheus import trainer_steps
+from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters, with_exporters_of
 from rca.sources.prometheus.label_map import LabelMap, StepTimeSeries
 from rca.sources.prometheus.matrix import SeriesMatrix
-from rca.sources.prometheus.trainer_steps import StepMetric, _steps, step_metrics
+from rca.sources.prometheus.queries import Query
+from rca.sources.prometheus.step_metrics import StepMetric, step_metrics
+from rca.sources.prometheus.trainer_steps import read_steps, steps_of_samples
 from tests.for_each import for_each
 from tests.telemetry.prometheus_servers import END, MISSING, dcgm_samples, prometheus
 
@@ -29,7 +34,7 @@ TIMES = END - 900.0 + INTERVAL * np.arange(180)
     ("name", "unit"),
     [
         ("train_step_seconds", 1.0),
-        ("training_step_time", 1.0),
+        ("training_step_time", None),
         ("megatron_iteration_time_ms", 1e-3),
         ("trainer:iteration_duration_milliseconds", 1e-3),
         ("step_duration_seconds", 1.0),
@@ -104,8 +109,7 @@ def histogram(ranks: Sequence[int]) -> SeriesMatrix:
 @pytest.mark.parametrize("counted", [False, True])
 def test_steps_cover_the_time_of_the_samples_without_gaps(counted: bool) -> None:
     metric = StepMetric("step_seconds", counted, 1.0)
-    found = _steps(metric, histogram(range(2)) if counted else gauge(["0", "1"]), LabelMap())
-    assert found is not None
+    found = steps_of_samples(metric, histogram(range(2)) if counted else gauge(["0", "1"]), LabelMap())
     own = found.table.filter(pc.equal(found.table["rank"], 1))
     begin, seconds = own["start_time"].to_numpy(), own["step_seconds"].to_numpy()
     change = TIMES[0] + SLOW_FROM
@@ -118,15 +122,95 @@ def test_steps_cover_the_time_of_the_samples_without_gaps(counted: bool) -> None
 
 
 def test_a_gauge_without_ranks_stands_for_all_ranks() -> None:
-    found = _steps(StepMetric("step_seconds", counted=False, unit=1.0), gauge([None]), LabelMap())
-    assert found is not None
+    found = steps_of_samples(StepMetric("step_seconds", counted=False, unit=1.0), gauge([None]), LabelMap())
     assert found.everywhere
     assert "stand for all ranks" in found.note
 
 
 def test_what_lasts_days_is_no_step() -> None:
     samples = matrix([({"__name__": "step_seconds", "rank": "0"}, np.full(TIMES.size, 1e6))])
-    assert _steps(StepMetric("step_seconds", counted=False, unit=1.0), samples, LabelMap()) is None
+    with pytest.raises(InvalidInput, match="holds 1e\\+06 s, which is no step time"):
+        steps_of_samples(StepMetric("step_seconds", counted=False, unit=1.0), samples, LabelMap())
+
+
+GAUGE = StepMetric("step_seconds", counted=False, unit=1.0)
+
+
+def of_labels(
+    values: dict[tuple[tuple[str, str], ...], np.ndarray], name: str = "step_seconds"
+) -> SeriesMatrix:
+    return matrix([({"__name__": name, **dict(labels)}, held) for labels, held in values.items()])
+
+
+def test_steps_end_where_a_gauge_that_varied_stands_still() -> None:
+    """The exporter of a hung trainer goes on with its last value."""
+    hung = TIMES.size - 60
+    varied = 1.0 + 0.01 * (np.arange(TIMES.size) % 7)
+    varied[hung:] = varied[hung]
+    found = steps_of_samples(GAUGE, of_labels({(("rank", rank),): varied for rank in "01"}), LabelMap())
+    assert pc.max(found.table["start_time"]).as_py() == pytest.approx(TIMES[hung], abs=2 * INTERVAL)
+    assert found.end(END) == END
+    assert "shows no new step in the last 2" in found.note
+
+
+def test_processes_without_ranks_are_no_series_of_one_process() -> None:
+    """Counters of different processes are never subtracted from one another."""
+    rows = []
+    for place, labels in enumerate(histogram([0, 1]).labels):
+        held = histogram([0, 1])
+        values = held.value[place * TIMES.size : (place + 1) * TIMES.size]
+        late = 500.0 if labels["rank"] == "1" else 0.0
+        rows.append(({"__name__": labels["__name__"], "instance": f"t-{labels['rank']}:1"}, values + late))
+    found = steps_of_samples(StepMetric("step_seconds", counted=True, unit=1.0), matrix(rows), LabelMap())
+    assert found.everywhere
+    assert found.table.num_rows == pytest.approx(SLOW_FROM + 300 / 1.6, rel=0.03)
+
+
+def test_series_that_no_label_of_a_process_tells_apart_are_refused() -> None:
+    phases = {(("rank", "0"), ("phase", phase)): step_at(TIMES) for phase in ("forward", "total")}
+    with pytest.raises(InvalidInput, match="several series of one process, which differ in phase") as refused:
+        steps_of_samples(GAUGE, of_labels(phases), LabelMap())
+    assert "match" in str(refused.value.hint)
+
+
+def test_values_that_are_no_times_are_left_out() -> None:
+    values = np.where(np.arange(TIMES.size) % 10 == 3, -1.0, 1.0)
+    found = steps_of_samples(GAUGE, of_labels({(("rank", "0"),): values}), LabelMap())
+    assert pc.min(found.table["step_seconds"]).as_py() == 1.0
+
+
+def test_a_name_without_a_unit_is_noted() -> None:
+    plain = StepMetric("train_step_time", counted=False, unit=None)
+    held = of_labels({(("rank", "0"),): step_at(TIMES)}, "train_step_time")
+    assert "seconds are assumed" in steps_of_samples(plain, held, LabelMap()).note
+
+
+class Server:
+    """A server with the gauges of a job of each of two namespaces."""
+
+    def series(self, asked: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
+        return [
+            {"__name__": "step_seconds", "job_name": "same", "namespace": each}
+            for each in ("team-a", "team-b")
+        ]
+
+
+@for_each(("namespace", "pods"), [("team-a", []), (None, [("team-a", "same-0")])])
+def test_steps_are_of_the_namespace_of_the_job(namespace: str | None, pods: list[tuple[str, str]]) -> None:
+    asked: list[str] = []
+
+    def sampled(_: object, queries: Sequence[Query], *__: object, **___: object) -> list[SeriesMatrix]:
+        asked.extend(str(query) for query in queries)
+        return [of_labels({(("rank", "0"),): step_at(TIMES)})]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(trainer_steps, "read_samples", sampled)
+        found, notes = read_steps(
+            cast("Prometheus", Server()), "same", ["step_seconds"], pods, namespace, (), LabelMap(),
+            TIMES[0], END, lambda *_: None, 10**6,
+        )  # fmt: skip
+    assert (found is not None, notes) == (True, [])
+    assert all('namespace="team-a"' in each for each in asked)
 
 
 def steps_of(places: Sequence[tuple[str | None, int | None]], start: float = TIMES[0]) -> rca.Window:
@@ -223,7 +307,7 @@ def slow_gpus() -> Iterator[str]:
 def test_step_times_and_exporters_of_a_real_prometheus_are_priced_together(tmp_path: Path) -> None:
     lines = chain(slow_gpus(), trainer_samples('job_name="llama"'))
     with prometheus(tmp_path / "prometheus", lines) as url:
-        window = rca.read_prometheus(url, "llama", since=900, end=END)
+        window = rca.read_prometheus(url, "llama", since=900, end=END, matchers=['cluster!="x"'])
         diagnosis = rca.diagnose(window)
         untimed = rca.read_prometheus(url, "llama", since=900, end=END, steps=False)
         named = LabelMap(steps=StepTimeSeries(metric="nothing"))

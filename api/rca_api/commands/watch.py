@@ -115,14 +115,17 @@ def _print(outcome: RoundOutcome, form: WatchFormat) -> None:
     if form is WatchFormat.json:
         held = {"time": at, "job": outcome.job}
         if outcome.error is not None:
-            held |= {"error": {"code": outcome.error.code, "detail": outcome.error.message}}  # type: ignore[dict-item]
+            error = {"code": outcome.error.code, "detail": outcome.error.message, **outcome.error.details()}
+            held |= {"error": error}  # type: ignore[dict-item]
         if outcome.diagnosis is not None:
             held |= {"diagnosis": outcome.diagnosis.model_dump(mode="json")}  # type: ignore[dict-item]
         line = orjson.dumps(held).decode()
     elif outcome.diagnosis is not None:
         line = f"{at} {outcome.job}: {plain(headline(outcome.diagnosis))}"
     else:
-        line = f"{at} {outcome.job}: error: {outcome.error.message if outcome.error else ''}"
+        error_line = "" if outcome.error is None else outcome.error.message
+        hint = "" if outcome.error is None or outcome.error.hint is None else f"; hint: {outcome.error.hint}"
+        line = f"{at} {outcome.job}: error: {error_line}{hint}"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response, status
 
 from rca.diagnosis.result import Diagnosis
+from rca.sources.read import TABLE_JOB
 from rca.window.causes import FailureMode
 from rca_api.diagnoses import answers, batch, repository, service
 from rca_api.diagnoses.schemas import (
@@ -17,6 +18,7 @@ from rca_api.diagnoses.schemas import (
     State,
 )
 from rca_api.diagnoses.tables import DiagnosisRow
+from rca_api.shell.requests.decoding import TABLE
 from rca_api.shell.requests.negotiation import PREFER_PARAMETER, choose
 from rca_api.shell.requests.pagination import LINK_HEADER, Paging
 from rca_api.shell.requests.parameters import Flag, Moment, Name
@@ -44,6 +46,18 @@ _REFUSALS = (
     *("busy", "bundle-error", *WINDOW_PROBLEMS, "idempotency-mismatch", "conflict", "diagnosis-failed"),
     "not-acceptable",
 )
+_WINDOW_OR_TABLE: dict[str, Any] = {
+    **WINDOW_BODY["requestBody"],
+    "content": {
+        **WINDOW_BODY["requestBody"]["content"],
+        TABLE: {
+            "schema": {
+                "type": "string",
+                "description": "A table of steps, metrics or events as CSV, TSV or JSON lines.",
+            }
+        },
+    },
+}
 _BATCH_BODY: dict[str, Any] = {
     "parameters": _PARAMETERS,
     "requestBody": {
@@ -82,11 +96,15 @@ DiagnosisId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
         },
         **problem_responses(*_REFUSALS),
     },
-    openapi_extra={**WINDOW_BODY, "parameters": _PARAMETERS},
+    openapi_extra={"requestBody": _WINDOW_OR_TABLE, "parameters": _PARAMETERS},
 )
-async def create_diagnosis(request: Request, principal: Diagnoser) -> Response:
+async def create_diagnosis(
+    request: Request,
+    principal: Diagnoser,
+    job: Annotated[Name, Query(description="Job of a table (`text/csv`), which names none.")] = TABLE_JOB,
+) -> Response:
     """Diagnose whether the job is healthy, fail-slow or fail-stop, who straggles, why, and what to do."""
-    return await service.create(request, principal)
+    return await service.create(request, principal, job)
 
 
 @router.post(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +17,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from rca.deadline import Deadline
+from rca.sources.read import TABLE_JOB
 from rca_api.diagnoses import answers, work
 from rca_api.diagnoses.keys import Hold, Key
 from rca_api.diagnoses.repository import QUEUED, RUNNING
@@ -31,7 +32,7 @@ from rca_api.nodes.service import judged_nodes
 from rca_api.shell.processes.body import Received
 from rca_api.shell.requests import request_bodies
 from rca_api.shell.requests.admission import content_encoding
-from rca_api.shell.requests.decoding import Sent
+from rca_api.shell.requests.decoding import TABLE, Sent
 from rca_api.shell.requests.negotiation import Preferences, choose
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.principal import Principal
@@ -57,10 +58,11 @@ class Posted:
     request_id: str
 
 
-async def create(request: Request, principal: Principal) -> Response:
-    """Answer one window, at once or with `Prefer: respond-async` later."""
+async def create(request: Request, principal: Principal, job_id: str) -> Response:
+    """Answer one window, at once or with `Prefer: respond-async` later; a table gets `job_id`."""
     state = State.of(request)
-    async with received(request, principal, answers.OFFERED) as posted, held(state, posted.key) as hold:
+    receiving = received(request, principal, answers.OFFERED, (*request_bodies.WINDOW_TYPES, TABLE), job_id)
+    async with receiving as posted, held(state, posted.key) as hold:
         if isinstance(hold, str):
             response = await run_in_threadpool(answers.replay, state, hold, posted.accept)
         elif posted.preferences.respond_async:
@@ -124,12 +126,18 @@ async def _later(state: State, posted: Posted, hold: Hold | None) -> Response:
 
 
 @asynccontextmanager
-async def received(request: Request, principal: Principal, offered: tuple[str, ...]) -> AsyncIterator[Posted]:
+async def received(
+    request: Request,
+    principal: Principal,
+    offered: Sequence[str],
+    taken: Sequence[str] = request_bodies.WINDOW_TYPES,
+    job_id: str = TABLE_JOB,
+) -> AsyncIterator[Posted]:
     """Admit a request and receive its body; both last as long as the context."""
     state = State.of(request)
     # Refuse what the headers allow to refuse before the body is read.
     accept = choose(request.headers.get("accept"), offered)
-    content_type = request_bodies.content_type_of(request, request_bodies.WINDOW_TYPES)
+    content_type = request_bodies.content_type_of(request, taken)
     encoding = content_encoding(request)
     preferences = Preferences.of(request)
     key = _key_of(request)
@@ -139,7 +147,7 @@ async def received(request: Request, principal: Principal, offered: tuple[str, .
         seconds = min(granted, preferences.wait_seconds or granted)
         time_limits.answer_within(seconds)
         yield Posted(
-            sent=Sent(body.body, content_type, encoding, limits),
+            sent=Sent(body.body, content_type, encoding, limits, job_id),
             accept=accept,
             preferences=preferences,
             key=_bound(key, principal, request, body),
@@ -179,7 +187,7 @@ def _bound(key: str | None, principal: Principal, request: Request, body: Receiv
     if key is None:
         return None
     headers = [request.headers.get(name, "") for name in ("content-type", "content-encoding")]
-    request_text = "\n".join([request.url.path, *headers, body.sha256])
+    request_text = "\n".join([request.url.path + request.url.query, *headers, body.sha256])
     return Key(principal.id or "", key, hashlib.sha256(request_text.encode()).hexdigest())
 
 

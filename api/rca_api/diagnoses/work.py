@@ -286,7 +286,7 @@ def decoded(context: Context, sent: Sent, scope: Scope = "window") -> Window:
     with context.stage("decompress"):
         body = sent.plain()
     with context.stage("decode"):
-        window = decode_window(body, sent.content_type, sent.limits, scope)
+        window = decode_window(body, sent.content_type, sent.limits, scope, sent.job_id)
         if scope == "window":
             _refuse(window, context)
         else:

@@ -143,8 +143,8 @@ async def _diagnosed(
         else:
             detail, hint = error.detail, error.members.get("hint")
         _log.warning("the window of an alert cannot be read", job_id=job.wanted.job, reason=detail)
-        if job.wanted.job is None and isinstance(error, InvalidInput):
-            # No job to read: sent again, the alert would name none either.
+        if isinstance(error, InvalidInput):
+            # Sent again, the alert would name no other job.
             answer = answer.model_copy(update={"state": "skipped"})
         return answer.model_copy(update={"detail": detail, "hint": hint})
     await state.dispatcher.wait_for(diagnosis_id, deadline.left())

@@ -148,7 +148,7 @@ def show_incident(
 @router.patch(
     "/incidents/{incident_id}",
     summary="Acknowledge, assign, mute or close an incident",
-    responses=problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+    responses=problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict", "invalid-parameters"),
 )
 def change_incident(
     request: Request,
@@ -169,6 +169,12 @@ def change_incident(
         if "acknowledged" in given.model_fields_set:
             seen = given.acknowledged
             row.acknowledged_at, row.acknowledged_by = (at, caller.name) if seen else (None, None)
+        if given.muted_until is not None and given.muted_until <= at:
+            raise ProblemError(
+                "invalid-parameters",
+                f"muted_until: {given.muted_until.isoformat()} is over",
+                expected="a time to come, or null for messages from now on",
+            )
         for name in given.model_fields_set & {"assigned_to", "muted_until"}:
             setattr(row, name, getattr(given, name))
         session.flush()

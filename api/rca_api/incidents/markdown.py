@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from rca.runbook.numbers import probability, seconds
+from rca.probability import probability
+from rca.runbook.numbers import seconds
 from rca_api.actions.schemas import TakenAction
 from rca_api.incidents.schemas import IncidentDetail, IncidentEvent, IncidentWindow
+from rca_api.shell.store.base import now
 
 #: Most nodes or ranks in one line.
 _NAMED = 4
@@ -99,7 +101,7 @@ def _people(incident: IncidentDetail) -> list[str]:
         facts.append(f"- Acknowledged {_when(incident.acknowledged_at)} by {by}.")
     if incident.assigned_to:
         facts.append(f"- Assigned to {_text(incident.assigned_to)}.")
-    if incident.muted_until is not None:
+    if incident.muted_until is not None and incident.muted_until > now():
         facts.append(f"- No messages until {_when(incident.muted_until)}.")
     return facts
 

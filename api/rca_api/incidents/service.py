@@ -19,6 +19,7 @@ from rca_api.incidents.state_machine import (
     State,
     Subject,
     Transition,
+    counts,
     ended_by_silence,
     replay,
 )
@@ -83,7 +84,9 @@ class IncidentTracker:
             _restart_order(job, at)
             late = False
         if not late:
-            job.advanced_at = at
+            incident = repository.open_incident(session, job.job_id)
+            if incident is None or counts(repository.observation(seen), confirmed=not incident.suspected):
+                job.advanced_at = at
             self._replay(session, job, at, ahead=seen.ahead)
         self._count(session, seen)
         if late:
@@ -239,6 +242,9 @@ class IncidentTracker:
         if event.kind == "reopened":
             incident.open_job_id, incident.resolved_at, incident.resolution = incident.job_id, None, None
             incident.reopened += 1
+            # What people said is about the time before.
+            incident.closing_note = incident.acknowledged_at = incident.acknowledged_by = None
+            incident.muted_until = None
         if event.kind in ("cause_changed", "place_changed", "cause_uncertain"):
             incident.changes += 1
         # The job may open its next incident in this transaction.

@@ -4,11 +4,13 @@
   several of the last confident windows are faulty.
 - Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
   incident. The first window with a cause confirms it.
-- Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident.
+- Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
+  for its silence.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
   diagnosis abstained do not count.
 - It is reopened by a faulty window, or several suspects, soon after its resolution.
-- Its cause and place change when confident diagnoses in a row name the same other one. If they name different
+- Its cause and place change when confident diagnoses in a row, or suspects of a suspected incident, name the
+  same other one. If they name different
   ones, the incident becomes uncertain.
 
 Repeated changes need more windows. Each reopening doubles the healthy windows that resolve the incident. Each
@@ -211,17 +213,30 @@ def next_state(
     """
     if isinstance(state, NoIncident):
         return _without_incident(state, observation, settings)
+    if not counts(observation, confirmed=not state.suspected):
+        return state, ()
     if observation.start - state.last_end > settings.silence_seconds:
         after, events = next_state(NoIncident(), observation, settings)
         return after, (ended_by_silence(state), *events)
     state = replace(state, last_end=max(state.last_end, observation.end))
-    if observation.verdict == "sick" and observation.subject is not None:
-        return _after_faulty(state, observation, observation.subject, settings)
+    found = observation.subject
     if observation.verdict == "healthy":
         return _after_healthy(state, observation, settings)
     if observation.verdict == "suspect":
-        return replace(state, healthy_streak=0), ()
+        if not state.suspected or found is None or found.cause is None:
+            return replace(state, healthy_streak=0), ()
+        return _after_faulty(state, observation, found, settings)
+    if observation.verdict == "sick" and found is not None:
+        return _after_faulty(state, observation, found, settings)
     return state, ()
+
+
+def counts(observation: Observation, *, confirmed: bool) -> bool:
+    """Whether a window says something about an open incident.
+
+    Exporters do not show whether steps are fast again. So without steps a confirmed incident is silent.
+    """
+    return not (confirmed and observation.untimed and observation.verdict == "healthy")
 
 
 def ended_by_silence(incident: OpenIncident) -> Transition:
@@ -305,9 +320,6 @@ def _is_relapse(before: OpenIncident, observation: Observation, settings: Hyster
 def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
-    if observation.untimed and not incident.suspected:
-        # Exporters do not show whether the steps are fast again.
-        return incident, ()
     streak = incident.healthy_streak + 1
     # What so many windows showed is over when as many no longer do.
     needed = _opening(settings) if observation.untimed else settings.healthy_windows
@@ -321,7 +333,7 @@ def _after_faulty(
 ) -> tuple[OpenIncident, tuple[Transition, ...]]:
     incident = replace(incident, healthy_streak=0)
     subject = incident.subject
-    if incident.suspected:
+    if incident.suspected and observation.verdict == "sick":
         confirmed = replace(_changed(incident, found), changes=incident.changes)
         return confirmed, (_event("confirmed", found, observation, previous=subject),)
     # An uncertain subject would agree with any other.
@@ -332,13 +344,14 @@ def _after_faulty(
     needed = _doubled(settings.changed_windows, incident.changes, _MAX_CHANGED)
     if streak >= needed:
         kind: EventKind = "place_changed" if found.is_same_fault(subject) else "cause_changed"
-        return _changed(incident, found), (_event(kind, found, observation, previous=subject),)
+        event = _event(kind, found, observation, previous=subject, suspected=incident.suspected)
+        return replace(_changed(incident, found), suspected=incident.suspected), (event,)
     others = (*incident.others, found)
     if not incident.uncertain and len(others) >= max(settings.uncertain_windows, needed):
         causes = {each.cause for each in others}
         common = Subject(found.failure_mode, found.cause if len(causes) == 1 else None)
-        event = _event("cause_uncertain", common, observation, previous=subject)
-        return replace(_changed(incident, common), uncertain=True), (event,)
+        event = _event("cause_uncertain", common, observation, previous=subject, suspected=incident.suspected)
+        return replace(_changed(incident, common), uncertain=True, suspected=incident.suspected), (event,)
     return replace(incident, candidate=found, candidate_streak=streak, others=others), ()
 
 
@@ -359,5 +372,8 @@ def _event(
     previous: Subject | None = None,
     reason: Reason | None = None,
     first: tuple[float, float] | None = None,
+    suspected: bool = False,
 ) -> Transition:
-    return Transition(kind, subject, observation.end, observation.diagnosis_id, previous, reason, first)
+    return Transition(
+        kind, subject, observation.end, observation.diagnosis_id, previous, reason, first, suspected
+    )

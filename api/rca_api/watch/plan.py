@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Self
 
+import structlog
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -14,10 +15,13 @@ from pydantic import (
     model_validator,
 )
 
+from rca.errors import InvalidInput, cut
+from rca.sources.prometheus.job_names import job_id
 from rca.yaml_documents import read_document
 from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
-MAX_JOBS = 256
+_log = structlog.stdlib.get_logger("rca_api.watch")
+MAX_JOBS, MAX_NAME_LENGTH = 256, 256
 #: Selected jobs have reported in so many last seconds.
 LOOKED_BACK = 300.0
 
@@ -43,13 +47,18 @@ class WatchedJob(PrometheusAccess):
         Seconds before now that a window from Prometheus covers.
     """
 
-    job: str = Field(min_length=1, max_length=256)
+    job: str = Field(min_length=1, max_length=MAX_NAME_LENGTH)
     prometheus: str | None = None
     folder: Path | None = None
     namespace: str | None = None
     match: tuple[str, ...] = ()
     since: Span = 900.0
     every: Span | None = None
+
+    @property
+    def id(self) -> str:
+        """Id of the job in the windows from Prometheus."""
+        return job_id(self.job, self.namespace)
 
     @model_validator(mode="after")
     def _some_place(self) -> Self:
@@ -77,22 +86,33 @@ class JobSelection(PrometheusAccess):
     every: Span | None = None
 
     def present(self) -> list[WatchedJob]:
-        """The jobs that report now, at most `MAX_JOBS`.
+        """The jobs that report now.
 
         Raises
         ------
-        InvalidInput, SourceError
+        InvalidInput
+            If they are more than `MAX_JOBS`.
+        SourceError
             As `rca.sources.prometheus.window.read_jobs`.
         """
         found = self.find_jobs(
             self.prometheus, since=LOOKED_BACK, namespace=self.namespace, matchers=self.match
         )
+        chosen = [each.job for each in found if re.fullmatch(self.jobs, each.job.name)]
+        long = [job.name for job in chosen if len(job_id(job.name, job.namespace)) > MAX_NAME_LENGTH]
+        if long:
+            _log.warning("jobs with longer names are not watched", jobs=len(long), first=cut(long[0]))
+        chosen = [job for job in chosen if job.name not in long]
+        if len(chosen) > MAX_JOBS:
+            raise InvalidInput(
+                f"{len(chosen)} jobs of {self.prometheus} are selected; the limit is {MAX_JOBS}",
+                hint="select fewer by `jobs`, `namespace` or `match`",
+            )
         more = self.model_dump(exclude={"jobs", "namespace"})
         return [
-            WatchedJob(job=each.job.name, **{**more, "namespace": each.job.namespace or self.namespace})
-            for each in found
-            if re.fullmatch(self.jobs, each.job.name)
-        ][:MAX_JOBS]
+            WatchedJob(job=job.name, **{**more, "namespace": job.namespace or self.namespace})
+            for job in chosen
+        ]
 
 
 class WatchPlan(BaseModel):
@@ -124,7 +144,7 @@ class WatchPlan(BaseModel):
     def _distinct_jobs(self) -> Self:
         if not self.jobs and not self.select:
             raise ValueError("needs jobs, or select with a Prometheus server")
-        names = [job.job for job in self.jobs]
+        names = [job.id for job in self.jobs]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"the job {twice[0]!r} occurs twice")

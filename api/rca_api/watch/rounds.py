@@ -102,6 +102,19 @@ def _over(diagnosis: Diagnosis) -> float | None:
     return diagnosis.until.timestamp() if end - diagnosis.until >= _MIN_AFTER else None
 
 
+def _is_another(job: WatchedJob, other: WatchedJob | None) -> bool:
+    """Whether a job has the id of one that other series are of."""
+    return other is not None and (job.prometheus, job.match) != (other.prometheus, other.match)
+
+
+def _twice(job: WatchedJob) -> RoundOutcome:
+    error = InvalidInput(
+        f"another job that is watched is called {job.id}: this one of {job.prometheus} is not watched",
+        hint="watch them by two plans, with a service each",
+    )
+    return RoundOutcome(job.id, None, error)
+
+
 @dataclass(eq=False)
 class Rounds:
     """Diagnoses every job of a plan on time.
@@ -123,19 +136,23 @@ class Rounds:
     state: WatchState
     clock: Callable[[], float] = time.time
     _reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
+    #: By id: those of selections while they are there.
+    _watched: dict[str, WatchedJob] = field(init=False, default_factory=dict)
 
     def once(self) -> list[RoundOutcome]:
         """Diagnose every job now, all at the same time."""
         outcomes: list[RoundOutcome] = []
-        jobs = {job.job: job for job in self.plan.jobs}
+        jobs = {job.id: job for job in self.plan.jobs}
         for selection in self.plan.select:
             try:
-                present = selection.present()
+                present = self._unlisted(selection)
                 if not present:
                     raise InvalidInput(f"no job of {selection.prometheus} is selected", hint="see `rca jobs`")
-                jobs = {job.job: job for job in present} | jobs
             except RcaError as error:
                 outcomes.append(self._reported(RoundOutcome(selection.jobs, None, error)))
+                continue
+            outcomes += [self._reported(_twice(job)) for job in present if _is_another(job, jobs.get(job.id))]
+            jobs = {job.id: job for job in present} | jobs
         threads = [
             threading.Thread(target=lambda job=job: outcomes.append(self._round(job)), daemon=True)
             for job in jobs.values()
@@ -154,21 +171,34 @@ class Rounds:
             threading.Thread(target=self._select, args=(selection, stopping), daemon=True).start()
         stopping.wait()
 
+    def _unlisted(self, selection: JobSelection) -> list[WatchedJob]:
+        """The jobs of a selection without those that the plan lists."""
+        listed = {(job.job, job.namespace) for job in self.plan.jobs}
+        return [
+            job
+            for job in selection.present()
+            if listed.isdisjoint({(job.job, None), (job.job, job.namespace)})
+        ]
+
     def _select(self, selection: JobSelection, stopping: threading.Event) -> None:
         """Follow the jobs of a selection, each as long as it is there."""
-        listed = {job.job for job in self.plan.jobs}
         followed: dict[str, threading.Event] = {}
         while True:
             try:
-                present = {job.job: job for job in selection.present() if job.job not in listed}
+                present = {job.id: job for job in self._unlisted(selection)}
             except RcaError as error:
                 self._reported(RoundOutcome(selection.jobs, None, error))
             else:
                 for name in followed.keys() - present.keys():
                     followed.pop(name).set()
+                    self._watched.pop(name, None)
                 for name in present.keys() - followed.keys():
-                    ended = followed[name] = threading.Event()
-                    threading.Thread(target=self._follow, args=(present[name], ended), daemon=True).start()
+                    other = self._watched.setdefault(name, present[name])
+                    if other is present[name]:
+                        ended = followed[name] = threading.Event()
+                        threading.Thread(target=self._follow, args=(other, ended), daemon=True).start()
+                    elif _is_another(present[name], other):
+                        self._reported(_twice(present[name]))
             if stopping.wait(selection.every or self.plan.every):
                 for ended in followed.values():
                     ended.set()
@@ -176,7 +206,7 @@ class Rounds:
 
     def _follow(self, job: WatchedJob, stopping: threading.Event) -> None:
         every = job.every or self.plan.every
-        last = self.state.last(job.job)
+        last = self.state.last(job.id)
         pause = 0.0 if last is None else min(every, max(0.0, last + every - self.clock()))
         failures = 0
         while not stopping.wait(pause):
@@ -187,18 +217,23 @@ class Rounds:
             pause = max(0.0, began + longest - self.clock())
 
     def _round(self, job: WatchedJob) -> RoundOutcome:
+        """Diagnose the present window; if its fault is over, also the part after it."""
         at = self.clock()
         try:
-            window = _after(self.read(job), self.state.over(job.job))
-            diagnosis = self.diagnose(window)
-            outcome = RoundOutcome(job.job, diagnosis, None)
-            self.state.diagnosed(job.job, at, _over(diagnosis))
+            window = _after(self.read(job), self.state.over(job.id))
+            outcome = RoundOutcome(job.id, self.diagnose(window), None)
+            over = None if outcome.diagnosis is None else _over(outcome.diagnosis)
+            self.state.diagnosed(job.id, at, over)
+            if over is not None:
+                self._reported(outcome)
+                self._reported(RoundOutcome(job.id, self.diagnose(_after(window, over)), None))
+                return outcome
         except RcaError as error:
-            outcome = RoundOutcome(job.job, None, error)
+            outcome = RoundOutcome(job.id, None, error)
         except Exception:
-            _log.exception("a round failed unexpectedly", job=job.job)
+            _log.exception("a round failed unexpectedly", job=job.id)
             outcome = RoundOutcome(
-                job.job, None, RcaError("the round failed unexpectedly; the log has the reason")
+                job.id, None, RcaError("the round failed unexpectedly; the log has the reason")
             )
         return self._reported(outcome)
 

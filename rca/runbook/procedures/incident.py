@@ -145,7 +145,7 @@ def _places(
 
 
 def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:
-    """Devices of the ranks of one node; a PCI address and a port only where all of them share it."""
+    """Devices and pod of the ranks of one node; only what all of them share, but the GPUs of all."""
     found = {}
     gpus = sorted({place.gpu for place in places if place.gpu is not None})
     if gpus and all(place.gpu is not None for place in places):
@@ -156,6 +156,11 @@ def _devices(places: Sequence[RankPlace | RankInAnswer]) -> dict[str, str]:
     ports = {place.nic for place in places if place.nic is not None}
     if len(ports) == 1:
         found["port"] = ports.pop()
+    pods = {(place.namespace, place.pod) for place in places}
+    if len(pods) == 1:
+        namespace, pod = pods.pop()
+        found |= {} if pod is None else {"pod": pod}
+        found |= {} if namespace is None else {"namespace": namespace}
     return found
 
 

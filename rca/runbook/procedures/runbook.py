@@ -28,7 +28,7 @@ from rca.runbook.procedures.sources import (
 from rca.window.causes import SPECS, CauseOwner
 
 #: Placeholders of a place: a command with one of these is written for each place.
-_OF_PLACE = frozenset({"node", "node_pattern", "rank", "gpu", "pci_address", "port"})
+_OF_PLACE = frozenset({"node", "node_pattern", "rank", "gpu", "pci_address", "port", "pod", "namespace"})
 
 
 class Step(Frozen):

@@ -15,6 +15,7 @@ from rca.sources.prometheus.job_names import (
     Labels,
     anchors,
     find_jobs,
+    job_of,
 )
 from rca.sources.prometheus.kubernetes import Pod
 from rca.sources.prometheus.label_map import LabelMap
@@ -206,6 +207,8 @@ class JobSearch:
                 found += [pod] if pod is not None else []
             if found:
                 break
+        # Of `gpt-2-0`, the job is `gpt-2`; without pods of its own, `gpt` has sets of pods.
+        found = [pod for pod in found if _names_job(pod, self.job)] or found
         note = (
             "ranks follow the names of pods, for lack of kube_pod_labels: start kube-state-metrics with "
             "--metric-labels-allowlist=pods=[*]"
@@ -278,6 +281,11 @@ class JobSearch:
             f"no {kind} reports for the job {cut(self.job)}{place} in this time",
             hint=f"jobs that do: {listed}" if listed else "place ranks by node with --labels",
         )
+
+
+def _names_job(pod: Pod, job: str) -> bool:
+    named = job_of({"pod": pod.name})
+    return named is not None and named.name == job
 
 
 def _pod_nodes(series: Sequence[Labels]) -> dict[tuple[str, str], str]:

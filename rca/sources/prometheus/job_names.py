@@ -94,6 +94,11 @@ def job_of(
     return None if found is None else JobName(found["job"], namespace, "names of pods")
 
 
+def job_id(name: str, namespace: str | None) -> str:
+    """Id of a job in windows: two namespaces may have jobs of one name."""
+    return f"{namespace}/{name}" if namespace else name
+
+
 def anchors(names: Sequence[str]) -> list[str]:
     """A few metrics of each exporter, which are enough to see every device."""
     ordered = sorted(names, key=lambda name: (_preference(name), name))

@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from rca.errors import InvalidInput
+from rca.sources.prometheus.promql import MATCHER
 from rca.window.names import Name
 from rca.yaml_documents import read_document
 
 RankNumber = Annotated[int, Field(ge=0, strict=True)]
 MetricName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", max_length=256)]
+Matcher = Annotated[str, Field(pattern=f"^{MATCHER}$", max_length=1000)]
 LabelName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 HINT = "docs/how-to/prometheus.md has an example"
@@ -40,12 +42,15 @@ class StepTimeSeries(BaseModel):
         Name of a gauge; of a histogram or a summary without ``_sum`` and ``_count``.
     unit : str or None
         None for that of the name, else seconds.
+    match : tuple of str
+        Matchers of its series, such as ``phase="total"``.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     metric: MetricName
     unit: Literal["s", "ms", "us"] | None = None
+    match: tuple[Matcher, ...] = ()
 
 
 class LabelMap(BaseModel):

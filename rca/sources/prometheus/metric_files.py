@@ -1,4 +1,4 @@
-"""Metrics in files: Prometheus' text format, answers of its API, and what ``nvidia-smi`` and ``dcgmi`` print.
+"""Metrics in files: Prometheus' text format, answers of its API, OTLP, and what ``nvidia-smi`` and ``dcgmi`` print.
 
 References
 ----------
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,14 +21,15 @@ import numpy as np
 import orjson
 
 from rca.errors import InvalidInput, SourceError
-from rca.sources.event_windows import small_text
+from rca.sources.event_windows import small_content
 from rca.sources.logs.failure_tables import one_line
+from rca.sources.prometheus import otlp
 from rca.sources.prometheus.device_dumps import DCGMI_DMON, SMI_QUERY, of_dmon, of_smi_query
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.signals import level_of
-from rca.sources.source import Source
+from rca.sources.source import HEAD_BYTES, Source
 from rca.window.rows.validation import MAX_WORLD_SIZE
 from rca.window.window import Window
 
@@ -74,7 +76,8 @@ _Series = dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]
 
 def is_metrics(head: bytes, _: str) -> bool:
     """Whether a file holds metrics, by its first bytes."""
-    if any(each.match(head) is not None for each in (_TEXT, _ANSWER, SMI_QUERY, DCGMI_DMON)):
+    known = (_TEXT, _ANSWER, SMI_QUERY, DCGMI_DMON)
+    if any(each.match(head) is not None for each in known) or otlp.is_otlp(head):
         return True
     first = head.split(b"\n", 1)[0]
     return b"," in first and _SMI.match(first) is not None and _SMI_COLUMNS.search(first) is not None
@@ -158,15 +161,24 @@ def _device(labels: Mapping[str, str]) -> _Device | None:
 
 def _samples(path: Path) -> Iterator[tuple[dict[str, str], float, float]]:
     """Labels, Unix seconds and value of each sample, with the machine as ``Hostname``."""
-    text, written = small_text(path), path.stat().st_mtime
-    head = text[:4096].encode()
+    content, written = small_content(path), path.stat().st_mtime
+    text, head = content.decode("utf-8-sig", "replace"), content[:HEAD_BYTES]
     form = next((form for begin, form in _FORMS if begin.match(head) is not None), _of_smi)
+    found = otlp.samples(content) if otlp.is_otlp(head) else form(text, written)
     try:
-        for labels, time, value in form(text, written):
+        for labels, time, value in found:
             host = next((labels[name] for name in _HOSTS if labels.get(name)), path.stem)
             if np.isfinite(time):
                 yield {**labels, "Hostname": one_line(host.partition(":")[0]) or path.stem}, time, value
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        struct.error,
+    ) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise InvalidInput(f"{path.name} holds damaged metrics: {reason}", hint=_ADVICE) from None
     except SourceError as error:
@@ -227,8 +239,9 @@ _FORMS = ((_ANSWER, _of_answer), (_TEXT, _of_text), (SMI_QUERY, of_smi_query), (
 
 SOURCE = Source(
     name="metric-files",
-    title="metrics of exporters: Prometheus' text format, answers of `query_range`, `nvidia-smi -q`, "
-    "`dcgmi dmon`, and CSV of `nvidia-smi --query-gpu=timestamp,index,... --format=csv`, one file per node",
+    title="metrics of exporters: Prometheus' text format, answers of `query_range`, OTLP (JSON or "
+    "protobuf), `nvidia-smi -q`, `dcgmi dmon`, and CSV of "
+    "`nvidia-smi --query-gpu=timestamp,index,... --format=csv`, one file per node",
     tells="which GPU or node differs from the others; with steps in the same folder, why a rank is slow",
     lacks="steps; ranks, which are numbered by node and GPU",
     recognises=is_metrics,

@@ -8,6 +8,11 @@ from collections.abc import Iterable, Sequence
 #: Alternatives in one regular expression.
 MAX_ALTERNATIVES = 200
 
+#: Needed beside matchers that only exclude.
+ANY_METRIC = '__name__!=""'
+#: A label matcher, as a regular expression.
+MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"([^"\\]|\\.)*"'
+
 
 def matcher(label: str, values: Iterable[str]) -> str:
     """A label matcher for one of several values."""

@@ -150,14 +150,26 @@ def place_ranks(found: JobDevices, label_map: LabelMap) -> RankPlaces:
             rank=rank,
             node=node,
             gpu=gpu if gpu >= 0 and number_of_parts[node, gpu] == 1 else None,
+            **_pod_of(devices[node, gpu, part, uuid], label_map),
         )
-        for (node, gpu, _, _), rank in sorted(ranks.items(), key=lambda each: each[1])
+        for (node, gpu, part, uuid), rank in sorted(ranks.items(), key=lambda each: each[1])
     )
     size = 1 + max(ranks.values())
     absent = sorted(set(range(size)) - set(ranks.values()))
     if absent:
         notes.append(f"no device reports for {len(absent)} ranks: {_few(absent)}")
     return RankPlaces(ranks, places, size, (*notes, *remarks))
+
+
+def _pod_of(labels: Labels, label_map: LabelMap) -> dict[str, str]:
+    """The pod that uses a device, without that of the exporter."""
+    own = label_map.labels
+    if own.pod is not None:
+        pod = labels.get(own.namespace or "namespace", ""), labels.get(own.pod, "")
+    else:
+        pod = pod_name(labels) or ("", "")
+    held = {"namespace": pod[0], "pod": pod[1]}
+    return {} if EXPORTER_POD.fullmatch(pod[1]) else {name: text for name, text in held.items() if text}
 
 
 def _no_place(series: Sequence[Labels], label_map: LabelMap) -> InvalidInput:

@@ -17,18 +17,18 @@ from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch
-from rca.sources.prometheus.job_names import KnownJob, find_jobs
+from rca.sources.prometheus.job_names import KnownJob, find_jobs, job_id
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.machines import find_machines
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
-from rca.sources.prometheus.promql import chunks, matcher, quoted, selector
+from rca.sources.prometheus.promql import ANY_METRIC, MATCHER, chunks, matcher, quoted, selector
 from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
 from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
-from rca.sources.prometheus.trainer_steps import read_steps
+from rca.sources.prometheus.trainer_steps import TrainerSteps, read_steps
 from rca.window.catalogue import resolve
 from rca.window.job import RankPlace
 from rca.window.times.step_clock import sampled_within
@@ -48,7 +48,6 @@ OFF_BY_DEFAULT = (
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
     "DCGM_FI_PROF_SM_ACTIVE",
 )
-_MATCHER = re.compile(r'[a-zA-Z_][a-zA-Z0-9_]*(=|!=|=~|!~)"(?:[^"\\]|\\.)*"')
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def read_prometheus(
     labels : LabelMap or path, optional
         Names of labels and places of ranks (YAML).
     namespace : str, optional
-        Of the job's pods.
+        Of the job's pods. The id of the job begins with it.
     matchers : sequence of str
         Matchers that every series has to meet, such as ``cluster="eu-1"``.
     token : str, optional
@@ -163,7 +162,7 @@ def read_jobs(
     """
     span = _span(since, None, None)
     check_matchers(matchers)
-    asked = [selector(*matchers)] if matchers else []
+    asked = [selector(ANY_METRIC, *matchers)] if matchers else []
     client = Prometheus(url, **server)
     names = names_by_level(client.label_values("__name__", asked, span.start, span.end))
     return find_jobs(
@@ -192,7 +191,7 @@ def check_matchers(matchers: Sequence[str]) -> None:
     InvalidInput
     """
     for each in matchers:
-        if not _MATCHER.fullmatch(each):
+        if not re.fullmatch(MATCHER, each):
             raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')
 
 
@@ -232,7 +231,7 @@ class _Reading:
 
     def window(self) -> Window:
         start, end = self.span.start, self.span.end
-        asked = [selector(*self.matchers)] if self.matchers else []
+        asked = [selector(ANY_METRIC, *self.matchers)] if self.matchers else []
         held = self.server.label_values("__name__", asked, start, end)
         names = names_by_level(held)
         if not names["device"] and not names["node"]:
@@ -268,11 +267,12 @@ class _Reading:
 
     def _with_steps(self, window: Window, names: Sequence[str], found: JobDevices) -> Window:
         """The window with the steps of the trainer's own metric, if there is one."""
-        steps = read_steps(
+        steps, notes = read_steps(
             self.server,
             self.job,
             names,
-            sorted({pod.name for pod in found.pods}),
+            sorted({(pod.namespace, pod.name) for pod in found.pods}),
+            self.namespace,
             self.matchers,
             self.label_map,
             self.span.start,
@@ -281,7 +281,17 @@ class _Reading:
             self.max_samples,
         )
         if steps is None:
-            return window
+            return replace(window, notes=(*window.notes, *notes))
+        try:
+            return self._joined(steps, window)
+        except InvalidInput as error:
+            if self.label_map.steps is not None:
+                raise
+            return replace(
+                window, notes=(*window.notes, f"no steps of the trainer's metric: {error.message}")
+            )
+
+    def _joined(self, steps: TrainerSteps, window: Window) -> Window:
         table = steps.table
         size = max(window.job.world_size, 1 + int(pc.max(table.column("rank")).as_py()))
         if steps.everywhere:
@@ -412,7 +422,7 @@ class _Reading:
 
     def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {
-            "job_id": self.job,
+            "job_id": job_id(self.job, self.namespace),
             "world_size": places.world_size,
             "ranks": [place.model_dump(exclude_none=True) for place in places.places],
             "start": self.span.start,

@@ -1,4 +1,4 @@
-"""GPU signals as NVIDIA's DCGM exporter names them."""
+"""GPU signals as exporters of NVIDIA and AMD devices name them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SIGNALS: tuple[Signal, ...] = (
         "°C",
         combine="max",
         worse="higher",
-        aliases=("DCGM_FI_DEV_MEM_TEMP", "dcgm_memory_temp"),
+        aliases=("DCGM_FI_DEV_MEM_TEMP", "dcgm_memory_temp", "nvidia_smi_temperature_memory"),
     ),
     _gpu(
         "DCGM_FI_DEV_POWER_USAGE",
@@ -97,13 +97,21 @@ SIGNALS: tuple[Signal, ...] = (
         "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
         "ecc_sbe",
         "corrected memory errors since boot",
-        aliases=("DCGM_FI_DEV_ECC_SBE_VOL", "dcgm_ecc_sbe_volatile_total"),
+        aliases=(
+            "DCGM_FI_DEV_ECC_SBE_VOL",
+            "dcgm_ecc_sbe_volatile_total",
+            "nvidia_smi_ecc_errors_corrected_volatile_total",
+        ),
     ),
     _errors(
         "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
         "ecc_dbe",
         "uncorrected memory errors since boot",
-        aliases=("DCGM_FI_DEV_ECC_DBE_VOL", "dcgm_ecc_dbe_volatile_total"),
+        aliases=(
+            "DCGM_FI_DEV_ECC_DBE_VOL",
+            "dcgm_ecc_dbe_volatile_total",
+            "nvidia_smi_ecc_errors_uncorrected_volatile_total",
+        ),
     ),
     _errors("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "row_remap", "rows remapped after uncorrected errors"),
     _errors("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "row_remap", "rows remapped after corrected errors"),
@@ -119,21 +127,35 @@ SIGNALS: tuple[Signal, ...] = (
         worse="higher",
         aliases=("dcgm_xid_errors", "DCGM_FI_DEV_XID_ERROR"),
     ),
-    _gpu("DCGM_FI_DEV_PCIE_LINK_GEN", "pcie_gen", "current PCIe generation", "generation", worse="lower"),
+    _gpu(
+        "DCGM_FI_DEV_PCIE_LINK_GEN",
+        "pcie_gen",
+        "current PCIe generation",
+        "generation",
+        worse="lower",
+        aliases=("nvidia_smi_pcie_link_gen_current", "nvidia_smi_pcie_link_gen_gpucurrent"),
+    ),
     _gpu(
         "DCGM_FI_DEV_PCIE_MAX_LINK_GEN",
         "pcie_gen_max",
         "highest PCIe generation",
         "generation",
-        aliases=("DCGM_FI_DEV_PCIE_LINK_GEN_MAX",),
+        aliases=("DCGM_FI_DEV_PCIE_LINK_GEN_MAX", "nvidia_smi_pcie_link_gen_max"),
     ),
-    _gpu("DCGM_FI_DEV_PCIE_LINK_WIDTH", "pcie_width", "current PCIe lanes", "lanes", worse="lower"),
+    _gpu(
+        "DCGM_FI_DEV_PCIE_LINK_WIDTH",
+        "pcie_width",
+        "current PCIe lanes",
+        "lanes",
+        worse="lower",
+        aliases=("nvidia_smi_pcie_link_width_current",),
+    ),
     _gpu(
         "DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH",
         "pcie_width_max",
         "most PCIe lanes",
         "lanes",
-        aliases=("DCGM_FI_DEV_PCIE_LINK_WIDTH_MAX",),
+        aliases=("DCGM_FI_DEV_PCIE_LINK_WIDTH_MAX", "nvidia_smi_pcie_link_width_max"),
     ),
     _errors(
         "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
@@ -147,6 +169,30 @@ SIGNALS: tuple[Signal, ...] = (
     _gpu("DCGM_FI_DEV_FB_FREE", "gpu_memory_free", "device memory that is free", "MiB"),
     _gpu("DCGM_FI_DEV_FB_TOTAL", "gpu_memory_total", "device memory", "MiB"),
     _gpu("DCGM_FI_DEV_FB_USED_PERCENT", "gpu_memory_share", "share of device memory in use", "ratio"),
+    # nvidia_gpu_exporter: one gauge for each reason, and bytes.
+    *(
+        _gpu(
+            f"nvidia_smi_clocks_event_reasons_{reason}",
+            "throttled",
+            f"whether the clock is low by {meaning}",
+            "s/s",
+            combine="max",
+            worse="higher",
+            bits=1,
+            aliases=(f"nvidia_smi_clocks_throttle_reasons_{reason}",),
+        )
+        for reason, meaning in (
+            ("sw_power_cap", "the power cap"),
+            ("hw_slowdown", "a hardware slowdown"),
+            ("hw_thermal_slowdown", "heat"),
+            ("sw_thermal_slowdown", "heat"),
+            ("hw_power_brake_slowdown", "the power brake"),
+        )
+    ),
+    *(
+        _gpu(f"nvidia_smi_memory_{what}_bytes", f"gpu_memory_{what}", meaning, "MiB", scale=2.0**-20)
+        for what, meaning in (("used", "device memory in use"), ("total", "device memory"))
+    ),
     # AMD's device metrics exporter. One clock for each engine, with its kind as a part of the device.
     _gpu(
         "amd_gpu_clock",

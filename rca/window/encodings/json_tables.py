@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rca.errors import InvalidWindow
+from rca.window.rows.column_names import column_names
 from rca.window.rows.row_errors import SHOWN_ROWS, listed, shown
 from rca.window.schema import MAX_COLUMNS, Column, TableSpec
 
@@ -41,15 +43,23 @@ def table_from_columns(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]
             message = f"is a {type(values).__name__}, not a list"
             raise InvalidWindow(message, table=spec.name, column=name, expected="a list of values")
     _refuse_ragged(spec, value)
-    return pa.table({name: _array(spec, name, values) for name, values in value.items()}), []
+    held = {}
+    for (sent, values), (name, _) in zip(value.items(), column_names(spec, list(value)), strict=True):
+        # Errors have the name that was sent. Validation drops an unknown column and notes its name.
+        known = spec.by_name.get(name)
+        held[sent] = (
+            pa.nulls(len(values)) if known is None else _array(spec, replace(known, name=sent), values)
+        )
+    return pa.table(held), []
 
 
 def table_from_rows(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
     """``[{column: value}]`` -> table; notes name the unknown members."""
     rows = _objects(spec, value)
-    columns = {column.name: [row.get(column.name) for row in rows] for column in spec.columns}
-    table = pa.table({name: _array(spec, name, values) for name, values in columns.items()})
-    return table, _unknown_members(spec, rows, set(columns))
+    columns = {
+        column.name: _array(spec, column, [row.get(column.name) for row in rows]) for column in spec.columns
+    }
+    return pa.table(columns), _unknown_members(spec, rows, set(columns))
 
 
 def table_from_series(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]:
@@ -59,10 +69,11 @@ def table_from_series(spec: TableSpec, value: Any) -> tuple[pa.Table, list[str]]
     held: dict[str, pa.Array] = {}
     series_of_sample = pa.array(np.repeat(np.arange(len(series)), lengths))
     for label in _LABELS:
-        array = _array(spec, label, [one.get(label) for one in series], unit="series")
+        array = _array(spec, spec.by_name[label], [one.get(label) for one in series], unit="series")
         held[label] = array.take(series_of_sample)
     for member, name in (("times", "time"), ("values", "value")):
-        held[name] = _array(spec, name, list(chain.from_iterable(one[member] for one in series)))
+        samples = list(chain.from_iterable(one[member] for one in series))
+        held[name] = _array(spec, spec.by_name[name], samples)
     return pa.table(held), _unknown_members(spec, series, {*_LABELS, "times", "values"})
 
 
@@ -130,10 +141,7 @@ def _refuse_ragged(spec: TableSpec, columns: dict[str, list[Any]]) -> None:
     )
 
 
-def _array(spec: TableSpec, name: str, values: list[Any], *, unit: str = "row") -> pa.Array:
-    column = spec.by_name.get(name)
-    if column is None:  # Validation drops it and notes its name.
-        return pa.nulls(len(values))
+def _array(spec: TableSpec, column: Column, values: list[Any], *, unit: str = "row") -> pa.Array:
     if column.number_too:
         values = [str(one) if type(one) is int else one for one in values]
     if column.kind != "text":

@@ -13,11 +13,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from rca.errors import InvalidInput, TooLarge
+from rca.sources.read import TABLE_JOB
+from rca.sources.table import read_content
 from rca.window.schema import Scope
 from rca.window.window import Window
 
 JSON = "application/json"
 MULTIPART = "multipart/form-data"
+#: A table of steps, metrics or events, whose separator is read from its first line.
+TABLE = "text/csv"
 _CHUNK = 1 << 20
 _SLICE = 1 << 14
 #: Each member costs more than its bytes. Tools that write many put at least 64 KiB into one.
@@ -40,7 +44,7 @@ class Limits:
     decoded : int
         After decompression, and after that of Arrow buffers in it.
     json : int
-        Of JSON in it. The memory to read JSON has a limit of ten times as much.
+        Of JSON or a table in it. The memory to read JSON has a limit of ten times as much.
     """
 
     sent: int
@@ -48,14 +52,20 @@ class Limits:
     json: int
 
 
-def decode_window(body: bytes, content_type: str, limits: Limits, scope: Scope = "window") -> Window:
-    """Decode and validate a window."""
+def decode_window(
+    body: bytes, content_type: str, limits: Limits, scope: Scope = "window", job_id: str = TABLE_JOB
+) -> Window:
+    """Decode and validate a window; a table gets `job_id`."""
     if not body:
         raise InvalidInput(
             "the body is empty", hint="send a telemetry window: job, steps and, if available, metrics"
         )
     if media_type(content_type) == MULTIPART:
         return Window.from_arrow(body, content_type, max_bytes=limits.decoded, scope=scope)
+    if media_type(content_type) == TABLE:
+        if len(body) > limits.json:
+            raise too_large(f"the table has {len(body):,} bytes", limits.json)
+        return read_content(body, job_id)
     return Window.from_json(body, max_bytes=limits.json, scope=scope)
 
 
@@ -138,12 +148,19 @@ class Body:
 
 @dataclass(frozen=True)
 class Sent:
-    """A body and its headers, for a process of the pool."""
+    """A body and its headers, for a process of the pool.
+
+    Attributes
+    ----------
+    job_id : str
+        Job of a table, which names none.
+    """
 
     body: Body
     content_type: str
     encoding: str
     limits: Limits
+    job_id: str = TABLE_JOB
 
     def plain(self) -> bytes:
         """The decompressed body, within the limit."""

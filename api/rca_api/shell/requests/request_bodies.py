@@ -18,7 +18,7 @@ from rca.window.rows.row_errors import shown
 from rca_api.shell.observability.tracing import Watch
 from rca_api.shell.processes.body import Received
 from rca_api.shell.requests.admission import Ticket, content_encoding, short_body
-from rca_api.shell.requests.decoding import JSON, MULTIPART, Limits, media_type
+from rca_api.shell.requests.decoding import JSON, MULTIPART, TABLE, Limits, media_type
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
@@ -71,7 +71,7 @@ def limits_of(settings: Settings, content_type: str) -> Limits:
     limits = Limits(
         int(settings.max_body_bytes), int(settings.max_decoded_bytes), int(settings.max_json_bytes)
     )
-    if media_type(content_type) == JSON:
+    if media_type(content_type) in (JSON, TABLE):
         return Limits(min(limits.sent, limits.json), min(limits.decoded, limits.json), limits.json)
     return limits
 

@@ -30,7 +30,7 @@ export async function page({ params, signal }) {
       ...(incident.summary?.parts ?? []).filter((part) => SHOWN.includes(part.title)).map((part) => [part.title, part.lines]),
       ["Acknowledged", incident.acknowledged_at ? `${utc(incident.acknowledged_at)} by ${incident.acknowledged_by}` : ""],
       ["Assigned to", incident.assigned_to ?? ""],
-      ["No messages until", incident.muted_until ? utc(incident.muted_until) : ""],
+      ["No messages until", new Date(incident.muted_until) > new Date() ? utc(incident.muted_until) : ""],
       ["Resolved", incident.resolved_at ? `${utc(incident.resolved_at)} (${[incident.resolution, incident.closing_note].filter(Boolean).join(": ")})` : ""],
     ]),
     h("div", { class: "actions" },

@@ -4,8 +4,10 @@ import { call, Problem } from "../api.js";
 import { field, h } from "../dom.js";
 import { attempt } from "./problem.js";
 
+const TABLE = /\.(csv|tsv|jsonl)(\.gz|\.zst)?$/i;
+
 export async function page() {
-  const file = h("input", { type: "file", accept: ".json,.gz,.zst,.arrow,.multipart,application/json" });
+  const file = h("input", { type: "file", accept: ".json,.gz,.zst,.arrow,.multipart,.csv,.tsv,.jsonl,application/json,text/csv" });
   const pasted = h("textarea", { spellcheck: "false", rows: 8 });
   const told = h("div", {});
   const button = h("button", { class: "main" }, "Diagnose");
@@ -17,7 +19,7 @@ export async function page() {
       return null;
     });
   } },
-  field("File with a telemetry window", file, "JSON, JSON packed with gzip or zstd, or the Arrow form of rca."),
+  field("File with a telemetry window", file, "A table of steps, metrics or events (CSV, TSV, JSON lines), a window as JSON, plain or packed with gzip or zstd, or the Arrow form of rca."),
   field("or JSON to paste", pasted),
   h("div", { class: "actions" }, button), told);
   return h("div", {},
@@ -29,8 +31,8 @@ export async function page() {
 }
 
 /** Post a window; gives the id of its diagnosis, which may still be in the queue. */
-async function diagnosed({ body, headers }) {
-  const answer = await call("POST", "/v1/diagnoses", { body, headers: { ...headers, Prefer: "respond-async" } });
+async function diagnosed({ body, headers, job }) {
+  const answer = await call("POST", job ? `/v1/diagnoses?job=${encodeURIComponent(job)}` : "/v1/diagnoses", { body, headers: { ...headers, Prefer: "respond-async" } });
   return (await answer.json()).diagnosis_id;
 }
 
@@ -41,11 +43,12 @@ function ofText(text) {
 
 async function ofFile(file) {
   const start = new Uint8Array(await file.slice(0, 300).arrayBuffer());
-  const json = { "Content-Type": "application/json" };
-  if (start[0] === 0x1f && start[1] === 0x8b) return { body: file, headers: { ...json, "Content-Encoding": "gzip" } };
-  if (start[0] === 0x28 && start[1] === 0xb5 && start[2] === 0x2f && start[3] === 0xfd) return { body: file, headers: { ...json, "Content-Encoding": "zstd" } };
   const line = new TextDecoder("latin1").decode(start).split(/\r?\n/, 1)[0];
+  const headers = { "Content-Type": "application/json" };
   // The Arrow form is a multipart body; its first line has the boundary.
-  if (line.startsWith("--")) return { body: file, headers: { "Content-Type": `multipart/form-data; boundary=${line.slice(2)}` } };
-  return { body: file, headers: json };
+  if (line.startsWith("--")) headers["Content-Type"] = `multipart/form-data; boundary=${line.slice(2)}`;
+  if (TABLE.test(file.name)) headers["Content-Type"] = "text/csv";
+  if (start[0] === 0x1f && start[1] === 0x8b) headers["Content-Encoding"] = "gzip";
+  if (start[0] === 0x28 && start[1] === 0xb5 && start[2] === 0x2f && start[3] === 0xfd) headers["Content-Encoding"] = "zstd";
+  return { body: file, headers, job: headers["Content-Type"] === "text/csv" ? file.name : null };
 }
