@@ -53,7 +53,7 @@ MAX_FAILING = 10_000
 #: Step from which a job without a change is diagnosed once: it may be slow from its start.
 FIRST_STEP = 64
 #: Steps until a change is diagnosed again; then twice as many.
-_AGAIN_STEPS = 8
+_AGAIN_STEPS = 4
 #: So many open segments are stored as one.
 MERGED_FROM = 64
 #: Merges before one look.
