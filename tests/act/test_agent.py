@@ -8,55 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from acting import KUBERNETES, SPARE, Acting
 from played_cluster import BUDGET, PlayedCluster, PlayedService, window
 from typer.testing import CliRunner
 
-from rca.act.agent import MAX_ACTING_SECONDS, PlanAgent
-from rca.act.journal import ActionJournal, Proposal
+from rca.act.agent import MAX_ACTING_SECONDS
 from rca.act.policy import AgentPolicy, read_policy
 from rca.cli import app
 from rca.errors import InvalidInput, SourceError
 from tests.for_each import for_each
 
-KUBERNETES = {
-    "platform": "kubernetes",
-    "namespace": "train",
-    "selector": "jobset.sigs.k8s.io/jobset-name=llama",
-}
-SPARE = {"site": {"spare_nodes": 1}}
 SLURM = {"platform": "slurm", "job": "4711"}
 EVERYTHING = ["cordon node-2", "evict llama-2 uid-2", "evict llama-3 uid-3"]
-
-
-class Acting:
-    """An agent, its journal, and a clock that is set by hand."""
-
-    def __init__(
-        self, folder: Path, service: PlayedService, target: dict[str, Any] = KUBERNETES, **more: Any
-    ) -> None:
-        given = {"service": "http://rca", "jobs": {service.incident["job_id"]: SPARE | target}}
-        self.policy = AgentPolicy.model_validate(given | {"mode": "approve"} | more)
-        self.journal = ActionJournal(folder / "act.sqlite")
-        self.service, self.now = service, 1.8e9
-
-    @property
-    def agent(self) -> PlanAgent:
-        return PlanAgent(self.policy, self.journal, self.service, lambda: self.now)  # type: ignore[arg-type]
-
-    def change(self, **policy: Any) -> None:
-        """Change the policy, as a person does who edits its file and starts the agent again."""
-        self.policy = AgentPolicy.model_validate(self.policy.model_dump() | policy)
-
-    def round(self) -> list[str]:
-        return [report.text for report in self.agent.round()]
-
-    def approve(self) -> None:
-        [held] = [each for each in self.journal.all() if each.state == "proposed"]
-        assert self.journal.change(held.id, ["proposed"], state="approved", by="someone") is not None
-
-    @property
-    def newest(self) -> Proposal:
-        return self.journal.all()[0]
 
 
 def begun_in_part(cluster: PlayedCluster, mine: Acting) -> Acting:
