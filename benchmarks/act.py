@@ -17,16 +17,17 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 
 import numpy as np
+import orjson
 
-from benchmarks.measure import machine, print_table
+from benchmarks.measure import BusyCores, machine, print_table
 from benchmarks.service import started_service
 from rca.act.agent import PlanAgent
-from rca.act.journal import ActionJournal
+from rca.act.journal import BEGUN, ActionJournal
 from rca.act.policy import AgentPolicy
 from rca.act.processes import worker_of
 from rca.client import Client, ServiceError
@@ -40,13 +41,25 @@ SILENCE_SECONDS = 4.0
 
 @dataclass
 class Fault:
-    """Seconds after a fault at which its stages were reached; None if one was not."""
+    """Seconds after a fault at which its stages were reached; None if one was not.
+
+    Attributes
+    ----------
+    right : bool
+        Whether the agent acted on the rank of the fault.
+    harmed : bool
+        Whether it acted in the healthy span before.
+    others : float
+        Cores that strangers kept busy meanwhile.
+    """
 
     rank: int
     diagnosed: float | None = None
     acted: float | None = None
     recovered: float | None = None
     right: bool = False
+    harmed: bool = False
+    others: float = 0.0
     reports: list[str] = field(default_factory=list)
 
 
@@ -108,38 +121,54 @@ def main(arguments: list[str]) -> int:
     """Inject faults one after the other, and print a table; 1 if a healthy span was acted on."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks act", description=__doc__)
     parser.add_argument("--faults", type=int, default=20, help="[default: 20]")
+    parser.add_argument(
+        "--rows", type=Path, help="JSON lines of faults; those that it has are not injected again"
+    )
     given = parser.parse_args(arguments)
     settings = {
         "RCA_RATE_LIMIT": "", "RCA_PROCESSES": "1", "RCA_WATCH_SECONDS": "0.25",
         "RCA_JOB_SILENCE_SECONDS": str(SILENCE_SECONDS),
     }  # fmt: skip
-    faults, harmed = [], 0
+    faults = _earlier(given.rows)
     with tempfile.TemporaryDirectory() as held, started_service(settings) as (url, _):
-        for number in range(given.faults):
-            job = _Job(url, Path(held), f"act-{os.getpid()}-{number}")
+        for number in range(len(faults), given.faults):
+            job, cores = _Job(url, Path(held), f"act-{os.getpid()}-{number}"), BusyCores()
             try:
-                harmed += job.healthy()
-                faults.append(job.fault(number % RANKS))
-                print(f"act: {faults[-1]}", file=sys.stderr)
+                harmed = job.healthy()
+                found = replace(job.fault(number % RANKS), harmed=harmed, others=cores.others())
             finally:
                 job.end()
-    columns = (
-        "faults",
-        "diagnosed",
-        "right rank acted on",
-        "recovered",
-        "median s: diagnosed",
-        "acted",
-        "recovered",
-    )
-    row = (
-        len(faults), sum(each.diagnosed is not None for each in faults), sum(each.right for each in faults),
-        sum(each.recovered is not None for each in faults),
-        *(_median([getattr(each, name) for each in faults]) for name in ("diagnosed", "acted", "recovered")),
-    )  # fmt: skip
-    print_table(machine(), columns, [row])
-    print(f"healthy spans that were acted on: {harmed} of {len(faults)}")
-    return int(harmed > 0)
+            faults.append(found)
+            print(f"act: {found}", file=sys.stderr)
+            if given.rows is not None:
+                with given.rows.open("ab") as rows:
+                    rows.write(orjson.dumps(found) + b"\n")
+    _print(faults)
+    return int(any(each.harmed for each in faults))
+
+
+def _earlier(path: Path | None) -> list[Fault]:
+    if path is None or not path.exists():
+        return []
+    return [Fault(**orjson.loads(line)) for line in path.read_bytes().splitlines()]
+
+
+def _print(faults: list[Fault]) -> None:
+    stages = ("diagnosed", "acted", "recovered")
+    rows = []
+    for each in faults:
+        reached = (getattr(each, name) for name in stages)
+        times = ("-" if found is None else f"{found:.1f}" for found in reached)
+        rows.append((each.rank, *times, "yes" if each.right else "no", f"{each.others:.1f}"))
+    columns = ("rank", *(f"{name}, s" for name in stages), "right", "cores busy by others")
+    print_table(machine(), columns, rows)
+    for name in stages:
+        values = [getattr(each, name) for each in faults]
+        print(
+            f"{name}: {sum(found is not None for found in values)} of {len(faults)}, median {_median(values)} s"
+        )
+    print(f"acted on the right rank: {sum(each.right for each in faults)} of {len(faults)}")
+    print(f"healthy spans that were acted on: {sum(each.harmed for each in faults)} of {len(faults)}")
 
 
 def _median(values: list[float | None]) -> str:
@@ -174,13 +203,13 @@ class _Job:
                 command, env=os.environ | variables, stdout=log, stderr=log, start_new_session=True
             )
 
-    def healthy(self) -> int:
+    def healthy(self) -> bool:
         """Train without a fault while the agent looks; whether it acted."""
         for step in range(10, STEPS_BEFORE + 1, 10):
             if not self.rounds.until_step(step, GIVE_UP_SECONDS):
                 raise RuntimeError("the job does not train; see its log")
             self.agent.round()
-        return int(any(each.state in ("acting", "done", "failed") for each in self.journal.all()))
+        return any(each.state in BEGUN for each in self.journal.all())
 
     def fault(self, rank: int) -> Fault:
         """Stop a worker, and follow what happens without a person."""

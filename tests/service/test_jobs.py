@@ -418,6 +418,28 @@ def test_bad_telemetry_is_refused(
     assert client.get(f"/v1/jobs/{job_id}/telemetry").status_code == 404
 
 
+def test_a_job_that_goes_on_with_fewer_ranks_is_watched_and_diagnosed(client: TestClient) -> None:
+    before = step_rows(80)
+    for content in fragments("shrunk", before, every=40):
+        send(client, "shrunk", content)
+    assert watch(client, "shrunk")["world_size"] == N_RANKS
+    after = step_rows(120, slow_from=100, n_ranks=3, start=START + 60.0)
+    for content in fragments("shrunk", after, every=40):
+        send(client, "shrunk", content)
+    job = watch(client, "shrunk")
+    assert (job["world_size"], job["last_step"]) == (3, 119)
+    found = diagnosed(client, job["diagnosis_id"])
+    assert found["failure_mode"] == "fail_slow"
+    assert found["stragglers"][0]["ranks"] == [1]
+    window = client.get("/v1/jobs/shrunk/window", headers={"Accept": "application/json"}).json()
+    assert window["job"]["world_size"] == 3
+    # A late row of the attempt before is refused.
+    late = client.post(
+        "/v1/jobs/shrunk/telemetry", content=body("shrunk", before, before["step"] == 79), headers=JSON
+    )
+    assert late.status_code == 409
+
+
 def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:
     rows = step_rows(3)
     everything = np.arange(rows["rank"].size)

@@ -67,6 +67,8 @@ class SegmentRow(Base):
     #: Bounds of its rows, Unix seconds.
     begin: Mapped[float]
     end: Mapped[float]
+    #: Null in rows of an older version, which all have the size of their job.
+    world_size: Mapped[int | None]
     #: Null without steps.
     first_step: Mapped[int | None] = mapped_column(BigInteger)
     last_step: Mapped[int | None] = mapped_column(BigInteger)
