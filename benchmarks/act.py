@@ -157,16 +157,15 @@ def _print(faults: list[Fault]) -> None:
     stages = ("diagnosed", "acted", "recovered")
     rows = []
     for each in faults:
-        reached = (getattr(each, name) for name in stages)
-        times = ("-" if found is None else f"{found:.1f}" for found in reached)
+        seconds = (getattr(each, name) for name in stages)
+        times = ("-" if found is None else f"{found:.1f}" for found in seconds)
         rows.append((each.rank, *times, "yes" if each.right else "no", f"{each.others:.1f}"))
     columns = ("rank", *(f"{name}, s" for name in stages), "right", "cores busy by others")
     print_table(machine(), columns, rows)
     for name in stages:
         values = [getattr(each, name) for each in faults]
-        print(
-            f"{name}: {sum(found is not None for found in values)} of {len(faults)}, median {_median(values)} s"
-        )
+        reached = sum(found is not None for found in values)
+        print(f"{name}: {reached} of {len(faults)}, median {_median(values)} s")
     print(f"acted on the right rank: {sum(each.right for each in faults)} of {len(faults)}")
     print(f"healthy spans that were acted on: {sum(each.harmed for each in faults)} of {len(faults)}")
 

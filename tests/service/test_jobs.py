@@ -153,6 +153,17 @@ def test_the_collector_and_the_client_send_without_glue(served: str, tmp_path: P
         api.telemetry("other")
 
 
+def test_a_lasting_change_is_diagnosed_again_in_growing_intervals() -> None:
+    wanted, due = work.WantedLook(None, None, None), []
+    for last in range(104, 200):
+        change = work.StepTimeChange(100)
+        queued = work.is_due(change, last, wanted)
+        due += [last] if queued else []
+        looked = work.Look(change, last, None, None)
+        wanted = work.WantedLook(*watcher.followed(looked, wanted, queued=queued), None)
+    assert due == [104, 108, 112, 118, 127, 140, 160, 190]
+
+
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     rows = step_rows(200)
     bodies = fragments("steady", rows, every=40)

@@ -52,8 +52,9 @@ MAX_PAUSE = timedelta(minutes=5)
 MAX_FAILING = 10_000
 #: Step from which a job without a change is diagnosed once: it may be slow from its start.
 FIRST_STEP = 64
-#: Steps until a change is diagnosed again; then twice as many.
+#: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
 _AGAIN_STEPS = 4
+_AGAIN_SHARE = 0.5
 #: So many open segments are stored as one.
 MERGED_FROM = 64
 #: Merges before one look.
@@ -288,4 +289,4 @@ def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | No
     if not queued:
         return wanted.changed_step, wanted.next_step
     since = found.last_step - found.change.step
-    return found.change.step, found.last_step + max(_AGAIN_STEPS, since)
+    return found.change.step, found.last_step + max(_AGAIN_STEPS, int(_AGAIN_SHARE * since))
