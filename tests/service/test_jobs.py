@@ -160,8 +160,35 @@ def test_a_lasting_change_is_diagnosed_again_in_growing_intervals() -> None:
         queued = work.is_due(change, last, wanted)
         due += [last] if queued else []
         looked = work.Look(change, last, None, None)
-        wanted = work.WantedLook(*watcher.followed(looked, wanted, queued=queued), None)
+        wanted = work.WantedLook(*watcher.followed(looked, wanted, queued=queued)[:2], None)
     assert due == [104, 108, 112, 118, 127, 140, 160, 190]
+
+
+def test_the_incident_of_a_change_that_ends_is_resolved_by_the_steps_after_it(client: TestClient) -> None:
+    rows = step_rows(420, slow_from=140)
+    over = rows["step"] >= 160
+    rows["data_loading_seconds"][over & (rows["rank"] == 1)] -= 0.08
+    own = rows["data_loading_seconds"] + rows["forward_seconds"] + rows["backward_seconds"]
+    last = own.reshape(-1, N_RANKS).max(axis=1).repeat(N_RANKS)
+    rows["communication_wait_seconds"] = last - own
+    rows["step_seconds"] = last + 0.01
+    starts = START + np.concatenate([[0.0], rows["step_seconds"][::N_RANKS].cumsum()[:-1]])
+    rows["start_time"] = starts.repeat(N_RANKS)
+    diagnoses = []
+    for content in _joined("healed", rows, every=20):
+        send(client, "healed", content)
+        job = watch(client, "healed")
+        if job["diagnosis_id"] is not None and job["diagnosis_id"] not in diagnoses:
+            diagnoses.append(job["diagnosis_id"])
+            diagnosed(client, job["diagnosis_id"])
+    [incident] = client.get("/v1/incidents?job=healed").json()["items"]
+    assert (incident["state"], incident["resolution"]) == ("resolved", "healthy")
+
+
+def _joined(job_id: str, rows: dict[str, np.ndarray], every: int) -> list[bytes]:
+    """One body of all ranks for some steps each."""
+    steps = range(0, int(rows["step"].max()) + 1, every)
+    return [body(job_id, rows, (rows["step"] >= one) & (rows["step"] < one + every)) for one in steps]
 
 
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:

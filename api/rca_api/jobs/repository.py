@@ -65,6 +65,8 @@ def add_fragment(
         ran = is_running(job, at)
         job.updated_at, job.pending = at, True
         if fragment.last_step is not None:
+            if job.silent:
+                job.steady_since, job.next_step = fragment.first_step, None
             job.stepped_at, job.silent, job.silence_again_at = at, False, None
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
         newest = max(steps, default=None)
@@ -89,6 +91,8 @@ def _resize(session: Session, job: StreamedJobRow, fragment: Fragment) -> None:
     unsized = mine, SegmentRow.world_size.is_(None)
     session.execute(update(SegmentRow).where(*unsized).values(world_size=job.world_size))
     job.world_size = size
+    if job.changed_step is not None:
+        job.steady_since = fragment.first_step
     job.last_step = job.changed_step = job.next_step = None
 
 

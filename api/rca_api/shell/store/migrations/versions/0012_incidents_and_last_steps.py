@@ -23,3 +23,4 @@ def upgrade() -> None:
     for name in ("stepped_at", "silence_again_at"):
         op.add_column("streamed_jobs", sa.Column(name, sa.DateTime(timezone=True), nullable=True))
     op.add_column("telemetry_segments", sa.Column("world_size", sa.Integer(), nullable=True))
+    op.add_column("streamed_jobs", sa.Column("steady_since", sa.BigInteger(), nullable=True))
