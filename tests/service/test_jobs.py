@@ -476,6 +476,13 @@ def test_a_job_that_goes_on_with_fewer_ranks_is_watched_and_diagnosed(client: Te
         "/v1/jobs/shrunk/telemetry", content=body("shrunk", before, before["step"] == 79), headers=JSON
     )
     assert late.status_code == 409
+    # So is a sample of an exporter that does not know of the restart.
+    at = START + 100.0
+    metrics = pa.table({"name": ["DCGM_FI_DEV_SM_CLOCK"], "time": [at], "value": [1980.0], "rank": [3]})
+    job = {"job_id": "shrunk", "world_size": N_RANKS, "start": at, "end": at + 1.0}
+    fragment = Window.from_tables(job, metrics=metrics, scope="fragment").to_json()
+    sample = client.post("/v1/jobs/shrunk/telemetry", content=fragment, headers=JSON)
+    assert sample.status_code == 409
 
 
 def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:

@@ -45,13 +45,13 @@ def add_fragment(
 ) -> bool:
     """Store that telemetry of a job has arrived; False if it had arrived before.
 
-    A job that goes on with other ranks, as after an elastic restart, is known by rows later than all others.
+    A job that goes on with other ranks, as after an elastic restart, is known by steps later than all rows.
     Only segments of its present size are read then.
 
     Raises
     ------
     ProblemError
-        ``conflict`` if the job has another number of ranks, and rows that are later.
+        ``conflict`` if the job has another number of ranks, and this is no later step.
     """
     size = fragment.window.world_size
     keep_window(session, fragment.window, at)
@@ -82,11 +82,12 @@ def add_fragment(
 def _resize(session: Session, job: StreamedJobRow, fragment: Fragment) -> None:
     mine, size = SegmentRow.job_id == job.job_id, fragment.window.world_size
     newest = session.scalar(select(func.max(SegmentRow.end)).where(mine))
-    if newest is not None and fragment.begin < newest:
+    # An exporter may not know the new number of ranks.
+    if fragment.first_step is None or (newest is not None and fragment.begin < newest):
         raise ProblemError(
             "conflict",
             f"job {job.job_id!r} has {job.world_size:,} ranks, this telemetry is of {size:,}",
-            hint="a restart with other ranks sends later rows; give another job another job_id",
+            hint="a restart with other ranks sends later steps; give another job another job_id",
         )
     unsized = mine, SegmentRow.world_size.is_(None)
     session.execute(update(SegmentRow).where(*unsized).values(world_size=job.world_size))
