@@ -40,7 +40,9 @@ URGENT_FOR_SECONDS: Final = 3.0
 #: All ranks of a job send so many requests per second at most, a change or not.
 MAX_REQUESTS_PER_SECOND: Final = 50
 #: Steps became longer: each of the last ones exceeds the median of those before by this share.
-LAST_STEPS, STEPS_BEFORE, LONGER = 4, 64, 0.1
+LAST_STEPS: Final = 4
+STEPS_BEFORE: Final = 64
+LONGER: Final = 0.1
 #: Time limit of a request, and longest pause after failures, seconds.
 TIMEOUT_SECONDS: Final = 5.0
 MAX_PAUSE_SECONDS: Final = 30.0

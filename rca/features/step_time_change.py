@@ -15,8 +15,9 @@ from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
 from rca.window.times.phases import PhaseArrays
 
-#: Steps before the last ones that they are compared with: at least, and at most.
-MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240
+#: Steps before the last ones that they are compared with.
+MIN_REFERENCE_STEPS = 24
+MAX_REFERENCE_STEPS = 240
 #: First steps of a job are warm-up.
 WARM_UP_STEPS = 5
 #: Steps above this quantile of the reference count as slow.
