@@ -1,8 +1,8 @@
 """A lasting change of the step time, found on arrival: a cheap sign that a diagnosis is due.
 
-The last steps are compared with those before them: most of them are longer, or a few of them are so much
-longer that their mean grows. A single slow step, such as an evaluation or a checkpoint, is no change. A false
-sign costs one diagnosis; the diagnosis decides about an alarm.
+The last steps are compared with those before them: most of them are longer, or some are much longer now and
+then. A few slow steps together, such as an evaluation or a checkpoint, are no change. A false sign costs one
+diagnosis; the diagnosis decides about an alarm.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ WARM_UP_STEPS = 5
 REFERENCE_QUANTILE = 0.9
 #: A change is seen when so many of the last steps are slow, and longer by this factor in the median.
 #: Large changes are seen after fewer steps.
-LOOKS: tuple[tuple[int, int, float], ...] = ((4, 4, 1.25), (6, 6, 1.1), (12, 10, 1.04))
-#: A few much longer steps are a change when the mean of so many last steps, without the longest of them,
-#: grows by this factor,
-MEAN_STEPS = 16
-MEAN_FACTOR = 1.25
-#: and so many times more than the mean of as many steps of the reference ever did.
-MEAN_RATIO = 2.0
+LOOKS: tuple[tuple[int, int, float], ...] = ((6, 6, 1.1), (12, 10, 1.04))
+#: Much longer steps now and then are a change: of so many last steps,
+RARE_STEPS = 16
+#: the first and the last of them, which no burst of long steps reaches both, are this many.
+RARE_END_STEPS = 6
+#: The mean of each end grows by this factor,
+RARE_FACTOR = 1.25
+#: and so many times more than those of the reference ever did.
+RARE_RATIO = 2.0
 #: Distance of the onsets that are tried, steps.
 ONSET_STRIDE = 8
 
@@ -82,24 +84,24 @@ def change_in(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
         found = _change(steps, seconds, length, least, factor)
         if found is not None:
             return found
-    return _change_of_mean(steps, seconds)
+    return _rare_change(steps, seconds)
 
 
-def _change_of_mean(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
-    if seconds.size < MEAN_STEPS + MIN_REFERENCE_STEPS:
+def _rare_change(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
+    if seconds.size < RARE_STEPS + MIN_REFERENCE_STEPS:
         return None
-    spans = np.lib.stride_tricks.sliding_window_view(seconds, MEAN_STEPS)
-    means = (spans.sum(axis=1) - spans.max(axis=1)) / (MEAN_STEPS - 1)
+    spans = np.lib.stride_tricks.sliding_window_view(seconds, RARE_STEPS)
+    means = np.minimum(spans[:, :RARE_END_STEPS].mean(axis=1), spans[:, -RARE_END_STEPS:].mean(axis=1))
     last = float(means[-1])
-    for first in range(seconds.size - MEAN_STEPS, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
+    for first in range(seconds.size - RARE_STEPS, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
         begin = max(0, first - MAX_REFERENCE_STEPS)
-        earlier = means[begin : first - MEAN_STEPS + 1]
+        earlier = means[begin : first - RARE_STEPS + 1]
         usual = float(np.median(earlier))
         grown = min(last, float(seconds[first:].mean())) - usual
-        if grown >= max((MEAN_FACTOR - 1.0) * usual, MEAN_RATIO * float(earlier.max() - usual)):
+        if grown >= max((RARE_FACTOR - 1.0) * usual, RARE_RATIO * float(earlier.max() - usual)):
             excess = seconds[begin:] - usual
-            # The reference may hold the first long step, which is the longest of a span.
-            onset = begin + int(np.argmax(excess > excess[-MEAN_STEPS:].max() / 2))
+            # The reference may hold the first long step.
+            onset = begin + int(np.argmax(excess > excess[-RARE_STEPS:].max() / 2))
             return StepTimeChange(int(steps[onset]))
     return None
 

@@ -46,34 +46,28 @@ def test_noise_is_no_change(seed: int) -> None:
         assert change_in(np.arange(end), seconds[:end]) is None
 
 
-def test_single_long_steps_are_no_change() -> None:
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_a_few_long_steps_are_no_change(length: int) -> None:
     seconds = series(0)
-    seconds[60:380:50] *= 4.0
+    for begin in range(60, 380, 50):
+        seconds[begin : begin + length] *= 4.0
     for end in range(60, 400, 3):
         assert change_in(np.arange(end), seconds[:end]) is None
 
 
-def test_long_steps_that_came_before_are_no_change() -> None:
-    seconds = series(0)
-    for begin in range(60, 380, 50):
-        seconds[begin : begin + 2] *= 4.0
-    for end in range(110, 400, 3):
-        assert change_in(np.arange(end), seconds[:end]) is None
-
-
 @for_each("every", [4, 8, 11])
-def test_much_longer_steps_now_and_then_are_seen_at_the_second_or_third(every: int) -> None:
+def test_much_longer_steps_now_and_then_are_seen_soon(every: int) -> None:
     seconds = series(0)
     seconds[ONSET::every] += 7.0
     seen = first_seen(seconds, ONSET - 5)
     assert seen is not None
-    assert seen <= ONSET + 2 * every + 1
+    assert seen <= ONSET + 20
     found = change_in(np.arange(seen), seconds[:seen])
     assert found is not None
     assert found.step == ONSET
 
 
-@for_each("case", [(1.3, 5), (1.15, 7)])
+@for_each("case", [(1.3, 7), (1.15, 7)])
 @for_each("seed", range(5))
 def test_a_clear_change_is_seen_after_a_few_steps(case: tuple[float, int], seed: int) -> None:
     factor, within = case
