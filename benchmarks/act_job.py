@@ -7,21 +7,33 @@ in a moment, and needs no framework.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
 
 from rca import collect
 
-LOAD_SECONDS, WORK_SECONDS = 0.004, 0.04
+LOAD_SECONDS = 0.004
+WORK_SECONDS = 0.04
+SLOW_FACTOR = 1.8
 
 
 def main(port: int) -> None:
-    """Train until the process is ended or a peer is lost."""
-    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    """Train until the process is ended or a peer is lost; `SIGUSR1` makes its computation slow for good."""
+    rank, attempt, world_size = (
+        int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
+    )
+    work = WORK_SECONDS
+
+    def slow(*_: object) -> None:
+        nonlocal work
+        work = SLOW_FACTOR * WORK_SECONDS
+
+    signal.signal(signal.SIGUSR1, slow)
     collect.start()
     with socket.create_connection(("127.0.0.1", port)) as link, link.makefile("rw") as lines:
-        lines.write(f"{rank} {attempt}\n")
+        lines.write(f"{rank} {attempt} {world_size}\n")
         lines.flush()
         number = int(lines.readline() or -1)
         while True:
@@ -29,9 +41,9 @@ def main(port: int) -> None:
                 with collect.phase("data_loading"):
                     time.sleep(LOAD_SECONDS)
                 with collect.phase("forward"):
-                    time.sleep(WORK_SECONDS / 3)
+                    time.sleep(work / 3)
                 with collect.phase("backward"):
-                    time.sleep(2 * WORK_SECONDS / 3)
+                    time.sleep(2 * work / 3)
                 with collect.phase("communication"):
                     lines.write(f"{number}\n")
                     lines.flush()

@@ -55,6 +55,26 @@ def child_processes(parent: int | None = None) -> list[int]:
     return [each.pid for each in psutil.Process(parent).children()]
 
 
+class BusyCores:
+    """How many cores were busy since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter(), *self._spent()
+
+    def others(self) -> float:
+        """Cores that processes which are no children of this one kept busy, on average."""
+        at, busy, own = self._began
+        seconds, (busy_now, own_now) = time.perf_counter() - at, self._spent()
+        return max(0.0, (busy_now - busy - own_now + own) / seconds)
+
+    @staticmethod
+    def _spent() -> tuple[float, float]:
+        """Processor seconds of the machine, and of this process with those of its children that run."""
+        times, mine = psutil.cpu_times(), psutil.Process()
+        each = [one.cpu_times() for one in (mine, *mine.children(recursive=True))]
+        return sum(times) - times.idle - times.iowait, sum(one.user + one.system for one in each)
+
+
 def machine() -> str:
     """Processor and versions in one line."""
     names = re.findall(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())

@@ -28,7 +28,7 @@ from rca.window.fragments import between_steps
 from rca.window.window import Window
 from rca.workers import Workers
 from rca_api.jobs.watcher import FIRST_STEP, followed
-from rca_api.jobs.work import Change, Look, WantedLook, WatchedSteps, first_step, is_due
+from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
 MAX_WORLD = 32
@@ -155,20 +155,19 @@ def watched(
     window = replace(window, steps=window.steps.set_column(place, "step", counted))
     nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
     job = WatchedSteps.of(window, nodes)
-    changed_step = next_step = seen = alarmed = None
-    first: int | None = FIRST_STEP
+    seen = alarmed = None
+    wanted = WantedLook(None, None, FIRST_STEP)
     diagnoses = alarms = signs = late_signs = 0
     for last in job.steps[every - 1 :: every].tolist():
         change = job.change(last)
-        due = is_due(change, last, WantedLook(changed_step, next_step, first))
-        if change is not None and changed_step is None:
+        due = is_due(change, last, wanted)
+        if change is not None and wanted.changed_step is None:
             signs += 1
             late_signs += isinstance(change, LatenessChange)
         if due:
-            first = None
             diagnoses += 1
         if due and diagnosed:
-            answer = rca.diagnose(_cut(window, last, change))
+            answer = rca.diagnose(between_steps(window, max(0, first_step(change, last, wanted)), last))
             if not answer.abstained and answer.failure_mode != "healthy":
                 alarms += 1
                 if onset is not None and alarmed is None and last >= onset:
@@ -176,16 +175,14 @@ def watched(
         if change is not None and onset is not None and seen is None and last >= onset:
             seen = last - onset
         look = Look(change, last, None, None)
-        changed_step, next_step = followed(look, WantedLook(changed_step, next_step, first), queued=due)
+        changed_step, next_step, steady = followed(look, wanted, queued=due)
+        first = None if due else wanted.first_step
+        wanted = WantedLook(changed_step, next_step, first, steady_since=steady)
     slowdown = 1.0
     if onset is not None:
         slowdown = float(np.nanmedian(job.seconds[onset:]) / np.nanmedian(job.seconds[:onset][-WARM:]))
     hours = float(np.nansum(job.seconds)) / 3600.0
     return Watched(hours, diagnoses, alarms, signs, late_signs, seen, alarmed, slowdown)
-
-
-def _cut(window: Window, last: int, change: Change | None) -> Window:
-    return between_steps(window, max(0, first_step(change, last)), last)
 
 
 def _print_healthy(jobs: Sequence[Watched]) -> None:

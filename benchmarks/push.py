@@ -2,7 +2,12 @@
 
 Captures of the testbeds are played to a service at their own pace. Each rank's steps go through the
 collector's sender (`rca.collect.push`), the counters of machines through the client, as an exporter's would.
-A fault is named by a certain diagnosis that is not healthy and blames its ranks or nodes.
+Four stages are counted in steps from the onset:
+
+- shown: the watcher would see a change, had it all rows at once;
+- noticed: the service has seen it;
+- located: a certain diagnosis blames ranks of the fault, and no other nodes than its own;
+- named: its first cause is that of the label.
 
 The cost is the processor time of all threads of the collector in a job with steps of 30 ms.
 """
@@ -24,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.measure import machine, print_table
+from benchmarks.measure import BusyCores, machine, print_table
 from benchmarks.online_testbeds import MIN_AFTER, MIN_BEFORE, Capture, captures
 from benchmarks.service import started_service
 from rca import collect
@@ -36,9 +41,10 @@ from rca.collect.identity import Identity
 from rca.collect.push import Pusher, PushSettings
 from rca.collect.timers import COLUMNS
 from rca.diagnosis.result import Diagnosis
-from rca.sources.labels import located
+from rca.sources.labels import WindowLabel, located
 from rca.window.schema import METRICS
 from rca.window.window import Window
+from rca_api.jobs.work import WatchedSteps
 
 WITHIN_STEPS = 20
 TICK_SECONDS, METRIC_SECONDS = 0.05, 0.5
@@ -47,21 +53,37 @@ AFTER_SECONDS = 4.0
 STEP_SECONDS, TRAINED_STEPS = 0.03, 600
 
 
+STAGES = ("shown", "noticed", "located", "named")
+
+
 @dataclass(frozen=True)
 class Played:
-    """Steps from the onset of a fault until it was seen and named; None if that did not happen."""
+    """Steps from the onset of a fault until each stage; None for one that was not reached.
 
-    name: str
+    Attributes
+    ----------
+    longer : float
+        Median step after the onset over that before it.
+    others : float
+        Cores that strangers kept busy meanwhile.
+    """
+
+    testbed: str
     cause: str
+    ranks: int
     step_seconds: float
-    seen: float | None
+    longer: float
+    shown: float | None
+    noticed: float | None
+    located: float | None
     named: float | None
+    others: float
 
 
 def main(arguments: list[str]) -> int:
     """Play faults, measure the cost, and print both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks push", description=__doc__)
-    parser.add_argument("--faults", type=int, default=24, help="faults at most [default: 24]")
+    parser.add_argument("--faults", type=int, nargs="*", help="numbers of faults [default: all]")
     given = parser.parse_args(arguments)
     print_table(
         machine(),
@@ -69,20 +91,30 @@ def main(arguments: list[str]) -> int:
         [_cost(send=False), _cost(send=True)],
     )
     with tempfile.TemporaryDirectory() as held:
-        chosen = [each for each in captures(Path(held)) if _onset(each) is not None][: given.faults]
+        found = [each for each in captures(Path(held)) if _onset(each) is not None]
+        chosen = [found[number] for number in given.faults or range(len(found))]
         with started_service({"RCA_RATE_LIMIT": "", "RCA_PROCESSES": "1"}) as (url, _):
             played = []
             for number, each in enumerate(chosen):
                 played.append(_play(url, each, f"played-{number}", Path(held) / "spool"))
                 print(f"push: {played[-1]}", file=sys.stderr)
-    rows = [
-        (each.name, each.cause, f"{1e3 * each.step_seconds:.0f}", _shown(each.seen), _shown(each.named))
-        for each in played
-    ]
-    print_table("faults", ("testbed", "cause", "step, ms", "seen after, steps", "named after, steps"), rows)
-    soon = sum(each.named is not None and each.named <= WITHIN_STEPS for each in played)
-    print(f"named within {WITHIN_STEPS} steps: {soon} of {len(played)}")
+    _print_faults(played)
     return 0
+
+
+def _print_faults(played: list[Played]) -> None:
+    rows = []
+    for each in played:
+        shape = each.ranks, f"{1e3 * each.step_seconds:.0f}", f"{each.longer:.2f}"
+        stages = (_shown(getattr(each, name)) for name in STAGES)
+        rows.append((each.testbed, each.cause, *shape, *stages, f"{each.others:.1f}"))
+    columns = "testbed", "cause", "ranks", "step, ms", "longer by", *STAGES, "cores busy by others"
+    print_table("steps from the onset", columns, rows)
+    for name in STAGES:
+        soon = sum(
+            found is not None and found <= WITHIN_STEPS for found in (getattr(each, name) for each in played)
+        )
+        print(f"{name} within {WITHIN_STEPS} steps: {soon} of {len(played)}")
 
 
 def _shown(steps: float | None) -> str:
@@ -106,28 +138,58 @@ def _play(url: str, capture: Capture, job_id: str, spool: Path) -> Played:
     window, label = capture.window, located(capture.label, capture.window.job)
     job = _PlayedJob.begun(url, window, job_id, spool)
     onset = (_onset(capture) or 0.0) + job.shift
-    seen_at = named_at = None
+    reached: dict[str, float] = {}
     checked: set[str] = set()
-    while (now := time.time()) < job.over and named_at is None:
+    cores = BusyCores()
+    while (now := time.time()) < job.over and "named" not in reached:
         job.send(now)
-        state = _job(job.api, job_id)
-        if now > onset and seen_at is None and state.get("changed_step") is not None:
-            seen_at = time.time()
-        found = state.get("diagnosis_id")
-        new = isinstance(found, str) and found not in checked and now > onset
-        answer = _answer(job.api, found) if new else None
-        if answer is not None and isinstance(found, str):
-            checked.add(found)
-            named_at = time.time() if _names(answer, label.causes[0].ranks) else None
+        if now > onset:
+            state = _job(job.api, job_id)
+            if state.get("changed_step") is not None:
+                reached.setdefault("noticed", time.time())
+            found = state.get("diagnosis_id")
+            answer = _answer(job.api, found) if isinstance(found, str) and found not in checked else None
+            if answer is not None and isinstance(found, str):
+                checked.add(found)
+                for name in _stages(answer, label, window):
+                    reached.setdefault(name, time.time())
         time.sleep(TICK_SECONDS)
+    others = cores.others()
     job.end()
     starts = np.sort(job.rows[0][:, 1])
+    steps = {name: float(((starts > onset) & (starts <= at)).sum()) for name, at in reached.items()}
+    usual, shown, longer = _offline(window, label)
+    return Played(
+        capture.testbed, label.causes[0].cause, window.job.world_size, usual, longer, shown,
+        steps.get("noticed"), steps.get("located"), steps.get("named"), others,
+    )  # fmt: skip
 
-    def steps_after(at: float | None) -> float | None:
-        return None if at is None else float(((starts > onset) & (starts <= at)).sum())
 
-    usual = float(np.median(np.diff(starts)))
-    return Played(capture.testbed, label.causes[0].cause, usual, steps_after(seen_at), steps_after(named_at))
+def _offline(window: Window, label: WindowLabel) -> tuple[float, float | None, float]:
+    """The usual step, steps until the rows show a change, and how much longer steps became."""
+    nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
+    watched = WatchedSteps.of(window, nodes)
+    first = label.causes[0].first_step or 0
+    before, after = watched.seconds[watched.steps < first], watched.seconds[watched.steps >= first]
+    usual = float(np.nanmedian(before))
+    later = watched.steps[watched.steps >= first].tolist()
+    shown = next((float(last - first) for last in later if watched.change(last) is not None), None)
+    return usual, shown, float(np.nanmedian(after)) / usual
+
+
+def _stages(answer: Diagnosis, label: WindowLabel, window: Window) -> Iterator[str]:
+    """The stages that an answer reaches."""
+    if answer.abstained or answer.failure_mode == "healthy":
+        return
+    fault = label.causes[0]
+    blamed = {rank for each in answer.stragglers for rank in each.ranks}
+    blamed |= {rank for each in answer.causes for rank in each.ranks}
+    near = {place.rank for place in window.job.ranks or () if place.node in fault.nodes} | set(fault.ranks)
+    if not (blamed & set(fault.ranks) and blamed <= near):
+        return
+    yield "located"
+    if answer.causes and answer.causes[0].cause == fault.cause:
+        yield "named"
 
 
 @dataclass
@@ -237,13 +299,6 @@ def _answer(api: Client, diagnosis_id: object) -> Diagnosis | None:
         return Diagnosis.model_validate_json(content)
     except ValueError:
         return None
-
-
-def _names(answer: Diagnosis, ranks: tuple[int, ...]) -> bool:
-    if answer.abstained or answer.failure_mode == "healthy":
-        return False
-    blamed = {rank for each in (*answer.stragglers, *answer.causes) for rank in each.ranks}
-    return bool(blamed & set(ranks)) or not ranks
 
 
 def _cost(*, send: bool) -> tuple[str, str, str]:

@@ -6,6 +6,8 @@ policy
     What an agent may do, in which jobs, how often, and whether a person approves.
 journal
     Durable records of proposals and steps; nothing acts without one.
+facts
+    What is read from the service: incidents, and what a plan recommends.
 guards
     What forbids a proposal.
 steps, kubernetes, slurm, processes

@@ -1,34 +1,38 @@
-"""Rounds of an agent: read incidents, propose what their plans say, carry out what is approved, report it."""
+"""Rounds of an agent: read incidents, propose what their plans say, carry out what is approved, report it.
+
+The whole state is judged again before an action begins: policy, incident, plan and steps. What was proposed
+and what would be proposed now have to be the same.
+"""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from socket import gethostname
 from typing import Any, Final
-from urllib.parse import quote
 
-import orjson
-
+from rca.act.facts import IncidentFacts, ServiceFacts
 from rca.act.guards import forbidden
 from rca.act.journal import ActionJournal, Proposal
 from rca.act.kubernetes import cordon_and_evict
 from rca.act.policy import TAKES_OUT, AgentPolicy, KubernetesJob, SlurmJob
-from rca.act.processes import EndProcess, launcher_of, worker_of
-from rca.act.slurm import DrainNode, RequeueJob
+from rca.act.processes import processes_of
+from rca.act.slurm import drain_and_requeue
 from rca.act.steps import AgentStep
 from rca.act.tools import ToolError
-from rca.client import Client
-from rca.errors import InvalidInput, RcaError
+from rca.client import Client, ServiceError
+from rca.errors import InvalidInput, RcaError, SourceError, cut
 from rca.recovery.option import Option
-from rca.recovery.planner import Plan
 
-#: A step that fails so often ends its action.
-MAX_TRIES: Final = 5
+#: An action that is not done so long after its begin fails, seconds. Until then its steps are tried again.
+MAX_ACTING_SECONDS: Final = 900.0
+#: Key of the action of an agent on an incident: the service takes one.
+CLAIM: Final = "rca act"
+#: Length of a note on an incident, characters.
+MAX_NOTE: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,26 @@ class PlanAgent:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._policy, self._journal, self._client, self._clock = policy, journal, client, clock
+        self._facts = ServiceFacts(client)
 
     def round(self) -> list[ActReport]:
-        """Carry out what is approved, report what is done, and propose what plans say."""
-        reports = []
-        for held in self._journal.all():
-            reports += self._guarded(held.job, partial(self._further, held))
-        for job in self._policy.jobs:
-            reports += self._guarded(job, partial(self._proposals, job))
-        return reports
+        """Carry out what is approved, report what is done, and propose what plans say.
+
+        Raises
+        ------
+        SourceError
+            If the journal cannot be used, for example because another agent does.
+        """
+        with self._journal.one_agent():
+            reports = []
+            for held in self._journal.all():
+                reports += self._guarded(held.job, partial(self._further, held))
+            unreadable = [
+                ActReport("journal", f"record {each} cannot be read") for each in self._journal.unreadable
+            ]
+            for job in self._policy.jobs:
+                reports += self._guarded(job, partial(self._proposals, job))
+            return unreadable + reports
 
     def _guarded(self, job: str, work: Callable[[], list[ActReport]]) -> list[ActReport]:
         """An error concerns its own job only; the next round tries again."""
@@ -75,169 +90,240 @@ class PlanAgent:
             return [ActReport(job, f"not now: {error.message}")]
 
     def _further(self, held: Proposal) -> list[ActReport]:
-        now = self._clock()
-        if held.state == "proposed" and now > held.at + self._policy.approval_seconds:
-            return self._expired(held, "it was not approved in time")
+        if held.state in ("proposed", "approved") and self._age(held.at) > self._policy.approval_seconds:
+            return self._expired(held, "it was not approved and begun in time")
         if held.state == "approved":
-            reason = self._outdated(held) or forbidden(self._policy, held, self._journal.all(), now)
-            if reason is not None:
-                return self._expired(held, reason)
-            begun = self._journal.change(held.id, ["approved"], state="acting", begun_at=now)
-            return [] if begun is None else self._act(begun)
+            return self._begin(held)
         if held.state == "acting":
             # An agent has ended in between, or a step failed in the last round.
-            return self._act(held)
-        if held.state == "done" and not held.reported:
-            self._report(held)
+            return self._go_on(held)
+        if held.state == "failed" and not held.reported:
+            self._report_failure(held)
         return []
 
+    def _age(self, at: float) -> float:
+        return self._clock() - at
+
     def _expired(self, held: Proposal, why: str) -> list[ActReport]:
-        changed = self._journal.change(held.id, ["proposed", "approved"], state="expired", note=why)
+        changed = self._journal.change(held.id, ["proposed", "approved", "acting"], state="expired", note=why)
         return [ActReport(held.job, f"{held.action} expired: {why}", changed)]
 
-    def _outdated(self, held: Proposal) -> str | None:
-        """Why an approved action is not wanted any more."""
-        incident = self._incident(held.incident)
-        if incident["state"] != "open":
+    def _begin(self, held: Proposal) -> list[ActReport]:
+        """Begin an approved action if it would be proposed again just so."""
+        try:
+            reason = self._not_allowed(held)
+            fresh = None if reason else self._proposal(held.job, self._facts.incident(held.incident), held)
+        except InvalidInput as error:
+            fresh, reason = None, error.message
+        if isinstance(fresh, str):
+            reason = fresh
+        if reason is not None or not isinstance(fresh, Proposal):
+            return self._expired(held, reason or "the plan does not recommend it any more")
+        for name in ("action", "nodes", "ranks", "steps"):
+            if getattr(fresh, name) != getattr(held, name):
+                return self._expired(held, f"its {name} are others by now")
+        if all(step.is_done() for step in fresh.steps):
+            return self._expired(held, "all of it is done already")
+        now = self._clock()
+        begun = self._journal.begin(fresh, lambda others: forbidden(self._policy, fresh, others, now), now)
+        return self._expired(held, begun) if isinstance(begun, str) else self._act(begun)
+
+    def _not_allowed(self, held: Proposal) -> str | None:
+        """Why the policy does not allow to carry out a record, as it is now."""
+        if self._policy.mode == "dry-run":
+            return "the policy's mode is dry-run"
+        if self._policy.mode == "approve" and not held.by:
+            return "no person has approved it"
+        if held.job not in self._policy.jobs:
+            return "the policy has no such job"
+        return None if held.action in self._policy.actions else f"the policy does not allow {held.action}"
+
+    def _not_needed(self, incident: IncidentFacts, held: Proposal | None) -> str | None:
+        """Why an incident needs no action of an agent, or none beside what others have done."""
+        if incident.state != "open":
             return "the incident is resolved"
-        wanted = self._wanted(incident)
-        if wanted is None:
-            return "the plan does not recommend it any more"
-        option, _ = wanted
-        same = option.action == held.action and set(option.nodes) == set(held.nodes)
-        return None if same else "the plan recommends another action by now"
+        if incident.suspected or incident.uncertain:
+            return "the incident is not certain"
+        if any(held is None or held.id not in each.note for each in incident.actions):
+            return "an action was taken on the incident already"
+        by_person = held is not None and held.by
+        if not by_person and (incident.acknowledged_at or incident.assigned_to):
+            return "a person works on the incident"
+        newest = incident.newest
+        if newest is None or newest.verdict == "healthy":
+            return "its newest window is healthy"
+        if self._age(newest.window_end.timestamp()) > self._policy.approval_seconds:
+            return "its newest window is old"
+        return "the job has ended" if self._facts.has_ended(incident.job_id) else None
+
+    def _go_on(self, held: Proposal) -> list[ActReport]:
+        """Carry on with an action that was interrupted, unless it must not go on."""
+        reason = self._not_allowed(held)
+        if reason is None and self._age(held.begun_at or held.at) > MAX_ACTING_SECONDS:
+            reason = f"it was not done in {MAX_ACTING_SECONDS:.0f} s. {held.note}".strip()
+        reason = reason or self._not_needed(self._facts.incident(held.incident), held)
+        return self._act(held) if reason is None else self._failed(held, reason)
 
     def _act(self, held: Proposal) -> list[ActReport]:
-        """Carry out the steps that are left, each recorded before and after."""
+        """Claim the incident, and carry out the steps that are left; each is recorded when it is done."""
+        if not held.claimed:
+            try:
+                self._claim(held)
+            except ServiceError as error:
+                if error.status != 409:
+                    raise
+                return self._expired(held, "another agent acts on the incident")
+            held = self._journal.change(held.id, ["acting"], claimed=True) or held
         for number in range(held.n_done, len(held.steps)):
             step = held.steps[number]
             try:
                 if not step.is_done():
                     step.carry_out()
-            except ToolError as error:
-                return [self._failed(held, step, error)]
-            following = self._journal.change(held.id, ["acting"], n_done=number + 1, tries=0)
-            if following is None:
-                return []
-            held = following
+                    if not step.is_done():
+                        raise ToolError("it has no effect")
+            except SourceError as error:
+                note = f"{step.text}: {error.message}"
+                changed = self._journal.change(held.id, ["acting"], note=note)
+                return [ActReport(held.job, f"{held.action} is tried again: {note}", changed)]
+            except InvalidInput as error:
+                return self._failed(held, f"{step.text}: {error.message}")
+            held = self._journal.change(held.id, ["acting"], n_done=number + 1) or held
         done = self._journal.change(held.id, ["acting"], state="done", ended_at=self._clock())
-        if done is None:
-            return []
-        self._report(done)
         return [ActReport(held.job, f"{held.action} is done: {'; '.join(s.text for s in held.steps)}", done)]
 
-    def _failed(self, held: Proposal, step: AgentStep, error: ToolError) -> ActReport:
-        ended = held.tries + 1 >= MAX_TRIES
-        changes: dict[str, Any] = {"tries": held.tries + 1, "note": f"{step.text}: {error.message}"}
-        if ended:
-            changes |= {"state": "failed", "ended_at": self._clock()}
-        changed = self._journal.change(held.id, ["acting"], **changes)
-        says = "failed" if ended else "is tried again"
-        return ActReport(held.job, f"{held.action} {says}: {changes['note']}", changed)
+    def _failed(self, held: Proposal, why: str) -> list[ActReport]:
+        undo = [step.undo for step in held.steps[: held.n_done] if step.undo]
+        note = f"{why}; to undo what was done: {'; '.join(undo)}" if undo else why
+        failed = self._journal.change(held.id, ["acting"], state="failed", ended_at=self._clock(), note=note)
+        if failed is None:
+            return []
+        report = ActReport(held.job, f"{held.action} failed: {note}", failed)
+        return [report, *self._guarded(held.job, partial(self._report_failure, failed))]
 
-    def _report(self, held: Proposal) -> None:
-        """Record the action on its incident: its windows then show the gain beside the prediction."""
-        taken = datetime.fromtimestamp(held.ended_at or held.at, UTC)
-        document = {
-            "action": held.action,
-            "taken_at": taken.isoformat(),
-            "nodes": list(held.nodes),
-            "ranks": list(held.ranks),
-            "diagnosis_id": held.diagnosis,
-            "note": f"by rca act on {gethostname()}: " + "; ".join(step.text for step in held.steps),
-            "key": held.id,
-        }
+    def _claim(self, held: Proposal) -> None:
+        """Record the action on its incident: the service takes it from one agent only.
+
+        Later windows show its gain beside the prediction.
+        """
+        steps = "; ".join(step.text for step in held.steps)
+        self._post_action(
+            held,
+            {
+                "action": held.action,
+                "taken_at": datetime.fromtimestamp(held.begun_at or held.at, UTC).isoformat(),
+                "nodes": list(held.nodes),
+                "ranks": list(held.ranks),
+                "diagnosis_id": held.diagnosis,
+                "note": cut(f"rca act, record {held.id}: {steps}", MAX_NOTE),
+                "key": CLAIM,
+            },
+        )
+
+    def _report_failure(self, held: Proposal) -> list[ActReport]:
+        if held.claimed:
+            done = "; ".join(step.text for step in held.steps[: held.n_done]) or "nothing"
+            note = f"rca act, record {held.id}: {held.action} failed: {held.note}; done: {done}"
+            self._post_action(
+                held, {"action": "other", "note": cut(note, MAX_NOTE), "key": f"{CLAIM} failed"}
+            )
+        self._journal.change(held.id, ["failed"], reported=True)
+        return []
+
+    def _post_action(self, held: Proposal, document: dict[str, Any]) -> None:
         self._client.post(f"/v1/incidents/{held.incident}/actions", document)
-        self._journal.change(held.id, ["done"], reported=True)
 
     def _proposals(self, job: str) -> list[ActReport]:
         """Propose what the plan of the job's open incident recommends."""
-        known = {each.incident for each in self._journal.all()}
-        found = orjson.loads(self._client.get(f"/v1/incidents?state=open&job={quote(job, safe='')}"))
         reports = []
-        for summary in found["items"]:
-            if summary["id"] in known or summary["suspected"] or summary["uncertain"]:
-                continue
-            incident = self._incident(summary["id"])
-            wanted = self._wanted(incident)
-            if wanted is not None:
-                reports.append(self._propose(job, incident, *wanted))
+        for incident in self._facts.open_incidents(job):
+            settled = [each for each in self._journal.all() if each.incident == incident]
+            # A dry run is tried again in another mode, and what has expired at any time.
+            free = {"expired"} if self._policy.mode == "dry-run" else {"expired", "tried"}
+            if all(each.state in free for each in settled):
+                found = self._proposal(job, self._facts.incident(incident), None)
+                reports += (
+                    [ActReport(job, f"nothing is proposed: {found}")]
+                    if isinstance(found, str)
+                    else self._propose(job, found)
+                )
         return reports
 
-    def _incident(self, incident_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(self._client.get(f"/v1/incidents/{incident_id}"))
-        return found
+    def _propose(self, job: str, proposal: Proposal) -> list[ActReport]:
+        reason = self._journal.add(
+            proposal, lambda others: forbidden(self._policy, proposal, others, proposal.at)
+        )
+        if reason is not None:
+            return [ActReport(job, f"nothing is proposed: {reason}")]
+        shown = "; ".join(step.text for step in proposal.steps)
+        return [ActReport(job, f"{proposal.state}: {proposal.action}: {shown}", proposal)]
 
-    def _wanted(self, incident: dict[str, Any]) -> tuple[Option, str] | None:
-        """The option that the plan of an incident's newest certain diagnosis recommends now."""
-        newest = next((each for each in incident["diagnoses"] if each["verdict"] == "sick"), None)
-        if newest is None:
-            return None
-        answer = self._client.post("/v1/plans", {"diagnosis_id": newest["diagnosis_id"]})
-        plan = Plan.model_validate(answer)
-        options = [each for each in plan.options if each.action == plan.first]
-        return (options[0], newest["diagnosis_id"]) if options else None
+    def _proposal(self, job: str, incident: IncidentFacts, held: Proposal | None) -> Proposal | str:
+        """What is to be done about an incident now, each step tried without an effect, or why nothing is.
 
-    def _propose(self, job: str, incident: dict[str, Any], option: Option, diagnosis: str) -> ActReport:
+        Parameters
+        ----------
+        held : Proposal or None
+            The record that is judged again; it keeps its id.
+
+        Raises
+        ------
+        InvalidInput
+            If the action cannot be carried out on this job.
+        """
+        reason = self._not_needed(incident, held)
+        if reason is not None:
+            return reason
+        option = None
+        if incident.newest is not None:
+            option = self._facts.recommended(incident.newest.diagnosis_id, self._policy.jobs[job].site)
+        if option is None or incident.newest is None:
+            return "the plan recommends to wait"
         if option.action not in TAKES_OUT:
-            return ActReport(job, f"{option.action} is for people: {option.instruction}")
+            return f"{option.action} is for people: {option.instruction}"
         state = {"dry-run": "tried", "approve": "proposed", "automatic": "approved"}[self._policy.mode]
-        proposal = Proposal.model_validate(
+        found = Proposal.model_validate(
             {
-                "id": uuid.uuid4().hex,
-                "incident": incident["id"],
+                "id": uuid.uuid4().hex if held is None else held.id,
+                "incident": incident.id,
                 "job": job,
                 "action": option.action,
-                "cause": incident["cause"] or "unknown",
+                "cause": incident.cause or "unknown",
                 "nodes": tuple(option.nodes),
                 "ranks": tuple(option.ranks),
                 "takes_out": TAKES_OUT[option.action],
                 "chance": option.chance,
                 "predicted": option.seconds_per_step_saved,
-                "diagnosis": diagnosis,
-                "steps": self._steps(job, incident, option),
+                "diagnosis": incident.newest.diagnosis_id,
+                "steps": (),
                 "state": state,
                 "at": self._clock(),
             }
         )
-        reason = forbidden(self._policy, proposal, self._journal.all(), proposal.at)
-        if reason is None:
-            for step in proposal.steps:
-                step.check()
-            reason = self._journal.add(
-                proposal, lambda others: forbidden(self._policy, proposal, others, proposal.at)
-            )
+        reason = forbidden(self._policy, found, self._journal.all(), found.at)
         if reason is not None:
-            return ActReport(job, f"{option.action} is not proposed: {reason}")
-        shown = "; ".join(step.text for step in proposal.steps)
-        return ActReport(job, f"{state}: {option.action}: {shown}", proposal)
+            return reason
+        steps = self._steps(job, incident, option)
+        for step in steps:
+            step.check()
+        return Proposal.model_validate(found.model_dump() | {"steps": steps})
 
-    def _steps(self, job: str, incident: dict[str, Any], option: Option) -> Sequence[AgentStep]:
+    def _steps(self, job: str, incident: IncidentFacts, option: Option) -> list[AgentStep]:
         """The steps of an action on the job's platform."""
         target, takes_out = self._policy.jobs[job], TAKES_OUT[option.action]
         if isinstance(target, KubernetesJob):
-            place = target.namespace, target.selector, incident["id"]
-            return cordon_and_evict(option.nodes, *place, cordon=takes_out)
-        if isinstance(target, SlurmJob):
-            cause = incident["cause"] or "unknown"
-            drains = [DrainNode(node=each, incident=incident["id"], cause=cause) for each in option.nodes]
-            return [*(drains if takes_out else ()), RequeueJob.of(target.job)]
-        return processes_of(job, option.ranks, takes_out=takes_out)
-
-
-def processes_of(job: str, ranks: Sequence[int], *, takes_out: bool) -> list[EndProcess]:
-    """The workers of some ranks on this machine, or their launchers if the machine is to leave the job.
-
-    Raises
-    ------
-    InvalidInput
-        If none of them runs here.
-    """
-    workers = [worker for rank in ranks if (worker := worker_of(job, rank)) is not None]
-    if not workers:
-        named = ", ".join(map(str, ranks)) or "none is named"
-        raise InvalidInput(f"no worker of these ranks runs on this machine: {named}")
-    if not takes_out:
-        return workers[:1]
-    launchers = [found for worker in workers if (found := launcher_of(worker)) is not None]
-    return list({each.pid: each for each in launchers}.values())
+            place = target.namespace, target.selector, incident.id
+            steps, n_nodes = cordon_and_evict(option.nodes, *place, cordon=takes_out)
+        elif isinstance(target, SlurmJob):
+            place = target.job, incident.id, incident.cause or "unknown"
+            steps, n_nodes = drain_and_requeue(option.nodes, *place, drain=takes_out)
+        else:
+            steps, n_nodes = processes_of(job, option.ranks, takes_out=takes_out)
+        leaving = len(set(option.nodes))
+        if takes_out and not target.spares(leaving, n_nodes):
+            raise InvalidInput(
+                f"{leaving} of the job's {n_nodes} nodes would leave, and nothing says that it goes on",
+                hint="give the job a site with elastic: true, or with spare_nodes, in the policy",
+            )
+        if not steps:
+            raise InvalidInput("there is nothing to do it on")
+        return steps

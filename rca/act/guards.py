@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rca.act.journal import BEGUN, Proposal
+from rca.act.journal import BEGUN, Proposal, State
 from rca.act.policy import AgentPolicy
 from rca.probability import probability
 
 DAY_SECONDS: Final = 86_400.0
+#: Records that leave their incident to another one.
+_FREE: frozenset[State] = frozenset({"tried", "expired"})
 
 
 def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal], at: float) -> str | None:
@@ -28,7 +30,7 @@ def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal
     if proposal.chance < policy.min_chance:
         asked = probability(policy.min_chance)
         return f"it acts on the true cause with {probability(proposal.chance)}; the policy asks for {asked}"
-    if any(each.incident == proposal.incident for each in others):
+    if any(each.incident == proposal.incident and each.state not in _FREE for each in others):
         return "the incident has an action already"
     begun = [each for each in others if each.state in BEGUN and each.begun_at is not None]
     recent = [each for each in begun if each.begun_at is not None and each.begun_at > at - DAY_SECONDS]

@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from rca.act.steps import AgentStep
+from rca.act.steps import AgentStep, nodes_of_job
 from rca.act.tools import ToolError, output
-from rca.errors import InvalidInput
 
 #: Says which incident a node was cordoned for, so that people and other tools see why.
 ANNOTATION = "straggler-rca.io/incident"
@@ -29,8 +28,12 @@ class CordonNode(AgentStep):
     def text(self) -> str:
         return f"kubectl cordon {self.node}"
 
+    @property
+    def undo(self) -> str:
+        return f"kubectl uncordon {self.node}"
+
     def is_done(self) -> bool:
-        return bool(self._read().get("spec", {}).get("unschedulable"))
+        return bool(_part(self._read(), "spec").get("unschedulable"))
 
     def check(self) -> None:
         self._read()
@@ -42,7 +45,10 @@ class CordonNode(AgentStep):
         output(["kubectl", "cordon", self.node])
 
     def _read(self) -> dict[str, Any]:
-        return _document(["kubectl", "get", "node", self.node, "-o", "json"])
+        found = _document(["kubectl", "get", "node", self.node, "-o", "json"])
+        if _part(found, "metadata").get("name") != self.node:
+            raise ToolError(f"kubectl does not answer with the node {self.node}")
+        return found
 
 
 class EvictPod(AgentStep):
@@ -59,8 +65,8 @@ class EvictPod(AgentStep):
 
     def is_done(self) -> bool:
         command = ["kubectl", "get", "pods", "-n", self.namespace, "-o", "json"]
-        held = _document([*command, "--field-selector", f"metadata.name={self.pod}"]).get("items", [])
-        same = [each["metadata"] for each in held if each["metadata"].get("uid") == self.uid]
+        held = _items([*command, "--field-selector", f"metadata.name={self.pod}"])
+        same = [meta for each in held if (meta := _part(each, "metadata")).get("uid") == self.uid]
         return not same or "deletionTimestamp" in same[0]
 
     def check(self) -> None:
@@ -84,9 +90,9 @@ class EvictPod(AgentStep):
 
 
 def cordon_and_evict(
-    nodes: Iterable[str], namespace: str, selector: str, incident: str, *, cordon: bool
-) -> list[AgentStep]:
-    """The steps that take the pods of a job off some nodes.
+    wanted: Iterable[str], namespace: str, selector: str, incident: str, *, cordon: bool
+) -> tuple[list[AgentStep], int]:
+    """The steps that take the pods of a job off some of its nodes, and the number of all its nodes.
 
     Parameters
     ----------
@@ -98,29 +104,25 @@ def cordon_and_evict(
     Raises
     ------
     InvalidInput
-        If no pod of the job runs on them.
+        If no pod of the job runs on one of them.
     ToolError
     """
-    wanted = set(nodes)
-    command = ["kubectl", "get", "pods", "-n", namespace, "-l", selector, "-o", "json"]
-    pods = [each for each in _document(command).get("items", []) if _runs_on(each, wanted)]
-    if not pods:
-        raise InvalidInput(
-            f"no pod with {selector} runs on {', '.join(sorted(wanted)) or 'a known node'}",
-            hint="check the namespace and the selector of the job in the policy",
-        )
-    cordons = [CordonNode(node=node, incident=incident) for node in sorted(wanted)] if cordon else []
+    pods = _items(["kubectl", "get", "pods", "-n", namespace, "-l", selector, "-o", "json"])
+    placed = [(_part(pod, "spec").get("nodeName"), _part(pod, "metadata")) for pod in pods if _runs(pod)]
+    of_job = {node for node, _ in placed if isinstance(node, str)}
+    nodes = nodes_of_job(wanted, of_job)
+    cordons = [CordonNode(node=node, incident=incident) for node in nodes] if cordon else []
+    leaving = [meta for node, meta in placed if node in nodes]
     evictions = [
-        EvictPod(namespace=namespace, pod=each["metadata"]["name"], uid=each["metadata"]["uid"])
-        for each in sorted(pods, key=lambda each: str(each["metadata"]["name"]))
+        EvictPod(namespace=namespace, pod=str(meta.get("name")), uid=str(meta.get("uid")))
+        for meta in sorted(leaving, key=lambda meta: str(meta.get("name")))
     ]
-    return [*cordons, *evictions]
+    return [*cordons, *evictions], len(of_job)
 
 
-def _runs_on(pod: dict[str, Any], nodes: set[str]) -> bool:
-    ended = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-    leaves = "deletionTimestamp" in pod["metadata"]
-    return pod.get("spec", {}).get("nodeName") in nodes and not ended and not leaves
+def _runs(pod: dict[str, Any]) -> bool:
+    ended = _part(pod, "status").get("phase") in ("Succeeded", "Failed")
+    return not ended and "deletionTimestamp" not in _part(pod, "metadata")
 
 
 def _document(command: list[str]) -> dict[str, Any]:
@@ -129,3 +131,13 @@ def _document(command: list[str]) -> dict[str, Any]:
     except ValueError:
         raise ToolError("kubectl answers no JSON") from None
     return found if isinstance(found, dict) else {}
+
+
+def _items(command: list[str]) -> list[dict[str, Any]]:
+    items = _document(command).get("items")
+    return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+
+
+def _part(document: dict[str, Any], name: str) -> dict[str, Any]:
+    part = document.get(name)
+    return part if isinstance(part, dict) else {}

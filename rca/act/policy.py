@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rca.frozen import Frozen
+from rca.recovery.site import Site
 from rca.yaml_documents import read_document
 
 #: `dry-run`: each step is only tried without an effect. `approve`: a person approves each action.
@@ -23,7 +24,26 @@ TAKES_OUT: Mapping[str, bool] = {
 Positive = Annotated[float, Field(gt=0.0, le=1e7, allow_inf_nan=False)]
 
 
-class KubernetesJob(Frozen):
+class _Job(Frozen):
+    """A job, and what its site can do.
+
+    Attributes
+    ----------
+    site : Site
+        Sent with the plan. No node leaves a job that is neither `elastic` nor has `spare_nodes`.
+    """
+
+    site: Site = Site()
+
+    def spares(self, leaving: int, n_nodes: int) -> bool:
+        """Whether the job goes on, or starts again, when so many of its nodes leave."""
+        replaced = self.site.spare_nodes
+        return (replaced is not None and leaving <= replaced) or (
+            self.site.elastic is True and leaving < n_nodes
+        )
+
+
+class KubernetesJob(_Job):
     """A job of pods with labels."""
 
     platform: Literal["kubernetes"]
@@ -31,14 +51,14 @@ class KubernetesJob(Frozen):
     selector: Annotated[str, Field(pattern=r"^[A-Za-z0-9][-A-Za-z0-9_./=,]*$", max_length=500)]
 
 
-class SlurmJob(Frozen):
+class SlurmJob(_Job):
     """A batch job of Slurm."""
 
     platform: Literal["slurm"]
     job: Annotated[str, Field(pattern=r"^[0-9]+(_[0-9]+)?$")]
 
 
-class TorchrunJob(Frozen):
+class TorchrunJob(_Job):
     """A job of torchrun whose workers run on the agent's machine."""
 
     platform: Literal["torchrun"]
@@ -66,7 +86,7 @@ class AgentPolicy(Frozen):
     max_actions_per_day, max_nodes_per_day : int
         Of all jobs together, in any 24 hours.
     approval_seconds : float
-        A proposal that is not approved for so long expires.
+        A proposal that is not begun for so long expires, and so old facts do not count.
     """
 
     service: str

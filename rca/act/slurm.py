@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Literal
 
-from rca.act.steps import AgentStep
+from rca.act.steps import AgentStep, nodes_of_job
 from rca.act.tools import ToolError, output
+from rca.errors import InvalidInput
 
-#: States of a job that is being requeued, or waits for its nodes.
-_ENDS = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "COMPLETING")
+#: States of a job that can be requeued; others wait already or have ended.
+_RUNNING_STATES = ("RUNNING", "SUSPENDED")
+#: States of a job that waits to start again.
+_QUEUED_STATES = ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED")
 #: Begins the reason of every node that this product drains.
 REASON = "straggler-rca"
 
@@ -26,11 +31,18 @@ class DrainNode(AgentStep):
         return f"scontrol update NodeName={self.node} State=DRAIN Reason={self._reason!r}"
 
     @property
+    def undo(self) -> str:
+        return f"scontrol update NodeName={self.node} State=RESUME"
+
+    @property
     def _reason(self) -> str:
         return f"{REASON} {self.cause} incident {self.incident}"
 
     def is_done(self) -> bool:
-        states = set(_fields(["scontrol", "--oneliner", "show", "node", self.node])["State"].split("+"))
+        shown = output(["scontrol", "show", "node", self.node])
+        if re.findall(r"^NodeName=(\S+)", shown, re.MULTILINE) != [self.node]:
+            raise ToolError(f"scontrol does not answer with the node {self.node}")
+        states = set(_field(shown, "State").split("+"))
         return bool(states & {"DRAIN", "DRAINED", "DRAINING", "DOWN"})
 
     def check(self) -> None:
@@ -42,7 +54,7 @@ class DrainNode(AgentStep):
 
 
 class RequeueJob(AgentStep):
-    """A batch job starts again from its script; only if it has not started again since."""
+    """A batch job starts again from its script; only if it has not started again or ended since."""
 
     kind: Literal["slurm.requeue"] = "slurm.requeue"
     job: str
@@ -52,37 +64,64 @@ class RequeueJob(AgentStep):
     def text(self) -> str:
         return f"scontrol requeue {self.job}"
 
-    @classmethod
-    def of(cls, job: str) -> RequeueJob:
-        """The next restart of a job; raises `ToolError` if Slurm does not know it."""
-        return cls(job=job, restarts=_restarts(job))
-
     def is_done(self) -> bool:
-        state = _fields(_show_job(self.job))["JobState"]
-        return _restarts(self.job) > self.restarts or state in _ENDS
+        state, restarts, _ = _job(self.job)
+        return restarts > self.restarts or state in _QUEUED_STATES
 
     def check(self) -> None:
-        fields = _fields(_show_job(self.job))
-        if fields.get("Requeue") == "0":
+        _running_nodes(self.job)
+        if _field(output(["scontrol", "show", "job", self.job]), "Requeue") == "0":
             raise ToolError(f"job {self.job} may not be requeued", hint="submit it with --requeue")
 
     def carry_out(self) -> None:
+        _running_nodes(self.job)
         output(["scontrol", "requeue", self.job])
 
 
-def _show_job(job: str) -> list[str]:
-    return ["scontrol", "--oneliner", "show", "job", job]
+def drain_and_requeue(
+    wanted: Iterable[str], job: str, incident: str, cause: str, *, drain: bool
+) -> tuple[list[AgentStep], int]:
+    """The steps that start a job again, without some of its nodes, and the number of all its nodes.
+
+    Parameters
+    ----------
+    drain : bool
+        Also drain these nodes.
+
+    Raises
+    ------
+    InvalidInput
+        If the job does not run, or not on one of them.
+    ToolError
+    """
+    of_job = _running_nodes(job)
+    nodes = nodes_of_job(wanted, of_job) if drain else []
+    drains = [DrainNode(node=node, incident=incident, cause=cause) for node in nodes]
+    return [*drains, RequeueJob(job=job, restarts=_job(job)[1])], len(of_job)
 
 
-def _restarts(job: str) -> int:
-    text = _fields(_show_job(job)).get("Restarts", "0")
-    return int(text) if text.isdigit() else 0
+def _running_nodes(job: str) -> list[str]:
+    """The nodes that a job runs on."""
+    state, _, nodes = _job(job)
+    if state not in _RUNNING_STATES:
+        raise InvalidInput(f"job {job} does not run: it is {state}")
+    return output(["scontrol", "show", "hostnames", nodes]).split()
 
 
-def _fields(command: list[str]) -> dict[str, str]:
-    """The fields ``Name=value`` of a line; flags such as ``IDLE*`` lose their mark."""
-    pairs = (word.partition("=") for word in output(command).split())
-    found = {name: value.rstrip("*~#!%$@^-") for name, mark, value in pairs if mark}
-    if not {"State", "JobState"} & found.keys():
-        raise ToolError(f"{' '.join(command)}: the answer has no state")
-    return found
+def _job(job: str) -> tuple[str, int, str]:
+    """State, restarts and list of nodes of a job; none of them is a text of its owner."""
+    wide = "State:|,RestartCnt:|,NodeList:|"
+    lines = output(["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--Format={wide}"]).split("\n")
+    found = [line.split("|") for line in lines if line.strip()]
+    if len(found) != 1 or len(found[0]) < 3 or not found[0][1].strip().isdigit():
+        raise ToolError(f"squeue does not answer with the job {job}")
+    state, restarts, nodes = (value.strip() for value in found[0][:3])
+    return state, int(restarts), nodes
+
+
+def _field(shown: str, name: str) -> str:
+    """A field at the begin of a line, where no free text stands; a state without marks such as ``*``."""
+    found = re.search(rf"^ *{name}=(\S*)", shown, re.MULTILINE)
+    if found is None:
+        raise ToolError(f"scontrol answers without {name}")
+    return found[1].rstrip("*~#!%$@^-")

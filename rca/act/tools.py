@@ -33,10 +33,18 @@ def output(command: Sequence[str], content: str | None = None) -> str:
     """
     try:
         done = subprocess.run(  # noqa: S603  (made of checked names, without a shell)
-            command, input=content, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            command,
+            input=content,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TOOL_SECONDS,
+            check=False,
         )
     except FileNotFoundError:
         raise ToolError(f"{command[0]} is not installed", hint="run the agent where it is") from None
+    except OSError as error:
+        raise ToolError(f"{command[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise ToolError(f"{command[0]} gives no answer in {TOOL_SECONDS:.0f} s") from None
     if done.returncode:

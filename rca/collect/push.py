@@ -11,10 +11,12 @@ import http.client
 import json
 import os
 import ssl
+import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -30,13 +32,17 @@ from rca.collect.identity import Identity
 from rca.collect.segments import Array
 from rca.collect.timers import COLUMNS
 
-#: Seconds between two requests of a rank: at least, and so that a job sends at most so many per second.
+#: Seconds between two requests of a rank.
 PUSH_SECONDS: Final = 0.5
+#: A change is sent at once, and what follows in shorter intervals, seconds.
+URGENT_SECONDS: Final = 0.1
+URGENT_FOR_SECONDS: Final = 3.0
+#: All ranks of a job send so many requests per second at most, a change or not.
 MAX_REQUESTS_PER_SECOND: Final = 50
-#: A change is sent at once, and what follows for so long in shorter intervals, seconds.
-URGENT_SECONDS, URGENT_FOR_SECONDS = 0.1, 3.0
 #: Steps became longer: each of the last ones exceeds the median of those before by this share.
-LAST_STEPS, STEPS_BEFORE, LONGER = 4, 64, 0.1
+LAST_STEPS: Final = 4
+STEPS_BEFORE: Final = 64
+LONGER: Final = 0.1
 #: Time limit of a request, and longest pause after failures, seconds.
 TIMEOUT_SECONDS: Final = 5.0
 MAX_PAUSE_SECONDS: Final = 30.0
@@ -44,8 +50,11 @@ MAX_PAUSE_SECONDS: Final = 30.0
 MAX_ANSWER_BYTES: Final = 65536
 #: Rows that are held between two requests; the spool holds more.
 MAX_HELD_ROWS: Final = 8192
-#: Statuses after which the same request may succeed later.
-_LATER: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+#: Statuses by which the service refuses a request for good. After others it may take it later: a proxy, a key
+#: that is renewed, or the service's restart may be the reason.
+_REFUSED: Final = frozenset({400, 409, 413, 415, 422})
+#: A request that fails within the service so often is given up, because it blocks all later ones.
+MAX_SERVER_ERRORS: Final = 5
 _STEP_SECONDS = COLUMNS.index("step_seconds")
 _COMMUNICATION = [COLUMNS.index(f"communication{name}_seconds") for name in ("", "_wait", "_transfer")]
 
@@ -86,7 +95,10 @@ class PushSettings:
             or "@" in parts.netloc
         ):
             raise ValueError("the address of the service is not http://HOST or https://HOST")
-        return cls(url.rstrip("/"), api_key or None, spool, max_bytes)
+        key = (api_key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError("RCA_API_KEY has characters that no key has")
+        return cls(url.rstrip("/"), key or None, spool, max_bytes)
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,7 @@ class _Target:
         if settings.api_key:
             headers["Authorization"] = f"Bearer {settings.api_key}"
         path = f"{urlsplit(settings.url).path}/v1/jobs/{quote(job_id, safe='')}"
-        base = settings.spool or Path.home() / ".cache" / "straggler-rca" / "spool"
+        base = settings.spool or _cache() / "straggler-rca" / "spool"
         # A restart of the rank on this machine finds it again.
         name = sha256(f"{settings.url} {job_id}".encode()).hexdigest()[:16]
         return cls(identity, path, headers, base / f"{name}-rank-{identity.rank:05}")
@@ -121,19 +133,11 @@ class Pusher:
     ----------
     header : mapping
         More keys of the job, such as `parallelism`.
-    wall : callable
-        Unix seconds.
     """
 
-    def __init__(
-        self,
-        settings: PushSettings,
-        header: Mapping[str, Any],
-        faults: Faults,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._settings, self._header, self._faults, self._wall = settings, header, faults, wall
-        self._started = False
+    def __init__(self, settings: PushSettings, header: Mapping[str, Any], faults: Faults) -> None:
+        self._settings, self._header, self._faults = settings, header, faults
+        self._target: _Target | None = None
         #: Whether the spool may hold something.
         self._may_wait = True
         self._rows: deque[Array] = deque()
@@ -149,21 +153,23 @@ class Pusher:
         self._link: http.client.HTTPConnection | None = None
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        #: Requests that the service took, and rows that were given up.
-        self.sent = self.lost_rows = 0
+        #: What is being sent and in no file.
+        self._flying: bytes | None = None
+        self._server_errors = 0
 
     def start(self, identity: Identity) -> None:
         """Begin to send, once; not without the name of the job."""
-        if self._started:
+        if self._target is not None:
             return
-        self._started = True
         if identity.job_id is None:
             self._faults.warn(
                 "push", "nothing is sent to the service: set RCA_COLLECT_JOB_ID, the same for all ranks"
             )
         else:
-            target = _Target.of(self._settings, identity, identity.job_id)
-            self._thread = threading.Thread(target=self._run, args=(target,), name="rca-push", daemon=True)
+            self._target = _Target.of(self._settings, identity, identity.job_id)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._target,), name="rca-push", daemon=True
+            )
             self._thread.start()
 
     def add(self, rows: Array, events: Sequence[dict[str, Any]], opened: Array | None) -> None:
@@ -179,7 +185,8 @@ class Pusher:
         with self._lock:
             self._rows.append(rows)
             while sum(map(len, self._rows)) > MAX_HELD_ROWS:
-                self.lost_rows += len(self._rows.popleft())
+                self._rows.popleft()
+                self._faults.warn("rows", "rows were given up, because sending is slower than training")
             self._events.extend(events)
             if opened is not None:
                 key = opened[0], int(np.isfinite(opened).sum())
@@ -205,8 +212,13 @@ class Pusher:
         self._is_over = over
         self._ended.set()
         self._woken.set()
-        if self._thread is not None:
-            self._thread.join(seconds)
+        if self._thread is None or self._target is None:
+            return
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            # The service hangs. What arrives twice counts once.
+            self._keep(self._target, self._flying)
+            self._keep(self._target, self._fragment(self._target.identity))
 
     def _longer(self, rows: Array) -> bool:
         """Whether the last steps, or the rank's own work in them, have become longer than those before."""
@@ -243,24 +255,38 @@ class Pusher:
             self._woken.clear()
 
     def _pause(self, world_size: int) -> float:
-        if time.monotonic() < self._urgent_until:
-            return URGENT_SECONDS
-        return max(PUSH_SECONDS, world_size / MAX_REQUESTS_PER_SECOND)
+        wanted = URGENT_SECONDS if time.monotonic() < self._urgent_until else PUSH_SECONDS
+        return max(wanted, world_size / MAX_REQUESTS_PER_SECOND)
 
     def _send_all(self, target: _Target, *, ended: bool) -> bool:
         """Send the spool, the oldest first, and then what is new; whether the service took all."""
-        body = self._fragment(target.identity)
+        self._flying = self._fragment(target.identity)
+        try:
+            took = self._send_held(target) and (
+                self._flying is None or self._taken(target, "telemetry", self._flying)
+            )
+        except BaseException:
+            self._keep(target, self._flying)
+            raise
+        if not took:
+            self._keep(target, self._flying)
+        self._flying = None
+        over = took and ended and self._is_over and target.identity.rank == 0
+        return took and (not over or self._taken(target, "end", b""))
+
+    def _send_held(self, target: _Target) -> bool:
+        """Send the spool; whether the service took all of it."""
         for path in target.held() if self._may_wait else ():
-            if not self._taken(target, "telemetry", path.read_bytes()):
-                self._keep(target, body)
+            try:
+                body = path.read_bytes()
+            except FileNotFoundError:
+                # Another process of this rank has sent it.
+                continue
+            if not self._taken(target, "telemetry", body):
                 return False
             path.unlink(missing_ok=True)
         self._may_wait = False
-        if body is not None and not self._taken(target, "telemetry", body):
-            self._keep(target, body)
-            return False
-        over = ended and self._is_over and target.identity.rank == 0
-        return not over or self._taken(target, "end", b"")
+        return True
 
     def _fragment(self, identity: Identity) -> bytes | None:
         """What was collected since the last one, as the JSON of a window; None without anything."""
@@ -294,25 +320,33 @@ class Pusher:
         if answer.will_close or len(content) == MAX_ANSWER_BYTES:
             self._link.close()
         if 200 <= answer.status < 300:
-            self.sent += 1
+            self._server_errors = 0
             return True
-        if answer.status in _LATER:
-            return False
-        # Again it would be refused again.
         why = f"the service refuses telemetry: HTTP {answer.status}, {_detail(content)}"
-        self._faults.warn("refused", why)
-        return True
+        self._server_errors = self._server_errors + 1 if answer.status == 500 else 0
+        if answer.status in _REFUSED or self._server_errors >= MAX_SERVER_ERRORS:
+            self._server_errors = 0
+            self._faults.warn("refused", f"{why}; it is given up")
+            return True
+        self._faults.warn(f"status {answer.status}", f"{why}; it waits in {target.spool}")
+        return False
 
     def _keep(self, target: _Target, body: bytes | None) -> None:
         """Keep a fragment in a file of the spool; the oldest ones go beyond the limit."""
         if body is None:
             return
         self._may_wait = True
-        target.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = target.spool / f"{time.time_ns():020}-{os.getpid()}.json"
-        hidden = path.with_name(f".{path.name}")
-        hidden.write_bytes(body)
-        hidden.rename(path)
+        hidden = path.with_suffix(".tmp")
+        try:
+            target.spool.mkdir(parents=True, exist_ok=True, mode=0o700)
+            hidden.write_bytes(body)
+            hidden.rename(path)
+        except OSError as error:
+            with suppress(OSError):
+                hidden.unlink()
+            self._faults.warn("keep", f"telemetry is given up: {target.spool} takes none: {error.strerror}")
+            return
         held = target.held()
         total = sum(each.stat().st_size for each in held)
         for each in held:
@@ -321,6 +355,14 @@ class Pusher:
             total -= each.stat().st_size
             each.unlink(missing_ok=True)
             self._faults.warn("spool", "the spool is full: the oldest telemetry is given up")
+
+
+def _cache() -> Path:
+    """The user's cache; a folder for temporary files where the user has no home."""
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"uid-{os.getuid()}"
 
 
 def _connection(url: str) -> http.client.HTTPConnection:

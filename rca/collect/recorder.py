@@ -90,7 +90,7 @@ class Recorder:
         self._rows: list[Array] = []
         self._last_rows_at = self.started
         self._taken_events: list[dict[str, Any]] = []
-        self._pusher = None if settings.push is None else Pusher(settings.push, settings.header, faults, wall)
+        self._pusher = None if settings.push is None else Pusher(settings.push, settings.header, faults)
         self._reported_open = False
         self._failed_at = -np.inf
         self._asked, self._written, self._ended = threading.Event(), threading.Event(), threading.Event()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,9 +55,13 @@ def run_command(
 
     found, journal = _opened(policy)
     agent = PlanAgent(found, journal, Client(found.service))
+    said: list[ActReport] = []
     while True:
-        for report in agent.round():
-            write(_line(report, format_))
+        reports = agent.round()
+        for report in reports:
+            if report not in said:
+                write(_line(report, format_))
+        said = reports
         if once:
             return
         time.sleep(found.every_seconds)
@@ -88,12 +93,22 @@ def reject_command(policy: PolicyFile, proposal: ProposalId) -> None:
 def _decide(policy: Path, proposal: str, state: str) -> None:
     from rca.errors import InvalidInput
 
-    _, journal = _opened(policy)
+    allowed, journal = _opened(policy)
+    if state == "approved" and allowed.mode == "dry-run":
+        raise InvalidInput("the policy's mode is dry-run, so nothing is carried out")
     found = journal.get(proposal)
-    changed = journal.change(found.id, ["proposed"], state=state, by=getpass.getuser())
+    changed = journal.change(found.id, ["proposed"], state=state, by=_person())
     if changed is None:
         raise InvalidInput(f"proposal {found.id[:8]} is {journal.get(found.id).state}, and not open")
     write(_shown(changed))
+
+
+def _person() -> str:
+    """The account of this process; its environment may name another one."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def _opened(policy: Path) -> tuple[AgentPolicy, ActionJournal]:

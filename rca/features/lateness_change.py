@@ -24,14 +24,17 @@ from rca.window.times.phases import PhaseArrays
 #: Last steps that are compared with those before them, least share of them that is late, and how many times
 #: later they are than as many steps of the reference ever were. Rare lateness is seen after more steps.
 LOOKS: tuple[tuple[int, float, float], ...] = ((8, 0.8, 4.0), (12, 0.7, 3.0), (20, 0.5, 3.0), (32, 0.25, 3.0))
-#: Each part of the last steps has to be late: so many at most, and steps of a part at least.
-MAX_PARTS, MIN_PART_STEPS = 4, 4
+#: Each part of the last steps has to be late: so many parts at max_steps,
+MAX_PARTS = 4
+#: of so many steps at least.
+MIN_PART_STEPS = 4
 #: Least lateness that is a change, as a share of the usual step.
 MIN_SHARE = 0.04
 #: A step is late above this quantile of the reference.
 LATE_QUANTILE = 0.9
-#: Steps of the reference: at least, and at most.
-MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240
+#: Steps of the reference.
+MIN_REFERENCE_STEPS = 24
+MAX_REFERENCE_STEPS = 240
 #: Steps between the reference and the last steps: a change may have begun in them.
 GUARD_STEPS = 4
 #: Distance of the onsets that are tried, steps.
@@ -96,20 +99,20 @@ class UnitLateness:
         ranks = [(rank,) for rank in range(own.shape[0])] + [tuple(each.tolist()) for each in together]
         return cls(phases.steps, zero_if_nan(np.concatenate(rows)), tuple(ranks))
 
-    def change(self, last_step: int, usual: float, most: int) -> LatenessChange | None:
+    def change(self, last_step: int, usual: float, max_steps: int) -> LatenessChange | None:
         """The change that the steps up to one show.
 
         Parameters
         ----------
         usual : float, seconds
             The usual step.
-        most : int
+        max_steps : int
             Steps that are looked at.
         """
         if not usual > 0:
             return None
         end = int(np.searchsorted(self.steps, last_step, side="right"))
-        first = max(end - most, int(np.searchsorted(self.steps, WARM_UP_STEPS)))
+        first = max(end - max_steps, int(np.searchsorted(self.steps, WARM_UP_STEPS)))
         excess = capped(self.excess[:, first:end], usual)
         # Few units are late at all: the others are only needed for the noise.
         earlier = excess[:, : max(excess.shape[1] // 4, 1)]
@@ -127,7 +130,7 @@ class UnitLateness:
 
 
 def _change(
-    excess: FloatArray, low: FloatArray, least: float, length: int, share: float, ratio: float
+    excess: FloatArray, low: FloatArray, min_growth: float, length: int, share: float, ratio: float
 ) -> tuple[int, int, float] | None:
     """Unit, onset and growth of lateness that the last steps show; the unit with the clearest one.
 
@@ -136,7 +139,7 @@ def _change(
     excess : ndarray of shape (n_units, n_steps), seconds
     low : ndarray of shape (n_units,), seconds
         Excess that no reference of a unit is much below.
-    least : float, seconds
+    min_growth : float, seconds
         Least growth of lateness.
     """
     n_steps = excess.shape[1]
@@ -146,22 +149,22 @@ def _change(
     # A few very late steps are in one or two of the parts only.
     parts = excess[:, -length:].reshape(len(excess), min(length // MIN_PART_STEPS, MAX_PARTS), -1)
     last = parts.mean(axis=2).min(axis=1)
-    units = np.flatnonzero(last - low >= least)
+    units = np.flatnonzero(last - low >= min_growth)
     if not units.size:
         return None
     for first in onsets:
         reference = excess[:, max(0, first - GUARD_STEPS - MAX_REFERENCE_STEPS) : first - GUARD_STEPS]
         centre = nan_quantile(reference, 0.5, axis=1)
-        if not (last[units] - centre[units] >= least).any():
+        if not (last[units] - centre[units] >= min_growth).any():
             continue
         noise = np.maximum(_means(reference, length).max(axis=1) - centre, 0.0)
         noise = np.maximum(noise, np.quantile(noise, NOISE_QUANTILE))[units]
         above = excess[units, first:] > nan_quantile(reference[units], LATE_QUANTILE, axis=1)[:, None]
         grown = np.minimum(last[units], excess[units, first:].mean(axis=1)) - centre[units]
         late = np.minimum(above[:, -length:].mean(axis=1), above.mean(axis=1))
-        found = (grown >= np.maximum(least, ratio * noise)) & (late >= share)
+        found = (grown >= np.maximum(min_growth, ratio * noise)) & (late >= share)
         if found.any():
-            clearest = int(np.argmax(np.where(found, grown / np.maximum(noise, least), -np.inf)))
+            clearest = int(np.argmax(np.where(found, grown / np.maximum(noise, min_growth), -np.inf)))
             unit, growth = int(units[clearest]), float(grown[clearest])
             return unit, _onset(excess[unit] - centre[unit], growth), growth
     return None
@@ -169,8 +172,8 @@ def _change(
 
 def _onsets(n_steps: int, length: int) -> range:
     """Columns from which a change may last to the end, the latest first."""
-    least = max(MIN_REFERENCE_STEPS, length) + GUARD_STEPS
-    return range(n_steps - length, least - 1, -ONSET_STRIDE)
+    min_first = max(MIN_REFERENCE_STEPS, length) + GUARD_STEPS
+    return range(n_steps - length, min_first - 1, -ONSET_STRIDE)
 
 
 def _means(values: FloatArray, length: int) -> FloatArray:

@@ -1,7 +1,8 @@
 """A lasting change of the step time, found on arrival: a cheap sign that a diagnosis is due.
 
-The last steps are compared with those before them. A few slow steps, such as an evaluation or a checkpoint,
-are no change. A false sign costs one diagnosis; the diagnosis decides about an alarm.
+The last steps are compared with those before them: most of them are longer, or some are much longer now and
+then. A few slow steps together, such as an evaluation or a checkpoint, are no change. A false sign costs one
+diagnosis; the diagnosis decides about an alarm.
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
 from rca.window.times.phases import PhaseArrays
 
-#: Steps before the last ones that they are compared with: at least, and at most.
-MIN_REFERENCE_STEPS, MAX_REFERENCE_STEPS = 24, 240
+#: Steps before the last ones that they are compared with.
+MIN_REFERENCE_STEPS = 24
+MAX_REFERENCE_STEPS = 240
 #: First steps of a job are warm-up.
 WARM_UP_STEPS = 5
 #: Steps above this quantile of the reference count as slow.
 REFERENCE_QUANTILE = 0.9
 #: A change is seen when so many of the last steps are slow, and longer by this factor in the median.
 #: Large changes are seen after fewer steps.
-LOOKS: tuple[tuple[int, int, float], ...] = ((6, 6, 1.25), (10, 9, 1.1), (16, 13, 1.04))
+LOOKS: tuple[tuple[int, int, float], ...] = ((6, 6, 1.1), (12, 10, 1.04))
+#: Much longer steps now and then are a change: of so many last steps,
+RARE_STEPS = 16
+#: the first and the last of them, which no burst of long steps reaches both, are this many.
+RARE_END_STEPS = 6
+#: The mean of each end grows by this factor,
+RARE_FACTOR = 1.25
+#: and so many times more than those of the reference ever did.
+RARE_RATIO = 2.0
 #: Distance of the onsets that are tried, steps.
 ONSET_STRIDE = 8
 
@@ -35,13 +45,9 @@ class StepTimeChange:
     ----------
     step : int
         First long step.
-    before, after : float
-        Median step time, seconds.
     """
 
     step: int
-    before: float
-    after: float
 
 
 def job_step_seconds(phases: PhaseArrays) -> tuple[IntArray, FloatArray]:
@@ -78,6 +84,25 @@ def change_in(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
         found = _change(steps, seconds, length, least, factor)
         if found is not None:
             return found
+    return _rare_change(steps, seconds)
+
+
+def _rare_change(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
+    if seconds.size < RARE_STEPS + MIN_REFERENCE_STEPS:
+        return None
+    spans = np.lib.stride_tricks.sliding_window_view(seconds, RARE_STEPS)
+    means = np.minimum(spans[:, :RARE_END_STEPS].mean(axis=1), spans[:, -RARE_END_STEPS:].mean(axis=1))
+    last = float(means[-1])
+    for first in range(seconds.size - RARE_STEPS, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
+        begin = max(0, first - MAX_REFERENCE_STEPS)
+        earlier = means[begin : first - RARE_STEPS + 1]
+        usual = float(np.median(earlier))
+        grown = min(last, float(seconds[first:].mean())) - usual
+        if grown >= max((RARE_FACTOR - 1.0) * usual, RARE_RATIO * float(earlier.max() - usual)):
+            excess = seconds[begin:] - usual
+            # The reference may hold the first long step.
+            onset = begin + int(np.argmax(excess > excess[-RARE_STEPS:].max() / 2))
+            return StepTimeChange(int(steps[onset]))
     return None
 
 
@@ -97,5 +122,5 @@ def _change(
             # The reference may hold the first long steps.
             while onset > 0 and seconds[onset - 1] > (usual + last) / 2:
                 onset -= 1
-            return StepTimeChange(int(steps[onset]), usual, last)
+            return StepTimeChange(int(steps[onset]))
     return None

@@ -10,6 +10,7 @@ import pytest
 
 from rca.act import kubernetes, slurm
 from rca.act.tools import ToolError
+from rca.client import ServiceError
 from rca.errors import SourceError
 
 BUDGET = (
@@ -26,6 +27,9 @@ class PlayedCluster:
             f"llama-{rank}": {"uid": f"uid-{rank}", "node": f"node-{1 + rank // 2}"} for rank in range(4)
         }
         self.states = {"node-1": "IDLE*", "node-2": "MIXED"}
+        self.job_state = "RUNNING"
+        #: `scontrol update` says yes and does nothing.
+        self.deaf = False
         self.reasons: dict[str, str] = {}
         self.restarts = 0
         self.requeue = 1
@@ -34,7 +38,9 @@ class PlayedCluster:
 
     def output(self, command: Sequence[str], content: str | None = None) -> str:
         words = list(command)
-        return self._kubectl(words[1:], content) if words[0] == "kubectl" else self._scontrol(words[1:])
+        if words[0] == "kubectl":
+            return self._kubectl(words[1:], content)
+        return self._squeue(words[1:]) if words[0] == "squeue" else self._scontrol(words[1:])
 
     def _kubectl(self, words: list[str], content: str | None) -> str:
         if words[0] == "get" and words[1] == "node":
@@ -43,6 +49,7 @@ class PlayedCluster:
             spec = {"unschedulable": True} if self.cordoned[words[2]] else {}
             return json.dumps({"metadata": {"name": words[2]}, "spec": spec})
         if words[0] == "get":
+            assert "-l" not in words or words[words.index("-l") + 1].endswith("=llama")
             return json.dumps({"items": [self._pod(name) for name in self.pods if self._wanted(name, words)]})
         if words[0] == "cordon":
             if "--dry-run=server" not in words:
@@ -78,20 +85,29 @@ class PlayedCluster:
             self.pods[name] = {"uid": f"{self.pods[name]['uid']}-again", "node": "node-3"}
         return json.dumps({"status": "Success"})
 
+    def _squeue(self, words: list[str]) -> str:
+        assert "--jobs=4711" in words
+        return f"{self.job_state}|{self.restarts}|node-[1-2]|\n"
+
     def _scontrol(self, words: list[str]) -> str:
-        if words[0] == "--oneliner" and words[2] == "node":
-            return f"NodeName={words[3]} Arch=x86_64 State={self.states[words[3]]} Reason=none"
-        if words[0] == "--oneliner":
-            counts = f"Requeue={self.requeue} Restarts={self.restarts}"
-            return f"JobId={words[3]} JobName=llama {counts} JobState=RUNNING"
+        if words[:2] == ["show", "hostnames"]:
+            assert words[2] == "node-[1-2]"
+            return "node-1\nnode-2\n"
+        if words[:2] == ["show", "node"]:
+            return f"NodeName={words[2]} Arch=x86_64\n   State={self.states[words[2]]} Weight=1\n"
+        if words[:2] == ["show", "job"]:
+            return (
+                f"JobId={words[2]} JobName=x Requeue=7\n   Requeue={self.requeue} Restarts={self.restarts}\n"
+            )
         if words[0] == "requeue":
             self.restarts += 1
             self.done.append(f"requeue {words[1]}")
             return ""
         fields = dict(word.split("=", 1) for word in words[1:])
-        self.states[fields["NodeName"]] = "MIXED+DRAIN"
-        self.reasons[fields["NodeName"]] = fields["Reason"]
-        self.done.append(f"drain {fields['NodeName']}")
+        if not self.deaf:
+            self.states[fields["NodeName"]] = "MIXED+DRAIN"
+            self.reasons[fields["NodeName"]] = fields["Reason"]
+            self.done.append(f"drain {fields['NodeName']}")
         return ""
 
 
@@ -107,24 +123,35 @@ class PlayedService:
     """A client of a service with one open incident, whose plan recommends to drain a node."""
 
     def __init__(self, job: str = "llama", **option: Any) -> None:
-        self.incident = {
+        self.incident: dict[str, Any] = {
             "id": "a" * 32,
             "job_id": job,
             "state": "open",
             "suspected": False,
             "uncertain": False,
             "cause": "gpu_throttling",
-            "diagnoses": [{"verdict": "sick", "diagnosis_id": "d" * 32}],
+            "acknowledged_at": None,
+            "assigned_to": None,
+            "actions": [],
+            "diagnoses": [window("sick")],
+            "of a newer release": 1,
         }
         self.option = {
             "action": "drain_node", "weight": "heavy", "causes": ["gpu_throttling"], "ranks": [2, 3],
             "nodes": ["node-2"], "seconds_per_step_saved": 0.05, "interval": [0.04, 0.06],
             "basis": "attribution", "takes_out": True, "chance": 0.97, "one_off_seconds": 300.0,
             "break_even_steps": 6000, "risk": "none", "instruction": "cordon the node",
+            "of a newer release": 1,
         } | option  # fmt: skip
         self.first: str = self.option["action"]
-        self.reports: list[dict[str, Any]] = []
+        self.ended_at: str | None = None
         self.away = False
+
+    @property
+    def reports(self) -> list[dict[str, Any]]:
+        """The actions that were recorded on the incident."""
+        found: list[dict[str, Any]] = self.incident["actions"]
+        return found
 
     def get(self, path: str) -> bytes:
         if path.startswith("/v1/incidents?"):
@@ -132,15 +159,23 @@ class PlayedService:
             return json.dumps({"items": items if self.incident["state"] == "open" else []}).encode()
         return json.dumps(self.incident).encode()
 
+    def telemetry(self, job: str) -> dict[str, Any]:
+        assert job == self.incident["job_id"]
+        return {"ended_at": self.ended_at}
+
     def post(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
         if path == "/v1/plans":
-            return {
-                "mode": "fail_slow", "seconds_per_step_lost": 0.05, "interval": [0.04, 0.06],
-                "options": [self.option], "first": self.first, "why": "it is due", "rejected": [],
-                "competitive_ratio": 2.0,
-            }  # fmt: skip
+            return {"mode": "fail_slow", "options": [self.option], "first": self.first}
         if self.away:
             raise SourceError("the service cannot be reached")
-        if document["key"] not in {each["key"] for each in self.reports}:
+        same = [each for each in self.reports if each["key"] == document["key"]]
+        if same and same != [document]:
+            raise ServiceError("the key was used for another action", code="conflict", status=409)
+        if not same:
             self.reports.append(document)
         return {}
+
+
+def window(verdict: str, end: str = "2027-01-15T07:59:00Z", diagnosis: str = "d" * 32) -> dict[str, Any]:
+    """A window of the incident; the tests' clock begins at 08:00."""
+    return {"verdict": verdict, "diagnosis_id": diagnosis, "window_end": end}

@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from played_cluster import BUDGET, PlayedCluster, PlayedService
+from acting import KUBERNETES, SPARE, Acting
+from played_cluster import BUDGET, PlayedCluster, PlayedService, window
 from typer.testing import CliRunner
 
-from rca.act.agent import MAX_TRIES, PlanAgent
-from rca.act.journal import ActionJournal, Proposal
+from rca.act.agent import MAX_ACTING_SECONDS
 from rca.act.policy import AgentPolicy, read_policy
 from rca.cli import app
-from rca.errors import InvalidInput
+from rca.errors import InvalidInput, SourceError
 from tests.for_each import for_each
 
-KUBERNETES = {
-    "platform": "kubernetes",
-    "namespace": "train",
-    "selector": "jobset.sigs.k8s.io/jobset-name=llama",
-}
 SLURM = {"platform": "slurm", "job": "4711"}
 EVERYTHING = ["cordon node-2", "evict llama-2 uid-2", "evict llama-3 uid-3"]
 
 
-class Acting:
-    """An agent, its journal, and a clock that is set by hand."""
+def begun_in_part(cluster: PlayedCluster, mine: Acting) -> Acting:
+    """An approved action whose node is cordoned, and whose pods cannot be evicted yet."""
+    mine.round()
+    mine.approve()
+    real = cluster.output
 
-    def __init__(
-        self, folder: Path, service: PlayedService, target: dict[str, Any] = KUBERNETES, **more: Any
-    ) -> None:
-        given = {"service": "http://rca", "jobs": {service.incident["job_id"]: target}, "mode": "approve"}
-        self.policy = AgentPolicy.model_validate(given | more)
-        self.journal = ActionJournal(folder / "act.sqlite")
-        self.service, self.now = service, 1.8e9
-        self.agent = PlanAgent(self.policy, self.journal, service, lambda: self.now)  # type: ignore[arg-type]
+    def protected(command: Any, content: str | None = None) -> str:
+        answer = real(command, content)
+        cluster.protected = cluster.cordoned["node-2"]
+        return answer
 
-    def round(self) -> list[str]:
-        return [report.text for report in self.agent.round()]
-
-    def approve(self) -> None:
-        [held] = [each for each in self.journal.all() if each.state == "proposed"]
-        assert self.journal.change(held.id, ["proposed"], state="approved", by="someone") is not None
-
-    @property
-    def newest(self) -> Proposal:
-        return self.journal.all()[0]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", protected)
+        mine.round()
+    assert cluster.done == EVERYTHING[:1]
+    assert mine.newest.state == "acting"
+    return mine
 
 
 @pytest.fixture
@@ -84,18 +75,50 @@ def test_an_incident_gets_one_action(cluster: PlayedCluster, acting: Callable[..
     assert cluster.done == EVERYTHING
 
 
-def test_the_action_is_recorded_with_its_incident_once(acting: Callable[..., Acting]) -> None:
+def test_the_action_is_recorded_with_its_incident_before_its_first_step(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
     mine = acting(mode="automatic")
     mine.service.away = True
     mine.round()
-    assert mine.round() == ["not now: the service cannot be reached"]
-    assert mine.newest.state == "done"
+    for _ in range(2):
+        assert mine.round() == ["not now: the service cannot be reached"]
+    assert cluster.done == []
     mine.service.away = False
     for _ in range(3):
         mine.round()
+    assert cluster.done == EVERYTHING
     [report] = mine.service.reports
     assert (report["action"], report["nodes"], report["diagnosis_id"]) == ("drain_node", ["node-2"], "d" * 32)
     assert report["taken_at"].startswith("2027-01-15")
+
+
+def test_two_agents_with_journals_of_their_own_act_once(tmp_path: Path, cluster: PlayedCluster) -> None:
+    service = PlayedService()
+    both = [Acting(tmp_path / name, service, mode="automatic") for name in ("a", "b")]
+    for mine in (*both, *both, *both):
+        mine.round()
+    assert cluster.done == EVERYTHING
+    assert [mine.newest.state for mine in both] == ["done", "expired"]
+    assert len(service.reports) == 1
+
+
+def test_an_agent_whose_journal_was_deleted_acts_on_no_incident_again(
+    tmp_path: Path, cluster: PlayedCluster
+) -> None:
+    service = PlayedService()
+    for name in ("a", "b"):
+        mine = Acting(tmp_path / name, service, mode="automatic")
+        mine.round()
+        mine.round()
+    assert cluster.done == EVERYTHING
+    assert mine.journal.all() == []
+
+
+def test_a_journal_has_one_agent(acting: Callable[..., Acting]) -> None:
+    mine = acting(mode="automatic")
+    with mine.journal.one_agent(), pytest.raises(SourceError, match="another agent works with"):
+        mine.round()
 
 
 def test_slurm_drains_with_a_reason_and_requeues(
@@ -163,20 +186,32 @@ def test_the_successor_of_a_pod_is_left_alone(cluster: PlayedCluster, acting: Ca
     cluster.pods["llama-2"] = {"uid": "uid-2-again", "node": "node-2"}
     mine.approve()
     mine.round()
-    assert cluster.done == ["cordon node-2", "evict llama-3 uid-3"]
+    assert cluster.done == []
+    assert "its steps are others by now" in {each.note for each in mine.journal.all()}
 
 
-def test_a_disruption_budget_is_waited_for_and_then_ends_the_action(
+def test_a_disruption_budget_is_waited_for(cluster: PlayedCluster, acting: Callable[..., Acting]) -> None:
+    mine = begun_in_part(cluster, acting())
+    cluster.done.clear()
+    for _ in range(20):
+        mine.now += 10.0
+        assert mine.round()[0].startswith("drain_node is tried again: evict pod llama-2")
+    cluster.protected = False
+    mine.round()
+    assert cluster.done == EVERYTHING[1:]
+
+
+def test_an_action_that_cannot_be_finished_fails_and_says_what_it_left(
     cluster: PlayedCluster, acting: Callable[..., Acting]
 ) -> None:
-    mine = acting()
-    mine.round()
-    mine.approve()
-    cluster.protected = True
-    texts = [mine.round()[0] for _ in range(MAX_TRIES)]
-    assert [text.split(":")[0] for text in texts] == ["drain_node is tried again"] * 4 + ["drain_node failed"]
-    assert BUDGET in mine.newest.note
+    mine = begun_in_part(cluster, acting())
+    mine.now += MAX_ACTING_SECONDS + 1.0
+    [text] = mine.round()
+    assert BUDGET in text
     assert mine.newest.state == "failed"
+    assert mine.newest.note.endswith("to undo what was done: kubectl uncordon node-2")
+    assert mine.service.reports[1]["action"] == "other"
+    assert "done: kubectl cordon node-2" in mine.service.reports[1]["note"]
     assert mine.round() == []
 
 
@@ -193,24 +228,212 @@ def test_an_approval_that_comes_too_late_does_nothing(
     mine = acting(approval_seconds=60.0)
     mine.round()
     mine.now += 61.0
-    assert mine.round() == ["drain_node expired: it was not approved in time"]
+    assert mine.round()[0] == "drain_node expired: it was not approved and begun in time"
     assert cluster.done == []
 
 
-@for_each("changes", [{"state": "resolved"}, {"diagnoses": []}])
-def test_an_approved_action_that_is_not_needed_any_more_expires(
-    tmp_path: Path, changes: dict[str, Any]
+CHANGES = [
+    ({"state": "resolved"}, "the incident is resolved"),
+    ({"diagnoses": []}, "its newest window is healthy"),
+    ({"diagnoses": [window("unsure"), window("healthy"), window("sick")]}, "its newest window is healthy"),
+    ({"diagnoses": [window("sick", "2027-01-15T06:00:00Z")]}, "its newest window is old"),
+    ({"uncertain": True}, "the incident is not certain"),
+    ({"suspected": True}, "the incident is not certain"),
+    ({"actions": [{"note": "I drained it", "key": "x"}]}, "an action was taken on the incident already"),
+]
+
+
+@for_each("case", [*CHANGES, ({"acknowledged_at": "2027-01-15T07:59:30Z"}, "a person works"),
+                   ({"assigned_to": "ana"}, "a person works")])  # fmt: skip
+def test_an_action_that_was_decided_and_is_not_needed_any_more_expires(
+    case: tuple[dict[str, Any], str], tmp_path: Path
+) -> None:
+    changes, says = case
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", cluster.output)
+        mine = Acting(tmp_path / str(time.time_ns()), PlayedService(), mode="automatic")
+        mine.round()
+        mine.service.incident |= changes
+        mine.round()
+    assert mine.newest.state == "expired"
+    assert says in mine.newest.note
+    assert cluster.done == []
+
+
+@for_each("case", CHANGES)
+def test_an_interrupted_action_does_not_go_on_when_it_is_not_needed_any_more(
+    case: tuple[dict[str, Any], str], tmp_path: Path
+) -> None:
+    changes, says = case
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", cluster.output)
+        mine = begun_in_part(cluster, Acting(tmp_path / str(time.time_ns()), PlayedService()))
+        cluster.protected = False
+        mine.service.incident |= changes
+        mine.round()
+    assert (mine.newest.state, says in mine.newest.note) == ("failed", True)
+    assert cluster.done == EVERYTHING[:1]
+
+
+@for_each(
+    "option", [{"chance": 0.05}, {"nodes": ["node-1"]}, {"ranks": [0]}, {"action": "evict_other_process"}]
+)
+def test_an_approved_action_that_the_plan_does_not_recommend_any_more_expires(
+    option: dict[str, Any], tmp_path: Path
 ) -> None:
     cluster = PlayedCluster()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("rca.act.kubernetes.output", cluster.output)
-        mine = Acting(tmp_path / str(len(changes.get("state", ""))), PlayedService())
+        mine = Acting(tmp_path / str(time.time_ns()), PlayedService())
         mine.round()
         mine.approve()
-        mine.service.incident |= changes
+        mine.service.option |= option
+        mine.service.first = mine.service.option["action"]
         mine.round()
-    assert mine.newest.state == "expired"
+    assert mine.newest.state in ("expired", "proposed")
     assert cluster.done == []
+
+
+STOPPED = [
+    {"mode": "dry-run"},
+    {"actions": ["replace_gpu"]},
+    {"jobs": {"other": {"platform": "slurm", "job": "1"}}},
+]
+
+
+@for_each("policy", STOPPED)
+def test_a_changed_policy_stops_what_was_approved(policy: dict[str, Any], tmp_path: Path) -> None:
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", cluster.output)
+        mine = Acting(tmp_path / str(time.time_ns()), PlayedService())
+        mine.round()
+        mine.approve()
+        mine.change(**policy)
+        mine.round()
+    assert "expired" in {each.state for each in mine.journal.all()}
+    assert cluster.done == []
+
+
+@for_each("policy", STOPPED)
+def test_a_changed_policy_stops_an_action_between_its_steps(policy: dict[str, Any], tmp_path: Path) -> None:
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", cluster.output)
+        mine = begun_in_part(cluster, Acting(tmp_path / str(time.time_ns()), PlayedService()))
+        cluster.protected = False
+        mine.change(**policy)
+        mine.round()
+    assert mine.newest.state == "failed"
+    assert cluster.done == EVERYTHING[:1]
+
+
+def test_what_was_decided_without_a_person_waits_for_one_in_mode_approve(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting(mode="automatic")
+    mine.round()
+    mine.change(mode="approve")
+    assert mine.round()[0] == "drain_node expired: no person has approved it"
+    assert {each.state for each in mine.journal.all()} == {"expired", "proposed"}
+    assert cluster.done == []
+
+
+def test_an_incident_that_was_tried_is_acted_on_in_another_mode(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting(mode="dry-run")
+    mine.round()
+    mine.change(mode="automatic")
+    mine.round()
+    mine.round()
+    assert cluster.done == EVERYTHING
+
+
+NAMES = ["node-9", "--selector=kubernetes.io/os=linux", "node-[1-2]", "node-1,node-2", "nodes/node-1", ""]
+
+
+@for_each("name", NAMES)
+@for_each("target", [KUBERNETES, SLURM])
+def test_only_nodes_that_the_job_runs_on_are_taken_out(
+    name: str, target: dict[str, Any], tmp_path: Path
+) -> None:
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        for module in ("kubernetes", "slurm"):
+            patched.setattr(f"rca.act.{module}.output", cluster.output)
+        service = PlayedService(nodes=["node-2", name])
+        mine = Acting(tmp_path / str(time.time_ns()), service, {**SPARE, **target}, mode="automatic")
+        [text] = mine.round()
+        mine.round()
+    assert "the job does not run on" in text or "is not the name of a node" in text
+    assert cluster.done == []
+
+
+@for_each("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PENDING"])
+@for_each("when", ["before the proposal", "after the proposal"])
+def test_a_slurm_job_that_has_ended_is_not_started_again(state: str, when: str, tmp_path: Path) -> None:
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.slurm.output", cluster.output)
+        mine = Acting(tmp_path / str(time.time_ns()), PlayedService(), SLURM, mode="automatic")
+        if when.startswith("after"):
+            mine.round()
+        cluster.job_state = state
+        text = "".join(mine.round() + mine.round())
+    assert f"job 4711 does not run: it is {state}" in text
+    assert cluster.done == []
+
+
+def test_a_job_that_its_trainer_has_ended_is_left_alone(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting(mode="automatic")
+    mine.round()
+    mine.service.ended_at = "2027-01-15T07:59:59Z"
+    assert mine.round()[0] == "drain_node expired: the job has ended"
+    assert cluster.done == []
+
+
+def test_a_tool_that_says_yes_and_does_nothing_ends_no_step(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting(mode="automatic", target=SLURM)
+    mine.round()
+    cluster.deaf = True
+    assert mine.round()[0].endswith("it has no effect")
+    assert cluster.done == []
+
+
+@for_each("site", [{}, {"elastic": False}, {"spare_nodes": 0}])
+def test_no_node_leaves_a_job_that_may_not_go_on_without_it(site: dict[str, Any], tmp_path: Path) -> None:
+    cluster = PlayedCluster()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rca.act.kubernetes.output", cluster.output)
+        target = KUBERNETES | {"site": site}
+        mine = Acting(tmp_path / str(time.time_ns()), PlayedService(), target, mode="automatic")
+        [text] = mine.round()
+    assert "1 of the job's 2 nodes would leave, and nothing says that it goes on" in text
+    assert cluster.done == []
+
+
+def test_a_second_cause_to_end_the_round_of_another_job_is_none(
+    cluster: PlayedCluster, acting: Callable[..., Acting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = acting(mode="automatic")
+    for answer in (b"<html>", b"[]", b'{"items": null}', b"{}"):
+        monkeypatch.setattr(mine.service, "get", lambda _, answer=answer: answer)
+        assert all("not now" in text for text in mine.round())
+    assert cluster.done == []
+
+
+def test_a_record_that_cannot_be_read_is_named(acting: Callable[..., Acting]) -> None:
+    mine = acting()
+    mine.round()
+    mine.journal._held.execute("UPDATE proposals SET document = '{}'")
+    assert mine.round()[0].endswith("cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -234,7 +457,8 @@ def test_a_guard_says_why_nothing_is_proposed(
 def test_a_doubtful_incident_gets_no_action(acting: Callable[..., Acting], flag: str) -> None:
     mine = acting()
     mine.service.incident[flag] = True
-    assert mine.round() == []
+    assert mine.round() == ["nothing is proposed: the incident is not certain"]
+    assert mine.journal.all() == []
 
 
 @pytest.mark.parametrize(
@@ -253,7 +477,7 @@ def test_a_second_incident_waits_for_the_guards(
     mine.round()
     done = len(cluster.done)
     mine.now += 100.0
-    mine.service.incident |= {"id": "b" * 32}
+    mine.service.incident |= {"id": "b" * 32, "actions": []}
     mine.service.option |= {"nodes": ["node-1"]}
     assert says in mine.round()[0]
     assert len(cluster.done) == done
@@ -284,6 +508,10 @@ def test_commands_list_approve_and_reject(tmp_path: Path, cluster: PlayedCluster
     listed = run(app, ["act", "list", str(path)])
     assert "proposed  llama: drain_node, saves 50 ms per step" in listed.output
     assert "  step: scontrol requeue 4711" in listed.output
+    path.write_text(path.read_text().replace("approve", "dry-run"))
+    refused = run(app, ["act", "approve", str(path), mine.newest.id[:6]])
+    assert "the policy's mode is dry-run" in str(refused.exception)
+    path.write_text(path.read_text().replace("dry-run", "approve"))
     assert run(app, ["act", "approve", str(path), mine.newest.id[:6]]).exit_code == 0
     assert mine.newest.state == "approved"
     again = run(app, ["act", "reject", str(path), mine.newest.id])

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from rca.act.agent import processes_of
-from rca.act.processes import EndProcess, launcher_of, worker_of
+from rca.act.processes import EndProcess, launcher_of, processes_of, this_machine, worker_of
+from rca.act.tools import ToolError
 from rca.errors import InvalidInput
 from rca.runtime.antdt.controller import KILL_RESTART, ControlAction
 from tests.waiting import until
@@ -50,9 +50,66 @@ def test_the_worker_of_a_rank_is_found_and_not_its_loader(sleeping: Sleeping) ->
     assert found.pid == sleeping.process.pid
     assert worker_of(sleeping.job, 2) is None
     assert worker_of("other", 3) is None
-    launcher = launcher_of(found)
-    assert launcher is not None
-    assert launcher.pid == os.getpid()
+
+
+def test_only_an_elastic_launcher_of_the_job_alone_is_ended(sleeping: Sleeping) -> None:
+    worker = sleeping.worker()
+    # The parent is this test.
+    with pytest.raises(InvalidInput, match=r"rank 3 of sleepy-\d+ was not started by torchrun"):
+        launcher_of(sleeping.job, worker)
+    with pytest.raises(InvalidInput, match="was not started by torchrun"):
+        processes_of(sleeping.job, [3], takes_out=True)
+    assert sleeping.process.poll() is None
+
+
+LAUNCHER = """
+import subprocess, sys
+worker = subprocess.Popen(["/bin/sleep", "600"], env={"RANK": "3", "RCA_COLLECT_JOB_ID": sys.argv[2]})
+other = [subprocess.Popen(["/bin/sleep", "600"])] if sys.argv[3] == "other" else []
+print(worker.pid, *[each.pid for each in other], flush=True)
+worker.wait()
+"""
+
+
+@pytest.mark.parametrize("more", ["alone", "other"])
+def test_a_launcher_with_other_work_is_left_alone(more: str) -> None:
+    job = f"launched-{time.time_ns()}"
+    command = [sys.executable, "-c", LAUNCHER, "torch.distributed.run", job, more]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            if more == "other":
+                with pytest.raises(InvalidInput, match="has other children than workers"):
+                    processes_of(job, [3], takes_out=True)
+            else:
+                steps, n_nodes = processes_of(job, [3], takes_out=True)
+                assert ([step.text for step in steps], n_nodes) == (
+                    [f"kill -TERM {process.pid} (launcher of rank 3 of {job})"],
+                    1,
+                )
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_the_training_behind_a_wrapper_ends_with_it(sleeping: Sleeping) -> None:
+    step = sleeping.worker()
+    inner = until(lambda: _children(step.pid))
+    step.carry_out()
+    assert step.is_done()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inner))
+
+
+def test_a_process_of_another_machine_is_not_done(sleeping: Sleeping) -> None:
+    step = sleeping.worker().model_copy(update={"machine": f"{this_machine()} of another container"})
+    for ask in (step.is_done, step.check, step.carry_out):
+        with pytest.raises(ToolError, match="is of another machine"):
+            ask()
+    assert sleeping.process.poll() is None
+
+
+def _children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def test_a_process_is_ended_once(sleeping: Sleeping) -> None:
@@ -159,7 +216,8 @@ def test_kill_restart_of_antdt_starts_the_workers_of_a_real_elastic_job_again(el
     first = until(lambda: elastic.running(2))
     action = ControlAction(KILL_RESTART, "worker 1 has cost more than a restart", worker=1)
     assert action.worker is not None
-    [step] = processes_of(elastic.name, [action.worker], takes_out=False)
+    [step], _ = processes_of(elastic.name, [action.worker], takes_out=False)
+    assert isinstance(step, EndProcess)
     assert step.pid == next(each["pid"] for each in first if each["RANK"] == 1)
     step.carry_out()
     again = until(lambda: [each for each in elastic.running(2) if each not in first])
@@ -177,7 +235,8 @@ def test_a_real_elastic_job_goes_on_without_the_machine_whose_launcher_ends(elas
     workers = until(lambda: elastic.running(2))
     leaving = elastic.launchers[1].pid
     rank = next(each["RANK"] for each in workers if _parent(each["pid"]) == leaving)
-    [step] = processes_of(elastic.name, [rank], takes_out=True)
+    [step], n_nodes = processes_of(elastic.name, [rank], takes_out=True)
+    assert n_nodes == 2
     assert isinstance(step, EndProcess)
     assert step.pid == leaving
     step.carry_out()

@@ -16,6 +16,9 @@ class ServiceStub:
     def __init__(self) -> None:
         self.requests: list[tuple[str, str | None, Any]] = []
         self.status = 200
+        #: Status by the body of a request, and how many were refused by it.
+        self.refuse: Callable[[Any], int] = lambda _: 200
+        self.n_refused = 0
         self.held = threading.Event()
         self.held.set()
         self._changed = threading.Condition()
@@ -24,10 +27,14 @@ class ServiceStub:
     def take(self, path: str, key: str | None, body: bytes) -> int:
         self.held.wait(20)
         with self._changed:
-            if self.status == 200:
-                self.requests.append((path, key, json.loads(body) if body else None))
+            document = json.loads(body) if body else None
+            refused = 200 if document is None else self.refuse(document)
+            if refused != 200:
+                self.n_refused += 1
+            elif self.status == 200:
+                self.requests.append((path, key, document))
             self._changed.notify_all()
-            return self.status
+            return max(refused, self.status)
 
     def until(self, enough: Callable[[], Any]) -> None:
         with self._changed:

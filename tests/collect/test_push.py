@@ -159,8 +159,92 @@ def test_refused_telemetry_is_given_up_and_logged_once(
         made.end(over=False, seconds=5.0)
     assert list(tmp_path.rglob("*.json")) == []
     assert [each.getMessage() for each in caplog.records] == [
-        "the service refuses telemetry: HTTP 422, as the test wants it"
+        "the service refuses telemetry: HTTP 422, as the test wants it; it is given up"
     ]
+
+
+@pytest.mark.parametrize("status", [301, 401, 403, 404, 429, 503])
+def test_what_may_be_taken_later_waits_in_the_spool(status: int, tmp_path: Path) -> None:
+    with serving() as service:
+        service.status = status
+        made = pusher(service.url, tmp_path)
+        made.add(rows(0, 5), [], None)
+        until(lambda: list(tmp_path.rglob("*.json")))
+        service.status = 200
+        service.until(lambda: service.steps() == list(range(5)))
+        made.end(over=False, seconds=5.0)
+
+
+@pytest.mark.parametrize(("status", "tries"), [(409, 1), (500, push.MAX_SERVER_ERRORS)])
+def test_a_fragment_that_is_never_taken_does_not_block_later_ones(
+    status: int, tries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(push, "MAX_PAUSE_SECONDS", 0.02)
+    with serving() as service:
+        service.refuse = lambda body: status if body["steps"]["step"][0] < 5 else 200
+        made = pusher(service.url, tmp_path)
+        made.add(rows(0, 5), [], None)
+        service.until(lambda: service.n_refused == tries)
+        made.add(rows(5, 5), [], None)
+        service.until(lambda: service.steps() == list(range(5, 10)))
+        made.end(over=False, seconds=5.0)
+        assert service.n_refused == tries
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_the_last_rows_and_the_exit_of_a_crash_wait_when_the_service_hangs(tmp_path: Path) -> None:
+    with serving() as service:
+        service.held.clear()
+        made = pusher(service.url, tmp_path)
+        made.add(rows(0, 5), [], None)
+        until(lambda: made._flying is not None)
+        made.add(rows(5, 5), [{"time": 1.8e9, "kind": "process_exit", "code": "1"}], None)
+        made.end(over=True, seconds=0.05)
+        kept = [orjson.loads(path.read_bytes()) for path in sorted(tmp_path.rglob("*.json"))]
+        service.held.set()
+    assert [step for each in kept for step in each["steps"]["step"]] == list(range(10))
+    assert [event["kind"] for event in kept[1]["events"]] == ["process_exit"]
+
+
+def test_rows_wait_when_sending_them_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Pusher(PushSettings("http://127.0.0.1:9", None, tmp_path), {}, faults.Faults())
+    monkeypatch.setattr(made, "_taken", lambda *_: 1 / 0)
+    made.start(WHO)
+    made.add(rows(0, 5), [], None)
+    until(lambda: list(tmp_path.rglob("*.json")))
+    made.end(over=False, seconds=5.0)
+
+
+def test_a_full_disk_is_said_and_leaves_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    made = pusher("http://127.0.0.1:9", tmp_path / "file")
+    made.add(rows(0, 5), [], None)
+    until(lambda: "telemetry is given up" in caplog.text)
+    made.end(over=False, seconds=5.0)
+
+
+def test_the_line_break_of_a_mounted_key_is_left_out() -> None:
+    assert PushSettings.checked("http://rca", "rca_secret\n", None, 1).api_key == "rca_secret"
+    with pytest.raises(ValueError, match="RCA_API_KEY has characters that no key has"):
+        PushSettings.checked("http://rca", "rca\nsecret", None, 1)
+
+
+def test_a_user_without_a_home_has_a_spool(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nowhere)
+    made = Pusher(PushSettings("http://127.0.0.1:9"), {}, faults.Faults())
+    made.start(WHO)
+    assert made._target is not None
+    made.end(over=False, seconds=5.0)
+
+
+@pytest.mark.parametrize(("world_size", "seconds"), [(2, 0.1), (8, 0.16), (1000, 20.0)])
+def test_a_change_makes_a_job_send_no_more_than_a_service_takes(world_size: int, seconds: float) -> None:
+    made = Pusher(PushSettings("http://rca"), {}, faults.Faults())
+    made._urgent_until = time.monotonic() + 60.0
+    assert made._pause(world_size) == pytest.approx(seconds)
 
 
 def test_longer_steps_are_sent_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,6 +153,44 @@ def test_the_collector_and_the_client_send_without_glue(served: str, tmp_path: P
         api.telemetry("other")
 
 
+def test_a_lasting_change_is_diagnosed_again_in_growing_intervals() -> None:
+    wanted, due = work.WantedLook(None, None, None), []
+    for last in range(104, 200):
+        change = work.StepTimeChange(100)
+        queued = work.is_due(change, last, wanted)
+        due += [last] if queued else []
+        looked = work.Look(change, last, None, None)
+        wanted = work.WantedLook(*watcher.followed(looked, wanted, queued=queued)[:2], None)
+    assert due == [104, 108, 112, 118, 127, 140, 160, 190]
+
+
+def test_the_incident_of_a_change_that_ends_is_resolved_by_the_steps_after_it(client: TestClient) -> None:
+    rows = step_rows(420, slow_from=140)
+    over = rows["step"] >= 160
+    rows["data_loading_seconds"][over & (rows["rank"] == 1)] -= 0.08
+    own = rows["data_loading_seconds"] + rows["forward_seconds"] + rows["backward_seconds"]
+    last = own.reshape(-1, N_RANKS).max(axis=1).repeat(N_RANKS)
+    rows["communication_wait_seconds"] = last - own
+    rows["step_seconds"] = last + 0.01
+    starts = START + np.concatenate([[0.0], rows["step_seconds"][::N_RANKS].cumsum()[:-1]])
+    rows["start_time"] = starts.repeat(N_RANKS)
+    diagnoses = []
+    for content in _joined("healed", rows, every=20):
+        send(client, "healed", content)
+        job = watch(client, "healed")
+        if job["diagnosis_id"] is not None and job["diagnosis_id"] not in diagnoses:
+            diagnoses.append(job["diagnosis_id"])
+            diagnosed(client, job["diagnosis_id"])
+    [incident] = client.get("/v1/incidents?job=healed").json()["items"]
+    assert (incident["state"], incident["resolution"]) == ("resolved", "healthy")
+
+
+def _joined(job_id: str, rows: dict[str, np.ndarray], every: int) -> list[bytes]:
+    """One body of all ranks for some steps each."""
+    steps = range(0, int(rows["step"].max()) + 1, every)
+    return [body(job_id, rows, (rows["step"] >= one) & (rows["step"] < one + every)) for one in steps]
+
+
 def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     rows = step_rows(200)
     bodies = fragments("steady", rows, every=40)
@@ -416,6 +454,35 @@ def test_bad_telemetry_is_refused(
     assert answer.status_code == status, answer.text
     assert says in answer.text
     assert client.get(f"/v1/jobs/{job_id}/telemetry").status_code == 404
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_is_watched_and_diagnosed(client: TestClient) -> None:
+    before = step_rows(80)
+    for content in fragments("shrunk", before, every=40):
+        send(client, "shrunk", content)
+    assert watch(client, "shrunk")["world_size"] == N_RANKS
+    after = step_rows(120, slow_from=100, n_ranks=3, start=START + 60.0)
+    for content in fragments("shrunk", after, every=40):
+        send(client, "shrunk", content)
+    job = watch(client, "shrunk")
+    assert (job["world_size"], job["last_step"]) == (3, 119)
+    found = diagnosed(client, job["diagnosis_id"])
+    assert found["failure_mode"] == "fail_slow"
+    assert found["stragglers"][0]["ranks"] == [1]
+    window = client.get("/v1/jobs/shrunk/window", headers={"Accept": "application/json"}).json()
+    assert window["job"]["world_size"] == 3
+    # A late row of the attempt before is refused.
+    late = client.post(
+        "/v1/jobs/shrunk/telemetry", content=body("shrunk", before, before["step"] == 79), headers=JSON
+    )
+    assert late.status_code == 409
+    # So is a sample of an exporter that does not know of the restart.
+    at = START + 100.0
+    metrics = pa.table({"name": ["DCGM_FI_DEV_SM_CLOCK"], "time": [at], "value": [1980.0], "rank": [3]})
+    job = {"job_id": "shrunk", "world_size": N_RANKS, "start": at, "end": at + 1.0}
+    fragment = Window.from_tables(job, metrics=metrics, scope="fragment").to_json()
+    sample = client.post("/v1/jobs/shrunk/telemetry", content=fragment, headers=JSON)
+    assert sample.status_code == 409
 
 
 def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:

@@ -132,6 +132,6 @@ def test_a_job_that_is_too_large_says_so_and_is_not_looked_at_for_ever(
 
 
 def test_a_change_of_an_earlier_attempt_delays_no_diagnosis() -> None:
-    change = StepTimeChange(40, 1.0, 2.0)
+    change = StepTimeChange(40)
     assert work.is_due(change, 60, WantedLook(changed_step=500, next_step=520, first_step=None))
     assert not work.is_due(change, 60, WantedLook(changed_step=40, next_step=70, first_step=None))

@@ -45,10 +45,13 @@ def add_fragment(
 ) -> bool:
     """Store that telemetry of a job has arrived; False if it had arrived before.
 
+    A job that goes on with other ranks, as after an elastic restart, is known by steps later than all rows.
+    Only segments of its present size are read then.
+
     Raises
     ------
     ProblemError
-        ``conflict`` if the job has another number of ranks.
+        ``conflict`` if the job has another number of ranks, and this is no later step.
     """
     size = fragment.window.world_size
     keep_window(session, fragment.window, at)
@@ -56,16 +59,14 @@ def add_fragment(
     insert_if_absent(session, StreamedJobRow, job_id=job_id, world_size=size, **begun)
     job = session.get_one(StreamedJobRow, job_id, with_for_update=True, populate_existing=True)
     if job.world_size != size:
-        raise ProblemError(
-            "conflict",
-            f"job {job_id!r} has {job.world_size:,} ranks, this telemetry is of {size:,}",
-            hint="give a job that was restarted with other ranks another job_id",
-        )
+        _resize(session, job, fragment)
     new = insert_if_absent(session, SegmentRow, **_columns(job_id, fragment), received_at=at)
     if new:
         ran = is_running(job, at)
         job.updated_at, job.pending = at, True
         if fragment.last_step is not None:
+            if job.silent:
+                job.steady_since, job.next_step = fragment.first_step, None
             job.stepped_at, job.silent, job.silence_again_at = at, False, None
         steps = [step for step in (job.last_step, fragment.last_step) if step is not None]
         newest = max(steps, default=None)
@@ -76,6 +77,29 @@ def add_fragment(
         if job.ended_at is None and not ran:
             job.begun_by = sent_by
     return new
+
+
+def _resize(session: Session, job: StreamedJobRow, fragment: Fragment) -> None:
+    mine, size = SegmentRow.job_id == job.job_id, fragment.window.world_size
+    newest = session.scalar(select(func.max(SegmentRow.end)).where(mine))
+    # An exporter may not know the new number of ranks.
+    if fragment.first_step is None or (newest is not None and fragment.begin < newest):
+        raise ProblemError(
+            "conflict",
+            f"job {job.job_id!r} has {job.world_size:,} ranks, this telemetry is of {size:,}",
+            hint="a restart with other ranks sends later steps; give another job another job_id",
+        )
+    unsized = mine, SegmentRow.world_size.is_(None)
+    session.execute(update(SegmentRow).where(*unsized).values(world_size=job.world_size))
+    job.world_size = size
+    if job.changed_step is not None:
+        job.steady_since = fragment.first_step
+    job.last_step = job.changed_step = job.next_step = None
+
+
+def _of_present_size(job_id: str) -> ColumnElement[bool]:
+    size = select(StreamedJobRow.world_size).where(StreamedJobRow.job_id == job_id).scalar_subquery()
+    return or_(SegmentRow.world_size.is_(None), SegmentRow.world_size == size)
 
 
 def segments(session: Session, job_id: str, begin: float, end: float) -> list[str]:
@@ -103,13 +127,18 @@ def newest_segments(session: Session, job_id: str) -> list[str]:
 
 def open_segments(session: Session, job_id: str) -> list[str]:
     """Digests of the segments that may be merged, the oldest ones, in the order of arrival."""
-    mine = select(SegmentRow.digest).where(SegmentRow.job_id == job_id, SegmentRow.closed.is_(False))
+    mine = select(SegmentRow.digest).where(
+        SegmentRow.job_id == job_id, SegmentRow.closed.is_(False), _of_present_size(job_id)
+    )
     return list(session.scalars(mine.order_by(SegmentRow.number).limit(MAX_MERGED)))
 
 
 def _between(job_id: str, begin: float, end: float) -> Select[str]:
     wanted = select(SegmentRow.digest).where(
-        SegmentRow.job_id == job_id, SegmentRow.end >= begin, SegmentRow.begin <= end
+        SegmentRow.job_id == job_id,
+        SegmentRow.end >= begin,
+        SegmentRow.begin <= end,
+        _of_present_size(job_id),
     )
     return wanted.order_by(SegmentRow.number.desc())
 
@@ -200,6 +229,7 @@ def _columns(job_id: str, fragment: Fragment) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "digest": fragment.window.digest,
+        "world_size": fragment.window.world_size,
         "n_bytes": fragment.window.n_bytes,
         "begin": fragment.begin,
         "end": fragment.end,

@@ -40,6 +40,8 @@ class StreamedJobRow(Base):
     #: First step of the change that is followed, and the step from which it is diagnosed again.
     changed_step: Mapped[int | None] = mapped_column(BigInteger)
     next_step: Mapped[int | None] = mapped_column(BigInteger)
+    #: First step after a change or a silence that was diagnosed; null once enough later steps were diagnosed.
+    steady_since: Mapped[int | None] = mapped_column(BigInteger)
     #: Whether the present silence was diagnosed.
     silent: Mapped[bool] = mapped_column(default=False)
     #: When a silence that was diagnosed is diagnosed again, if it lasts; null for never.
@@ -67,6 +69,8 @@ class SegmentRow(Base):
     #: Bounds of its rows, Unix seconds.
     begin: Mapped[float]
     end: Mapped[float]
+    #: Null in rows of an older version, which all have the size of their job.
+    world_size: Mapped[int | None]
     #: Null without steps.
     first_step: Mapped[int | None] = mapped_column(BigInteger)
     last_step: Mapped[int | None] = mapped_column(BigInteger)

@@ -52,8 +52,11 @@ MAX_PAUSE = timedelta(minutes=5)
 MAX_FAILING = 10_000
 #: Step from which a job without a change is diagnosed once: it may be slow from its start.
 FIRST_STEP = 64
-#: Steps until a change is diagnosed again; then twice as many.
-_AGAIN_STEPS = 8
+#: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
+_AGAIN_STEPS = 4
+_AGAIN_SHARE = 0.5
+#: Windows after the end of a change that are diagnosed: healthy ones resolve its incident.
+_STEADY_WINDOWS = 6
 #: So many open segments are stored as one.
 MERGED_FROM = 64
 #: Merges before one look.
@@ -220,6 +223,7 @@ class Watcher:
             first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
             silent_until=at.timestamp() if is_silent else None,
             ended=job.ended_at is not None,
+            steady_since=job.steady_since,
         )
         return _Claimed(job.job_id, job.begun_by, job.updated_at, job.stepped_at, wanted)
 
@@ -258,7 +262,8 @@ class Watcher:
                 # Each pause is twice the last one.
                 job.looked_at = self._clock() + min(self._every * 2 ** min(failed, 16), MAX_PAUSE)
                 return False
-            job.changed_step, job.next_step = followed(found, claimed.wanted, queued=diagnosis_id is not None)
+            queued = diagnosis_id is not None
+            job.changed_step, job.next_step, job.steady_since = followed(found, claimed.wanted, queued=queued)
         if diagnosis_id is None:
             return False
         _log.info("a job is diagnosed", job_id=claimed.job_id, diagnosis_id=diagnosis_id, silent=silent)
@@ -281,11 +286,20 @@ def silence_again(claimed: _Claimed) -> datetime | None:
     return until + length if 2 * length <= repository.RUNNING else None
 
 
-def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | None, int | None]:
-    """First step of the change that is followed now, and the step from which it is diagnosed again."""
-    if found.change is None or found.last_step is None:
-        return None, None
-    if not queued:
-        return wanted.changed_step, wanted.next_step
-    since = found.last_step - found.change.step
-    return found.change.step, found.last_step + max(_AGAIN_STEPS, since)
+def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | None, int | None, int | None]:
+    """First step of the change that is followed, step of the next diagnosis, and first step after its end."""
+    if found.last_step is None:
+        return None, None, wanted.steady_since
+    if found.change is not None:
+        if not queued:
+            return wanted.changed_step, wanted.next_step, None
+        since = found.last_step - found.change.step
+        return found.change.step, found.last_step + max(_AGAIN_STEPS, int(_AGAIN_SHARE * since)), None
+    steady = wanted.steady_since
+    if steady is None and wanted.changed_step is not None:
+        steady = found.last_step + 1
+    if steady is None:
+        return None, None, None
+    following = work.steady_step(steady, wanted) + queued * work.STEADY_STEPS
+    over = following > steady + _STEADY_WINDOWS * work.STEADY_STEPS
+    return (None, None, None) if over else (None, following, steady)

@@ -45,6 +45,8 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
+#: Steps of each window after a change has ended: they show whether the job has recovered.
+STEADY_STEPS = 64
 #: Longer steps of the job, or ranks that became late.
 Change = StepTimeChange | LatenessChange
 
@@ -105,6 +107,8 @@ class WantedLook:
         The first diagnosis is due from this step on; None if it was made.
     silent_until : float or None
         Unix seconds; given if the job has sent nothing for long.
+    steady_since : int or None
+        First step after a change or a silence that was diagnosed.
     ended : bool
         The trainer has ended the job: it is diagnosed if its last events report a failure.
     """
@@ -114,6 +118,7 @@ class WantedLook:
     first_step: int | None
     silent_until: float | None = None
     ended: bool = False
+    steady_since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,7 @@ def look(context: Context, digests: Sequence[str], wanted: WantedLook) -> Look:
     change, usual = watched.change(last), watched.usual(last)
     window = _over(context, newest, last, wanted)
     if window is None and wanted.silent_until is None and is_due(change, last, wanted):
-        window = store(context, _cut(context, newest, first_step(change, last), last))
+        window = store(context, _cut(context, newest, first_step(change, last, wanted), last))
     return Look(change, last, usual if math.isfinite(usual) else None, window, newest.remarks)
 
 
@@ -224,21 +229,31 @@ def merge(context: Context, digests: Sequence[str]) -> tuple[Fragment, list[str]
     return _fragment(context, window), merged
 
 
-def first_step(change: Change | None, last_step: int) -> int:
+def first_step(change: Change | None, last_step: int, wanted: WantedLook) -> int:
     """First step of the window to diagnose, which may lie before the job's first one."""
-    return last_step - STEPS_OF_A_WINDOW if change is None else change.step - STEPS_BEFORE
+    if change is not None:
+        return change.step - STEPS_BEFORE
+    if wanted.steady_since is not None:
+        return max(wanted.steady_since, last_step - STEADY_STEPS + 1)
+    return last_step - STEPS_OF_A_WINDOW
 
 
 def is_due(change: Change | None, last_step: int, wanted: WantedLook) -> bool:
-    """Whether a diagnosis is due: the first one, at a new change, or again while a change lasts."""
+    """Whether a diagnosis is due: the first one, at a new change, again while it lasts, or after its end."""
     if wanted.first_step is not None and last_step >= wanted.first_step:
         return True
     if change is None:
-        return False
+        return wanted.steady_since is not None and last_step >= steady_step(wanted.steady_since, wanted)
     if wanted.changed_step is None or wanted.next_step is None or wanted.changed_step > last_step:
         # A change at a later step was one of an earlier attempt.
         return True
     return last_step >= wanted.next_step
+
+
+def steady_step(since: int, wanted: WantedLook) -> int:
+    """Step from which the steps after a change are diagnosed next."""
+    following = wanted.next_step if wanted.changed_step is None else None
+    return since + STEADY_STEPS if following is None else following
 
 
 def _over(context: Context, newest: NewestSteps, last: int, wanted: WantedLook) -> StoredWindow | None:

@@ -1,4 +1,4 @@
-"""Metrics in files: Prometheus' text format, answers of its API, OTLP, and what ``nvidia-smi`` and ``dcgmi`` print.
+"""Metrics in files: Prometheus' text and answers, OTLP, and what ``nvidia-smi`` and ``dcgmi`` print.
 
 References
 ----------

@@ -1,4 +1,4 @@
-"""observations without step times, what people do about incidents, time of the last steps of a job"""
+"""observations without step times, what people do about incidents, last steps and sizes of a job"""
 
 from __future__ import annotations
 
@@ -22,3 +22,5 @@ def upgrade() -> None:
     # An older version goes on writing rows without it.
     for name in ("stepped_at", "silence_again_at"):
         op.add_column("streamed_jobs", sa.Column(name, sa.DateTime(timezone=True), nullable=True))
+    op.add_column("telemetry_segments", sa.Column("world_size", sa.Integer(), nullable=True))
+    op.add_column("streamed_jobs", sa.Column("steady_since", sa.BigInteger(), nullable=True))

@@ -1,0 +1,50 @@
+"""An agent for tests, with a clock that is set by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from played_cluster import PlayedService
+
+from rca.act.agent import PlanAgent
+from rca.act.journal import ActionJournal, Proposal
+from rca.act.policy import AgentPolicy
+
+KUBERNETES = {
+    "platform": "kubernetes",
+    "namespace": "train",
+    "selector": "jobset.sigs.k8s.io/jobset-name=llama",
+}
+SPARE = {"site": {"spare_nodes": 1}}
+
+
+class Acting:
+    """An agent, its journal, and a clock that is set by hand."""
+
+    def __init__(
+        self, folder: Path, service: PlayedService, target: dict[str, Any] = KUBERNETES, **more: Any
+    ) -> None:
+        given = {"service": "http://rca", "jobs": {service.incident["job_id"]: SPARE | target}}
+        self.policy = AgentPolicy.model_validate(given | {"mode": "approve"} | more)
+        self.journal = ActionJournal(folder / "act.sqlite")
+        self.service, self.now = service, 1.8e9
+
+    @property
+    def agent(self) -> PlanAgent:
+        return PlanAgent(self.policy, self.journal, self.service, lambda: self.now)  # type: ignore[arg-type]
+
+    def change(self, **policy: Any) -> None:
+        """Change the policy, as a person does who edits its file and starts the agent again."""
+        self.policy = AgentPolicy.model_validate(self.policy.model_dump() | policy)
+
+    def round(self) -> list[str]:
+        return [report.text for report in self.agent.round()]
+
+    def approve(self) -> None:
+        [held] = [each for each in self.journal.all() if each.state == "proposed"]
+        assert self.journal.change(held.id, ["proposed"], state="approved", by="someone") is not None
+
+    @property
+    def newest(self) -> Proposal:
+        return self.journal.all()[0]
