@@ -184,7 +184,7 @@ class Classifier:
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
         no_suspect = np.zeros(features.rank.shape[0])
-        planned = healthy and in_a_cycle(features, events)
+        planned = healthy and in_a_cycle(features, events) and _can_be_certain("healthy", features)
         columns = tuple(np.flatnonzero(events).tolist()) if healthy and not planned else ()
         return Classification("healthy", probability, planned, [], no_suspect, alarm, columns)
 

@@ -124,9 +124,13 @@ def single_events(features: FeatureSet) -> BoolArray | None:
 
 def in_a_cycle(features: FeatureSet, steps: BoolArray) -> bool:
     """Whether some steps, bool of shape (n_steps,), are long by work in a fixed cycle of bearable cost."""
-    planned = max((lost.seconds for lost in features.work.cycles.values()), default=0.0)
+    planned = max(features.work.cycles.values(), key=lambda lost: lost.seconds, default=None)
+    if planned is None or planned.every is None:
+        return False
+    apart = np.diff(features.work.steps[runs(steps)[0]])
     longer = float(_height(features)[steps].sum()) / steps.size
-    return 0.5 * longer <= planned <= MAX_PLANNED * features.work.step_reference
+    cheap = planned.seconds <= MAX_PLANNED * features.work.step_reference
+    return cheap and not (apart % planned.every).any() and planned.seconds >= 0.5 * longer
 
 
 def runs(marked: BoolArray) -> tuple[IntArray, ...]:

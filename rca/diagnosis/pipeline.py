@@ -259,6 +259,7 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
             found,
             missing,
             named=named,
+            abstained=reason is not None,
             unexplained=everything[0] if unknown else None,
         ),
         actions=[],
@@ -293,6 +294,7 @@ def _look_at(
     missing: list[str],
     *,
     named: bool,
+    abstained: bool,
     unexplained: Cause | None,
 ) -> str:
     """The one check to do next; of the ranks that no known cause explains, if that is the answer."""
@@ -303,7 +305,7 @@ def _look_at(
             return LEFT_CHECK
         if features.job_end.failed.any():
             return FAILED_CHECK
-        if (check := planned_check(features, decided=classification.decided)) is not None:
+        if (check := planned_check(features, decided=classification.decided and not abstained)) is not None:
             return check
         if idles_between_steps(features) or works_untimed(features):
             return BETWEEN_STEPS_CHECK
@@ -316,7 +318,7 @@ def _look_at(
         return swap_check(found[0])
     return next_check(
         classification.mode,
-        classification.decided,
+        classification.decided and not (abstained and classification.mode == "healthy"),
         found,
         missing,
         suspected=_suspected_type(classification, features),

@@ -134,7 +134,10 @@ def with_latenesses(
     if line.localises and chance < ALONE:
         chance = _pooled(classification, chance)
     if chance < min(RAISED, max_alarm) or not shows_slowness(np.array(line.n_judged), np.array(chance)):
-        return classification
+        if chance < LIKELY:
+            return classification
+        probability = at_least(classification.probability, "fail_slow", chance)
+        return replace(classification, probability=probability, decided=False)
     suspects = [_suspect(each, line) for each in _faults(_judged(line, found, alarm))]
     if not suspects:
         return classification

@@ -24,7 +24,7 @@ from rca.window.times.phases import PhaseArrays
 #: Last steps that are compared with those before them, least share of them that is late, and how many times
 #: later they are than as many steps of the reference ever were. Rare lateness is seen after more steps.
 LOOKS: tuple[tuple[int, float, float], ...] = ((8, 0.8, 4.0), (12, 0.7, 3.0), (20, 0.5, 3.0), (32, 0.25, 3.0))
-#: Each part of the last steps has to be late: so many parts at max_steps,
+#: Each part of the last steps has to be late: so many at most,
 MAX_PARTS = 4
 #: of so many steps at least.
 MIN_PART_STEPS = 4

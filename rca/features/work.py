@@ -152,12 +152,13 @@ class Work:
     def cycles(self) -> dict[str, LostTime]:
         """Planned work by where its time lies: what takes longer in a fixed cycle of steps, on all ranks."""
         saves = self.phases.get("checkpoint_seconds")
+        timed = bool(self.phases) or bool(np.isfinite(self.own).any())
         found = {
             "in checkpoints": LostTime(0.0) if saves is None else self._unusual(nan_median(saves)),
             "between steps": self.pauses,
             "outside the timed phases": self.untimed,
-            # Stalls of input and collector pauses may come in a cycle as well.
-            "in whole steps": LostTime(0.0) if self.phases else self._unusual(self.job_step),
+            # Stalls of input, pauses of the collector and a slow rank may come in a cycle as well.
+            "in whole steps": LostTime(0.0) if timed else self._unusual(self.job_step),
         }
         return {where: lost for where, lost in found.items() if lost.planned}
 
