@@ -16,17 +16,19 @@ import operator
 import pickle
 import pickletools
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
 from rca.errors import InvalidInput, SourceError, TooLarge
-from rca.files import read_file
+from rca.files import open_file, read_file
+from rca.sources.plain_pickles import MAX_MEMORY_BYTES, PlainUnpickler, too_large
 from rca.sources.source import Source
 from rca.window.rows.clock_units import LATEST_SECOND
 from rca.window.rows.validation import MAX_WORLD_SIZE
@@ -35,8 +37,10 @@ from rca.window.window import Window
 
 #: The recorder keeps 2,000 entries by default, with stacks about 5 MB.
 MAX_DUMP_BYTES = 256 * 1024**2
-#: The numbers of values of a pickle up to this size are checked before it is read.
+#: The numbers of values of a pickle up to this size are checked; a larger one is read in a process of its own
+#: first, with a limit on its memory.
 MAX_CHECKED_BYTES = 1 << 20
+_PICKLE = b"\x80"
 _NUMBERS_A_VALUE = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
 _RANK = re.compile(r"(\d+)(\.(json|pkl|pickle|pt))?$")
 _NANOSECONDS = 1e9
@@ -80,16 +84,9 @@ class _Dumps:
     longest_timeout: float = 0.0
 
 
-class _NoGlobals(pickle.Unpickler):
-    """Reads plain values only: a pickle that names a class or a function is refused."""
-
-    def find_class(self, module: str, name: str, /) -> NoReturn:
-        raise pickle.UnpicklingError(f"it names {module}.{name}, and a dump holds plain values only")
-
-
 def is_dump(head: bytes, name: str) -> bool:
     """Whether a file may be a dump, by its first bytes (at least 200) and its name."""
-    pickled = head[:1] == b"\x80" and any(
+    pickled = head[:1] == _PICKLE and any(
         member.encode() in head for member in ("version", "entries", "pg_config")
     )
     written = head.lstrip()[:1] == b"{" and any(
@@ -122,6 +119,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
         If a dump cannot be decoded, or two dumps are of one rank.
     """
     dumps = _Dumps()
+    _check_memory(paths)
     for path in sorted(paths):
         _add(dumps, _rank_of(path, dumps), _decoded(path), path)
     if not dumps.groups:
@@ -203,6 +201,32 @@ def _rank_of(path: Path, dumps: _Dumps) -> int:
     return rank
 
 
+def _check_memory(paths: Sequence[Path]) -> None:
+    """Refuse a large pickle whose values take too much memory.
+
+    Raises
+    ------
+    SourceError, TooLarge
+    """
+    try:
+        pickles = [path for path in paths if _is_large_pickle(path)]
+        refused = too_large(pickles)
+    except OSError as error:
+        raise SourceError(f"{paths[0]}: cannot be read: {error.strerror or error}") from error
+    for path in sorted(refused):
+        raise TooLarge(
+            f"{path.name} is refused: its values take more than {MAX_MEMORY_BYTES >> 20} MiB of memory",
+            hint="a smaller TORCH_FR_BUFFER_SIZE gives smaller dumps",
+        )
+
+
+def _is_large_pickle(path: Path) -> bool:
+    if path.stat().st_size <= MAX_CHECKED_BYTES:
+        return False
+    with open_file(path) as file:
+        return file.read(1) == _PICKLE
+
+
 def _decoded(path: Path) -> Mapping[str, Any]:
     """The content of one dump.
 
@@ -217,7 +241,7 @@ def _decoded(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
-        content = orjson.loads(body) if body.lstrip()[:1] == b"{" else _unpickled(body)
+        content = _unpickled(body) if body[:1] == _PICKLE else orjson.loads(body)
     except (orjson.JSONDecodeError, pickle.UnpicklingError) as error:
         raise _damaged(path, str(error)) from None
     except (EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError) as error:
@@ -232,18 +256,13 @@ def _decoded(path: Path) -> Mapping[str, Any]:
 def _unpickled(body: bytes) -> Any:
     """The value of a pickle; a small one that numbers more values than it can have is refused.
 
-    Python makes room for all numbers up to the largest one. To check this takes longer than to read, so it is
-    checked in small files, which no job writes in large numbers.
+    Python makes room for all numbers up to the largest one.
     """
     if len(body) <= MAX_CHECKED_BYTES:
         for code, number, _ in pickletools.genops(body):
-            if (
-                code.name in {"PUT", "BINPUT", "LONG_BINPUT"}
-                and isinstance(number, int)
-                and number > len(body)
-            ):
+            if code.name in _NUMBERS_A_VALUE and isinstance(number, int) and number > len(body):
                 raise pickle.UnpicklingError("it numbers more values than it has")
-    return _NoGlobals(io.BytesIO(body)).load()
+    return PlainUnpickler(io.BytesIO(body)).load()
 
 
 def _damaged(path: Path, reason: str) -> InvalidInput:
@@ -267,7 +286,7 @@ def _add(dumps: _Dumps, rank: int, content: Mapping[str, Any], path: Path) -> No
             group.get("ranks"),
         )
         # As text, because a group of all ranks is in every dump.
-        written = (name, description, str(ranks))
+        written = (name, description, ranks if isinstance(ranks, str) else str(_members(ranks, path)))
         number = dumps.numbers.get(written)
         if number is None:
             if not (members := _members(ranks, path)):
@@ -292,7 +311,7 @@ def _members(ranks: Any, path: Path) -> tuple[int, ...]:
         found = json.loads(ranks) if isinstance(ranks, str) else list(ranks or ())
         members = tuple(sorted({operator.index(rank) for rank in found}))
     except (ValueError, TypeError, RecursionError):
-        raise _damaged(path, f"the ranks of a group are {str(ranks)[:40]!r}") from None
+        raise _damaged(path, f"the ranks of a group are {reprlib.repr(ranks)}") from None
     if members and not 0 <= members[0] <= members[-1] < MAX_WORLD_SIZE:
         raise _damaged(path, f"a group has rank {members[0] if members[0] < 0 else members[-1]}")
     return members
@@ -310,7 +329,7 @@ def _add_entry(dumps: _Dumps, rank: int, entry: Mapping[str, Any], path: Path) -
     if entry.get("is_p2p") or type(sequence) is not int or name is None:
         return
     if not 0 <= sequence < 2**63:
-        raise _damaged(path, f"a collective has the number {str(sequence)[:40]}")
+        raise _damaged(path, f"a collective has the number {reprlib.repr(sequence)}")
     group = dumps.of_rank.get((name, rank))
     if group is None:
         return
@@ -336,7 +355,8 @@ def _seconds(value: Any, unit: float) -> float:
 
 def _text(value: Any) -> str:
     """A text on one line, without control characters."""
-    text = "" if value is None else str(value)[:MAX_TEXT_LENGTH]
+    # Other values may be lists that hold one list many times: their text has no limit.
+    text = str(value)[:MAX_TEXT_LENGTH] if isinstance(value, str | int | float) else ""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())
 
 

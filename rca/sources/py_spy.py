@@ -51,6 +51,8 @@ _OPERATION = re.compile(
 )
 #: The share of the ranks that stand at one place, above which the others stand elsewhere.
 MIN_TOGETHER = 0.5
+#: Files whose numbers a note shows.
+MAX_SHOWN = 64
 
 
 class _Frame(NamedTuple):
@@ -158,7 +160,14 @@ def _by_rank(paths: Sequence[Path], notes: list[str]) -> dict[int, _Stack]:
     named = [files[path].task if files[path].rank is None else files[path].rank for path, _ in found]
     arguments = [_RANK_ARGUMENT.search(stack.command) for _, stack in found]
     ranks = [int(each[1]) for each in arguments if each is not None]
-    if len(found) == len(paths) and None not in named:
+    nodes = {files[path].node for path in paths} - {None}
+    if len(nodes) > 1 and len(set(named)) < len(found):
+        # Each node numbers its processes from 0 on.
+        places = [f"{path.parent.name}/{path.name}" for path, _ in found]
+        shown = ", ".join(f"{rank} is {place}" for rank, place in enumerate(places[:MAX_SHOWN]))
+        notes.append(f"ranks are numbered in the order of the folders and files: {shown}")
+        ranks = list(range(len(found)))
+    elif len(found) == len(paths) and None not in named:
         ranks = [rank for rank in named if rank is not None]
     elif len(set(ranks)) < len(found):
         notes.append(f"ranks are numbered in the order of the dumps: {_ADVICE}")

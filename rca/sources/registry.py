@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -224,6 +225,8 @@ def _files(path: Path) -> Sequence[Path]:
 
 def _files_of_folder(path: Path) -> Sequence[Path]:
     files = [each for each in sorted(path.iterdir()) if each.is_file() and not each.name.startswith(".")]
+    if not files:
+        _refuse_unreadable_folders(path)
     # torchrun writes folders of ranks with a file for each stream.
     files = files or [each for each in sorted(path.glob("**/std*.log")) if each.is_file()]
     # Others write a folder for each node.
@@ -231,6 +234,19 @@ def _files_of_folder(path: Path) -> Sequence[Path]:
     if len(files) > MAX_FILES:
         raise InvalidInput(f"{path} holds {len(files):,} files; the limit is {MAX_FILES:,}")
     return files
+
+
+def _refuse_unreadable_folders(path: Path) -> None:
+    """Refuse a folder with one that cannot be listed: `glob` leaves it out, and with it a part of the job."""
+
+    def refuse(error: OSError) -> None:
+        raise SourceError(
+            f"{error.filename}: cannot be read: {error.strerror or error}",
+            hint="give the permission to read it, or move it away",
+        )
+
+    for _, folders, _ in os.walk(path, onerror=refuse):
+        folders[:] = [each for each in folders if not each.startswith(".")]
 
 
 def _is_visible(file: Path, folder: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import rca
 from rca.errors import InvalidInput, SourceError
 from rca.sources.logs import line_search
 from rca.sources.logs.line_search import first_that_occurs, matching_lines
@@ -86,3 +87,12 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     damaged.write_bytes(gzip.compress(noise(1))[:-20])
     with pytest.raises(InvalidInput, match=r"job\.gz: the gzip data is damaged"):
         list(matching_lines(damaged, WATCHDOG))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_utf_16_is_read(tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_search, "BLOCK_BYTES", 512)
+    path = tmp_path / "train.log"
+    text = "\ufeff" + 300 * "grün\r\n" + "[rank3]: torch.OutOfMemoryError: CUDA out of memory.\r\n"
+    path.write_bytes(text.encode(encoding))
+    assert [row["rank"] for row in rca.read_window(path).events.to_pylist()] == [3]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import flight_recorder_dumps
+import pytest
 import watchdog_logs
 
 import rca
+from rca.errors import SourceError
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 KERNEL = "Mar 21 01:57:01 node-b kernel: NVRM: Xid (PCI:0000:9b:00): 79, pid=14, GPU has fallen off the bus."
@@ -139,3 +142,22 @@ def test_a_configuration_beside_logs_is_no_obstacle(tmp_path: Path) -> None:
 def test_a_log_that_begins_with_zeros_is_text(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_bytes(bytes(3000) + KILL.encode())
     assert rca.read_window(tmp_path).events.column("rank").to_pylist() == [9]
+
+
+def test_a_folder_of_a_node_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in ("node-1", "node-2"):
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "train.log").write_text(f"[rank3]: {OUT_OF_MEMORY}\n")
+    scandir = os.scandir
+
+    def refusing(path: str | os.PathLike[str]) -> object:
+        # Root may list any folder, so a mode would not refuse it.
+        if Path(path).name == "node-2":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(SourceError, match="node-2: cannot be read: Permission denied"):
+        rca.read_window(tmp_path)

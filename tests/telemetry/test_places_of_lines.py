@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from logs_of_jobs import answer_of
+
 import rca
 from rca.sources.logs.file_names import writers_of_files
 from rca.sources.logs.line_labels import NOBODY, Writer, without_prefix, writer_of
@@ -105,3 +107,11 @@ def test_the_folder_of_a_node_names_it(tmp_path: Path) -> None:
     log = "using world size: 16\n" + "".join(fired.format(rank) for rank in range(8))
     answer = written(tmp_path, {"gpu-06/train.log": log, "gpu-07/dmesg.txt": xid})
     assert named(answer) == [([], ["gpu-07"])]
+
+
+def test_the_first_gpu_names_no_rank_without_a_sign_of_a_second_gpu(tmp_path: Path) -> None:
+    error = "torch.OutOfMemoryError: CUDA out of memory. GPU {} has a total capacity of 79.11 GiB\n"
+    alone = answer_of(tmp_path / "one", error.format(0))
+    assert alone.abstained
+    assert not alone.stragglers
+    assert [each.ranks for each in answer_of(tmp_path / "other", error.format(3)).stragglers] == [[3]]

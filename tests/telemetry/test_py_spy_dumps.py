@@ -87,3 +87,13 @@ def test_unusable_dumps_are_refused(tmp_path: Path, text: str, message: str) -> 
     (tmp_path / "rank0.txt").write_text(text)
     with pytest.raises(InvalidInput, match=message):
         rca.read_window(tmp_path)
+
+
+def test_dumps_in_a_folder_for_each_node_may_have_equal_names(tmp_path: Path) -> None:
+    for node in ("node-a1", "node-b1"):
+        (tmp_path / node).mkdir()
+        for local in range(2):
+            frames = LOADING if (node, local) == ("node-b1", 1) else WAITING
+            (tmp_path / node / f"rank{local}.txt").write_text(dump(frames))
+    assert suspects(tmp_path) == [3]
+    assert any("3 is node-b1/rank1.txt" in note for note in rca.read_window(tmp_path).notes)

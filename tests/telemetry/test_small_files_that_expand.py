@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import struct
 import tracemalloc
 from pathlib import Path
@@ -17,6 +18,7 @@ import rca
 from rca.errors import RcaError, TooLarge
 from rca.sources import read
 from rca.window.encodings import directory
+from tests.for_each import for_each
 
 MAX_PEAK = 64 << 20
 
@@ -37,6 +39,27 @@ def test_a_pickle_that_numbers_a_value_far_beyond_its_size_is_refused(tmp_path: 
     path = tmp_path / "dump_3"
     path.write_bytes(b"\x80\x04}X\x07\x00\x00\x00versionr" + struct.pack("<I", 2**24) + b".")
     assert "numbers more values" in refused(path)
+
+
+@pytest.mark.system
+@for_each(
+    "content",
+    [b"X" + struct.pack("<I", 1 << 20) + bytes(1 << 20) + b"r" + struct.pack("<I", 2**26), b"]" * 16_000_000],
+    ["numbers", "lists"],
+)
+def test_a_large_pickle_whose_values_do_not_fit_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "dump_3"
+    path.write_bytes(b"\x80\x04}X\x07\x00\x00\x00version" + content + b".")
+    assert "MiB of memory" in refused(path, TooLarge)
+
+
+def test_lists_that_hold_one_list_many_times_are_never_written_out(tmp_path: Path) -> None:
+    many: list[object] = []
+    for _ in range(60):
+        many = [many, many]
+    path = tmp_path / "dump_3"
+    path.write_bytes(pickle.dumps({"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": many}}}))
+    assert "the ranks of a group are" in refused(path)
 
 
 def test_packed_json_of_many_empty_lists_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from rca.sources.logs.text_lines import LineClock
 MAX_LOCAL_RANK = 7
 #: So many processes must name one node as lost.
 MIN_REPORTERS = 2
+_FIRST_GPU = ("0", 0)
 _NUMBERED = frozenset({"process_exit", "process_error", "device_error"})
 
 
@@ -57,6 +58,8 @@ def place(
     one_node = max([world_size - 1, *ranks, *(row.rank or 0 for row in roots)]) <= MAX_LOCAL_RANK
     one_node = one_node and len({row.node for row in events.rows if row.node is not None}) <= 1
     one_node = one_node and len({row.stamp.path for row in events.rows if row.local is not None}) <= 1
+    # A process that sees one GPU of its own calls it GPU 0, whatever its rank is.
+    several_gpus = world_size == 1 or any(row.device and row.local for row in events.rows)
     of_tasks = tasks_are_ranks or (not ranks and not roots)
     placed: list[LogEvent] = []
     guessed = 0
@@ -66,7 +69,8 @@ def place(
             placed.append(_with_rank(event, tables, places, of_tasks=of_tasks))
         elif event.pid not in known:  # Otherwise the table says more about it.
             rank = _rank_of_number(event, places, agents)
-            if rank is None and one_node and event.local is not None and event.local <= MAX_LOCAL_RANK:
+            guess = one_node and (several_gpus or (event.device, event.local) != _FIRST_GPU)
+            if rank is None and guess and event.local is not None and event.local <= MAX_LOCAL_RANK:
                 rank, guessed = event.local, guessed + 1
             event = event._replace(rank=rank)
             if rank is not None and event.pid is not None:

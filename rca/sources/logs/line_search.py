@@ -6,6 +6,7 @@ alternatives. It takes a tenth of the time of Python's `re`. Only lines that mat
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 import zlib
@@ -27,6 +28,8 @@ MAX_LINE_LENGTH = 1 << 16
 #: A flood is left out from so many lines on.
 _LINES_AT_ONCE = 4096
 _GZIP = b"\x1f\x8b"
+#: The begins of a file in UTF-16, as PowerShell writes it.
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NEWLINE = ord("\n")
 
 
@@ -136,9 +139,13 @@ def _blocks_of_lines(path: Path) -> Iterator[pa.Array]:
 def _blocks(path: Path) -> Iterator[bytes]:
     try:
         with open_file(path) as raw:
-            packed = raw.read(2) == _GZIP
+            begin = raw.read(2)
             raw.seek(0)
-            file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+            file = raw
+            if begin == _GZIP:
+                file = cast("BinaryIO", gzip.GzipFile(fileobj=raw))
+            elif begin in UTF16:
+                file = cast("BinaryIO", codecs.EncodedFile(raw, "utf-8", "utf-16", "replace"))
             while block := file.read(BLOCK_BYTES):
                 yield block
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -339,6 +339,6 @@ def _place_of(said: Said, writer: Writer) -> Writer:
     own = Writer() if said.kind.event in ABOUT_OTHERS else writer
     if said.local is not None:
         return own._replace(local=said.local)
-    if said.kind.name == "cuda_out_of_memory" and said.device is not None:
+    if own.local is None and said.kind.name == "cuda_out_of_memory" and said.device is not None:
         return own._replace(local=int(said.device))
     return own

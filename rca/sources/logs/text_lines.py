@@ -20,7 +20,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.sources.logs.file_names import writers_of_files
 from rca.sources.logs.json_lines import are_json_lines, messages
 from rca.sources.logs.line_labels import Writer, local_label, rank_label, task_label
-from rca.sources.logs.line_search import MAX_LINE_LENGTH, Flood, matching_lines
+from rca.sources.logs.line_search import MAX_LINE_LENGTH, UTF16, Flood, matching_lines
 
 #: Of a longer line only its begin and what lies around the text of interest is read.
 MAX_TEXT_LENGTH = 8192
@@ -230,7 +230,7 @@ def text_of(head: bytes) -> str | None:
     # A log that was truncated while it was written begins with zeros.
     head = unpacked(head).lstrip(b"\0")
     # A character may be cut at the end.
-    text = head.decode("utf-8", "replace")
+    text = head.decode("utf-16" if head[:2] in UTF16 else "utf-8", "replace")
     odd = _ODD.findall(text[:-1])
     begin = text.lstrip("\ufeff \r\n\t")
     # A part of a multipart body begins with its headers; a launcher may draw a line.
