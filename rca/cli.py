@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import wraps
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from typer.core import TyperGroup
 from rca.commands import COMMANDS, SERVICE_COMMANDS
 from rca.errors import RcaError
 from rca.process import take_over
-from rca.terminal import exit_code, print_error
+from rca.terminal import exit_code, fail, print_error
 
 EXAMPLES = """
 rca diagnose data/windows/cpu-contention-node          who is slow, why, what to do
@@ -31,6 +32,24 @@ rca serve                                              the same over HTTP on 127
 def _kept(examples: str) -> str:
     """Format examples as an epilog whose lines are not filled (the backspace says so)."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in examples.strip().splitlines())
+
+
+def _write_errors_as_asked(command: Any) -> None:
+    """Let a command, or each one of a group, write its errors as JSON if its `--format` is json."""
+    for each in getattr(command, "commands", {}).values():
+        _write_errors_as_asked(each)
+    called = command.callback
+    if called is None:
+        return
+
+    @wraps(called)
+    def call(**given: Any) -> Any:
+        try:
+            return called(**given)
+        except RcaError as error:
+            fail(error, as_json=given.get("format_") == "json")
+
+    command.callback = call
 
 
 class LazyCommands(TyperGroup):
@@ -58,6 +77,7 @@ class LazyCommands(TyperGroup):
             group.command(cmd_name, epilog=_kept(module.EXAMPLES))(module.command)
         built = typer.main.get_command(group)
         built.name = cmd_name
+        _write_errors_as_asked(built)
         return built
 
 

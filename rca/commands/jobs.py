@@ -8,9 +8,9 @@ import typer
 
 from rca.commands import prometheus_options
 from rca.commands.prometheus_options import PrometheusOptions
-from rca.errors import InvalidInput, RcaError
+from rca.errors import InvalidInput
 from rca.process import start_quickly
-from rca.terminal import OutputFormat, fail, rendered, write
+from rca.terminal import OutputFormat, rendered, write
 
 if TYPE_CHECKING:
     from rca.sources.prometheus.job_names import KnownJob
@@ -58,13 +58,10 @@ def command(
         timeout=timeout,
         allow_partial=allow_partial,
     )
-    try:
-        if asked.url is None:
-            raise InvalidInput("no server to ask", hint="give --prometheus URL, or set RCA_PROMETHEUS_URL")
-        start_quickly()
-        found = asked.jobs()
-    except RcaError as error:
-        fail(error, as_json=format_ is OutputFormat.json)
+    if asked.url is None:
+        raise InvalidInput("no server to ask", hint="give --prometheus URL, or set RCA_PROMETHEUS_URL")
+    start_quickly()
+    found = asked.jobs()
     if format_ is OutputFormat.json:
         import orjson
 

@@ -95,8 +95,22 @@ def test_matchers_and_labels_that_nothing_has_are_named(
     (tmp_path / "labels.yaml").write_text("labels: {node: wrong}")
     unplaced = rca_command(*asked, "--labels", tmp_path / "labels.yaml")
     assert unplaced.code == 2
-    assert "no device of the job has the label of the map for node: wrong" in unplaced.err
+    assert "no device has the label of the map for node: wrong" in unplaced.err
     assert "Hostname" in unplaced.err
+
+
+@real
+def test_every_label_of_the_map_that_no_device_has_is_named(
+    rca_command: Run, cluster: str, tmp_path: Path
+) -> None:
+    wrong = {part: f"wrong_{part}" for part in ("job", "gpu", "rank", "pod", "namespace")}
+    (tmp_path / "labels.yaml").write_text(json.dumps({"labels": {"node": "Hostname", **wrong}}))
+    asked = ("--prometheus", cluster, "--labels", tmp_path / "labels.yaml")
+    ran = rca_command("diagnose", *asked, "--job", "4711", "--end", str(END))
+    assert ran.code == 2
+    assert all(f"{part}: {label}" in ran.err for part, label in wrong.items())
+    assert "Hostname" in ran.err.split("hint: ")[1]
+    assert "node: Hostname" not in ran.err
 
 
 @real

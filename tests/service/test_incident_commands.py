@@ -79,3 +79,15 @@ def test_an_incident_that_is_not_there_is_named(held: TestClient, incidents: Inc
     assert (code, "no open incident of 'bert'" in said) == (2, True)
     code, _, said = incidents("mute", "llama", "--for", "long")
     assert code == 2
+
+
+def test_errors_are_json_where_answers_are(held: TestClient, incidents: Incidents) -> None:
+    for arguments in (("acknowledge", "bert"), ("show", "bert"), ("mute", "bert", "--for", "long")):
+        code, _, said = incidents(*arguments, "--format", "json")
+        assert code == 2
+        assert json.loads(said)["code"] == "invalid-input"
+    code, _, said = incidents("show", "bert")
+    assert (code, said.startswith("error (invalid-input)")) == (2, True)
+    code, _, said = incidents("list", "--format", "json", "--service", "http://127.0.0.1:1")
+    assert code == 2
+    assert {"code", "detail"} <= json.loads(said).keys()

@@ -79,3 +79,21 @@ def test_windows_from_the_future_count_after_the_clock_was_put_back(
     clock.set(-100 * SETTINGS.silence_seconds)
     post(database, follower, "n", [1])
     assert events(database) == ["1 opened"]
+
+
+def test_the_end_of_a_job_resolves_what_is_only_suspected(
+    database: Database, follower: IncidentTracker
+) -> None:
+    def ended(job: str) -> bool:
+        with database.session() as session:
+            return follower.end(session, job)
+
+    post(database, follower, "ss", job="suspected")
+    post(database, follower, "nn", job="certain")
+    assert [ended(job) for job in ("suspected", "certain", "nosuch")] == [True, False, False]
+    assert events(database, "suspected") == ["1 suspected", "1 resolved"]
+    assert {each.job_id: each.resolution for each in incidents(database)} == {
+        "suspected": "ended",
+        "certain": None,
+    }
+    assert not ended("suspected")

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from incident_service import state_of
+from incident_service import live, state_of
 from sqlalchemy import func, select
 from starlette.testclient import TestClient
 from streaming import JSON, N_RANKS, START, body, diagnosed, fragments, send, step_rows, watch
@@ -306,6 +306,16 @@ def test_the_silence_of_an_ended_job_is_no_stop(client: TestClient) -> None:
     before = watch(client, "ended")["diagnosis_id"]
     assert client.post("/v1/jobs/ended/end").json()["ended_at"] is not None
     assert watch(client, "ended", timedelta(hours=2))["diagnosis_id"] == before
+
+
+def test_the_end_of_a_job_resolves_its_suspected_incident(client: TestClient) -> None:
+    for content in fragments("over", step_rows(10), every=10):
+        send(client, "over", content)
+    live(client, "suspect", "suspect", job="over")
+    (incident,) = client.get("/v1/incidents?job=over").json()["items"]
+    client.post("/v1/jobs/over/end")
+    shown = client.get(f"/v1/incidents/{incident['id']}").json()
+    assert (shown["state"], shown["resolution"]) == ("resolved", "ended")
 
 
 def test_a_job_whose_first_news_is_a_failure_is_kept_and_diagnosed(client: TestClient) -> None:

@@ -348,6 +348,8 @@ def test_once_reports_a_missing_folder_as_json(tmp_path: Path) -> None:
     error = orjson.loads(result.output.splitlines()[-1])["error"]
     assert error["code"] == "source-error"
     assert "rca sources" in error["hint"]
+    unread = CliRunner().invoke(app, ["watch", str(tmp_path / "nosuch.yaml"), "--once", "--format", "json"])
+    assert (unread.exit_code, orjson.loads(unread.stderr)["code"]) == (2, "source-error")
 
 
 def test_a_fault_that_is_over_is_left_out_of_the_next_window(tmp_path: Path) -> None:

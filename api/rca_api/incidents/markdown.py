@@ -20,6 +20,7 @@ _RESOLVED = {
     "silence": "no more windows arrived",
     "deleted": "all its diagnoses were deleted",
     "closed": "closed by a person",
+    "ended": "the job ended",
 }
 
 

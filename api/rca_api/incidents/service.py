@@ -16,6 +16,7 @@ from rca_api.incidents.state_machine import (
     Hysteresis,
     NoIncident,
     OpenIncident,
+    Reason,
     State,
     Subject,
     Transition,
@@ -114,13 +115,29 @@ class IncidentTracker:
         if incident.open_job_id is None:
             return False
         incident.closing_note = note
+        self._resolve(session, job, incident, "closed")
+        return True
+
+    def end(self, session: Session, job_id: str) -> bool:
+        """Resolve the suspected incident of a job that has ended; gives whether there was one.
+
+        A confirmed one stays open: a fault that is certain may be why the job ended.
+        """
+        job = repository.follow(session, job_id, self._clock())
+        incident = repository.open_incident(session, job_id)
+        if incident is None or not incident.suspected:
+            return False
+        self._resolve(session, job, incident, "ended")
+        return True
+
+    def _resolve(self, session: Session, job: FollowedJobRow, incident: IncidentRow, reason: Reason) -> None:
+        """Resolve an incident without a window; windows so far no longer count."""
         subject = _open_state(incident, incident.ended).subject
-        event = Transition("resolved", subject, incident.ended, None, reason="closed")
         newest = repository.newest_order(session, incident.job_id)
         if newest is not None:
             job.decided_end, job.decided_start = newest
+        event = Transition("resolved", subject, incident.ended, None, reason=reason)
         self._apply(session, incident, event, self._clock())
-        return True
 
     def withdraw(self, session: Session, incident_id: str) -> None:
         """Recount an incident after the deletion of one of its windows; resolve it if none is left.

@@ -34,7 +34,7 @@ EventKind = Literal[
     "cause_uncertain",
     "resolved",
 ]
-Reason = Literal["healthy", "silence", "deleted", "closed"]
+Reason = Literal["healthy", "silence", "deleted", "closed", "ended"]
 
 #: Limits of the doubled numbers of windows; they fit into the windows that are replayed.
 _MAX_HEALTHY = 48

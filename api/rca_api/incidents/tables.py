@@ -56,7 +56,7 @@ class IncidentRow(Base):
     #: Service's clock.
     opened_at: Mapped[datetime] = mapped_column(UtcDateTime, default=now)
     resolved_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    #: healthy, silence, deleted or closed
+    #: healthy, silence, deleted, closed or ended
     resolution: Mapped[str | None] = mapped_column(String(16))
     #: What people do about it, on the service's clock: who has seen it, who works on it, until when
     #: it sends no message, and why it was closed.

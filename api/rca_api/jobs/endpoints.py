@@ -178,15 +178,21 @@ def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
 def end_job(request: Request, _: Diagnoser, job_id: JobId) -> StreamedJob:
     """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again.
 
-    If its last events report a failure, such as an exit or the loss of a peer, it is diagnosed.
+    If its last events report a failure, such as an exit or the loss of a peer, it is diagnosed. A suspected
+    incident of the job is resolved.
     """
-    with State.of(request).database.session() as session:
+    state = State.of(request)
+    with state.database.session() as session:
         job = session.get(StreamedJobRow, job_id, with_for_update=True)
         if job is None:
             raise _unknown(job_id)
         if job.ended_at is None:
             job.ended_at, job.pending = now(), True
-        return StreamedJob.of(job)
+        ended = StreamedJob.of(job)
+    # In a transaction of its own: no lock is waited for while another one is held.
+    with state.database.session() as session:
+        state.incidents.end(session, job_id)
+    return ended
 
 
 @router.get(

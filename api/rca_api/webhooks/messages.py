@@ -34,6 +34,7 @@ _RESOLVED = {
     "silence": "sends no more windows",
     "deleted": "has no diagnoses left",
     "closed": "has no open incident: a person closed it",
+    "ended": "ended, so its suspected incident is over",
 }
 
 

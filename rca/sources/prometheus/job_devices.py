@@ -283,6 +283,48 @@ class JobSearch:
         )
 
 
+def check_labels(
+    server: Prometheus,
+    label_map: LabelMap,
+    device_names: Sequence[str],
+    node_names: Sequence[str],
+    matchers: Sequence[str],
+    start: float,
+    end: float,
+) -> None:
+    """Refuse a map with labels that no series of the devices has; without devices, of the machines.
+
+    Parameters
+    ----------
+    device_names, node_names : sequence of str
+        Metrics of devices and of machines that the server has.
+    start, end : float, Unix seconds
+
+    Raises
+    ------
+    InvalidInput
+        Naming each of them.
+    """
+    kind, names, used = (
+        ("device", device_names, None) if device_names else ("machine", node_names, {"job", "node"})
+    )
+    own = label_map.labels.model_dump(exclude_none=True, include=used)
+    asked = [selector(matcher("__name__", names), *matchers)]
+    wrong = [
+        f"{part}: {label}"
+        for part, label in own.items()
+        if not any(server.label_values(label, asked, start, end))
+    ]
+    if not wrong:
+        return
+    one = [selector(matcher("__name__", anchors(names)), *matchers)]
+    held = sorted({name for labels in server.series(one, start, end) for name in labels} - {"__name__"})
+    raise InvalidInput(
+        f"no {kind} has the label of the map for {cut(', '.join(wrong), 400)}",
+        hint=f"labels of the {kind}s: {cut(', '.join(held), 400)}",
+    )
+
+
 def _names_job(pod: Pod, job: str) -> bool:
     named = job_of({"pod": pod.name})
     return named is not None and named.name == job

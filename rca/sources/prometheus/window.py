@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters
-from rca.sources.prometheus.job_devices import JobDevices, JobSearch
+from rca.sources.prometheus.job_devices import JobDevices, JobSearch, check_labels
 from rca.sources.prometheus.job_names import KnownJob, find_jobs, job_id
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
@@ -165,6 +165,9 @@ def read_jobs(
     asked = [selector(ANY_METRIC, *matchers)] if matchers else []
     client = Prometheus(url, **server)
     names = names_by_level(client.label_values("__name__", asked, span.start, span.end))
+    label_map = _label_map(labels)
+    if names["device"] or names["node"]:
+        check_labels(client, label_map, names["device"], names["node"], matchers, span.start, span.end)
     return find_jobs(
         client,
         names["device"] or names["node"],
@@ -172,7 +175,7 @@ def read_jobs(
         span.end,
         matchers=matchers,
         namespace=namespace,
-        label_map=_label_map(labels),
+        label_map=label_map,
         node=node,
     )
 
@@ -242,6 +245,7 @@ class _Reading:
                 if chosen
                 else "rca signals lists the names; check the exporters, --start and --end",
             )
+        check_labels(self.server, self.label_map, names["device"], names["node"], self.matchers, start, end)
         search = JobSearch(
             self.server, self.job, start, end, names["device"], self.matchers, self.namespace, self.label_map
         )
