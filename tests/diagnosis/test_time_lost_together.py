@@ -62,6 +62,17 @@ def test_work_in_a_fixed_cycle_is_planned_and_has_a_cost() -> None:
     assert "planned work every 50 steps, outside the timed phases, costs 0.02" in answer.next_check
 
 
+def test_one_rank_that_is_slow_in_a_fixed_cycle_is_not_planned() -> None:
+    """Only the communication is timed, so the own time of each rank is known."""
+    steps = rows(8, 200, dict.fromkeys(range(49, 200, 50), 1.2))
+    for row in steps:
+        if row["rank"] != 5 and row["step"] % 50 == 49:
+            row["communication_wait_seconds"] += 1.2
+        for name in ("data_loading", "forward", "backward", "optimizer"):
+            del row[f"{name}_seconds"]
+    assert "planned" not in rca.diagnose(job(8, steps)).next_check
+
+
 def test_input_that_stalls_in_a_fixed_cycle_is_not_planned() -> None:
     answer = rca.diagnose(job(8, rows(8, 200, dict.fromkeys(range(49, 200, 50), 1.2))))
     assert "planned" not in answer.next_check

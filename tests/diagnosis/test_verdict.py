@@ -202,6 +202,15 @@ def test_where_timers_show_who_is_late_head_and_latenesses_decide_together(
         assert answer.probability["fail_slow"] >= max(head, RAISED)
 
 
+@for_each(("lateness", "certain"), [(0.9, False), (0.4, True)])
+def test_a_job_that_is_rather_slow_is_not_healthy_for_certain(lateness: float, certain: bool) -> None:
+    line, found = looked_at(simulate(job(HOT, seed=1, workload=WORKLOAD)).window)
+    chances = {"healthy": 0.5, "fail_slow": 0.5, "fail_stop": 0.0}
+    healthy = replace(slow(), mode="healthy", probability=chances)
+    answer = with_latenesses(healthy, line, found, cast("Head", Certain(lateness)))
+    assert (answer.mode, answer.decided) == ("healthy", certain)
+
+
 def test_a_bundle_without_an_alarm_raises_none() -> None:
     window = simulate(job(HOT, seed=1, workload=WORKLOAD)).window
     line, found = looked_at(window)
