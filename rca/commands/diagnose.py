@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands import prometheus_options
-from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.prometheus_options import NO_OPTIONS, PrometheusOptions, takes_prometheus
 from rca.errors import InvalidInput, InvalidWindow, RcaError, TooLarge
 from rca.process import start_quickly
 from rca.terminal import VERDICT_CODES, fail, rendered, write
@@ -53,6 +52,7 @@ _BY_SUFFIX = {
 }
 
 
+@takes_prometheus
 def command(
     path: Annotated[
         str | None,
@@ -114,19 +114,7 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also print the internal names of signals.")
     ] = False,
-    prometheus: prometheus_options.Url = None,
-    job: prometheus_options.JobName = None,
-    since: prometheus_options.Since = None,
-    start: prometheus_options.Start = None,
-    end: prometheus_options.End = None,
-    labels: prometheus_options.Labels = None,
-    namespace: prometheus_options.Namespace = None,
-    match: prometheus_options.Match = None,
-    header: prometheus_options.Header = None,
-    token_file: prometheus_options.TokenFile = None,
-    ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
-    allow_partial: prometheus_options.AllowPartial = False,
+    asked: PrometheusOptions = NO_OPTIONS,
 ) -> None:
     """Diagnose one telemetry window.
 
@@ -134,21 +122,6 @@ def command(
     With --format json errors are one JSON object on stderr.
     """
     chosen = format_ or _default_format(output)
-    asked = PrometheusOptions(
-        url=prometheus,
-        job=job,
-        since=since,
-        start=start,
-        end=end,
-        labels=labels,
-        namespace=namespace,
-        match=tuple(match or ()),
-        header=tuple(header or ()),
-        token_file=token_file,
-        ca_file=ca_file,
-        timeout=timeout,
-        allow_partial=allow_partial,
-    )
     try:
         # Errors are all that stderr has for programs.
         window = window_of(path, asked, quiet=chosen is DiagnosisFormat.json)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands import prometheus_options
 from rca.commands.diagnose import MAX_BYTES, of_content, read, read_stdin, served_by, window_of
-from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.prometheus_options import NO_OPTIONS, PrometheusOptions, takes_prometheus
 from rca.errors import InvalidInput, RcaError, SourceError
 from rca.files import read_file
 from rca.process import start_quickly
@@ -39,6 +38,7 @@ class PlanFormat(StrEnum):
     table = "table"
 
 
+@takes_prometheus
 def command(
     path: Annotated[
         str | None,
@@ -99,19 +99,7 @@ def command(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Also say why each other action does not apply.")
     ] = False,
-    prometheus: prometheus_options.Url = None,
-    job: prometheus_options.JobName = None,
-    since: prometheus_options.Since = None,
-    start: prometheus_options.Start = None,
-    end: prometheus_options.End = None,
-    labels: prometheus_options.Labels = None,
-    namespace: prometheus_options.Namespace = None,
-    match: prometheus_options.Match = None,
-    header: prometheus_options.Header = None,
-    token_file: prometheus_options.TokenFile = None,
-    ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
-    allow_partial: prometheus_options.AllowPartial = False,
+    asked: PrometheusOptions = NO_OPTIONS,
 ) -> None:
     """Plan the recovery of a slow or stopped job.
 
@@ -131,21 +119,6 @@ def command(
         "nodes_out": nodes_out,
         "nics_per_node": nics_per_node,
     }
-    asked = PrometheusOptions(
-        url=prometheus,
-        job=job,
-        since=since,
-        start=start,
-        end=end,
-        labels=labels,
-        namespace=namespace,
-        match=tuple(match or ()),
-        header=tuple(header or ()),
-        token_file=token_file,
-        ca_file=ca_file,
-        timeout=timeout,
-        allow_partial=allow_partial,
-    )
     try:
         from rca.recovery.site import Site
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -204,3 +206,56 @@ class PrometheusOptions:
             "matchers": self.match,
         }
         return url, server | of_job
+
+
+#: Default of a command's parameter of all options.
+NO_OPTIONS = PrometheusOptions()
+_ANNOTATIONS = {
+    "url": Url,
+    "job": JobName,
+    "since": Since,
+    "start": Start,
+    "end": End,
+    "labels": Labels,
+    "namespace": Namespace,
+    "match": Match,
+    "header": Header,
+    "token_file": TokenFile,
+    "ca_file": CaFile,
+    "timeout": Timeout,
+    "allow_partial": AllowPartial,
+}
+#: Options that may be given several times.
+_REPEATED = frozenset({"match", "header"})
+#: Parameters of a command that are not called as their field.
+_PARAMETERS = {"url": "prometheus"}
+
+
+def takes_prometheus(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all options in place of its parameter of the type `PrometheusOptions`."""
+    shape = inspect.signature(command, eval_str=True)
+    whole = next(each for each in shape.parameters.values() if each.annotation is PrometheusOptions)
+    options = {
+        name: whole.replace(
+            name=_PARAMETERS.get(name, name),
+            annotation=annotation,
+            default=None if name in _REPEATED else getattr(NO_OPTIONS, name),
+        )
+        for name, annotation in _ANNOTATIONS.items()
+    }
+    parameters = [
+        parameter
+        for each in shape.parameters.values()
+        for parameter in (options.values() if each is whole else [each])
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        found = {name: given.pop(option.name) for name, option in options.items()}
+        found |= {name: tuple(found[name] or ()) for name in _REPEATED}
+        command(**given, **{whole.name: PrometheusOptions(**found)})
+
+    # Typer reads the signature and the annotations.
+    setattr(run, "__signature__", shape.replace(parameters=parameters))  # noqa: B010
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run

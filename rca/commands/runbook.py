@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands import prometheus_options
 from rca.commands.completion import causes
-from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.prometheus_options import NO_OPTIONS, PrometheusOptions, takes_prometheus
 from rca.errors import InvalidInput, RcaError
 from rca.terminal import fail, write
 
@@ -44,6 +43,7 @@ class PlatformName(StrEnum):
     host = "host"
 
 
+@takes_prometheus
 def command(
     cause: Annotated[
         str | None,
@@ -83,19 +83,7 @@ def command(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here instead of stdout.")
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List all runbooks.")] = False,
-    prometheus: prometheus_options.Url = None,
-    job: prometheus_options.JobName = None,
-    since: prometheus_options.Since = None,
-    start: prometheus_options.Start = None,
-    end: prometheus_options.End = None,
-    labels: prometheus_options.Labels = None,
-    namespace: prometheus_options.Namespace = None,
-    match: prometheus_options.Match = None,
-    header: prometheus_options.Header = None,
-    token_file: prometheus_options.TokenFile = None,
-    ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
-    allow_partial: prometheus_options.AllowPartial = False,
+    asked: PrometheusOptions = NO_OPTIONS,
 ) -> None:
     """Show the runbook of a cause: verify, contain, fix, roll back, escalate, confirm.
 
@@ -104,21 +92,6 @@ def command(
 
     Exit codes: 0 shown, 2 bad input.
     """
-    asked = PrometheusOptions(
-        url=prometheus,
-        job=job,
-        since=since,
-        start=start,
-        end=end,
-        labels=labels,
-        namespace=namespace,
-        match=tuple(match or ()),
-        header=tuple(header or ()),
-        token_file=token_file,
-        ca_file=ca_file,
-        timeout=timeout,
-        allow_partial=allow_partial,
-    )
     try:
         from rca.runbook.procedures import Library
 
