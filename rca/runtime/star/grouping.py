@@ -89,7 +89,7 @@ Choice = Callable[[int, int, FloatArray], Grouping | None]
 
 
 @dataclass(frozen=True)
-class BackupWorkers:
+class FirstReports:
     """A `Choice`: an update waits for all but the last few workers, AntDT's `BACKUP_WORKERS`.
 
     Use it with ``serve(..., most_staleness=0)``, which drops what the others send later. `work` says so to

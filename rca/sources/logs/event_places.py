@@ -122,7 +122,7 @@ def _joined(rows: Sequence[LogEvent]) -> list[LogEvent]:
 
 
 def _with_lost_peer(rows: Sequence[LogEvent], *, alone: bool) -> list[LogEvent]:
-    """The events; the only node that others do not reach failed, if no other failure is told.
+    """The events; the only node that others do not reach failed, if no other failure is known.
 
     It is down if several nodes say so; if one does, the link between them may have failed.
     """

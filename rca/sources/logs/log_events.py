@@ -64,7 +64,7 @@ NO_FAILURES = frozenset({"log", "restart", "peer_lost"})
 ABOUT_OTHERS = frozenset({"process_exit", "oom_kill", "did_not_join", "node_down", "job_ended", "restart"})
 #: Other failures of torchrun's table come at least so long after its root cause, seconds.
 AFTER_ROOT = 1.001
-#: Nodes of one line that are told one by one.
+#: Nodes of one line that become events of their own.
 MAX_NODES = 512
 #: Progress so long after an error shows that the job survived it, seconds.
 MIN_SURVIVED = 60.0

@@ -173,7 +173,7 @@ def steps_of_samples(metric: StepMetric, matrix: SeriesMatrix, label_map: LabelM
     Raises
     ------
     InvalidInput
-        If they are no step times, or several series of a rank cannot be told apart.
+        If they are no step times, or several series of a rank cannot be distinguished.
     """
     samples = _samples(metric, matrix, label_map)
     if not samples:

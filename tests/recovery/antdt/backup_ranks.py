@@ -22,7 +22,7 @@ import torch.distributed as dist
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
 from rca.runtime.data_shards.shards import Shards
-from rca.runtime.star.grouping import BackupWorkers, XOrder
+from rca.runtime.star.grouping import FirstReports, XOrder
 from rca.runtime.star.parameter_server import serve, work
 
 N_WORKERS, N_SAMPLES, BATCH = 3, 120, 4
@@ -59,7 +59,7 @@ def run(rank: int, port: int, held: Any, folder: str) -> None:
             XOrder(N_WORKERS),
             lambda gradient, n: parameters.add_(gradient * n),
             lambda _: held.progress().finished,
-            choose=BackupWorkers(most=1, every=1),
+            choose=FirstReports(most=1, every=1),
             most_staleness=0,
         )
         found = {"samples": float(parameters[0]), "dropped": reports.stale, "lost": reports.lost}
