@@ -141,7 +141,7 @@ def judged(task: CoreWindow) -> dict[str, Any]:
         "first": float(scores.rank_of_cause_name == 1) if np.isfinite(scores.mode_right) and true else np.nan,
         "all": float(all(accepted(each) & named for each in true)) if true else np.nan,
         "when": _when(answer, label, window),
-        "wrong": float(not answer.abstained and scores.kind not in ("right", "")),
+        "wrong": float(not answer.abstained and scores.kind not in ("right", "cause left open", "")),
         "silent": float(answer.abstained) if faulty else np.nan,
         "verdict": answer.verdict,
         "causes": [f"{each.cause} {each.probability:.2f}" for each in answer.causes[:3]],

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rca.classify.classifier import Classification
+from rca.classify.classifier import Classification, Suspect
 from rca.classify.decision_table import (
+    CERTAIN_PLACE,
     CERTAINLY_UNKNOWN,
     MIN_COVERAGE,
     MIN_MARGIN,
@@ -96,6 +97,20 @@ def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
     return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability > CERTAINLY_UNKNOWN
 
 
+def is_certain_place(classification: Classification, suspects: Sequence[Suspect]) -> bool:
+    """Whether the job is certainly slow, and its first suspect the reason, whatever the cause.
+
+    Parameters
+    ----------
+    suspects : sequence of Suspect
+        In the order of the answer.
+    """
+    if classification.mode != "fail_slow" or not classification.decided or not suspects:
+        return False
+    slow = classification.probability["fail_slow"]
+    return min(slow, suspects[0].component.probability) >= CERTAIN_PLACE
+
+
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:
     """The sentence why the first cause of the catalogue may not be named; None if it may.
 
@@ -112,7 +127,8 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     if not found:
         return "no cause of the suspects explains lost time"
     first = found[0]
-    doubtful = first.probability < SURE_DESPITE_DOUBT or first.basis == "timing"
+    unsure = first.probability < SURE_DESPITE_DOUBT
+    doubtful = unsure or first.basis == "timing"
     if doubtful and (against := contradicting_evidence(first)):
         measured = ", ".join(evidence.signal for evidence in against)
         return f"{first.cause} is the likeliest cause, but its own signals are normal: {measured}"
@@ -123,7 +139,7 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
         return None
     if first.probability - _second(found, pricing) < MIN_MARGIN:
         return f"no cause is clearly likelier than the next: {_candidates(found)}"
-    if doubtful and not covers_the_loss(first, pricing):
+    if unsure and not covers_the_loss(first, pricing):
         return f"{first.cause} is likely but explains less than half of the delay of its ranks"
     has_an_open_cause = any(cause.cause == UNKNOWN for cause in causes)
     if (doubtful or has_an_open_cause) and _leaves_the_slowdown_open(first, pricing):
@@ -147,7 +163,7 @@ def contradicting_evidence(cause: Cause) -> list[Evidence]:
 
 
 def _second(found: Sequence[Cause], pricing: Pricing) -> float:
-    """Probability of the next cause of the first one's suspects.
+    """Probability of the next other cause of the first one's suspects.
 
     Causes that lengthen the same single phase do not compete: place, type and cost are the same for both.
     """
@@ -156,7 +172,9 @@ def _second(found: Sequence[Cause], pricing: Pricing) -> float:
     rest = [
         cause.probability
         for cause, of in zip(found[1:], others, strict=True)
-        if suspects & of and not (len(phases) == 1 and CAUSES[cause.cause].phases == phases)
+        if suspects & of
+        and cause.cause != found[0].cause
+        and not (len(phases) == 1 and CAUSES[cause.cause].phases == phases)
     ]
     return max(rest, default=0.0)
 

@@ -102,6 +102,32 @@ def named_first(causes: Sequence[Cause]) -> list[Cause]:
     return [*first, *(cause for cause in causes if cause not in first)]
 
 
+def opened(causes: Sequence[Cause], suspect: Suspect, topology: Topology) -> list[Cause]:
+    """The causes with `unknown` at the front, for ranks that are certainly slow and whose cause is open.
+
+    Its probability is that of every cause but the likeliest one of the catalogue. The candidates follow.
+    """
+    ranks = list(suspect.component.ranks)
+    found = next((cause for cause in causes if cause.cause == UNKNOWN and cause.ranks == ranks), None)
+    known = [cause for cause in catalogued(causes) if cause.ranks == ranks]
+    likeliest = max(known, key=lambda cause: cause.probability, default=None)
+    first = found or Cause(
+        cause=UNKNOWN,
+        ranks=ranks,
+        nodes=topology.nodes_of(ranks),
+        probability=1.0 if likeliest is None else 1.0 - likeliest.probability,
+        seconds_per_step=None,
+        interval=None,
+        share=None,
+        owner=SPECS[UNKNOWN].owner,
+        evidence=[]
+        if likeliest is None
+        else [each for each in likeliest.evidence if each.direction == "for"],
+        basis="timing",
+    )
+    return [first, *(cause for cause in causes if cause is not found)]
+
+
 def share_of(seconds: float, slowdown: float) -> float:
     """A cause's part of the slowdown, from 0 to 1."""
     return float(np.clip(seconds / max(slowdown, 1e-12), 0.0, 1.0))

@@ -23,6 +23,7 @@ from rca.diagnosis.abstention import (
     abstention,
     contradicting_evidence,
     covers_the_loss,
+    is_certain_place,
     is_certainly_unknown,
     objection,
 )
@@ -39,7 +40,7 @@ from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import Outline, with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.candidates import SLOWING, max_alarm, stalled
-from rca.diagnosis.causes import catalogued, named_first, slow_causes, stop_causes
+from rca.diagnosis.causes import catalogued, named_first, opened, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
@@ -231,7 +232,10 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
     doubt, thresholds = bundle.classifier.doubt, bundle.classifier.thresholds
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
-    unknown = not named and is_certainly_unknown(everything)
+    unexplained = not named and is_certainly_unknown(everything)
+    unknown = unexplained or (not named and is_certain_place(classification, pricing.suspects))
+    if unknown and not unexplained:
+        everything = opened(everything, pricing.suspects[0], features.topology)
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
@@ -260,7 +264,7 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
             missing,
             named=named,
             abstained=reason is not None,
-            unexplained=everything[0] if unknown else None,
+            unexplained=everything[0] if unexplained else None,
         ),
         actions=[],
         recovery=removals([cause for cause in found if _worth_acting_on(cause, pricing)], _alone(pricing)),

@@ -348,7 +348,7 @@ class Diagnosis(Frozen):
 
     @property
     def cause_is_unknown(self) -> bool:
-        """Whether the answer is that no cause of the catalogue explains a slow job."""
+        """Whether the answer is that no cause of the catalogue certainly explains a slow job."""
         return not self.abstained and bool(self.causes) and self.causes[0].cause == UNKNOWN
 
     def to_dict(self) -> dict[str, Any]:

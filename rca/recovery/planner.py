@@ -113,6 +113,8 @@ def plan(
     options = [_with_escalation(each, ready, situation) if each in ready else each for each in options]
     ready = [each for each in options if not needs_code(each.action, situation.site)]
     first, why = _first(ready, situation)
+    if options and not ready and situation.mode == "fail_slow":
+        why = "every action needs other code, so take it at the next start of the job"
     ladder = ladder_of(ready, situation)
     return Plan(
         mode=situation.mode,

@@ -12,6 +12,8 @@ from rca.runbook.phrases import Name, Phrase, all_ranks, joined, place_of
 from rca.window.causes import UNKNOWN
 
 _SHOWN_STRAGGLERS = 3
+#: Least probability of a candidate for an open cause, and how many are shown.
+MIN_CANDIDATE, _SHOWN_CANDIDATES = 0.2, 2
 COST_UNKNOWN = "cost unknown"
 #: A failure mode that is less likely than this is not called probable.
 MIN_PROBABLE = 0.5
@@ -129,11 +131,22 @@ def _slow_steps_differ(diagnosis: Diagnosis) -> bool:
     return past != before and past >= NOTABLE_SLOWING * mean
 
 
+def open_cause(causes: Sequence[Cause]) -> Phrase:
+    """What an answer with an open cause says about it: its likely candidates, if it has some."""
+    first, *others = causes
+    likely = [each for each in others if set(each.ranks) & set(first.ranks)]
+    shown = [each for each in likely if each.probability >= MIN_CANDIDATE][:_SHOWN_CANDIDATES]
+    if not shown:
+        return (f"no known cause explains it ({probability(first.probability)})",)
+    named = ((Name(each.cause), f" ({probability(each.probability)})") for each in shown)
+    return ("cause open, perhaps ", *joined(named, " or "))
+
+
 def _cause(causes: Sequence[Cause]) -> Phrase:
     if not causes:
         return (", cause not known",)
     best = causes[0]
     if best.cause == UNKNOWN:
-        return (f", no known cause explains it ({probability(best.probability)})",)
+        return (", ", *open_cause(causes))
     more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
     return (", cause ", Name(best.cause), f" ({probability(best.probability)}){more}")

@@ -13,7 +13,7 @@ from datetime import datetime
 from rca.diagnosis.result import PRICE, Action, Diagnosis, Evidence, Straggler, Verdict
 from rca.probability import probability
 from rca.runbook.evidence import evidence_line, finding_line
-from rca.runbook.headline import headline
+from rca.runbook.headline import headline, open_cause
 from rca.runbook.numbers import (
     count,
     percent,
@@ -185,6 +185,14 @@ def _do(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
     if reason is not None and reason.code == "machine_stands_out" and diagnosis.actions:
         # Whether waiting is cheaper is not known without the cost.
         return ("Do the check first.",), ("If it confirms the fault: ", *action_phrase(diagnosis.actions[0]))
+    if diagnosis.failure_mode != "fail_stop" and (diagnosis.abstained or diagnosis.cause_is_unknown):
+        # The check is free, and may show a better action.
+        first = [each for each in diagnosis.actions if wanted is not None and each.action == wanted.action]
+        offered = [("Then ", *action_phrase(each)) for each in [*first, *diagnosis.actions][:1]]
+        checked = (
+            (("Do the check first.",), *offered) if offered else (("Nothing yet: do the check first.",),)
+        )
+        return checked if wanted is not None or diagnosis.next_check.strip() else ()
     if wanted is not None and wanted.action == "none":
         if not diagnosis.actions:
             return (("Nothing yet: do the check first.",),)
@@ -269,9 +277,9 @@ def _sure(diagnosis: Diagnosis) -> Phrase:
     if diagnosis.causes:
         best = diagnosis.causes[0]
         likely = probability(best.probability)
-        unknown = (f"no known cause explains it {likely}",)
         alone = " by timing alone" if best.basis == "timing" else ""
-        parts.append(unknown if best.cause == UNKNOWN else (Name(best.cause), f" {likely}{alone}"))
+        named = (Name(best.cause), f" {likely}{alone}")
+        parts.append(open_cause(diagnosis.causes) if best.cause == UNKNOWN else named)
     left = [mode for mode in diagnosis.failure_mode_set if mode != diagnosis.failure_mode]
     if left and diagnosis.set_level is not None:
         words = ", ".join(mode.replace("_", "-") for mode in left)

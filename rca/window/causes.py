@@ -228,7 +228,7 @@ _CATALOGUE = (
 
 
 CAUSES: dict[str, CauseSpec] = {spec.id: spec for spec in _CATALOGUE}
-#: The job is slow, and no cause of the catalogue explains it.
+#: The job is slow, and no cause of the catalogue certainly explains it.
 UNKNOWN = "unknown"
 #: Every id that a label or an answer may have.
 SPECS: dict[str, CauseSpec] = CAUSES | {
@@ -238,7 +238,7 @@ SPECS: dict[str, CauseSpec] = CAUSES | {
         "either",
         (),
         (),
-        "the job is slow, and no cause of the catalogue explains it",
+        "the job is slow, and no cause of the catalogue certainly explains it",
         "run one test on its machine and on a fast peer: does the machine or the work stay slow?",
     )
 }

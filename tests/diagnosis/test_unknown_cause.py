@@ -6,10 +6,14 @@ import pytest
 import simulated_jobs
 
 import rca
+from benchmarks.retold_incidents import INCIDENTS
+from rca.classify.classifier import Suspect
+from rca.classify.components import Component
+from rca.classify.decision_table import CERTAIN_PLACE
 from rca.diagnosis.abstention import is_certainly_unknown, objection
 from rca.diagnosis.baseline_window import _is_surer
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.causes import by_expected_cost, named_first
+from rca.diagnosis.causes import by_expected_cost, named_first, opened
 from rca.diagnosis.pipeline import analyse
 from rca.diagnosis.planning import with_actions
 from rca.diagnosis.result import Cause, Evidence, RecoveryFacts, Removal
@@ -159,6 +163,23 @@ def a_cause(name: str, seconds: float, probability: float) -> Cause:
         cause=name, ranks=[1], nodes=[], probability=probability, seconds_per_step=seconds,
         interval=(0.0, seconds), share=0.5, owner="either", evidence=[],
     )  # fmt: skip
+
+
+def test_an_open_cause_comes_before_its_candidates(slowed) -> None:
+    known = [a_cause("gpu_throttling", 0.5, 0.56), a_cause("gpu_contention", 0.2, 0.39)]
+    suspect = Suspect(Component("rank", (1,), 0.99), {}, {})
+    unknown, *others = opened(known, suspect, slowed.window.job.topology)
+    assert others == known
+    assert (unknown.cause, unknown.ranks, unknown.seconds_per_step) == (UNKNOWN, [1], None)
+    assert unknown.probability == pytest.approx(0.44)
+
+
+def test_certain_ranks_are_the_answer_although_their_cause_is_open() -> None:
+    """Without any signal several causes lengthen the same phases."""
+    found = rca.diagnose(INCIDENTS["left-over-process"].retell("poor", 0).window)
+    assert (found.verdict, len(found.stragglers)) == ("fail_slow", 1)
+    assert found.stragglers[0].probability >= CERTAIN_PLACE
+    assert found.causes[0].cause == UNKNOWN
 
 
 def test_only_an_answer_that_names_nothing_begins_with_it() -> None:

@@ -19,7 +19,7 @@ from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
 from rca.classify.decision_table import OVERWHELMING_MODE, SHORT_CAUSE
 from rca.diagnosis import abstention as module
-from rca.diagnosis.abstention import objection
+from rca.diagnosis.abstention import is_certain_place, objection
 from rca.diagnosis.advice import next_check
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pricing import Pricing
@@ -196,13 +196,28 @@ def test_a_likely_cause_that_leaves_most_of_the_loss_open_is_not_named(features)
     assert reason.sentence.startswith("cpu_contention is likely but explains less than half")
 
 
-def test_a_sure_cause_with_a_finding_is_named_although_it_explains_little(features) -> None:
-    """The rest of the loss stays open beside it. Timing alone is not sure enough."""
+@pytest.mark.parametrize("basis", ["signals", "timing"])
+def test_a_sure_cause_is_named_although_it_explains_little(features, basis) -> None:
+    """The rest of the loss stays open beside it."""
     classification = classified("fail_slow", 0.99, suspects=1)
-    shown = cause("cpu_contention", 0.85)
-    assert abstention(classification, features, [shown], THRESHOLDS, None, coverage=0.3) is None
-    timed = shown.model_copy(update={"basis": "timing"})
-    assert abstention(classification, features, [timed], THRESHOLDS, None, coverage=0.3) is not None
+    found = cause("cpu_contention", 0.85).model_copy(update={"basis": basis})
+    assert abstention(classification, features, [found], THRESHOLDS, None, coverage=0.3) is None
+
+
+def test_one_cause_of_two_suspects_does_not_compete_with_itself(features) -> None:
+    causes = [cause("cpu_contention", 0.7), cause("cpu_contention", 0.65)]
+    assert abstention(classified("fail_slow", 0.99, suspects=1), features, causes, THRESHOLDS, None) is None
+
+
+@pytest.mark.parametrize(
+    ("slow", "straggles", "certain"), [(0.96, 0.96, True), (0.96, 0.9, False), (0.9, 0.96, False)]
+)
+def test_a_place_is_certain_where_the_job_and_its_straggler_are(slow, straggles, certain) -> None:
+    classification = classified("fail_slow", slow, suspects=1)
+    (suspect,) = classification.suspects
+    suspect = replace(suspect, component=replace(suspect.component, probability=straggles))
+    assert is_certain_place(classification, [suspect]) == certain
+    assert not is_certain_place(classification, [])
 
 
 def test_a_slow_job_without_suspects_says_so(features) -> None:

@@ -311,3 +311,10 @@ def test_a_site_with_impossible_values_is_refused(tmp_path: Path, text: str) -> 
     (tmp_path / "site.yaml").write_text(text)
     with pytest.raises((InvalidInput, SourceError)):
         Site.read(tmp_path / "site.yaml")
+
+
+def test_an_action_that_saves_hardly_any_of_the_loss_is_refused() -> None:
+    given = situation(lost=10.0, lost_interval=(9.0, 11.0), faults=(fault(saved=0.3, interval=(0.2, 0.4)),))
+    found = plan(given)
+    assert all((each.seconds_per_step_saved or 10.0) >= 0.5 for each in found.options)
+    assert any(each.reason == "it saves 3.0% of the loss" for each in found.rejected)

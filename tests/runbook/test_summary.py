@@ -141,6 +141,23 @@ def test_an_open_answer_says_why_and_owns_no_action(varied: Varied) -> None:
     assert rows(found)["Do this"] == ["Nothing yet: do the check first."]
 
 
+def test_an_open_cause_is_checked_first_and_shows_its_candidates(
+    varied: Varied, throttled: Diagnosis
+) -> None:
+    likely = throttled.causes[0].model_copy(update={"probability": 0.56})
+    unlikely = likely.model_copy(update={"cause": "pcie_degradation", "probability": 0.1})
+    unknown = likely.model_copy(update={"cause": "unknown", "probability": 0.44, "owner": "either"})
+    found = varied(causes=[unknown, likely, unlikely], recommended=None)
+    headline = screen(found, 200)[0]
+    assert headline.startswith("FAIL-SLOW: ")
+    assert headline.endswith("cause open, perhaps gpu_throttling (0.56)")
+    first, then = rows(found)["Do this"]
+    assert first == "Do the check first."
+    assert then.startswith("Then drain_node: ")
+    alone = varied(causes=[unknown, unlikely])
+    assert screen(alone, 200)[0].endswith("no known cause explains it (0.44)")
+
+
 def test_each_cause_has_its_owner(varied: Varied, throttled: Diagnosis) -> None:
     other = throttled.causes[0].model_copy(update={"cause": "data_loader_stall", "owner": "workload"})
     found = varied(causes=[throttled.causes[0], other])

@@ -19,6 +19,7 @@ KINDS: dict[str, str] = {
     "too few ranks": "some of the true ranks, no others",
     "some other ranks": "some of the true ranks, and others",
     "only other ranks": "none of the true ranks",
+    "cause left open": "right ranks without a named cause, where the label has one",
     "other cause": "right ranks, first cause is none of the true ones",
     "divided otherwise": "right ranks and cause, but split where the label has one fault, or the reverse",
 }
@@ -60,6 +61,8 @@ def _kind_by_cause(answer: MethodAnswer, label: WindowLabel) -> str:
     true = [cause for cause in label.causes if first is not None and first.cause in accepted(cause)]
     if not label.causes or (answer.names_no_cause and any(UNKNOWN in accepted(c) for c in label.causes)):
         return "right"
+    if first is not None and first.cause == UNKNOWN and not true:
+        return "cause left open"
     if first is None or not true:
         return "other cause"
     return "right" if any(first.ranks == set(cause.ranks) for cause in true) else "divided otherwise"
