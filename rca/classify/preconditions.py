@@ -140,13 +140,13 @@ def runs(marked: BoolArray) -> tuple[IntArray, ...]:
 
 
 def _height(features: FeatureSet) -> FloatArray:
-    """How far each step, or the lateness of its last rank, is above the median, shape (n_steps,), seconds.
+    """How far a step with the pause after it, or its lateness, exceeds the median, shape (n_steps,), seconds.
 
     Work after the collective delays the other ranks in the next step only. In its own step it shows as
     lateness alone.
     """
     found = np.zeros(features.work.steps.size)
-    for series in (features.work.job_step, nan_max(features.comparison.excess)):
+    for series in (features.work.job_step + features.work.pause_after, nan_max(features.comparison.excess)):
         above = series - nan_median(series[None, :], axis=1)[0]
         found = np.fmax(found, above)
     return found

@@ -70,18 +70,31 @@ def single_events_sentence(classification: Classification, features: FeatureSet)
     events = classification.events
     numbers = ", ".join(str(int(features.work.steps[column])) for column in events[:_SHOWN])
     more = f" and {len(events) - _SHOWN} more" if len(events) > _SHOWN else ""
+    plural = "s" if len(events) > 1 else ""
+    without = f"without {'them' if plural else 'it'} the job is healthy"
+    if pause := _pause(classification, features):
+        return f"the job paused after step{plural} {numbers}{more} (up to {pause:.3g} s); {without}"
     step = features.work.job_step
     longer = float(np.nanmax(step[list(events)]) - nan_median(step[None, :], axis=1)[0])
-    plural = "s" if len(events) > 1 else ""
     return (
         f"only step{plural} {numbers}{more} took long (up to {max(longer, 0.0):.3g} s more than usual"
-        f"{_late(classification, features)}); without {'them' if plural else 'it'} the job is healthy"
+        f"{_late(classification, features)}); {without}"
     )
+
+
+def _pause(classification: Classification, features: FeatureSet) -> float:
+    """The longest pause after single events in seconds; 0 where the steps themselves were long."""
+    columns = list(classification.events)
+    pause = float(features.work.pause_after[columns].max())
+    step = features.work.job_step[columns]
+    return pause if pause > float(np.nanmax(step, initial=0.0)) else 0.0
 
 
 def events_check(classification: Classification, features: FeatureSet) -> str:
     """The next check after a single event."""
     step = int(features.work.steps[classification.events[0]])
+    if _pause(classification, features):
+        return f"find what ran after step {step}: a restart, an evaluation or a save would explain the pause"
     return (
         f"check the logs and file systems{_late(classification, features, ' of ')} around step {step}; "
         "if such steps come again, send a longer window"

@@ -121,6 +121,9 @@ def without_steps(features: FeatureSet, dropped: BoolArray) -> FeatureSet:
 def _shorter(work: Work, kept: BoolArray) -> Work:
     """Work in the steps kept; `kept` has shape (n_steps,)."""
     step = work.step[:, kept]
+    # The time of a step that is left out is no pause between its neighbours.
+    start = work.start.copy()
+    start[:, np.flatnonzero(kept[:-1] & ~kept[1:])] = np.nan
     usual = float(nan_median(nan_median(step)[None, :], axis=1)[0])
     return Work(
         steps=work.steps[kept],
@@ -131,7 +134,7 @@ def _shorter(work: Work, kept: BoolArray) -> Work:
         transfer=work.transfer[:, kept],
         phases={name: seconds[:, kept] for name, seconds in work.phases.items()},
         load={name: values[:, kept] for name, values in work.load.items()},
-        start=work.start[:, kept],
+        start=start[:, kept],
         step_reference=usual if usual > 0 else float("nan"),
     )
 

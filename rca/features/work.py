@@ -111,6 +111,11 @@ class Work:
         skipped = np.diff(self.steps) - 1
         return np.maximum(nan_median(pause) - skipped * self.step_reference, 0.0)
 
+    @cached_property
+    def pause_after(self) -> FloatArray:
+        """Time after each step in which no step runs, shape (n_steps,), seconds; 0 where it is unknown."""
+        return np.append(np.nan_to_num(self.between_steps), np.zeros(min(self.steps.size, 1)))
+
     @property
     def share_between_steps(self) -> float:
         """Share of the job's time in which no step runs; 0 where it is unknown."""

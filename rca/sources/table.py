@@ -24,6 +24,7 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge, cut
 from rca.files import open_file
 from rca.sources.source import HEAD_BYTES, Source
+from rca.window.rows.clock_units import UNITS
 from rca.window.rows.column_names import TIMES, column_names
 from rca.window.rows.conversion import TableLike, as_table, first_text, names_in
 from rca.window.rows.row_errors import listed
@@ -119,6 +120,7 @@ def read_tables(tables: Sequence[tuple[str, TableLike]], job_id: str) -> Window:
             shown = [name]
             spec = _needed_spec(names_in(data))
             table, remarks = as_table(spec, data)
+            table = _with_seconds(spec, table, remarks)
             notes += [remark for remark in remarks if remark not in notes]
             found.setdefault(spec.name, []).append(table)
         shown = [name for name, _ in tables[:_SHOWN]]
@@ -175,6 +177,18 @@ def _needed_spec(names: Sequence[str]) -> TableSpec:
         hint="steps need rank, step and step_seconds (or step_ms); metrics need time, name and value; events "
         "need time and kind",
     )
+
+
+def _with_seconds(spec: TableSpec, table: pa.Table, notes: list[str]) -> pa.Table:
+    """The table with Unix seconds where most times are so late that they have a smaller unit."""
+    for name in TIMES & set(table.column_names):
+        times = _numbers(table, name)
+        usual = float(np.nanmedian(times)) if np.isfinite(times).any() else 0.0
+        if usual > LATEST:
+            unit, factor = next((each for each in UNITS if usual / each[1] <= LATEST), UNITS[-1])
+            table = table.set_column(table.column_names.index(name), name, pa.array(times / factor))
+            notes.append(f"{spec.name}: {name} is read as {unit}")
+    return table
 
 
 def _with_start_times(steps: pa.Table) -> tuple[pa.Table, list[str]]:

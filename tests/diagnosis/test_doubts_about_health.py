@@ -91,7 +91,7 @@ def test_events_before_the_first_row_and_of_unknown_processes_do_not_count(healt
     assert np.flatnonzero(failed).tolist() == [5]
 
 
-@pytest.mark.parametrize(("pause", "every"), [(6.0, 1), (3600.0, 1), (0.1, 1), (60.0, 40)])
+@pytest.mark.parametrize(("pause", "every"), [(6.0, 1), (3600.0, 1), (0.1, 1), (60.0, 9)])
 def test_time_between_steps_is_not_certainly_healthy(healthy, pause, every) -> None:
     diagnosis = rca.diagnose(with_pauses(healthy, pause, every))
     assert diagnosis.failure_mode == "healthy"
@@ -100,6 +100,18 @@ def test_time_between_steps_is_not_certainly_healthy(healthy, pause, every) -> N
     assert diagnosis.abstention_reason.code in ("time_between_steps", "undecided_mode")
     assert "fail_slow" in diagnosis.failure_mode_set
     assert any("between the steps" in note for note in diagnosis.quality.notes)
+
+
+def test_one_long_pause_is_a_single_event(healthy) -> None:
+    """A restart or an evaluation. Its time is lost, but no rank loses it."""
+    steps = np.unique(healthy.steps["step"].to_numpy())
+    diagnosis = rca.diagnose(with_pauses(healthy, 300.0, steps.size // 2 + 1))
+    reason = diagnosis.abstention_reason
+    assert (diagnosis.failure_mode, reason.code) == ("healthy", "single_event")
+    last = steps[steps.size // 2]
+    assert reason.sentence == f"the job paused after step {last} (up to 300 s); without it the job is healthy"
+    assert f"what ran after step {last}" in diagnosis.next_check
+    assert diagnosis.slowdown.seconds_per_step == pytest.approx(300.0 / steps.size, rel=0.1)
 
 
 def test_a_slow_job_keeps_its_verdict_with_a_note_on_time_between_steps(real_windows: Path) -> None:
