@@ -189,10 +189,13 @@ class Work:
         known = series[np.isfinite(series)]
         if not known.size or not np.isfinite(self.step_reference):
             return LostTime(0.0)
-        usual = UNUSUAL_RATIO * max(float(np.median(known)), 0.0) + UNUSUAL_SHARE * self.step_reference
-        above = np.maximum(np.nan_to_num(series) - usual, 0.0)
-        apart = np.diff(self.steps[np.flatnonzero(above)])
+        median = max(float(np.median(known)), 0.0)
+        usual = UNUSUAL_RATIO * median + UNUSUAL_SHARE * self.step_reference
+        unusual = np.flatnonzero(np.nan_to_num(series) > usual)
+        apart = np.diff(self.steps[unusual])
         regular = apart.size >= MIN_CYCLES and bool(np.ptp(apart) == 0)
+        # Planned work is all that a step takes longer. Of other time, noise does not count.
+        above = series[unusual] - (median if regular else usual)
         return LostTime(float(above.sum()) / self.steps.size, int(apart[0]) if regular else None)
 
     @classmethod

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import rca
+from rca.features import extract
 from tests.for_each import for_each
 
 START = 1.75e9
@@ -60,6 +61,18 @@ def test_work_in_a_fixed_cycle_is_planned_and_has_a_cost() -> None:
     answer = rca.diagnose(job(8, steps))
     assert answer.verdict == "healthy"
     assert "planned work every 50 steps, outside the timed phases, costs 0.02" in answer.next_check
+
+
+def test_planned_work_costs_all_that_its_steps_take_longer() -> None:
+    """Every 10th step takes 1.8 times as long, and only whole steps are timed."""
+    seconds = {step: 0.9 if step % 10 == 9 else 0.5 for step in range(200)}
+    steps = [
+        {"rank": rank, "step": step, "start_time": START + step, "step_seconds": took}
+        for step, took in seconds.items()
+        for rank in range(4)
+    ]
+    planned = extract(job(4, steps)).work.cycles["in whole steps"]
+    assert (planned.every, planned.seconds) == (10, pytest.approx(0.04))
 
 
 def test_one_rank_that_is_slow_in_a_fixed_cycle_is_not_planned() -> None:
