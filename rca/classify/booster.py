@@ -34,14 +34,14 @@ class Booster:
     Parameters
     ----------
     text : str
-        The model in LightGBM's own text format.
+        The model in LightGBM's own text format; also an attribute.
     threads : int
         OpenMP threads per call; 1 is fastest for the few rows of a window.
     """
 
     def __init__(self, text: str, *, threads: int = 1) -> None:
         _refuse_damaged(text)
-        self._text = text
+        self.text = text
         self._library = _library()
         self._handle = ctypes.c_void_p()
         self._parameters = f"num_threads={threads} predict_disable_shape_check=false".encode()
@@ -60,7 +60,7 @@ class Booster:
 
     def __reduce__(self) -> tuple[type[Booster], tuple[str]]:
         # The handle is of this process; workers that get a bundle load the text again.
-        return Booster, (self._text,)
+        return Booster, (self.text,)
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)

@@ -1,19 +1,22 @@
 """The model bundle: LightGBM text and JSON under a SHA-256 manifest. No pickle, so loading runs no code.
 
-Layout of a bundle folder, format 1::
+Layout of a bundle folder, format 2::
 
     manifest.json     format, name, version, provenance, and the SHA-256 of every other file
     heads.json        per head: feature names, classes, calibration; thresholds; optionally what the bundle
                       knows of its limits: prediction sets, familiar ranges, healthy references,
                       usual answers, and the alarm of latenesses
-    <head>.txt        one LightGBM model per head; ``alarm.txt`` where there is such an alarm
+    <head>.txt.gz     one LightGBM model per head, and one of the alarm where there is such an alarm
     causal.json       mechanisms, and how the data tested them
     causal.md         the same for people (optional)
+
+Format 1 has the models as ``<head>.txt``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -31,7 +34,10 @@ from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError
 from rca.files import read_file
 
-FORMAT = 1
+FORMAT = 2
+#: Models are small: a file that holds more is none.
+MAX_MODEL_BYTES = 1 << 28
+_GZIP = 31
 #: Member of ``heads.json`` and of the manifest's provenance for the alarm of latenesses.
 ALARM = "alarm"
 
@@ -61,24 +67,23 @@ class Bundle:
         folder = Path(path)
         manifest_bytes = _read(folder / "manifest.json")
         manifest = _json(manifest_bytes, "manifest.json")
-        if manifest.get("format") != FORMAT:
+        if manifest.get("format") not in (1, FORMAT):
             raise BundleError(
-                f"bundle format {manifest.get('format')!r} in {folder}, this version reads {FORMAT}"
+                f"bundle format {manifest.get('format')!r} in {folder}, this version reads 1 and {FORMAT}"
             )
         if not isinstance(manifest.get("files"), dict):
             raise BundleError(f"{folder} is no bundle: its manifest.json lists no files with their SHA-256")
         try:
             contents = {name: _verified(folder, name, digest) for name, digest in manifest["files"].items()}
-            texts = {name: contents[f"{name}.txt"].decode() for name in HEADS}
+            texts = {name: _model(contents, name) for name in HEADS}
             heads = _json(contents["heads.json"], "heads.json")
             classifier = Classifier.load(heads, texts)
             alarm = None
             if ALARM in heads["heads"]:
-                text = contents[f"{ALARM}.txt"].decode()
-                alarm = Head.load(ALARM, heads["heads"][ALARM], text, ALARM_NUMBERS)
+                alarm = Head.load(ALARM, heads["heads"][ALARM], _model(contents, ALARM), ALARM_NUMBERS)
             mechanisms = Mechanisms.from_document(_json(contents["causal.json"], "causal.json"))
             name, version = str(manifest["name"]), str(manifest["version"])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
         digest = hashlib.sha256(manifest_bytes).hexdigest()
         model = ModelVersion(name=name, version=version, sha256=digest)
@@ -112,6 +117,18 @@ def _verified(folder: Path, name: str, digest: str) -> bytes:
             hint="the bundle was altered or copied incompletely; fetch it again",
         )
     return content
+
+
+def _model(contents: dict[str, bytes], name: str) -> str:
+    """The LightGBM text of a head."""
+    packed = contents.get(f"{name}.txt.gz")
+    if packed is None:
+        return contents[f"{name}.txt"].decode()
+    reader = zlib.decompressobj(_GZIP)
+    text = reader.decompress(packed, MAX_MODEL_BYTES)
+    if not reader.eof:
+        raise BundleError(f"{name}.txt.gz is cut off, or holds more than {MAX_MODEL_BYTES:,} bytes")
+    return text.decode()
 
 
 def _read(path: Path) -> bytes:

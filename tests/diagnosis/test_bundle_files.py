@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rca
 import rca_models
+from rca.classify.booster import Booster
 from rca.errors import BundleError
+from rca.lab.training.bundle import packed
 
 SHIPPED = Path(rca_models.__file__).parent / "baseline"
 
@@ -63,7 +67,43 @@ def test_a_loaded_bundle_diagnoses_like_the_shipped_one(bundle: Path, make_windo
     assert given.model == shipped.model
 
 
-@pytest.mark.parametrize("name", ["mode.txt", "heads.json", "causal.json"])
+def test_models_are_packed_to_what_a_prediction_reads() -> None:
+    lightgbm = pytest.importorskip("lightgbm")
+    noise = np.random.default_rng(0)
+    rows = noise.normal(size=(400, 5))
+    data = lightgbm.Dataset(rows, rows[:, 0] + noise.normal(size=400) > 0)
+    text = lightgbm.train({"objective": "binary", "verbose": -1}, data, 20).model_to_string()
+    small = gzip.decompress(packed(text)).decode()
+    assert len(small) < 0.6 * len(text)
+    assert packed(small) == packed(text)
+    assert Booster(small).raw(rows) == pytest.approx(Booster(text).raw(rows), abs=1e-3)
+
+
+def test_a_bundle_of_format_1_is_read(bundle: Path) -> None:
+    """Its models are plain text."""
+    for path in bundle.glob("*.txt.gz"):
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+
+    def to_format_1(document: dict) -> None:
+        document["format"] = 1
+        document["files"] = {name.removesuffix(".gz"): "" for name in document["files"]}
+
+    edited(bundle / "manifest.json", to_format_1)
+    sign(bundle)
+    assert rca.Bundle.load(bundle).alarm is not None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_model_that_is_cut_off_is_refused(bundle: Path, share: float) -> None:
+    path = bundle / "mode.txt.gz"
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    sign(bundle)
+    assert "mode.txt.gz is cut off" in refusal(bundle).message
+
+
+@pytest.mark.parametrize("name", ["mode.txt.gz", "heads.json", "causal.json"])
 def test_one_altered_byte_is_noticed(bundle: Path, name: str) -> None:
     content = bytearray((bundle / name).read_bytes())
     content[len(content) // 2] ^= 1
@@ -74,7 +114,7 @@ def test_one_altered_byte_is_noticed(bundle: Path, name: str) -> None:
     assert error.hint
 
 
-@pytest.mark.parametrize("name", ["mode.txt", "heads.json", "causal.json", "manifest.json"])
+@pytest.mark.parametrize("name", ["mode.txt.gz", "heads.json", "causal.json", "manifest.json"])
 def test_a_missing_file_is_named(bundle: Path, name: str) -> None:
     (bundle / name).unlink()
     assert name in refusal(bundle).message
@@ -84,12 +124,12 @@ def test_a_folder_that_is_not_there_is_no_traceback(tmp_path: Path) -> None:
     assert "manifest.json" in refusal(tmp_path / "nowhere").message
 
 
-@pytest.mark.parametrize("number", [0, 2, "1", None])
+@pytest.mark.parametrize("number", [0, 3, "1", None])
 def test_another_format_is_refused_and_both_numbers_are_told(bundle: Path, number: object) -> None:
     edited(bundle / "manifest.json", lambda document: document.update(format=number))
     message = refusal(bundle).message
     assert repr(number) in message
-    assert "reads 1" in message
+    assert "reads 1 and 2" in message
 
 
 def test_a_foreign_feature_version_says_to_retrain(bundle: Path) -> None:
@@ -111,8 +151,8 @@ def test_a_manifest_cannot_reach_outside_its_folder(bundle: Path, name: str) -> 
 
 DAMAGE = {
     "no list of files": lambda document: document.pop("files"),
-    "files is a list": lambda document: document.update(files=["mode.txt"]),
-    "no model of a head": lambda document: document["files"].pop("mode.txt"),
+    "files is a list": lambda document: document.update(files=["mode.txt.gz"]),
+    "no model of a head": lambda document: document["files"].pop("mode.txt.gz"),
     "no mechanisms": lambda document: document["files"].pop("causal.json"),
     "no name": lambda document: document.pop("name"),
     "no version": lambda document: document.pop("version"),
@@ -187,6 +227,6 @@ def test_a_manifest_that_is_no_json_object_is_refused(bundle: Path, content: byt
 
 
 def test_models_of_two_heads_mixed_up_are_refused(bundle: Path) -> None:
-    shutil.copy(bundle / "cause.txt", bundle / "mode.txt")
+    shutil.copy(bundle / "cause.txt.gz", bundle / "mode.txt.gz")
     sign(bundle)
     refusal(bundle)

@@ -147,4 +147,4 @@ def followed(service: Service, registry: FakeRegistry, *numbers: int) -> None:
 
 
 def damage(folder: Path) -> None:
-    (folder / "cause.txt").write_text("tree")
+    (folder / "cause.txt.gz").write_text("tree")

@@ -94,10 +94,10 @@ def context(tmp_path: Path) -> Context:
 def test_what_is_wrong_with_a_bundle_counts_against_it(context: Context, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     shutil.copytree(SHIPPED, folder)
-    (folder / "cause.txt").write_text("tree")
-    with pytest.raises(BundleError, match=r"cause\.txt does not match"):
+    (folder / "cause.txt.gz").write_text("tree")
+    with pytest.raises(BundleError, match=r"cause\.txt\.gz does not match"):
         attempt(context, BundleRef(folder), small_window())
-    (folder / "cause.txt").unlink()
+    (folder / "cause.txt.gz").unlink()
     with pytest.raises(BundleError, match="cannot read"):
         attempt(context, BundleRef(folder), small_window())
 

@@ -22,7 +22,7 @@ from rca_api.shell.processes.bundles import BundleRef
 
 
 def unfinish(folder: Path) -> None:
-    (folder / "mode.txt").unlink()
+    (folder / "mode.txt.gz").unlink()
 
 
 def redirect(folder: Path) -> None:
@@ -35,8 +35,8 @@ def redirect(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (damage, "cause.txt does not match its SHA-256"),
-        (unfinish, "mode.txt cannot be read"),
+        (damage, "cause.txt.gz does not match its SHA-256"),
+        (unfinish, "mode.txt.gz cannot be read"),
         (redirect, "not the one that was registered"),
     ],
 )

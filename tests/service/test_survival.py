@@ -278,7 +278,7 @@ def test_the_registry_goes_away_and_a_corrupt_bundle_is_promoted(
         [digest] = [each["sha256"] for each in listed if each["version"] == 2]
         for manifest in (tmp_path / "mlartifacts").rglob("manifest.json"):
             if hashlib.sha256(manifest.read_bytes()).hexdigest() == digest:
-                manifest.with_name("cause.txt").write_text("tree")
+                manifest.with_name("cause.txt.gz").write_text("tree")
         promote(2)
         until(lambda: metric(crowd.url, "rca_models_rejected_total") == 1)
         crowd.goes_on()

@@ -47,7 +47,7 @@ def test_only_the_alarm_of_a_bundle_changes(tmp_path: Path) -> None:
     digest = with_alarm(old, new, fitted(rows(), 1), {"seed": 1})
     before, after = (json.loads((each / "manifest.json").read_text()) for each in (old, new))
     changed = {name for name, each in after["files"].items() if before["files"].get(name) != each}
-    assert changed == {"alarm.txt", "heads.json"}
+    assert changed == {"alarm.txt.gz", "heads.json"}
     assert after["provenance"].pop(ALARM) == {"seed": 1}
     before["provenance"].pop(ALARM, None)
     assert after["provenance"] == before["provenance"]
@@ -57,8 +57,8 @@ def test_only_the_alarm_of_a_bundle_changes(tmp_path: Path) -> None:
 
 def test_a_bundle_whose_alarm_was_altered_is_refused(tmp_path: Path) -> None:
     with_alarm(shipped_folder(), tmp_path / "new", fitted(rows(), 1), {})
-    (tmp_path / "new" / "alarm.txt").write_text("tree")
-    with pytest.raises(BundleError, match=r"alarm\.txt does not match"):
+    (tmp_path / "new" / "alarm.txt.gz").write_text("tree")
+    with pytest.raises(BundleError, match=r"alarm\.txt\.gz does not match"):
         Bundle.load(tmp_path / "new")
 
 

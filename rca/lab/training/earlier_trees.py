@@ -57,7 +57,7 @@ class EarlierTrees:
         heads = bundle.classifier.heads
         return cls(
             sha256=bundle.model.sha256,
-            texts={name: (folder / f"{name}.txt").read_text() for name in heads},
+            texts={name: head.booster.text for name, head in heads.items()},
             columns={name: head.columns for name, head in heads.items()},
             classes={name: head.classes for name, head in heads.items()},
         )
