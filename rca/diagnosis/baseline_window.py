@@ -16,12 +16,14 @@ import numpy as np
 from rca.arrays import IntArray
 from rca.classify.decision_table import (
     BASELINE_ALARM,
+    CERTAIN_PLACE,
     MAJORITY_OF_STEPS,
     MAX_STEPS,
     MUCH_SLOWER,
     SLOWER,
     STEPS_BEFORE,
 )
+from rca.diagnosis.causes import opened
 from rca.diagnosis.result import AbstentionReason, Diagnosis, EarlierWindow, Straggler
 from rca.diagnosis.slowdown import WHAT_CHANGED, job_wide_check
 from rca.diagnosis.when_and_where import MAX_STEPS_AFTER
@@ -127,7 +129,7 @@ def with_earlier(
     if not _is_all_along(both_features, first):
         return with_past
     if _says_more(compared, alone, before):
-        return _adopt_comparison(with_past, compared, before, both_features, first)
+        return _opened(_adopt_comparison(with_past, compared, before, both_features, first))
     if ratio >= MUCH_SLOWER and alone.failure_mode == "healthy" and not _has_more_input(both_features):
         return _much_slower(with_past, compared, before, both_features, first)
     unchanged = outline.whole and _is_healthy(with_past) and _is_healthy(compared)
@@ -242,6 +244,21 @@ def _adopt_comparison(
             "earlier": before.model_copy(update={"decided": True}),
         }
     )
+
+
+def _opened(answer: Diagnosis) -> Diagnosis:
+    """The answer with an open cause where the comparison is certain of a fault, but not of its cause.
+
+    Part of the job has to be certain; that the whole job is slower is what the comparison shows.
+    """
+    sure = answer.failure_mode_probability["fail_slow"] >= BASELINE_ALARM
+    if not (sure and answer.abstained and doubts_only_causes(answer) and answer.stragglers):
+        return answer
+    first = answer.stragglers[0]
+    if first.scope != "job" and first.probability < CERTAIN_PLACE:
+        return answer
+    causes = opened(answer.causes, first.ranks, first.nodes)
+    return answer.model_copy(update={"abstained": False, "abstention_reason": None, "causes": causes})
 
 
 def _has_more_input(both_features: FeatureSet) -> bool:

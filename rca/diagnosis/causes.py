@@ -102,19 +102,18 @@ def named_first(causes: Sequence[Cause]) -> list[Cause]:
     return [*first, *(cause for cause in causes if cause not in first)]
 
 
-def opened(causes: Sequence[Cause], suspect: Suspect, topology: Topology) -> list[Cause]:
+def opened(causes: Sequence[Cause], ranks: list[int], nodes: list[str]) -> list[Cause]:
     """The causes with `unknown` at the front, for ranks that are certainly slow and whose cause is open.
 
     Its probability is that of every cause but the likeliest one of the catalogue. The candidates follow.
     """
-    ranks = list(suspect.component.ranks)
     found = next((cause for cause in causes if cause.cause == UNKNOWN and cause.ranks == ranks), None)
     known = [cause for cause in catalogued(causes) if cause.ranks == ranks]
     likeliest = max(known, key=lambda cause: cause.probability, default=None)
     first = found or Cause(
         cause=UNKNOWN,
         ranks=ranks,
-        nodes=topology.nodes_of(ranks),
+        nodes=nodes,
         probability=1.0 if likeliest is None else 1.0 - likeliest.probability,
         seconds_per_step=None,
         interval=None,

@@ -235,7 +235,8 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
     unexplained = not named and is_certainly_unknown(everything)
     unknown = unexplained or (not named and is_certain_place(classification, pricing.suspects))
     if unknown and not unexplained:
-        everything = opened(everything, pricing.suspects[0], features.topology)
+        ranks = list(pricing.suspects[0].component.ranks)
+        everything = opened(everything, ranks, features.topology.nodes_of(ranks))
     strangeness = None if doubt.familiarity is None else doubt.familiarity.judge(features.window)
     answered = everything if unknown else found
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)

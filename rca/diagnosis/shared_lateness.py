@@ -117,14 +117,12 @@ def _changes(line: Timeline) -> list[Lateness]:
 
 def _slower_pace(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
     """Longer steps of the whole job that no other lateness explains."""
-    explained = [each.steps for each in found if each.kind in {"transfer", "job"}]
-    if line.localises and any(steps.all() for steps in explained):
-        return []
-    known = np.any(explained, axis=0) if explained and line.localises else ~line.everywhere()
+    left = line.work.job_step.copy()
+    for each in found:
+        if line.localises and each.kind in {"transfer", "job"}:
+            left[each.steps] -= each.seconds * line.n_judged / each.steps.sum()
     paces = []
-    for steps, contrast, z in _intervals(
-        line, np.where(known, np.nan, line.work.job_step), MIN_CHANGE_OF_STEPS
-    ):
+    for steps, contrast, z in _intervals(line, left, MIN_CHANGE_OF_STEPS):
         more = _has_more_input(line, steps, contrast)
         pace = _over(line, "pace", steps, contrast, z, {}, more_input=more)
         others = sum(each.seconds for each in found if (each.steps & steps).any())

@@ -182,18 +182,18 @@ def _is_share_of_transfer(late: Lateness) -> bool:
 def lost_together(found: Sequence[Explained]) -> float:
     """Seconds per step that all ranks lose together in timed phases or whole steps, against the usual step.
 
-    Neither planned work nor more input counts, and of the transfer only what it grew.
+    Neither planned work nor more input counts, and of the transfer only what it grew. Changes add up, because
+    each has what the others leave; a share of the step may hold them.
     """
-    return max(
-        (
-            each.late.seconds
-            for each in found
-            if each.late.kind in TOGETHER
-            and not (each.late.planned or each.late.more_input)
-            and not _is_share_of_transfer(each.late)
-        ),
-        default=0.0,
-    )
+    counted = [
+        each.late
+        for each in found
+        if each.late.kind in TOGETHER
+        and not (each.late.planned or each.late.more_input)
+        and not _is_share_of_transfer(each.late)
+    ]
+    changes = sum(late.seconds for late in counted if late.kind != "share")
+    return max([changes, *(late.seconds for late in counted if late.kind == "share")])
 
 
 def _further(

@@ -7,8 +7,6 @@ import simulated_jobs
 
 import rca
 from benchmarks.retold_incidents import INCIDENTS
-from rca.classify.classifier import Suspect
-from rca.classify.components import Component
 from rca.classify.decision_table import CERTAIN_PLACE
 from rca.diagnosis.abstention import is_certainly_unknown, objection
 from rca.diagnosis.baseline_window import _is_surer
@@ -165,10 +163,9 @@ def a_cause(name: str, seconds: float, probability: float) -> Cause:
     )  # fmt: skip
 
 
-def test_an_open_cause_comes_before_its_candidates(slowed) -> None:
+def test_an_open_cause_comes_before_its_candidates() -> None:
     known = [a_cause("gpu_throttling", 0.5, 0.56), a_cause("gpu_contention", 0.2, 0.39)]
-    suspect = Suspect(Component("rank", (1,), 0.99), {}, {})
-    unknown, *others = opened(known, suspect, slowed.window.job.topology)
+    unknown, *others = opened(known, [1], ["node-0"])
     assert others == known
     assert (unknown.cause, unknown.ranks, unknown.seconds_per_step) == (UNKNOWN, [1], None)
     assert unknown.probability == pytest.approx(0.44)

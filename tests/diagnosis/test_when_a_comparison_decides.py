@@ -11,6 +11,7 @@ import pytest
 from fabrics import STEPS
 
 import rca
+from benchmarks.retold_incidents import INCIDENTS
 from rca.diagnosis import Diagnosis, baseline_window
 from rca.diagnosis.baseline_window import Outline
 from rca.diagnosis.result import AbstentionReason
@@ -286,3 +287,36 @@ def test_steps_with_more_input_may_take_longer(fabric: Callable[..., Window], be
         lambda both, _: (sound, replace(extract(both), window=row)),
     )
     assert shown.verdict == "healthy"
+
+
+@for_each(
+    ("scope", "likely", "chance", "opens"),
+    [
+        ("job", 0.98, 0.6, True),
+        ("node", 0.98, 0.6, False),
+        ("node", 0.98, 0.96, True),
+        ("job", 0.9, 0.6, False),
+    ],
+)
+def test_a_certain_comparison_leaves_the_cause_open(
+    congested: Window, before: Window, scope: str, likely: float, chance: float, opens: bool
+) -> None:
+    slow = rca.diagnose(congested, earlier=before)
+    (first, *_) = slow.stragglers
+    changes = {
+        "abstained": True,
+        "abstention_reason": AbstentionReason(code="cause_not_certain", sentence="it may be another"),
+        "failure_mode_probability": {"healthy": 1.0 - likely, "fail_slow": likely, "fail_stop": 0.0},
+        "stragglers": [first.model_copy(update={"scope": scope, "probability": chance})],
+    }
+    found = baseline_window._opened(slow.model_copy(update=changes))
+    assert (found.verdict == "fail_slow", found.cause_is_unknown) == (opens, opens)
+
+
+def test_a_change_that_one_timer_hardly_shows_costs_whole_steps() -> None:
+    """Loading takes a little longer than a day before; what no timer shows takes most of the time."""
+    told = INCIDENTS["own-threads"].retell("earlier", 0)
+    found = rca.diagnose(told.window, earlier=told.earlier)
+    assert found.earlier is not None
+    lost = (found.earlier.ratio - 1.0) * found.earlier.step_seconds
+    assert found.slowdown.seconds_per_step == pytest.approx(lost, rel=0.2)
