@@ -31,10 +31,8 @@ from rca.features.resource_evidence import (
 )
 from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
-from rca.window.catalogue import channels, resolve, unit_of_channel
-from rca.window.grouping import codes_of
+from rca.window.catalogue import channels, unit_of_channel
 from rca.window.job import Topology
-from rca.window.node_names import placed
 from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
 
@@ -69,8 +67,6 @@ _OF_EVENT: Mapping[str, str] = {
 }
 #: Share by which a device's work per step has to grow for one unit.
 BUSIER = 0.25
-#: Bins in which an onset is looked for.
-MAX_BINS = 48
 #: Most deviations for which an onset is looked for: of 16,384 ranks thousands deviate by chance.
 MAX_DATED = 64
 #: Least contrast of an onset, in standard errors and as a share of the deviation.
@@ -269,11 +265,15 @@ def findings_in_events(window: Window, topology: Topology | None = None) -> list
 
 
 def findings(
-    found: Sequence[Deviation], evidence: ResourceEvidence, topology: Topology, window: Window
+    found: Sequence[Deviation],
+    evidence: ResourceEvidence,
+    topology: Topology,
+    window: Window,
+    signals: SignalArrays,
 ) -> list[Finding]:
-    """The loudest deviations, at most `MAX_DATED`, in the user's units and with their onsets."""
+    """The loudest deviations, at most `MAX_DATED`, in the user's units and with their onsets in `signals`."""
     shown = [_in_words(each, evidence, topology) for each in found[:MAX_DATED]]
-    dated = _with_onsets([each for each in shown if each is not None], window)
+    dated = [_with_onset(each, signals) for each in shown if each is not None]
     return sorted([*dated, *findings_in_events(window, topology)], key=lambda each: -each.strength)
 
 
@@ -316,20 +316,8 @@ def _in_words(deviation: Deviation, evidence: ResourceEvidence, topology: Topolo
     )
 
 
-def _with_onsets(found: list[Finding], window: Window) -> list[Finding]:
-    """The findings with the time from which their signal deviates; None where it does all along."""
-    names = _feeding({each.signal for each in found}, window)
-    if not names or not window.job.end > window.job.start:
-        return found
-    wanted = pa.array(names, pa.string())
-    rows = window.metrics.filter(pc.is_in(window.metrics.column("name").cast(pa.string()), value_set=wanted))
-    edges = np.linspace(window.job.start, window.job.end, MAX_BINS + 1)
-    signals = SignalArrays.from_window(placed(replace(window, metrics=rows)), edges)
-    return [_with_onset(each, signals) for each in found]
-
-
 def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
-    """The finding from its onset on; unchanged where the signal deviates all along."""
+    """The finding with the time from which its signal deviates; unchanged where it does all along."""
     if finding.signal not in signals.values:
         return finding
     values = signals.values[finding.signal]
@@ -353,12 +341,3 @@ def _usual(values: FloatArray) -> float | None:
     """Median over the ranks of their means; None if nothing is known."""
     middle = float(nan_median(nan_mean(values, axis=1)[None, :], axis=1)[0])
     return middle if np.isfinite(middle) else None
-
-
-def _feeding(wanted: set[str], window: Window) -> list[str]:
-    """Names in the metrics table that feed these channels."""
-    if not wanted or not window.metrics.num_rows:
-        return []
-    _, named = codes_of(window.metrics.column("name"))
-    signals = ((name, resolve(name)) for name in named)
-    return [name for name, signal in signals if signal is not None and wanted & set(signal.all_channels())]

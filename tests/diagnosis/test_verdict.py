@@ -103,7 +103,8 @@ def test_all_ranks_lose_what_the_largest_change_costs() -> None:
 def looked_at(window: Window) -> tuple[Timeline, list[Explained]]:
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    return explained(window, features, replay)
+    signals, found = explained(window, features, replay)
+    return signals.line, found
 
 
 def slow(*suspects: Suspect) -> Classification:
