@@ -18,12 +18,12 @@ from rca.causal.scores import BusyEvidence
 from rca.diagnosis.result import Finding
 from rca.diagnosis.when_and_where import utc
 from rca.features import RANK_FEATURES, FeatureSet
+from rca.features.device_load import BUSIER, activity_growth
 from rca.features.end_events import Event, ranks_named, read_events
 from rca.features.end_origin import broke
 from rca.features.machine_outliers import groups_of
 from rca.features.resource_evidence import (
     RESOURCES,
-    SM_ACTIVE,
     ResourceEvidence,
     compare,
     idle_devices,
@@ -65,8 +65,6 @@ _OF_EVENT: Mapping[str, str] = {
     "link_down": "network port",
     "oom_kill": "host memory",
 }
-#: Share by which a device's work per step has to grow for one unit.
-BUSIER = 0.25
 #: Most deviations for which an onset is looked for: of 16,384 ranks thousands deviate by chance.
 MAX_DATED = 64
 #: Least contrast of an onset, in standard errors and as a share of the deviation.
@@ -154,22 +152,12 @@ class Scores:
         active = peers[:, activity] >= REMARKABLE
         peers[active, heat] = np.nan
         per_compute = (features.rank[:, _ACTIVITY_PER_COMPUTE] - 1.0) / BUSIER
-        past[:, activity] = _busier_per_step(features)
+        inside = features.comparison.segment.mask(features.work.steps.size)
+        measured = features.evidence
+        past[:, activity] = activity_growth(features.work, measured.values, measured.others, inside)
         if np.isfinite(per_compute).any():
             peers[:, activity] = per_compute
         return cls(peers, past, features.evidence.versus_nominal)
-
-
-def _busier_per_step(features: FeatureSet) -> FloatArray:
-    """Growth of each device's active seconds per slow step over the other steps, shape (n_ranks,), units."""
-    evidence, step = features.evidence, features.work.step
-    inside = features.comparison.segment.mask(step.shape[1])
-    if SM_ACTIVE not in evidence.values or inside.all():
-        return np.full(step.shape[0], np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        longer = nan_mean(step[:, inside], axis=1) / nan_mean(step[:, ~inside], axis=1)
-        grown: FloatArray = evidence.values[SM_ACTIVE] / evidence.others[SM_ACTIVE] * longer - 1.0
-    return np.where(np.isfinite(grown), grown / BUSIER, np.nan)
 
 
 def strength(units: float) -> float:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.diagnosis.findings import BUSIER, REMARKABLE, UNITS_OF_CORRECTION, deviations_in_events
-from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
-from rca.features.device_load import DeviceLoad
+from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, deviations_in_events
+from rca.diagnosis.timeline import Timeline
+from rca.features.device_load import BUSIER, SM_ACTIVE, DeviceLoad, activity_growth, activity_per_compute
 from rca.features.extract import with_derived_channels
-from rca.features.resource_evidence import SM_ACTIVE, ResourceEvidence, gather_evidence, resource_names
+from rca.features.resource_evidence import ResourceEvidence, gather_evidence, resource_names
 from rca.robust import nan_mean, nan_median, nan_quantile, zero_if_nan
 from rca.window.signals.signal_arrays import PlacedSeries, SignalArrays
 from rca.window.window import Window
@@ -186,8 +186,11 @@ class WindowSignals:
         past[:, _CLOCK] *= busy
         # A device that works while others wait is warmer.
         peers[zero_if_nan(peers[:, _ACTIVITY]) >= REMARKABLE, _HEAT] = np.nan
-        peers[:, _ACTIVITY] = self._extra_activity(within, steps)
-        past[:, _ACTIVITY] = self._busier(within, without, steps) if resolved else np.nan
+        # A late rank's device is active while others wait, so its activity counts per own computing time.
+        beyond = activity_per_compute(self.line.work, within.get(SM_ACTIVE), steps) - 1.0
+        grown = activity_growth(self.line.work, within, without, steps) if resolved else np.nan
+        peers[:, _ACTIVITY] = np.clip(beyond / BUSIER, -MAX_ACTIVITY, MAX_ACTIVITY)
+        past[:, _ACTIVITY] = np.clip(grown, -MAX_ACTIVITY, MAX_ACTIVITY)
         nominal[:, [column for column, name in enumerate(NAMES) if name not in NOMINAL]] = np.nan
         for name, units in self.events.items():
             column = NAMES.index(name)
@@ -208,43 +211,6 @@ class WindowSignals:
         resolved = bool((share >= INSIDE).any())
         inside = share >= (INSIDE if resolved else float(np.quantile(share, 0.8)))
         return inside, share <= OUTSIDE, resolved
-
-    def _extra_activity(self, within: dict[str, FloatArray], steps: BoolArray) -> FloatArray:
-        """Activity of each device per own computing time, above that of the median rank.
-
-        A late rank's device is active while others wait; only a stranger's work raises it per computing time.
-        """
-        work = self.line.work
-        parts = [work.phases[name] for name in DEVICE_PHASES if name in work.phases]
-        unknown = np.full(work.step.shape[0], np.nan)
-        if SM_ACTIVE not in within or not parts or not steps.any():
-            return unknown
-        seconds = np.sum([zero_if_nan(nan_mean(each[:, steps], axis=1)) for each in parts], axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            busy = seconds / nan_mean(work.step[:, steps], axis=1)
-            ratio = np.where(busy > 0.05, within[SM_ACTIVE] / busy, np.nan)
-            usual = nan_median(ratio[None, :], axis=1)[0]
-            beyond: FloatArray = (ratio / usual - 1.0) / BUSIER
-        return np.clip(beyond, -MAX_ACTIVITY, MAX_ACTIVITY)
-
-    def _busier(
-        self, within: dict[str, FloatArray], without: dict[str, FloatArray], steps: BoolArray
-    ) -> FloatArray:
-        """Growth of each device's active seconds per step over its own other steps.
-
-        The job's work per step is the same unless a stranger adds to it. What grows on all devices is more
-        work of the job.
-        """
-        step = self.line.work.step
-        name = next((each for each in (SM_ACTIVE, "gpu_util") if each in within), None)
-        if name is None or steps.all() or not steps.any():
-            return np.full(step.shape[0], np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            longer = nan_mean(step[:, steps], axis=1) / nan_mean(step[:, ~steps], axis=1)
-            grown: FloatArray = within[name] / without[name] * longer - 1.0
-        if 2 * int((np.nan_to_num(grown) >= BUSIER).sum()) > grown.size:
-            grown = grown - nan_median(grown[None, :], axis=1)[0]
-        return np.clip(grown / BUSIER, -MAX_ACTIVITY, MAX_ACTIVITY)
 
 
 def _bins(window: Window, series: PlacedSeries, line: Timeline) -> tuple[FloatArray, IntArray]:

@@ -16,9 +16,7 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.device_load import DeviceLoad, link_maximum
-from rca.features.slow_segment import segment_mean
-from rca.features.work import Work
+from rca.features.device_load import SM_ACTIVE, DeviceLoad, link_maximum
 from rca.robust import nan_max, nan_median, peer_reference
 from rca.window.job import Topology
 
@@ -29,18 +27,10 @@ ScoreKind = Literal["more", "growth", "drop"]
 MAX_SCORE = 8.0
 #: Smaller scores are zero. They come from the exporter, and a model would learn them as "any at all".
 MIN_SCORE = 0.1
-#: Channel that measures how busy a device is, 0 to 1.
-SM_ACTIVE = "sm_active"
 #: A device is idle below this share of the usual activity.
 IDLE = 0.5
 #: Channel with the share of device memory that is in use.
 MEMORY_SHARE = "gpu_memory_share"
-#: Phases in which a rank's device works on its own.
-COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
-#: Share of the step that a rank must compute for its activity to be compared.
-MIN_COMPUTE_SHARE = 0.05
-#: Activity per computing time is clipped at this many times the median rank's.
-MAX_ACTIVITY_RATIO = 4.0
 
 
 @dataclass(frozen=True)
@@ -376,31 +366,3 @@ def _peer_references(
         reference[nodes[nodes >= 0]] = sign * found_at
         found |= dict(zip(node_names, reference[topology.node].T, strict=True))
     return found
-
-
-def activity_per_compute(work: Work, evidence: ResourceEvidence, inside: BoolArray) -> FloatArray:
-    """Device activity per computing time in the slow segment, relative to the median rank.
-
-    Peers of a slow rank wait, and a waiting device is active as well. So activity is divided by the share of
-    the step that the rank computes. Only work of another process raises this ratio.
-
-    Parameters
-    ----------
-    inside : ndarray of shape (n_steps,), bool
-        Steps of the slow segment.
-
-    Returns
-    -------
-    ndarray of shape (n_ranks,), ratio
-        NaN if activity or computing time was not measured.
-    """
-    active = evidence.values.get(SM_ACTIVE)
-    phases = [work.phases[name] for name in COMPUTE_PHASES if name in work.phases]
-    if active is None or not phases:
-        return np.full(work.own.shape[0], np.nan)
-    computing = np.nansum(phases, axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        compute_share = segment_mean(computing, inside) / segment_mean(work.step, inside)
-        per_compute = np.where(compute_share > MIN_COMPUTE_SHARE, active / compute_share, np.nan)
-        usual = nan_median(per_compute[None, :], axis=1)[0]
-        return np.where(usual > 0, np.minimum(per_compute / usual, MAX_ACTIVITY_RATIO), np.nan)
