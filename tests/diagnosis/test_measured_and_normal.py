@@ -109,6 +109,7 @@ def test_a_device_busy_with_its_own_slow_work_is_not_contended(cause: str, varia
     contended = found["gpu_contention"].probability if "gpu_contention" in found else 0.0
     assert (contended > 0.5) is (cause == "gpu_contention")
 
+
 def test_without_activity_or_phases_nobody_can_say_whose_work_it_is() -> None:
     features = extract(simulate(simulated_jobs.job(seed=9)).window)
     active = features.evidence.values[SM_ACTIVE]
