@@ -19,9 +19,9 @@ from rca.classify.link_evidence import (
     between_machines,
     residual_collectives,
     through_ports,
+    transfer_is_timed,
 )
 from rca.classify.operator_inputs import ratios, reweighted, with_history
-from rca.classify.phase_lateness import transfer_is_timed
 from rca.classify.preconditions import (
     alarm_thresholds,
     can_show_health,

@@ -170,6 +170,15 @@ def transfer_grew(features: FeatureSet) -> bool:
     return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
 
 
+def transfer_is_timed(features: FeatureSet) -> bool:
+    """Whether transfer is timed, rather than estimated as the shortest communication of all ranks.
+
+    Where ranks meet several times a step, or stages wait for each other, every rank waits. The shortest
+    communication then grows without a slow link.
+    """
+    return bool(np.isfinite(features.phases.phase("communication_transfer_seconds")).any())
+
+
 def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
     """Whether the collectives became slower by more than the suspects' causes explain."""
     if not suspects or not transfer_grew(features):

@@ -17,7 +17,6 @@ from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component, cover, exact_cover, likely_among_all_ranks
 from rca.classify.decision_table import (
     CERTAIN_STRAGGLER,
-    CERTAIN_TYPE,
     JOB_CAUSE_CERTAIN,
     LEFT_BEHIND,
     LIKELIER_THAN_NOT,
@@ -30,10 +29,9 @@ from rca.classify.head import Head
 from rca.classify.link_evidence import (
     transfer_grew,
 )
-from rca.classify.phase_lateness import late_members, own_work_is_timed
 from rca.classify.preconditions import stopped_within_a_step
 from rca.classify.stop_origin import stop_origin
-from rca.features import FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
 
@@ -49,6 +47,7 @@ COMMON_JOB_CAUSE = "runtime_gc"
 MAX_COMPONENTS = 16
 #: A machine's score against peers from here on is evidence by itself, in units.
 MACHINE_EVIDENCE = 2.0
+_MEASURED = WINDOW_FEATURES.index("communication_measured")
 #: Resources that slow a rank, and the activity of its device: without timers of own work, only the late rank
 #: has busy multiprocessors.
 _RESOURCES_OF_A_RANK = (
@@ -129,7 +128,7 @@ class Suspicion:
     Attributes
     ----------
     heads : mapping of str to Head
-        ``scope`` and ``type`` of the classifier.
+        ``scope`` of the classifier.
     threshold : float
         Probability from which a rank is suspected.
     per_rank : ndarray of shape (n_ranks,)
@@ -180,41 +179,11 @@ class Suspicion:
         components = cover(self.per_rank, self.threshold, self.features.topology)
         if not components:
             components = self._best_guess()
-        parts = [part for component in components for part in self._parts(component)]
-        if parts:
-            kept = self._timed_or_shown(parts)
-            return likely_among_all_ranks(kept[:MAX_COMPONENTS], self.per_rank.size)
+        if components:
+            return likely_among_all_ranks(components[:MAX_COMPONENTS], self.per_rank.size)
         if not transfer_grew(self.features):
             return []
         return [Component("job", tuple(range(self.per_rank.size)), POINTED_TO)]
-
-    def _timed_or_shown(self, parts: list[Component]) -> list[Component]:
-        """Components with timed own work; of the others those whose machines show evidence, if any do."""
-        shown = set(shown_by_machines(parts, self.features))
-        return [
-            part
-            for part in parts
-            if not shown or part in shown or own_work_is_timed(part.ranks, self.features)
-        ]
-
-    def _parts(self, component: Component) -> list[Component]:
-        """The late ranks of a node or stage if only some are late; the ranks of a node with two faults."""
-        if component.scope not in ("node", "stage"):
-            return [component]
-        late = late_members(component, self.features)
-        if late is not None and self.per_rank[late].min() >= self.threshold:
-            return self._singles(late)
-        several = component.scope == "node" and self._of_several_types(component)
-        return self._singles(component.ranks) if several else [component]
-
-    def _of_several_types(self, component: Component) -> bool:
-        rows = self.features.rank[list(component.ranks)]
-        chances = self.heads["type"].probabilities(rows)
-        likeliest = chances.argmax(axis=1)
-        return bool(chances.max(axis=1).min() >= CERTAIN_TYPE and (likeliest != likeliest[0]).any())
-
-    def _singles(self, ranks: Sequence[int]) -> list[Component]:
-        return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in ranks]
 
     def _best_guess(self) -> list[Component]:
         """The one rank that clearly leads the others where no rank reaches the threshold, if any."""
@@ -256,3 +225,12 @@ def _machine_evidence(component: Component, features: FeatureSet) -> float:
     columns = [resource_names().index(name) for name in _RESOURCES_OF_A_RANK]
     scores = features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
     return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
+
+
+def own_work_is_timed(ranks: Sequence[int], features: FeatureSet) -> bool:
+    """Whether timers separate own work from waiting on any of these ranks.
+
+    They do not where communication has no timer: then steps, or the phase with the waiting, are equally long
+    on all ranks. Nor do they for ranks without rows, where one rank reports for its node.
+    """
+    return bool(features.window[_MEASURED] > 0 and np.isfinite(features.work.own[list(ranks)]).any())
