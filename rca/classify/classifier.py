@@ -82,7 +82,6 @@ class Classification:
     probability: dict[str, float]
     decided: bool
     suspects: list[Suspect]
-    rank_probability: FloatArray
     alarm: float
     events: tuple[int, ...] = ()
     left_out: int = 0
@@ -145,7 +144,7 @@ class Classifier:
         if (mode == "fail_slow" or doubtful) and (alone := self._only_events(features, mode)) is not None:
             return alone
         if mode == "healthy":
-            return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm)
+            return Classification(mode, probability, decided, [], alarm)
         per_rank = self._rank_probability(features, mode)
         if node_odds:
             per_rank = with_history(per_rank, node_odds, features.topology)
@@ -155,7 +154,7 @@ class Classifier:
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
-        return Classification(mode, probability, decided, suspects, per_rank, alarm, left_out=left_out)
+        return Classification(mode, probability, decided, suspects, alarm, left_out=left_out)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
@@ -180,10 +179,9 @@ class Classifier:
         ):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
-        no_suspect = np.zeros(features.rank.shape[0])
         planned = healthy and in_a_cycle(features, events) and _can_be_certain("healthy", features)
         columns = tuple(np.flatnonzero(events).tolist()) if healthy and not planned else ()
-        return Classification("healthy", probability, planned, [], no_suspect, alarm, columns)
+        return Classification("healthy", probability, planned, [], alarm, columns)
 
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None

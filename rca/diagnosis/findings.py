@@ -313,7 +313,7 @@ def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
     series = nan_mean(values[inside])
     if finding.against == "peers":
         series = series - nan_median(values[~inside])
-    lower = any(each.worse == "lower" for each in channels()[finding.signal])
+    lower = any(each.worse == "lower" for each in channels().get(finding.signal, ()))
     deviation = abs((finding.value or 0.0) - (finding.reference or 0.0))
     segment = high_segment(
         -series if lower else series, min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation

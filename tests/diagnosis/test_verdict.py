@@ -109,7 +109,7 @@ def looked_at(window: Window) -> tuple[Timeline, list[Explained]]:
 
 def slow(*suspects: Suspect) -> Classification:
     chances = {"fail_slow": 0.99, "healthy": 0.01, "fail_stop": 0.0}
-    return Classification("fail_slow", chances, True, list(suspects), np.zeros(16), 0.9)
+    return Classification("fail_slow", chances, True, list(suspects), 0.9)
 
 
 def suspect(causes: dict[str, float], *ranks: int) -> Suspect:
