@@ -1,8 +1,8 @@
 """Fitted mechanisms from resource scores to phase excess, evaluated in closed form.
 
-Training fits them with DoWhy (`rca.causal.fit`) as additive-noise models with non-negative linear mechanisms,
-and exports them as numbers. A diagnosis then takes microseconds instead of DoWhy's milliseconds, without its
-imports. Tests compare both on counterfactuals.
+Training fits them with DoWhy (`rca.lab.training.mechanism_fit`) as additive-noise models with non-negative
+linear mechanisms, and exports them as numbers. A diagnosis then takes microseconds instead of DoWhy's
+milliseconds, without its imports. Tests compare both on counterfactuals.
 """
 
 from __future__ import annotations

@@ -11,17 +11,14 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.beliefs import at_least, combine, ordered, pooled, types_of
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
-from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
+from rca.classify.decision_table import LIKELIER_THAN_NOT, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
     Ports,
-    between_machines,
-    residual_collectives,
     through_ports,
 )
 from rca.classify.operator_inputs import ratios, reweighted, with_history
-from rca.classify.phase_lateness import transfer_is_timed
 from rca.classify.preconditions import (
     alarm_thresholds,
     can_show_health,
@@ -34,13 +31,13 @@ from rca.classify.preconditions import (
 )
 from rca.classify.shared_parts import reaching, through_switches
 from rca.classify.stop_origin import refine_stop_cause
-from rca.classify.suspects import Suspicion, job_is_suspect, most_probable
+from rca.classify.suspects import Suspicion, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
-from rca.window.causes import CAUSES, UNKNOWN
+from rca.window.causes import UNKNOWN
 
 #: Head -> which feature table its rows come from.
 HEADS = {
@@ -85,7 +82,6 @@ class Classification:
     probability: dict[str, float]
     decided: bool
     suspects: list[Suspect]
-    rank_probability: FloatArray
     alarm: float
     events: tuple[int, ...] = ()
     left_out: int = 0
@@ -148,7 +144,7 @@ class Classifier:
         if (mode == "fail_slow" or doubtful) and (alone := self._only_events(features, mode)) is not None:
             return alone
         if mode == "healthy":
-            return Classification(mode, probability, decided, [], np.zeros(features.rank.shape[0]), alarm)
+            return Classification(mode, probability, decided, [], alarm)
         per_rank = self._rank_probability(features, mode)
         if node_odds:
             per_rank = with_history(per_rank, node_odds, features.topology)
@@ -158,7 +154,7 @@ class Classifier:
         suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
-        return Classification(mode, probability, decided, suspects, per_rank, alarm, left_out=left_out)
+        return Classification(mode, probability, decided, suspects, alarm, left_out=left_out)
 
     def _mode_probability(self, features: FeatureSet) -> dict[str, float]:
         head = self.heads["mode"]
@@ -183,26 +179,20 @@ class Classifier:
         ):
             return None
         healthy = probability["healthy"] >= self.thresholds["decide"]
-        no_suspect = np.zeros(features.rank.shape[0])
         planned = healthy and in_a_cycle(features, events) and _can_be_certain("healthy", features)
         columns = tuple(np.flatnonzero(events).tolist()) if healthy and not planned else ()
-        return Classification("healthy", probability, planned, [], no_suspect, alarm, columns)
+        return Classification("healthy", probability, planned, [], alarm, columns)
 
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
-        """Suspects of a slow job, merged where they share a cause; the job as a whole comes last."""
+        """Suspects of a slow job, merged where they share a cause."""
         if not suspects or suspects[0].component.scope == "job":
             return suspects
-        whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
-        parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
-        named = named_ranks(parts)
-        whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
-        parts = self._rearranged(_joined, parts, features, priors)
+        suspects = self._rearranged(_joined, suspects, features, priors)
         if features.topology.parts:
-            parts = self._rearranged(through_switches, parts, features, priors)
-        parts = self._rearranged(_through_ports, parts, features, priors)
-        return [*parts, *(whole or self._collectives(parts, features, priors))]
+            suspects = self._rearranged(through_switches, suspects, features, priors)
+        return self._rearranged(_through_ports, suspects, features, priors)
 
     def _rearranged(
         self,
@@ -220,21 +210,6 @@ class Classifier:
             else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
-
-    def _collectives(
-        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
-    ) -> list[Suspect]:
-        """The links as a further suspect, where stragglers do not explain slower collectives."""
-        known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
-        if not residual_collectives(known, features) or not transfer_is_timed(features):
-            return []
-        links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
-        if any(each.component.ranks == links.ranks for each in suspects):
-            # The same ranks are suspects already: the link may be their fault, so it is no second one.
-            return []
-        found = self._suspect(links, features, "fail_slow", priors)
-        causes = between_machines(found.causes)
-        return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet, alarm: float) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment.
@@ -317,11 +292,6 @@ def as_component_cause(suspect: Suspect) -> ComponentCause:
     cause = next(iter(suspect.causes))
     likeliest = max(suspect.types, key=lambda name: suspect.types[name], default=None)
     return ComponentCause(suspect.component, cause, likeliest if cause == UNKNOWN else None)
-
-
-def _likeliest_known(causes: Mapping[str, float]) -> str:
-    """The first cause of the catalogue: the effect of an unknown cause on other ranks is unknown."""
-    return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
 def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:

@@ -9,17 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from rca.arrays import FloatArray
 from rca.classify.conformal import PredictionSets
 from rca.classify.out_of_distribution import Familiarity
-from rca.features import RANK_FEATURES, WINDOW_FEATURES
 
 #: Equal parts of the range of a probability.
 CONFIDENCE_BINS = 10
-#: Feature table -> its columns, in order.
-TABLES = {"window": WINDOW_FEATURES, "rank": RANK_FEATURES}
 
 
 @dataclass(frozen=True)
@@ -71,15 +65,12 @@ class Doubt:
         Which other answers are plausible.
     familiarity : Familiarity or None
         Whether a window is like the training windows.
-    healthy : dict of str to ndarray of shape (n_features_of_table,)
-        Median of every feature over healthy training windows, by table; NaN where it is not known.
     answers : AnswerShares or None
         Distribution of the answers to held-out windows.
     """
 
     sets: PredictionSets | None
     familiarity: Familiarity | None
-    healthy: dict[str, FloatArray]
     answers: AnswerShares | None = None
 
     @classmethod
@@ -93,17 +84,8 @@ class Doubt:
         """
         sets, familiarity = document.get("sets"), document.get("familiarity")
         answers = document.get("answers")
-        medians = document.get("healthy", {})
         return cls(
             sets=None if sets is None else PredictionSets.load(sets),
             familiarity=None if familiarity is None else Familiarity.load(familiarity),
-            healthy={table: _medians(medians.get(table, {}), names) for table, names in TABLES.items()},
             answers=None if answers is None else AnswerShares.load(answers),
         )
-
-
-def _medians(found: dict[str, float], names: tuple[str, ...]) -> FloatArray:
-    values = np.full(len(names), np.nan)
-    for name, median in found.items():
-        values[names.index(name)] = median
-    return values

@@ -73,8 +73,8 @@ class Explained:
 
 def explained(
     window: Window, features: FeatureSet, replay: PhaseReplay, since: int | None = None
-) -> tuple[Timeline, list[Explained]]:
-    """Every lateness of a window with its explanations.
+) -> tuple[WindowSignals, list[Explained]]:
+    """The signals along a window's timeline, and every lateness with its explanations.
 
     Parameters
     ----------
@@ -84,11 +84,11 @@ def explained(
         Number of the first step after an earlier window.
     """
     line = Timeline.of(features, replay, since)
-    signals = WindowSignals.of(window, line)
+    signals = WindowSignals.of(window, features.series, line)
     found = latenesses(line)
     found += loud_places(line, signals, found)
     rows = [Explained(late, tuple(explanations(line, signals, late))) for late in found]
-    return line, [each for each in rows if each.explanations]
+    return signals, [each for each in rows if each.explanations]
 
 
 def alarm_numbers(line: Timeline, found: Sequence[Explained]) -> FloatArray:

@@ -4,8 +4,8 @@ Layout of a bundle folder, format 2::
 
     manifest.json     format, name, version, provenance, and the SHA-256 of every other file
     heads.json        per head: feature names, classes, calibration; thresholds; optionally what the bundle
-                      knows of its limits: prediction sets, familiar ranges, healthy references,
-                      usual answers, and the alarm of latenesses
+                      knows of its limits: prediction sets, familiar ranges, usual answers, and the
+                      alarm of latenesses
     <head>.txt.gz     one LightGBM model per head, and one of the alarm where there is such an alarm
     causal.json       mechanisms, and how the data tested them
     causal.md         the same for people (optional)

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from rca.arrays import BoolArray
 from rca.diagnosis.result import Cause, Diagnosis, Evidence
 from rca.features.resource_evidence import RESOURCES
-from rca.window.catalogue import resolve
-from rca.window.grouping import codes_of
 from rca.window.node_names import same_nodes
-from rca.window.signals.series import SeriesSet
+from rca.window.signals.series import SeriesSet, rows_feeding
 from rca.window.window import Window
 
 #: Resources of which a node has several devices; GPUs are known by their ranks.
@@ -38,16 +35,8 @@ def with_devices(diagnosis: Diagnosis, window: Window) -> Diagnosis:
     wanted &= DEVICE_CHANNELS
     if not wanted or window.metrics.num_rows == 0:
         return diagnosis
-    table = window.metrics
-    _, named = codes_of(table.column("name"))
-    known = ((name, resolve(name)) for name in named)
-    names = [name for name, signal in known if signal is not None and wanted & set(signal.all_channels())]
-    rows = table.filter(
-        pc.and_(
-            pc.is_in(table.column("name").cast(pa.string()), value_set=pa.array(names, pa.string())),
-            pc.is_valid(table.column("device")),
-        )
-    )
+    rows = rows_feeding(window.metrics, wanted)
+    rows = rows.filter(pc.is_valid(rows.column("device")))
     if rows.num_rows == 0:
         return diagnosis
     series = SeriesSet.from_window(replace(window, metrics=rows))

@@ -29,8 +29,8 @@ from rca.diagnosis.cause_table import (
 from rca.diagnosis.findings import REMARKABLE, strength
 from rca.diagnosis.interval_evidence import NAMES, IntervalEvidence, WindowSignals
 from rca.diagnosis.lateness import Lateness
-from rca.diagnosis.shared_lateness import LOADS
 from rca.diagnosis.timeline import Timeline
+from rca.features.input_load import LOAD_COUNTS
 from rca.robust import nan_median, row_correlation, zero_if_nan
 from rca.window.causes import UNKNOWN
 
@@ -271,7 +271,7 @@ def _of_network(line: Timeline, cause: str, ranks: tuple[int, ...], evidence: In
 
 def input_explains(line: Timeline) -> float | None:
     """Largest correlation of own work with a count of the input; None if no input is counted."""
-    counted = [line.work.load[name] for name in LOADS if name in line.work.load]
+    counted = [line.work.load[name] for name in LOAD_COUNTS if name in line.work.load]
     if not counted:
         return None
     own, best = zero_if_nan(line.comparison.excess), 0.0

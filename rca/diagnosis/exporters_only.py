@@ -110,14 +110,16 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         in use and alike at the end, the job is healthy as far as exporters show.
     """
     compared = MachineComparison.from_window(window)
-    present = Present.of(window, compared)
+    present = Present.of(window.job, compared)
     unequal = _of_unequal_machines(present.outliers)
     suspected = [each for each in unequal if _is_suspect(each, compared.signals.values)]
     found = sorted(unequal, key=lambda each: (each not in suspected, -_probability(each)))
     outliers = found[:MAX_STRAGGLERS]
     causes = _causes(outliers, compared)
     scores = Scores.of_machines(compared.evidence)
-    shown = findings(deviations(scores, compared.topology), compared.evidence, compared.topology, window)
+    shown = findings(
+        deviations(scores, compared.topology), compared.evidence, compared.topology, window, present.signals
+    )
     # What deviated earlier, and no longer does, is shown, and is over.
     now = deviations(Scores.of_machines(present.evidence), compared.topology)
     healthy = not found and not now and _is_healthy(window, compared, present)

@@ -18,12 +18,12 @@ from rca.causal.scores import BusyEvidence
 from rca.diagnosis.result import Finding
 from rca.diagnosis.when_and_where import utc
 from rca.features import RANK_FEATURES, FeatureSet
+from rca.features.device_load import BUSIER, activity_growth
 from rca.features.end_events import Event, ranks_named, read_events
 from rca.features.end_origin import broke
 from rca.features.machine_outliers import groups_of
 from rca.features.resource_evidence import (
     RESOURCES,
-    SM_ACTIVE,
     ResourceEvidence,
     compare,
     idle_devices,
@@ -31,10 +31,8 @@ from rca.features.resource_evidence import (
 )
 from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
-from rca.window.catalogue import channels, resolve, unit_of_channel
-from rca.window.grouping import codes_of
+from rca.window.catalogue import channels, unit_of_channel
 from rca.window.job import Topology
-from rca.window.node_names import placed
 from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
 
@@ -67,10 +65,6 @@ _OF_EVENT: Mapping[str, str] = {
     "link_down": "network port",
     "oom_kill": "host memory",
 }
-#: Share by which a device's work per step has to grow for one unit.
-BUSIER = 0.25
-#: Bins in which an onset is looked for.
-MAX_BINS = 48
 #: Most deviations for which an onset is looked for: of 16,384 ranks thousands deviate by chance.
 MAX_DATED = 64
 #: Least contrast of an onset, in standard errors and as a share of the deviation.
@@ -158,22 +152,12 @@ class Scores:
         active = peers[:, activity] >= REMARKABLE
         peers[active, heat] = np.nan
         per_compute = (features.rank[:, _ACTIVITY_PER_COMPUTE] - 1.0) / BUSIER
-        past[:, activity] = _busier_per_step(features)
+        inside = features.comparison.segment.mask(features.work.steps.size)
+        measured = features.evidence
+        past[:, activity] = activity_growth(features.work, measured.values, measured.others, inside)
         if np.isfinite(per_compute).any():
             peers[:, activity] = per_compute
         return cls(peers, past, features.evidence.versus_nominal)
-
-
-def _busier_per_step(features: FeatureSet) -> FloatArray:
-    """Growth of each device's active seconds per slow step over the other steps, shape (n_ranks,), units."""
-    evidence, step = features.evidence, features.work.step
-    inside = features.comparison.segment.mask(step.shape[1])
-    if SM_ACTIVE not in evidence.values or inside.all():
-        return np.full(step.shape[0], np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        longer = nan_mean(step[:, inside], axis=1) / nan_mean(step[:, ~inside], axis=1)
-        grown: FloatArray = evidence.values[SM_ACTIVE] / evidence.others[SM_ACTIVE] * longer - 1.0
-    return np.where(np.isfinite(grown), grown / BUSIER, np.nan)
 
 
 def strength(units: float) -> float:
@@ -269,11 +253,15 @@ def findings_in_events(window: Window, topology: Topology | None = None) -> list
 
 
 def findings(
-    found: Sequence[Deviation], evidence: ResourceEvidence, topology: Topology, window: Window
+    found: Sequence[Deviation],
+    evidence: ResourceEvidence,
+    topology: Topology,
+    window: Window,
+    signals: SignalArrays,
 ) -> list[Finding]:
-    """The loudest deviations, at most `MAX_DATED`, in the user's units and with their onsets."""
+    """The loudest deviations, at most `MAX_DATED`, in the user's units and with their onsets in `signals`."""
     shown = [_in_words(each, evidence, topology) for each in found[:MAX_DATED]]
-    dated = _with_onsets([each for each in shown if each is not None], window)
+    dated = [_with_onset(each, signals) for each in shown if each is not None]
     return sorted([*dated, *findings_in_events(window, topology)], key=lambda each: -each.strength)
 
 
@@ -316,20 +304,8 @@ def _in_words(deviation: Deviation, evidence: ResourceEvidence, topology: Topolo
     )
 
 
-def _with_onsets(found: list[Finding], window: Window) -> list[Finding]:
-    """The findings with the time from which their signal deviates; None where it does all along."""
-    names = _feeding({each.signal for each in found}, window)
-    if not names or not window.job.end > window.job.start:
-        return found
-    wanted = pa.array(names, pa.string())
-    rows = window.metrics.filter(pc.is_in(window.metrics.column("name").cast(pa.string()), value_set=wanted))
-    edges = np.linspace(window.job.start, window.job.end, MAX_BINS + 1)
-    signals = SignalArrays.from_window(placed(replace(window, metrics=rows)), edges)
-    return [_with_onset(each, signals) for each in found]
-
-
 def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
-    """The finding from its onset on; unchanged where the signal deviates all along."""
+    """The finding with the time from which its signal deviates; unchanged where it does all along."""
     if finding.signal not in signals.values:
         return finding
     values = signals.values[finding.signal]
@@ -337,7 +313,7 @@ def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
     series = nan_mean(values[inside])
     if finding.against == "peers":
         series = series - nan_median(values[~inside])
-    lower = any(each.worse == "lower" for each in channels()[finding.signal])
+    lower = any(each.worse == "lower" for each in channels().get(finding.signal, ()))
     deviation = abs((finding.value or 0.0) - (finding.reference or 0.0))
     segment = high_segment(
         -series if lower else series, min_z=MIN_ONSET_Z, min_contrast=MIN_ONSET_SHARE * deviation
@@ -353,12 +329,3 @@ def _usual(values: FloatArray) -> float | None:
     """Median over the ranks of their means; None if nothing is known."""
     middle = float(nan_median(nan_mean(values, axis=1)[None, :], axis=1)[0])
     return middle if np.isfinite(middle) else None
-
-
-def _feeding(wanted: set[str], window: Window) -> list[str]:
-    """Names in the metrics table that feed these channels."""
-    if not wanted or not window.metrics.num_rows:
-        return []
-    _, named = codes_of(window.metrics.column("name"))
-    signals = ((name, resolve(name)) for name in named)
-    return [name for name, signal in signals if signal is not None and wanted & set(signal.all_channels())]

@@ -5,20 +5,19 @@ A lateness has steps of its own, so the signals are compared over these, and not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.diagnosis.findings import BUSIER, REMARKABLE, UNITS_OF_CORRECTION, deviations_in_events
-from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
-from rca.features.device_load import DeviceLoad
+from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, deviations_in_events
+from rca.diagnosis.timeline import Timeline
+from rca.features.device_load import BUSIER, SM_ACTIVE, DeviceLoad, activity_growth, activity_per_compute
 from rca.features.extract import with_derived_channels
-from rca.features.resource_evidence import SM_ACTIVE, ResourceEvidence, gather_evidence, resource_names
+from rca.features.resource_evidence import ResourceEvidence, gather_evidence, resource_names
 from rca.robust import nan_mean, nan_median, nan_quantile, zero_if_nan
-from rca.window.node_names import placed
-from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.signals.signal_arrays import PlacedSeries, SignalArrays
 from rca.window.window import Window
 
 #: Most bins of time, and a bin's length in sampling intervals.
@@ -141,7 +140,7 @@ class WindowSignals:
 
     Attributes
     ----------
-    values : dict of channel to ndarray of shape (n_ranks, n_bins)
+    signals : SignalArrays
     bin_of : ndarray of shape (n_steps,), int
         The bin in which most of each step lies.
     events : dict of resource to ndarray of shape (n_ranks,), units
@@ -149,24 +148,22 @@ class WindowSignals:
     """
 
     line: Timeline
-    values: dict[str, FloatArray]
-    levels: dict[str, str]
+    signals: SignalArrays
     bin_of: IntArray
-    n_bins: int
     events: dict[str, FloatArray]
     _known: dict[bytes, IntervalEvidence] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, window: Window, line: Timeline) -> WindowSignals:
+    def of(cls, window: Window, series: PlacedSeries, line: Timeline) -> WindowSignals:
         """Bin the window's signals over its steps."""
-        edges, bin_of = _bins(window, line)
-        values: dict[str, FloatArray] = {}
-        levels: dict[str, str] = {}
-        if window.metrics.num_rows:
-            signals = SignalArrays.from_window(placed(window), edges)
-            levels |= signals.level
-            values = with_derived_channels(signals, levels)
-        return cls(line, values, levels, bin_of, edges.size - 1, _of_events(window, line))
+        edges, bin_of = _bins(window, series, line)
+        signals = with_derived_channels(series.over(edges))
+        return cls(line, signals, bin_of, _of_events(window, line))
+
+    @property
+    def values(self) -> Mapping[str, FloatArray]:
+        """Channel -> ndarray of shape (n_ranks, n_bins)."""
+        return self.signals.values
 
     def over(self, steps: BoolArray) -> IntervalEvidence:
         """Evidence over some steps, ndarray of shape (n_steps,), bool."""
@@ -180,7 +177,7 @@ class WindowSignals:
         within = {name: nan_mean(values[:, inside], axis=1) for name, values in self.values.items()}
         without = {name: nan_mean(values[:, outside], axis=1) for name, values in self.values.items()}
         load = DeviceLoad.from_work(self.line.work, steps)
-        raw = gather_evidence(within, without, self.levels, self.line.topology, load)
+        raw = gather_evidence(within, without, self.signals.level, self.line.topology, load)
         peers, past, nominal = (
             each.copy() for each in (raw.versus_peers, raw.versus_past, raw.versus_nominal)
         )
@@ -189,8 +186,11 @@ class WindowSignals:
         past[:, _CLOCK] *= busy
         # A device that works while others wait is warmer.
         peers[zero_if_nan(peers[:, _ACTIVITY]) >= REMARKABLE, _HEAT] = np.nan
-        peers[:, _ACTIVITY] = self._extra_activity(within, steps)
-        past[:, _ACTIVITY] = self._busier(within, without, steps) if resolved else np.nan
+        # A late rank's device is active while others wait, so its activity counts per own computing time.
+        beyond = activity_per_compute(self.line.work, within.get(SM_ACTIVE), steps) - 1.0
+        grown = activity_growth(self.line.work, within, without, steps) if resolved else np.nan
+        peers[:, _ACTIVITY] = np.clip(beyond / BUSIER, -MAX_ACTIVITY, MAX_ACTIVITY)
+        past[:, _ACTIVITY] = np.clip(grown, -MAX_ACTIVITY, MAX_ACTIVITY)
         nominal[:, [column for column, name in enumerate(NAMES) if name not in NOMINAL]] = np.nan
         for name, units in self.events.items():
             column = NAMES.index(name)
@@ -200,56 +200,20 @@ class WindowSignals:
 
     def _parts(self, steps: BoolArray) -> tuple[BoolArray, BoolArray, bool]:
         """Bins within the steps, bins outside them, and whether the bins resolve the steps."""
+        n_bins = self.signals.edges.size - 1
         if steps.all():
-            everything = np.ones(self.n_bins, dtype=bool)
+            everything = np.ones(n_bins, dtype=bool)
             return everything, ~everything, True
-        total = np.bincount(self.bin_of, minlength=self.n_bins).astype(float)
-        late = np.bincount(self.bin_of, weights=steps.astype(float), minlength=self.n_bins)
+        total = np.bincount(self.bin_of, minlength=n_bins).astype(float)
+        late = np.bincount(self.bin_of, weights=steps.astype(float), minlength=n_bins)
         known = np.flatnonzero(total > 0)
-        share = np.interp(np.arange(self.n_bins), known, late[known] / total[known])
+        share = np.interp(np.arange(n_bins), known, late[known] / total[known])
         resolved = bool((share >= INSIDE).any())
         inside = share >= (INSIDE if resolved else float(np.quantile(share, 0.8)))
         return inside, share <= OUTSIDE, resolved
 
-    def _extra_activity(self, within: dict[str, FloatArray], steps: BoolArray) -> FloatArray:
-        """Activity of each device per own computing time, above that of the median rank.
 
-        A late rank's device is active while others wait; only a stranger's work raises it per computing time.
-        """
-        work = self.line.work
-        parts = [work.phases[name] for name in DEVICE_PHASES if name in work.phases]
-        unknown = np.full(work.step.shape[0], np.nan)
-        if SM_ACTIVE not in within or not parts or not steps.any():
-            return unknown
-        seconds = np.sum([zero_if_nan(nan_mean(each[:, steps], axis=1)) for each in parts], axis=0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            busy = seconds / nan_mean(work.step[:, steps], axis=1)
-            ratio = np.where(busy > 0.05, within[SM_ACTIVE] / busy, np.nan)
-            usual = nan_median(ratio[None, :], axis=1)[0]
-            beyond: FloatArray = (ratio / usual - 1.0) / BUSIER
-        return np.clip(beyond, -MAX_ACTIVITY, MAX_ACTIVITY)
-
-    def _busier(
-        self, within: dict[str, FloatArray], without: dict[str, FloatArray], steps: BoolArray
-    ) -> FloatArray:
-        """Growth of each device's active seconds per step over its own other steps.
-
-        The job's work per step is the same unless a stranger adds to it. What grows on all devices is more
-        work of the job.
-        """
-        step = self.line.work.step
-        name = next((each for each in (SM_ACTIVE, "gpu_util") if each in within), None)
-        if name is None or steps.all() or not steps.any():
-            return np.full(step.shape[0], np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            longer = nan_mean(step[:, steps], axis=1) / nan_mean(step[:, ~steps], axis=1)
-            grown: FloatArray = within[name] / without[name] * longer - 1.0
-        if 2 * int((np.nan_to_num(grown) >= BUSIER).sum()) > grown.size:
-            grown = grown - nan_median(grown[None, :], axis=1)[0]
-        return np.clip(grown / BUSIER, -MAX_ACTIVITY, MAX_ACTIVITY)
-
-
-def _bins(window: Window, line: Timeline) -> tuple[FloatArray, IntArray]:
+def _bins(window: Window, series: PlacedSeries, line: Timeline) -> tuple[FloatArray, IntArray]:
     """Edges of the bins of time, Unix seconds, and the bin of each step."""
     begin = nan_median(line.work.start)
     finish = np.fmax(nan_median(line.work.start + line.work.step), begin)
@@ -257,20 +221,13 @@ def _bins(window: Window, line: Timeline) -> tuple[FloatArray, IntArray]:
     first, last = window.job.start, window.job.end
     if known.size > 1 and float(np.nanmax(finish)) > float(begin[known[0]]):
         first, last = float(begin[known[0]]), float(np.nanmax(finish))
-    interval = _interval(window, last - first)
+    # Usual time between two samples of a series.
+    samples = float(np.median(np.diff(series.series.offsets))) if series.series.n_series else 1.0
+    interval = max(window.job.end - window.job.start, last - first) / max(samples, 1.0)
     bins = int(np.clip((last - first) / max(INTERVALS * interval, 1e-9), 1, MAX_BINS))
     edges = np.linspace(first, last, bins + 1)
     middle = np.nan_to_num((begin + finish) / 2, nan=first)
     return edges, np.clip(np.searchsorted(edges, middle) - 1, 0, bins - 1)
-
-
-def _interval(window: Window, span: float) -> float:
-    """Usual time between two samples of a series, seconds."""
-    if not window.metrics.num_rows:
-        return span
-    series = window.metrics.group_by(["name", "node", "rank", "device"]).aggregate([([], "count_all")])
-    usual = float(np.median(series.column("count_all").to_numpy()))
-    return max(window.job.end - window.job.start, span) / max(usual, 1.0)
 
 
 def _of_events(window: Window, line: Timeline) -> dict[str, FloatArray]:

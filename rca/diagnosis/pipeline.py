@@ -72,6 +72,7 @@ from rca.recovery.site import Site
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.baseline_window import refuse_incomparable
 from rca.window.memory import MAX_MEMORY_BYTES, refuse_large
+from rca.window.signals.signal_arrays import SignalArrays
 from rca.window.window import Window
 
 #: Note on an earlier window that is of no use.
@@ -177,6 +178,7 @@ class Analysis(NamedTuple):
     pricing: Pricing
     replay: PhaseReplay
     shown: list[Deviation]
+    signals: SignalArrays
 
 
 def analyse(
@@ -200,7 +202,8 @@ def analyse(
         features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
     )
     classification = stalled(classification, features)
-    line, late = explained(window, features, replay, since)
+    signals, late = explained(window, features, replay, since)
+    line = signals.line
     if classification.mode == "fail_stop":
         suspects = slow_before_the_end(line, late, bundle.alarm)
     else:
@@ -212,7 +215,7 @@ def analyse(
     pricing = price(timed, suspects, busy, bundle.mechanisms, priced, since=since)
     together = 0.0 if classification.mode == "fail_stop" else lost_together(late)
     pricing = replace(pricing, together=together)
-    return Analysis(features, classification, pricing, replay, shown)
+    return Analysis(features, classification, pricing, replay, shown, signals.signals)
 
 
 def features_and_replay(window: Window, since: int | None) -> tuple[FeatureSet, PhaseReplay]:
@@ -224,7 +227,7 @@ def features_and_replay(window: Window, since: int | None) -> tuple[FeatureSet, 
 
 
 def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | None) -> Diagnosis:
-    features, classification, pricing, _, shown = found_by
+    features, classification, pricing, _, shown, signals = found_by
     everything = _causes(classification, features, pricing, shown)
     of_machines = [each for each in shown if each.against != "events"]
     found = catalogued(everything)
@@ -254,7 +257,7 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
         slowdown=slowdown,
         stragglers=_stragglers(bundle, features, classification, everything, pricing),
         causes=everything if reason or unknown else named_first(everything),
-        findings=findings(of_machines, features.evidence, features.topology, window),
+        findings=findings(of_machines, features.evidence, features.topology, window, signals),
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,

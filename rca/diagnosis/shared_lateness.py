@@ -16,7 +16,9 @@ from rca.diagnosis.lateness import (
     late_stages,
     without_warmup,
 )
-from rca.diagnosis.timeline import DEVICE_PHASES, Timeline
+from rca.diagnosis.timeline import Timeline
+from rca.features.device_load import DEVICE_PHASES
+from rca.features.input_load import LOAD_COUNTS
 from rca.features.work import LostTime
 from rca.high_segment import high_segment
 from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
@@ -40,8 +42,6 @@ USUAL_EXTREME = 0.3
 MIN_CHECKPOINTS = 0.03
 #: Share of a change that more input has to explain.
 BY_INPUT = 0.6
-#: Counts of input, the one that explains most first.
-LOADS = ("sum_squared_sequence_length", "tokens", "samples")
 #: Least z of a change, in standard errors.
 MIN_CHANGE_Z = 6.0
 
@@ -184,7 +184,7 @@ def _over(
 ) -> Lateness:
     """A change of all ranks, priced over the judged steps."""
     seconds = contrast * int(steps.sum()) / max(line.n_judged, 1)
-    counted = any(name in line.work.load for name in LOADS)
+    counted = any(name in line.work.load for name in LOAD_COUNTS)
     unknown = kind != "transfer" and not counted and line.since is None
     may_be_work = unknown and _is_of_devices(phases)
     return Lateness(
@@ -209,7 +209,7 @@ def _has_more_input(line: Timeline, steps: BoolArray, contrast: float) -> bool:
     """Whether the longer steps have as much more input."""
     if not steps.any() or steps.all():
         return False
-    for name in LOADS:
+    for name in LOAD_COUNTS:
         if name not in line.work.load:
             continue
         load = nan_median(line.work.load[name])

@@ -14,7 +14,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect, named_ranks
-from rca.classify.phase_lateness import own_work_is_timed
+from rca.classify.suspects import own_work_is_timed
 from rca.features import FeatureSet
 from rca.robust import nan_max, nan_mean, nan_median
 from rca.whatif.phases.phase_replay import PhaseReplay

@@ -15,13 +15,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.features import FeatureSet
 from rca.features.comparison import Comparison
+from rca.features.device_load import DEVICE_PHASES
 from rca.features.work import Work
 from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.job import Topology
 
-#: Phases in which a rank's device works.
-DEVICE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
 #: Time before a step in which one rank alone runs none is own work from this share of the usual step on, and
 #: from this many spreads.
 MIN_GAP, MIN_GAP_SPREADS = 0.02, 6.0

@@ -1,4 +1,4 @@
-"""Which devices are under load, and at which rate a link then has to run.
+"""How busy devices are: which are under load, whose activity grew, and at which rate a link has to run.
 
 An idle GPU lowers the generation of its PCIe link to save power. So a low one is evidence only under load.
 """
@@ -11,15 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
+from rca.features.slow_segment import segment_mean
 from rca.features.work import Work
-from rca.robust import zero_if_nan
+from rca.robust import nan_median, zero_if_nan
 
+#: Phases in which a rank's device works on its own.
+DEVICE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+#: Channel that measures how busy a device is, 0 to 1.
+SM_ACTIVE = "sm_active"
+#: Share of the step that a rank must compute for its activity to be compared.
+MIN_COMPUTE_SHARE = 0.05
+#: Activity per computing time is clipped at this many times the median rank's.
+MAX_ACTIVITY_RATIO = 4.0
+#: Share by which a device's work per step has to grow for one unit.
+BUSIER = 0.25
 #: Phases in which a rank's device has nothing to do.
 HOST_PHASES = ("data_loading_seconds", "checkpoint_seconds", "gc_seconds")
 #: A device that is idle for a larger share of its steps is not under load.
 MAX_IDLE = 0.5
 #: Channel of activity -> its lowest mean under load, in its own unit.
-MIN_ACTIVITY: Mapping[str, float] = {"sm_active": 0.1, "gpu_util": 20.0}
+MIN_ACTIVITY: Mapping[str, float] = {SM_ACTIVE: 0.1, "gpu_util": 20.0}
 #: Channel of the state that an idle device lowers, down to this value.
 IDLED, LOWEST = "pcie_gen", 1.0
 #: A fault costs a whole generation. A mean that is lower by less comes from single samples of an idle device.
@@ -47,6 +58,59 @@ class DeviceLoad:
         seconds = np.sum([zero_if_nan(each) @ weight for each in spent], axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             return cls(np.clip(seconds / (zero_if_nan(work.step) @ weight), 0.0, 1.0))
+
+
+def activity_per_compute(work: Work, active: FloatArray | None, inside: BoolArray) -> FloatArray:
+    """Device activity per computing time in some steps, relative to the median rank.
+
+    Peers of a slow rank wait, and a waiting device is active as well. So activity is divided by the share of
+    the step that the rank computes. Only work of another process raises this ratio.
+
+    Parameters
+    ----------
+    active : ndarray of shape (n_ranks,), optional
+        Mean activity over these steps.
+    inside : ndarray of shape (n_steps,), bool
+
+    Returns
+    -------
+    ndarray of shape (n_ranks,), ratio
+        NaN if activity or computing time was not measured.
+    """
+    phases = [work.phases[name] for name in DEVICE_PHASES if name in work.phases]
+    if active is None or not phases or not inside.any():
+        return np.full(work.own.shape[0], np.nan)
+    computing = np.nansum(phases, axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        compute_share = segment_mean(computing, inside) / segment_mean(work.step, inside)
+        per_compute = np.where(compute_share > MIN_COMPUTE_SHARE, active / compute_share, np.nan)
+        usual = nan_median(per_compute[None, :], axis=1)[0]
+        return np.where(usual > 0, np.minimum(per_compute / usual, MAX_ACTIVITY_RATIO), np.nan)
+
+
+def activity_growth(
+    work: Work, within: Mapping[str, FloatArray], without: Mapping[str, FloatArray], inside: BoolArray
+) -> FloatArray:
+    """Growth of each device's active seconds per step over its own other steps, shape (n_ranks,), units.
+
+    The job's work per step is the same unless a stranger adds to it. What grows on all devices is more work
+    of the job.
+
+    Parameters
+    ----------
+    within, without : mapping of channel to ndarray of shape (n_ranks,)
+        Means over these steps and over the others.
+    inside : ndarray of shape (n_steps,), bool
+    """
+    name = next((each for each in MIN_ACTIVITY if each in within), None)
+    if name is None or inside.all() or not inside.any():
+        return np.full(work.step.shape[0], np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        longer = segment_mean(work.step, inside) / segment_mean(work.step, ~inside)
+        grown: FloatArray = within[name] / without[name] * longer - 1.0
+    if 2 * int((np.nan_to_num(grown) >= BUSIER).sum()) > grown.size:
+        grown = grown - nan_median(grown[None, :], axis=1)[0]
+    return np.where(np.isfinite(grown), grown / BUSIER, np.nan)
 
 
 def link_maximum(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rca.arrays import BoolArray, FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray
 from rca.features.comparison import Comparison
 from rca.features.device_load import DeviceLoad
 from rca.features.end_events import APPLICATION_XIDS, CORRECTED_XIDS
@@ -28,7 +27,7 @@ from rca.features.work import Work, warmup_steps
 from rca.robust import nan_median
 from rca.window.job import Topology
 from rca.window.node_names import placed
-from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.signals.signal_arrays import PlacedSeries, SignalArrays
 from rca.window.times.hidden_waits import without_hidden_waits
 from rca.window.times.phases import PhaseArrays
 from rca.window.window import Window
@@ -57,6 +56,7 @@ class FeatureSet:
     evidence: ResourceEvidence
     job_end: JobEnd
     signals: SignalArrays
+    series: PlacedSeries
     ports: PortEvidence | None = None
 
 
@@ -69,7 +69,8 @@ def extract(window: Window) -> FeatureSet:
     work = Work.from_phases(phases, topology)
     comparison = Comparison.from_work(work, topology)
     job_end = JobEnd.from_window(window, reported, work.step_reference)
-    signals, evidence, post_stop, final = collect_evidence(window, work, comparison, job_end, topology)
+    series = PlacedSeries.from_window(window)
+    signals, evidence, post_stop, final = _collect_evidence(window, series, work, comparison, job_end)
     job_end = job_end.with_final_signals(final).with_released_devices(post_stop)
     if not job_end.steps_since_progress >= MIN_STEPS_WITHOUT_PROGRESS:
         post_stop = PostStopSignals.unknown(topology.n_ranks)
@@ -84,6 +85,7 @@ def extract(window: Window) -> FeatureSet:
         evidence=evidence,
         job_end=job_end,
         signals=signals,
+        series=series,
         ports=PortEvidence.from_window(window, *segment_edges(window, work, comparison)),
     )
 
@@ -158,8 +160,8 @@ def table_rows(
     return ranks, np.array([per_window[name] for name in WINDOW_FEATURES])
 
 
-def collect_evidence(
-    window: Window, work: Work, comparison: Comparison, job_end: JobEnd, topology: Topology
+def _collect_evidence(
+    window: Window, series: PlacedSeries, work: Work, comparison: Comparison, job_end: JobEnd
 ) -> tuple[SignalArrays, ResourceEvidence, PostStopSignals, FinalSignals]:
     """Mean of every channel inside and outside the slow segment, scored per resource.
 
@@ -167,30 +169,29 @@ def collect_evidence(
     during and after the slow segment), not interpolated to steps. If the job made no progress at the end,
     that time is an interval of its own and evidence of the job's end only.
     """
+    topology = window.job.topology
     edges, inside = segment_edges(window, work, comparison)
     no_progress = job_end.steps_since_progress >= MIN_STEPS_WITHOUT_PROGRESS
     stopped = no_progress and edges[-1] < window.job.end
-    n_bins = edges.size - 1
+    outside, after = ~inside, np.zeros(inside.size, dtype=bool)
     if stopped:
         final = window.job.end - FINAL_SHARE * (window.job.end - edges[-1])
         edges = np.append(edges, [final, window.job.end])
-    signals = SignalArrays.from_window(window, edges)
-    duration = np.diff(edges)
-    levels: dict[str, str] = dict(signals.level)
-    channels = with_derived_channels(signals, levels)
-    means_inside = _weighted_means(channels, duration, np.flatnonzero(inside))
-    means_outside = _weighted_means(channels, duration, np.flatnonzero(~inside))
+        inside, outside = (np.append(each, [False, False]) for each in (inside, outside))
+        after = ~(inside | outside)
+    signals = with_derived_channels(series.over(edges))
     load = DeviceLoad.from_work(work, comparison.segment.mask(work.steps.size))
-    evidence = gather_evidence(means_inside, means_outside, levels, topology, load)
+    evidence = gather_evidence(signals.means(inside), signals.means(outside), signals.level, topology, load)
     if not stopped:
         return signals, evidence, PostStopSignals.unknown(topology.n_ranks), FinalSignals()
-    before = _weighted_means(signals.values, duration, np.arange(n_bins))
-    after = _weighted_means(signals.values, duration, np.array([n_bins, n_bins + 1]))
+    before = signals.means(~after)
     networked = len(topology.node_names) != 1
-    post_stop = PostStopSignals.from_channels(before, after, topology.n_ranks, networked=networked)
+    post_stop = PostStopSignals.from_channels(
+        before, signals.means(after), topology.n_ranks, networked=networked
+    )
     if not sampled_until_end(window, edges):
         return signals, evidence, post_stop, FinalSignals()
-    last = {name: values[:, n_bins + 1] for name, values in signals.values.items()}
+    last = {name: values[:, -1] for name, values in signals.values.items()}
     per_rank = frozenset(name for name, level in signals.level.items() if level == "rank")
     final_signals = FinalSignals.from_channels(before, last, networked=networked, rank_channels=per_rank)
     return signals, evidence, post_stop, final_signals
@@ -222,12 +223,9 @@ def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[F
     return (edges, inside) if inside.any() else (np.array([start, end]), np.array([True]))
 
 
-def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict[str, FloatArray]:
-    """Channels as exported, plus channels that combine several.
-
-    Levels of the new channels are added to `levels`.
-    """
-    channels = {name: signals.values[name] for name in signals.values}
+def with_derived_channels(signals: SignalArrays) -> SignalArrays:
+    """The signals with channels that combine several; harmless XID codes are none."""
+    channels, levels = dict(signals.values), dict(signals.level)
     xid = channels.get("xid")
     if xid is not None:
         harmless = [*APPLICATION_XIDS, *CORRECTED_XIDS]
@@ -246,33 +244,4 @@ def with_derived_channels(signals: SignalArrays, levels: dict[str, str]) -> dict
             with np.errstate(invalid="ignore", divide="ignore"):
                 channels[MEMORY_SHARE] = np.where(size > 0, used / size, np.nan)
             levels[MEMORY_SHARE] = levels["gpu_memory_used"]
-    return channels
-
-
-def _weighted_means(
-    channels: Mapping[str, FloatArray], duration: FloatArray, bins: IntArray
-) -> dict[str, FloatArray]:
-    """Mean of every channel over some bins, weighted by their duration; NaN if no bin is known.
-
-    Parameters
-    ----------
-    channels : mapping of channel to ndarray of shape (n_ranks, at least n_bins)
-    duration : ndarray of shape (n_bins,), seconds
-
-    Returns
-    -------
-    dict of channel to ndarray of shape (n_ranks,)
-    """
-    if not channels:
-        return {}
-    # All channels at once, because there are many small ones. With more than a few bins the memory layout
-    # would change the order of the sum, and with it the last bit. `segment_edges` makes three bins.
-    values = np.stack([values[:, bins] for values in channels.values()])
-    if bins.size == 1:
-        return dict(zip(channels, values[:, :, 0], strict=True))
-    known = np.isfinite(values)
-    total = np.where(known, duration[bins], 0.0).sum(axis=2)
-    summed = np.where(known, values * duration[bins], 0.0).sum(axis=2)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = np.where(total > 0, summed / total, np.nan)
-    return dict(zip(channels, means, strict=True))
+    return replace(signals, values=channels, level=levels)

@@ -111,9 +111,4 @@ def with_current_names(heads: dict[str, Any]) -> dict[str, Any]:
             "ranges": {_same_values(name): limits for name, limits in familiarity["ranges"].items()},
             "shape": {**shape, "features": [_same_values(name) for name in shape["features"]]},
         }
-    if (healthy := heads.get("healthy")) is not None:
-        renamed["healthy"] = {
-            table: {_same_values(name): value for name, value in medians.items()}
-            for table, medians in healthy.items()
-        }
     return renamed

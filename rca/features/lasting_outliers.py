@@ -7,7 +7,7 @@ lasts if both halves of such a part show it: a single sample shows nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,12 +34,9 @@ from rca.features.resource_evidence import (
 from rca.high_segment import high_segment
 from rca.robust import nan_mean, nan_median
 from rca.window.catalogue import channels
-from rca.window.job import Topology
-from rca.window.node_names import placed
-from rca.window.signals.placement import RANK, place_series
-from rca.window.signals.series import SeriesSet
+from rca.window.job import Job, Topology
+from rca.window.signals.placement import RANK
 from rca.window.signals.signal_arrays import SignalArrays
-from rca.window.window import Window
 
 #: The shortest part of a window that is compared: seconds, and time bins.
 MIN_PART_SECONDS, MIN_PART_BINS = 30.0, 4
@@ -73,6 +70,8 @@ class Present:
         Of the comparison over the whole window, dated, with those that stand out in its last part only.
     evidence : ResourceEvidence
         Of the shortest part.
+    signals : SignalArrays
+        In short bins up to the newest sample of a device.
     clean : bool
         Whether nothing is loud in the shortest part, lasting or not. A device that is as much better than its
         peers is none of a job whose devices are alike: the peers may be at fault.
@@ -86,15 +85,16 @@ class Present:
 
     outliers: tuple[Outlier, ...]
     evidence: ResourceEvidence
+    signals: SignalArrays
     clean: bool
     covered: int
     stale_seconds: float
     stopped: bool
 
     @classmethod
-    def of(cls, window: Window, compared: MachineComparison) -> Present:
+    def of(cls, job: Job, compared: MachineComparison) -> Present:
         """Compare the machines over the parts of a window."""
-        bins = _Bins.of(placed(window), compared.topology)
+        bins = _Bins.of(job, compared)
         last = bins.evidence(bins.shortest, 0)
         lasting: dict[tuple[str, tuple[int, ...]], Outlier] = {}
         for n_bins, found in bins.held():
@@ -117,6 +117,7 @@ class Present:
         return cls(
             outliers=(*before, *sorted(now, key=lambda each: -each.score)),
             evidence=last,
+            signals=bins.signals,
             clean=not loud_outliers(last, compared.topology)
             and not (last.versus_peers[:, _OF_DEVICES] <= -LOUD_SCORE).any(),
             covered=int(np.isfinite(last.versus_peers[:, _CLOCK]).sum()),
@@ -133,16 +134,13 @@ class _Bins:
     """
 
     topology: Topology
-    edges: FloatArray
-    values: Mapping[str, FloatArray]
-    levels: Mapping[str, str]
+    signals: SignalArrays
     shortest: int
     stale_seconds: float
 
     @classmethod
-    def of(cls, window: Window, topology: Topology) -> _Bins:
-        job, series = window.job, SeriesSet.from_window(window)
-        placement = place_series(series, job)
+    def of(cls, job: Job, compared: MachineComparison) -> _Bins:
+        topology, series, placement = compared.topology, compared.series.series, compared.series.placement
         of_devices = (placement.level == RANK) & (placement.owner >= 0)
         counted = np.repeat(of_devices if of_devices.any() else ~of_devices, np.diff(series.offsets))
         newest = float(series.time[counted].max(initial=job.start))
@@ -152,29 +150,27 @@ class _Bins:
         n_bins = max(int((end - job.start) / width), 2)
         width = (end - job.start) / n_bins
         late = job.end - end
-        signals = SignalArrays.from_window(window, np.linspace(job.start, end, n_bins + 1))
-        levels: dict[str, str] = dict(signals.level)
-        values = with_derived_channels(signals, levels)
+        signals = with_derived_channels(compared.series.over(np.linspace(job.start, end, n_bins + 1)))
+        values = signals.values
         once = {name: np.fmax.accumulate(values[name], axis=1) for name in _ONCE_IS_ENOUGH if name in values}
+        signals = replace(signals, values={**values, **once})
         return cls(
             topology=topology,
-            edges=signals.edges,
-            values={**values, **once},
-            levels=levels,
+            signals=signals,
             shortest=min(n_bins, max(MIN_PART_BINS, int(np.ceil(MIN_PART_SECONDS / width)))),
             stale_seconds=late if late > max(STALE_INTERVALS * interval, STALE_SECONDS) else 0.0,
         )
 
     @property
     def n_bins(self) -> int:
-        return self.edges.size - 1
+        return self.signals.edges.size - 1
 
     def evidence(self, begin: int, end: int) -> ResourceEvidence:
         """Evidence of the bins from `begin` to `end`, counted from the end of the window."""
         chosen = slice(self.n_bins - begin, self.n_bins - end)
-        means = {name: nan_mean(values[:, chosen], axis=1) for name, values in self.values.items()}
+        means = {name: nan_mean(values[:, chosen], axis=1) for name, values in self.signals.values.items()}
         unknown = {name: np.full(self.topology.n_ranks, np.nan) for name in means}
-        found = gather_evidence(means, unknown, self.levels, self.topology)
+        found = gather_evidence(means, unknown, self.signals.level, self.topology)
         peers = found.versus_peers.copy()
         peers[np.ix_(idle_devices(found), _OF_BUSY_DEVICES)] = np.nan
         return replace(found, versus_peers=peers)
@@ -182,7 +178,10 @@ class _Bins:
     def held(self) -> Iterator[tuple[int, Outlier]]:
         """Every outlier that both halves of a part, and its end, show; with the bins of the part."""
         n_bins = self.shortest
-        if n_bins * (self.edges[1] - self.edges[0]) < MIN_PART_SECONDS - 1e-6 or n_bins < MIN_PART_BINS:
+        if (
+            n_bins * (self.signals.edges[1] - self.signals.edges[0]) < MIN_PART_SECONDS - 1e-6
+            or n_bins < MIN_PART_BINS
+        ):
             return
         last = self.evidence(n_bins, 0)
         while True:
@@ -203,7 +202,7 @@ class _Bins:
         n_bins : int
             Bins at the end that show it; 0 if it may be over.
         """
-        if outlier.channel not in self.values:
+        if outlier.channel not in self.signals.values:
             return outlier
         inside = np.isin(np.arange(self.topology.n_ranks), outlier.ranks)
         series = self._versus_others(outlier.channel, inside, outlier.reference)
@@ -231,8 +230,8 @@ class _Bins:
             outlier,
             value=value,
             reference=reference,
-            since=float(self.edges[first]) if first and (n_bins or not segment.whole) else None,
-            until=float(self.edges[last + 1]) if over or self.stale_seconds else None,
+            since=float(self.signals.edges[first]) if first and (n_bins or not segment.whole) else None,
+            until=float(self.signals.edges[last + 1]) if over or self.stale_seconds else None,
             beside=tuple(each for each in shown if each[0] != outlier.channel),
         )
 
@@ -247,7 +246,7 @@ class _Bins:
 
     def _versus_others(self, channel: str, inside: BoolArray, reference: float) -> FloatArray:
         """Mean of the ranks less the median of the others in each bin; less `reference` without others."""
-        values = self.values[channel]
+        values = self.signals.values[channel]
         others = nan_median(values[~inside]) if (~inside).any() else np.full(self.n_bins, np.nan)
         return nan_mean(values[inside]) - np.where(np.isfinite(others), others, reference)
 
@@ -255,10 +254,10 @@ class _Bins:
         """Channels of the outlier's resource that deviate in these bins, with value and reference."""
         found = []
         for channel in RESOURCES[outlier.resource]:
-            if channel.channel not in self.values:
+            if channel.channel not in self.signals.values:
                 continue
             # Not the mean: in the first bin a gauge is on its way.
-            usual = nan_median(self.values[channel.channel][:, span], axis=1)
+            usual = nan_median(self.signals.values[channel.channel][:, span], axis=1)
             value = nan_mean(usual[inside])
             reference = nan_median(usual[~inside]) if (~inside).any() else np.array(np.nan)
             if compare(channel, np.array([value]), np.array([reference]))[0] >= REMARKABLE:
@@ -268,9 +267,9 @@ class _Bins:
     def stopped(self) -> bool:
         """Whether most devices are idle in the shortest part, or much less busy than before."""
         for name, least in LOADS.items():
-            if name not in self.values:
+            if name not in self.signals.values:
                 continue
-            load = nan_median(self.values[name])
+            load = nan_median(self.signals.values[name])
             now, usual = (
                 float(nan_median(each[None, :], axis=1)[0]) for each in (load[-self.shortest :], load)
             )

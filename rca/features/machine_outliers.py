@@ -26,11 +26,11 @@ from rca.features.resource_evidence import (
     resource_names,
 )
 from rca.robust import nan_mean, nan_median
-from rca.window.job import PartLevel, SharedPart, Topology
+from rca.window.job import Job, PartLevel, SharedPart, Topology
 from rca.window.node_names import placed
-from rca.window.signals.placement import RANK, place_series
+from rca.window.signals.placement import RANK
 from rca.window.signals.series import SeriesSet
-from rca.window.signals.signal_arrays import SignalArrays
+from rca.window.signals.signal_arrays import PlacedSeries, SignalArrays
 from rca.window.window import Window
 
 #: Score from which a resource is loud, in units (1 is remarkable).
@@ -132,6 +132,7 @@ class MachineComparison:
     outliers: tuple[Outlier, ...]
     evidence: ResourceEvidence
     signals: SignalArrays
+    series: PlacedSeries
     topology: Topology
     silent: tuple[str, ...] = ()
 
@@ -140,13 +141,14 @@ class MachineComparison:
         """Compare the ranks' signals over the whole window, and their devices at its end."""
         window = placed(window)
         topology = window.job.topology
-        signals = SignalArrays.from_window(window, np.linspace(window.job.start, window.job.end, N_BINS + 1))
-        levels: dict[str, str] = dict(signals.level)
-        binned = with_derived_channels(signals, levels)
+        series = PlacedSeries.from_window(window)
+        edges = np.linspace(window.job.start, window.job.end, N_BINS + 1)
+        signals = with_derived_channels(series.over(edges))
+        binned = signals.values
         means = {name: nan_mean(values, axis=1) for name, values in binned.items()}
         unknown = {name: np.full(topology.n_ranks, np.nan) for name in means}
-        evidence = gather_evidence(means, unknown, levels, topology)
-        ended = _ended(window, topology)
+        evidence = gather_evidence(means, unknown, signals.level, topology)
+        ended = _ended(series, window.job)
         silent = [each for each in ended if _is_exporter(each.ranks, binned, topology)]
         ended = [each for each in ended if each not in silent]
         gone = [*_failed(window, topology), *_released(binned, topology), *ended]
@@ -156,7 +158,7 @@ class MachineComparison:
         loud = [each for each in slower if not left & set(each.ranks)]
         outliers = (*gone, *sorted(loud, key=lambda each: -each.score))
         names = topology.nodes_of([rank for each in silent for rank in each.ranks])
-        return cls(outliers, evidence, signals, topology, tuple(names))
+        return cls(outliers, evidence, signals, series, topology, tuple(names))
 
 
 def _failed(window: Window, topology: Topology) -> list[Outlier]:
@@ -252,10 +254,9 @@ def _released(binned: Mapping[str, FloatArray], topology: Topology) -> list[Outl
     ]
 
 
-def _ended(window: Window, topology: Topology) -> list[Outlier]:
+def _ended(placed_series: PlacedSeries, job: Job) -> list[Outlier]:
     """Ranks whose series end, while those of the peers go on."""
-    series = SeriesSet.from_window(window)
-    placement = place_series(series, window.job)
+    series, placement, topology = placed_series.series, placed_series.placement, job.topology
     mine = (placement.level == RANK) & (placement.owner >= 0) & (np.diff(series.offsets) > 0)
     if not mine.any():
         return []
@@ -267,13 +268,12 @@ def _ended(window: Window, topology: Topology) -> list[Outlier]:
     latest = float(np.median(last[sampled]))
     interval = usual_interval(series, np.flatnonzero(mine))
     missing = latest - last
-    longest = max(ENDED_INTERVALS * interval, ENDED_SHARE * (window.job.end - window.job.start))
+    longest = max(ENDED_INTERVALS * interval, ENDED_SHARE * (job.end - job.start))
     ended = sampled & (missing > longest)
     if 2 * int(ended.sum()) > int(sampled.sum()):
         return []
-    end = window.job.end
     return [
-        Outlier("ended", "", ranks, "", 0.0, end - float(last[list(ranks)].max()), end - latest)
+        Outlier("ended", "", ranks, "", 0.0, job.end - float(last[list(ranks)].max()), job.end - latest)
         for ranks in groups_of(ended, topology)
     ]
 

@@ -10,19 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.resource_evidence import RESOURCES, Channel, ResourceEvidence, compare, resource_names
 from rca.robust import nan_max
-from rca.window.catalogue import resolve
-from rca.window.grouping import codes_of
 from rca.window.job import Job, Topology
 from rca.window.node_names import same_nodes
 from rca.window.signals.placement import NODE, Placement
-from rca.window.signals.series import SeriesSet
-from rca.window.signals.signal_arrays import placed_channels
+from rca.window.signals.series import SeriesSet, rows_feeding
+from rca.window.signals.signal_arrays import PlacedSeries
 from rca.window.window import Window
 
 #: Resources that belong to a port.
@@ -73,19 +69,15 @@ class PortEvidence:
         ports = _port_topology(window.job)
         if ports is None:
             return None
-        series = SeriesSet.from_window(replace(window, metrics=_of_ports(window.metrics)))
+        series = SeriesSet.from_window(replace(window, metrics=rows_feeding(window.metrics, _CHANNELS)))
         if series.n_series == 0:
             return None
         owner = _port_of_series(series, window.job, ports)
         placement = Placement(np.full(series.n_series, NODE), owner, ports.node)
-        measured = placed_channels(series, series.bin_means(edges), placement)
-        if not measured:
+        measured = PlacedSeries(series, placement).over(edges)
+        if not measured.values:
             return None
-        duration = np.diff(edges)
-        within, without = (
-            {name: _mean(values[:, bins], duration[bins]) for name, (values, _, _) in measured.items()}
-            for bins in (inside, ~inside)
-        )
+        within, without = measured.means(inside), measured.means(~inside)
         # Floors are those of a node: each of its ports has a part of the traffic.
         per_node = len(ports.node_names) / max(len(window.job.topology.node_names), 1)
         scaled = {
@@ -125,15 +117,6 @@ def _key(node: str, device: str) -> str:
     return f"{node}\n{device}"
 
 
-def _of_ports(metrics: pa.Table) -> pa.Table:
-    """The rows that may be about a port."""
-    _, names = codes_of(metrics.column("name"))
-    known = ((name, resolve(name)) for name in names)
-    wanted = [name for name, signal in known if signal is not None and _CHANNELS & set(signal.all_channels())]
-    column = metrics.column("name").cast(pa.string())
-    return metrics.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
-
-
 def _port_of_series(series: SeriesSet, job: Job, ports: Topology) -> IntArray:
     """Index of the adapter that each series is about, -1 where there is none; shape (n_series,).
 
@@ -150,12 +133,3 @@ def _port_of_series(series: SeriesSet, job: Job, ports: Topology) -> IntArray:
         ],
         dtype=np.int64,
     )
-
-
-def _mean(values: FloatArray, duration: FloatArray) -> FloatArray:
-    """Mean over bins, weighted by their duration, shape (n_ranks,); NaN where no bin is known."""
-    known = np.isfinite(values)
-    total = np.where(known, duration, 0.0).sum(axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        summed = np.where(known, values * duration, 0.0).sum(axis=1)
-        return np.where(total > 0, summed / total, np.nan)

@@ -6,12 +6,12 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.features.comparison import Comparison
+from rca.features.device_load import SM_ACTIVE, activity_per_compute
 from rca.features.input_load import counted_load, load_excess
 from rca.features.job_end import JobEnd
 from rca.features.late_episodes import LATE_SHARE, LateEpisodes, capped, late_threshold
 from rca.features.resource_evidence import (
     ResourceEvidence,
-    activity_per_compute,
     nominal_resources,
     pcie_errors_vs_nominal,
     resource_names,
@@ -55,7 +55,7 @@ def rank_features(
         | _signals(evidence)
     )
     features["untimed_excess"] = _untimed_excess(work)
-    features["activity_per_compute"] = activity_per_compute(work, evidence, inside)
+    features["activity_per_compute"] = activity_per_compute(work, evidence.values.get(SM_ACTIVE), inside)
     features["steps_behind_furthest"] = np.maximum(job_end.progress, -MAX_STEPS_BEHIND)
     features["steps_behind"] = np.maximum(job_end.behind, -MAX_STEPS_BEHIND)
     features["unfinished"] = job_end.unfinished.astype(float)

@@ -8,7 +8,7 @@ not show that the resource is healthy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
@@ -16,9 +16,7 @@ from typing import Literal
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.device_load import DeviceLoad, link_maximum
-from rca.features.slow_segment import segment_mean
-from rca.features.work import Work
+from rca.features.device_load import SM_ACTIVE, DeviceLoad, link_maximum
 from rca.robust import nan_max, nan_median, peer_reference
 from rca.window.job import Topology
 
@@ -29,18 +27,10 @@ ScoreKind = Literal["more", "growth", "drop"]
 MAX_SCORE = 8.0
 #: Smaller scores are zero. They come from the exporter, and a model would learn them as "any at all".
 MIN_SCORE = 0.1
-#: Channel that measures how busy a device is, 0 to 1.
-SM_ACTIVE = "sm_active"
 #: A device is idle below this share of the usual activity.
 IDLE = 0.5
 #: Channel with the share of device memory that is in use.
 MEMORY_SHARE = "gpu_memory_share"
-#: Phases in which a rank's device works on its own.
-COMPUTE_PHASES = ("forward_seconds", "backward_seconds", "optimizer_seconds")
-#: Share of the step that a rank must compute for its activity to be compared.
-MIN_COMPUTE_SHARE = 0.05
-#: Activity per computing time is clipped at this many times the median rank's.
-MAX_ACTIVITY_RATIO = 4.0
 
 
 @dataclass(frozen=True)
@@ -245,18 +235,24 @@ def pcie_errors_vs_nominal(evidence: ResourceEvidence) -> FloatArray:
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
-    """Deviation of `value` from `reference` in units.
+    """Deviation of `value` from `reference` in units, as in `_deviations`."""
+    return _deviations([channel], value[None], reference[None])[0]
+
+
+def _deviations(channels: Sequence[Channel], values: FloatArray, references: FloatArray) -> FloatArray:
+    """Deviations of channels from references in units, shape (n_channels, n_ranks) each.
 
     Positive is worse. It is clipped to +-`MAX_SCORE`, and zero below `MIN_SCORE`.
     """
-    if channel.comparison == "more":
-        score = (np.maximum(value, channel.floor) - np.maximum(reference, channel.floor)) / channel.unit
-    elif channel.comparison == "drop":
-        with np.errstate(invalid="ignore", divide="ignore"):
-            score = np.where(reference > 0, 1.0 - value / reference, np.nan) / channel.unit
-    else:
-        grown = np.maximum(value, 0.0) + channel.floor
-        score = np.log2(grown / (np.maximum(reference, 0.0) + channel.floor)) / channel.unit
+    kind, unit, floor = (
+        np.array(each)[:, None]
+        for each in zip(*((one.comparison, one.unit, one.floor) for one in channels), strict=True)
+    )
+    more = np.maximum(values, floor) - np.maximum(references, floor)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = np.where(references > 0, 1.0 - values / references, np.nan)
+        grown = np.log2((np.maximum(values, 0.0) + floor) / (np.maximum(references, 0.0) + floor))
+    score = np.where(kind == "more", more, np.where(kind == "drop", lost, grown)) / unit
     score = np.clip(score, -MAX_SCORE, MAX_SCORE)
     return np.where(np.abs(score) < MIN_SCORE, 0.0, score)
 
@@ -279,57 +275,52 @@ def gather_evidence(
     load : DeviceLoad, optional
         How the steps use the devices. Without it, only their own signals show load.
     """
-    n_ranks = topology.n_ranks
-    shape = (n_ranks, len(RESOURCES))
+    shape = (topology.n_ranks, len(RESOURCES))
     peers, past, nominal = (np.full(shape, np.nan) for _ in range(3))
     worst_channel = np.full(shape, -1)
-    peers_reference = _peer_references(inside, levels, topology)
-    references: dict[str, FloatArray] = {}
-    of_peers: dict[str, BoolArray] = {}
-    of_past: dict[str, BoolArray] = {}
-    nominal_values: dict[str, FloatArray] = {}
+    measured = [one for one in chain(*RESOURCES.values()) if one.channel in inside]
+    names = [one.channel for one in measured]
+    if not measured:
+        return ResourceEvidence(peers, past, nominal, worst_channel, dict(inside), {}, others=outside)
+    of_channel = _peer_references(inside, levels, topology)
+    value, other, peer = (np.stack([held[name] for name in names]) for held in (inside, outside, of_channel))
+    healthy = np.stack([_healthy_values(one, inside, outside, load) for one in measured])
+    by_peers, by_past = _deviations(measured, value, peer), _deviations(measured, value, other)
+    by_nominal = np.maximum(_deviations(measured, value, healthy), 0.0)
+    # A link at its maximum shows less than a counter of errors at zero.
+    links = np.array([isinstance(one.nominal, str) for one in measured])[:, None]
+    telling = np.where(~links | (by_nominal > 0), by_nominal, np.nan)
     for column, channels in enumerate(RESOURCES.values()):
-        measured = [(index, one) for index, one in enumerate(channels) if one.channel in inside]
-        if not measured:
+        rows = [row for row, one in enumerate(measured) if one in channels]
+        if not rows:
             continue
-        by_peers = np.full((len(channels), n_ranks), np.nan)
-        by_past, by_nominal = by_peers.copy(), by_peers.copy()
-        for index, channel in measured:
-            name = channel.channel
-            reference = peers_reference[name]
-            of_peers[name] = np.isfinite(reference)
-            of_past[name] = ~of_peers[name] & np.isfinite(outside[name])
-            references[name] = np.where(of_peers[name], reference, outside[name])
-            if channel.nominal is not None:
-                healthy = _healthy_values(channel, inside, outside, load)
-                nominal_values[name] = healthy
-                references[name] = np.where(np.isfinite(references[name]), references[name], healthy)
-                by_nominal[index] = np.maximum(compare(channel, inside[name], healthy), 0.0)
-            by_peers[index] = compare(channel, inside[name], reference)
-            by_past[index] = compare(channel, inside[name], outside[name])
-        peers[:, column] = nan_max(by_peers)
-        past[:, column] = nan_max(by_past)
-        nominal[:, column] = nan_max(by_nominal)
-        score = np.fmax(by_peers, by_past)
-        # A link at its maximum shows less than a counter of errors at zero.
-        links = np.array([isinstance(channel.nominal, str) for channel in channels])
-        by_nominal[links] = np.where(by_nominal[links] > 0, by_nominal[links], np.nan)
-        use_nominal = ~(nan_max(score) > 0) & np.isfinite(by_nominal).any(axis=0)
-        score = np.where(use_nominal, by_nominal, score)
-        known = np.isfinite(score).any(axis=0)
+        peers[:, column] = nan_max(by_peers[rows])
+        past[:, column] = nan_max(by_past[rows])
+        nominal[:, column] = nan_max(by_nominal[rows])
+        score = np.fmax(by_peers[rows], by_past[rows])
+        use_nominal = ~(nan_max(score) > 0) & np.isfinite(telling[rows]).any(axis=0)
+        score = np.where(use_nominal, telling[rows], score)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
-        worst_channel[:, column] = np.where(known, worst, -1)
+        index = np.array([channels.index(measured[row]) for row in rows])[worst]
+        worst_channel[:, column] = np.where(np.isfinite(score).any(axis=0), index, -1)
+    of_peers = np.isfinite(peer)
+    of_past = ~of_peers & np.isfinite(other)
+    references = np.where(of_peers, peer, np.where(of_past, other, healthy))
     return ResourceEvidence(
         versus_peers=peers,
         versus_past=past,
         versus_nominal=nominal,
         worst_channel=worst_channel,
         values=dict(inside),
-        references=references,
-        of_peers=of_peers,
-        of_past=of_past,
+        references=dict(zip(names, references, strict=True)),
+        of_peers=dict(zip(names, of_peers, strict=True)),
+        of_past=dict(zip(names, of_past, strict=True)),
         others=outside,
-        healthy=nominal_values,
+        healthy={
+            one.channel: values
+            for one, values in zip(measured, healthy, strict=True)
+            if one.nominal is not None
+        },
     )
 
 
@@ -342,7 +333,7 @@ def _healthy_values(
     """A channel's value on a healthy machine, shape (n_ranks,); NaN where it is unknown."""
     if isinstance(channel.nominal, str):
         return link_maximum(channel.channel, channel.nominal, inside, outside, load)
-    return np.full(inside[channel.channel].shape, channel.nominal, dtype=float)
+    return np.full(inside[channel.channel].shape, np.nan if channel.nominal is None else channel.nominal)
 
 
 def _peer_references(
@@ -376,31 +367,3 @@ def _peer_references(
         reference[nodes[nodes >= 0]] = sign * found_at
         found |= dict(zip(node_names, reference[topology.node].T, strict=True))
     return found
-
-
-def activity_per_compute(work: Work, evidence: ResourceEvidence, inside: BoolArray) -> FloatArray:
-    """Device activity per computing time in the slow segment, relative to the median rank.
-
-    Peers of a slow rank wait, and a waiting device is active as well. So activity is divided by the share of
-    the step that the rank computes. Only work of another process raises this ratio.
-
-    Parameters
-    ----------
-    inside : ndarray of shape (n_steps,), bool
-        Steps of the slow segment.
-
-    Returns
-    -------
-    ndarray of shape (n_ranks,), ratio
-        NaN if activity or computing time was not measured.
-    """
-    active = evidence.values.get(SM_ACTIVE)
-    phases = [work.phases[name] for name in COMPUTE_PHASES if name in work.phases]
-    if active is None or not phases:
-        return np.full(work.own.shape[0], np.nan)
-    computing = np.nansum(phases, axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        compute_share = segment_mean(computing, inside) / segment_mean(work.step, inside)
-        per_compute = np.where(compute_share > MIN_COMPUTE_SHARE, active / compute_share, np.nan)
-        usual = nan_median(per_compute[None, :], axis=1)[0]
-        return np.where(usual > 0, np.minimum(per_compute / usual, MAX_ACTIVITY_RATIO), np.nan)

@@ -12,9 +12,9 @@ import pytest
 from rca.causal import Mechanisms
 from rca.causal.graph import PHASES
 from rca.causal.intervals import Margin
-from rca.causal.report import causal_page
 from rca.errors import BundleError
 from rca.features.resource_evidence import resource_names
+from rca.lab.training.causal_page import causal_page
 from tests.for_each import for_each
 
 ARROW = {

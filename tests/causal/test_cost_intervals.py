@@ -7,16 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rca.causal.intervals import (
-    ANY,
+from rca.causal.intervals import ANY, Margin, group_of, widened
+from rca.lab.training.interval_margins import (
     MIN_GROUP,
     HeldOutCost,
-    Margin,
     coverage,
     fit_margins,
-    group_of,
     share_beyond_lost,
-    widened,
 )
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from rca.causal.attribution import JobWork, RemovedCause, attribute, shapley
-from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents, signal_of
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents
 from rca.features.resource_evidence import resource_names
+from rca.lab.training.cause_graph import signal_of
 
 pd = pytest.importorskip("pandas")
 gcm = pytest.importorskip("dowhy.gcm")
@@ -20,7 +21,7 @@ N_RANKS, N_STEPS = 4, 12
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_simulations():
-    from rca.causal import checks
+    from rca.lab.training import mechanism_checks as checks
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "SIMULATIONS", 3)
@@ -55,15 +56,15 @@ def healthy():
 
 @pytest.fixture(scope="module")
 def mechanisms(rows, healthy):
-    from rca.causal.fit import fit_mechanisms
+    from rca.lab.training.mechanism_fit import fit_mechanisms
 
     return fit_mechanisms(rows, seed=0, healthy=healthy)
 
 
 @pytest.fixture(scope="module")
 def model(rows):
-    from rca.causal.checks import quiet_dowhy
-    from rca.causal.fit import causal_model
+    from rca.lab.training.mechanism_checks import quiet_dowhy
+    from rca.lab.training.mechanism_fit import causal_model
 
     model = causal_model()
     with quiet_dowhy():
@@ -124,8 +125,8 @@ def test_seconds_are_the_shapley_values_over_dowhys_counterfactual_jobs(rows, me
 
 
 def test_signals_without_waiting_are_those_of_dowhys_counterfactual_samples(healthy, mechanisms) -> None:
-    from rca.causal.checks import quiet_dowhy
-    from rca.causal.fit import idle_model
+    from rca.lab.training.mechanism_checks import quiet_dowhy
+    from rca.lab.training.mechanism_fit import idle_model
 
     column = resource_names().index("gpu_clock")
     model = idle_model("gpu_clock")
@@ -167,8 +168,8 @@ def test_the_graph_holds_on_data_that_follow_it(mechanisms) -> None:
 
 def test_a_graph_with_arrows_missing_denies_more_of_what_is_seen(rows) -> None:
     """Half of the arrows removed: what they carried shows as dependence that the graph denies."""
-    from rca.causal.checks import falsification
-    from rca.causal.fit import tested_graph
+    from rca.lab.training.mechanism_checks import falsification
+    from rca.lab.training.mechanism_fit import tested_graph
 
     whole = falsification(tested_graph(), rows, seed=0)
     graph = tested_graph()

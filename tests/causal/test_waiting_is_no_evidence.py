@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import rca
 from rca.causal import Mechanisms
-from rca.causal.graph import IDLE_RESOURCES, PHASES, cause_edges, graph_as_dot
+from rca.causal.graph import IDLE_RESOURCES, PHASES
 from rca.causal.intervals import Margin
 from rca.causal.scores import BusyEvidence
 from rca.errors import BundleError
 from rca.features import extract
 from rca.features.resource_evidence import resource_names
+from rca.lab.training.cause_graph import cause_edges, graph_as_dot
 
 CLOCK = resource_names().index("gpu_clock")
 

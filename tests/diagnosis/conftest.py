@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fabrics import HOUR, fabric_window
 from faults_in_turns import both  # noqa: F401 - a fixture
-from made_up_uncertainty import NOTHING_KNOWN, OPEN, SETTLED
+from made_up_uncertainty import OPEN, SETTLED
 
 from rca.classify.conformal import PredictionSets
 from rca.classify.uncertainty import Doubt
@@ -27,7 +27,7 @@ def doubting() -> Doubting:
 
     def build(**limits: Any) -> Bundle:
         shipped = baseline()
-        doubt = Doubt(**({"sets": None, "familiarity": None, "healthy": NOTHING_KNOWN} | limits))
+        doubt = Doubt(**({"sets": None, "familiarity": None} | limits))
         return replace(shipped, classifier=replace(shipped.classifier, doubt=doubt))
 
     return build

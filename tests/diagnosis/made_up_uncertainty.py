@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.out_of_distribution import SHAPE, Familiarity, JobShape, Ranges
-from rca.classify.uncertainty import TABLES
 from rca.features import WINDOW_FEATURES
 from rca.window.causes import SLOW_CAUSES, STOP_CAUSES
 
-NOTHING_KNOWN = {table: np.full(len(names), np.nan) for table, names in TABLES.items()}
 OPEN = {"mode": {}, "cause": {}, "stop_cause": {}}
 SETTLED = {
     "mode": dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.5),

@@ -80,6 +80,21 @@ def test_a_finding_says_what_where_and_since_when(with_steps: bool) -> None:
         assert clock.value == pytest.approx(1185, rel=0.05)
 
 
+def test_a_signal_made_of_two_others_is_dated_as_well() -> None:
+    """Memory in use as a share of what a device has."""
+    full = [
+        sample(second, f"DCGM_FI_DEV_FB_{name}", share * 80_000.0, rank)
+        for second in range(0, SECONDS, 5)
+        for rank in range(8)
+        for used in [0.99 if rank == 5 and second >= 120 else 0.6]
+        for name, share in (("USED", used), ("FREE", 1.0 - used))
+    ]
+    memory = found(rca.diagnose(machines(8, full, steps=timed(8, 1.6, 120))), "device_memory")
+    assert (memory.ranks, memory.signal) == ([5], "gpu_memory_share")
+    assert memory.since is not None
+    assert abs(memory.since.timestamp() - START - 120) < 15
+
+
 def test_a_slow_job_without_timers_is_explained_by_the_gpu_that_stands_out() -> None:
     """The commonest telemetry of all: step times and a stock GPU exporter."""
     answer = rca.diagnose(machines(8, clocks(8, {5: 500.0}, since=80), steps=timed(8, 3.0, 80)))

@@ -25,7 +25,8 @@ from tests.for_each import for_each
 def found_in(window: Window) -> tuple[Timeline, list[Explained]]:
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    return explained(window, features, replay)
+    signals, found = explained(window, features, replay)
+    return signals.line, found
 
 
 def slowed(*faults: Fault, seed: int = 3, **changes: Any) -> Window:

@@ -13,7 +13,8 @@ from rca.causal.scores import BusyEvidence
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.machine_evidence import is_contradicted, most_unlike
 from rca.features import extract
-from rca.features.resource_evidence import RESOURCES, activity_per_compute, resource_names
+from rca.features.device_load import SM_ACTIVE, activity_per_compute
+from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.lab.simulation import Fault, simulate
 from rca.window.causes import CAUSES, DECIDING
 from tests.for_each import for_each
@@ -111,7 +112,8 @@ def test_a_device_busy_with_its_own_slow_work_is_not_contended(cause: str, varia
 
 def test_without_activity_or_phases_nobody_can_say_whose_work_it_is() -> None:
     features = extract(simulate(simulated_jobs.job(seed=9)).window)
+    active = features.evidence.values[SM_ACTIVE]
     inside = np.ones(features.work.steps.size, dtype=bool)
-    assert np.isfinite(activity_per_compute(features.work, features.evidence, inside)).all()
-    unknown = activity_per_compute(replace(features.work, phases={}), features.evidence, inside)
+    assert np.isfinite(activity_per_compute(features.work, active, inside)).all()
+    unknown = activity_per_compute(replace(features.work, phases={}), active, inside)
     assert np.isnan(unknown).all()

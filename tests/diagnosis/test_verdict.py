@@ -103,12 +103,13 @@ def test_all_ranks_lose_what_the_largest_change_costs() -> None:
 def looked_at(window: Window) -> tuple[Timeline, list[Explained]]:
     features = extract(window)
     replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    return explained(window, features, replay)
+    signals, found = explained(window, features, replay)
+    return signals.line, found
 
 
 def slow(*suspects: Suspect) -> Classification:
     chances = {"fail_slow": 0.99, "healthy": 0.01, "fail_stop": 0.0}
-    return Classification("fail_slow", chances, True, list(suspects), np.zeros(16), 0.9)
+    return Classification("fail_slow", chances, True, list(suspects), 0.9)
 
 
 def suspect(causes: dict[str, float], *ranks: int) -> Suspect:

@@ -94,7 +94,7 @@ def test_of_few_steps_a_cause_has_to_be_certain(real_windows: Path) -> None:
     few = replace(features, work=replace(features.work, steps=features.work.steps[:12]))
     suspect = Suspect(Component("rank", (7,), 0.99), {}, {"data_loader_stall": 0.99})
     slow = Classification(
-        "fail_slow", {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}, True, [suspect], np.zeros(8), 0.9
+        "fail_slow", {"healthy": 0.0, "fail_slow": 1.0, "fail_stop": 0.0}, True, [suspect], 0.9
     )
     answer = rca.diagnose(rca.read_window(real_windows / "slow-dataset")).causes[0]
     for belief, code in ((SHORT_CAUSE - 0.01, "too_short"), (SHORT_CAUSE, None)):
@@ -140,7 +140,7 @@ def classified(mode: str, chance: float, *, decided: bool = True, suspects: int 
     others = [name for name in ("healthy", "fail_slow", "fail_stop") if name != mode]
     chances = {mode: chance, others[0]: 0.99 * (1 - chance), others[1]: 0.01 * (1 - chance)}
     suspect = Suspect(Component("rank", (5,), 0.9), {}, {})
-    return Classification(mode, chances, decided, [suspect] * suspects, np.zeros(8), 0.9)
+    return Classification(mode, chances, decided, [suspect] * suspects, 0.9)
 
 
 def cause(name: str, probability: float) -> Cause:

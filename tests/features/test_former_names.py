@@ -28,14 +28,13 @@ def table_8() -> dict[str, Any]:
             "ranges": {name: [0.0, 1.0] for name in NAMES["window"]},
             "shape": {"features": NAMES["shape"]},
         },
-        "healthy": {table: dict.fromkeys(NAMES[table], 0.0) for table in ("window", "rank")},
     }
 
 
 def test_every_former_name_is_one_feature_of_today(table_8: dict[str, Any]) -> None:
     former = {name for head in table_8["heads"].values() for name in head["features"]}
     former |= set(table_8["familiarity"]["ranges"])
-    former |= {name for medians in table_8["healthy"].values() for name in medians}
+    former |= set(NAMES["rank"])
     renamed = {current_name(name) for name in former}
     assert renamed <= TODAY
     assert len(renamed) == len(former)
@@ -51,7 +50,6 @@ def test_the_renamed_inputs_are_columns_of_todays_tables(table_8: dict[str, Any]
     today = with_current_names(table_8)
     assert set(today["heads"]["mode"]["features"]) <= set(WINDOW_FEATURES)
     assert set(today["heads"]["cause"]["features"]) <= set(RANK_FEATURES)
-    assert set(today["healthy"]["rank"]) <= set(RANK_FEATURES)
     assert set(today["familiarity"]["shape"]["features"]) <= set(WINDOW_FEATURES)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rca.causal import checks
 from rca.lab.training import bundle_comparison, heads, promotion_gate
+from rca.lab.training import mechanism_checks as checks
 from rca_api.shell.processes.child_process import Parent
 from rca_api.training_runs import child
 from rca_api.training_runs.task import Task

@@ -7,10 +7,9 @@ import pytest
 from made_up_corpus import made_up_corpus
 
 from rca.classify.out_of_distribution import Familiarity
-from rca.classify.uncertainty import TABLES, Doubt
 from rca.features import WINDOW_FEATURES
 from rca.lab.training.corpus import Corpus
-from rca.lab.training.out_of_distribution import FLAGGED, fit_familiarity, healthy_medians
+from rca.lab.training.out_of_distribution import FLAGGED, fit_familiarity
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +41,11 @@ def test_a_job_of_another_size_is_flagged_and_its_size_named(
     assert found.oddest[0] == "log2_ranks"
 
 
-def test_a_feature_that_was_never_measured_has_no_range_and_no_median(corpus: Corpus) -> None:
+def test_a_feature_that_was_never_measured_has_no_range(corpus: Corpus) -> None:
     window = corpus.window.copy()
     window[:, WINDOW_FEATURES.index("steps_since_progress")] = np.nan
     emptied = made_up_corpus(4000, window=window)
     assert "steps_since_progress" not in fit_familiarity(emptied)["ranges"]
-    assert "steps_since_progress" not in healthy_medians(emptied)["window"]
 
 
 def test_few_held_out_windows_flag_nothing_they_have_seen() -> None:
@@ -56,16 +54,3 @@ def test_few_held_out_windows_flag_nothing_they_have_seen() -> None:
     held = small.window[np.array(small.part) == "validation"]
     assert held.size
     assert not any(familiarity.judge(window).out_of_distribution for window in held)
-
-
-def test_references_are_those_of_healthy_training_windows(corpus: Corpus) -> None:
-    window = corpus.window.copy()
-    healthy = np.array(corpus.mode) == "healthy"
-    window[healthy, WINDOW_FEATURES.index("step_time_trend")] = 3.0
-    medians = healthy_medians(made_up_corpus(4000, window=window))
-    assert medians["window"]["step_time_trend"] == 3.0
-    doubt = Doubt.load({"healthy": medians})
-    assert doubt.sets is None
-    assert doubt.familiarity is None
-    for table, names in TABLES.items():
-        assert np.isfinite(doubt.healthy[table]).sum() == len(medians[table]) == len(names)

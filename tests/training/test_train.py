@@ -11,9 +11,9 @@ import orjson
 import pytest
 
 import rca
-from rca.causal import checks
 from rca.errors import InvalidInput, SourceError
 from rca.lab.training import heads
+from rca.lab.training import mechanism_checks as checks
 from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.promotion import promote
 from rca.lab.training.registry import Registry

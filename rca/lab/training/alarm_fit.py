@@ -177,5 +177,5 @@ def _row(window: Window, label: WindowLabel, earlier: Window | None, *, real: bo
         since = int(window.steps.column("step").to_numpy().min())
         window = after_earlier(window, earlier)
     features, replay = features_and_replay(window, since)
-    line, found = explained(window, features, replay, since)
-    return AlarmRow(alarm_numbers(line, found), label.failure_mode == "fail_slow", real)
+    signals, found = explained(window, features, replay, since)
+    return AlarmRow(alarm_numbers(signals.line, found), label.failure_mode == "fail_slow", real)

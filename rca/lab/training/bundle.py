@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 
 from rca.causal.mechanisms import Mechanisms
-from rca.causal.report import causal_page
 from rca.classify.classifier import HEADS
 from rca.diagnosis.bundle import ALARM, FORMAT, Bundle
 from rca.errors import SourceError
 from rca.features import VERSION
 from rca.files import replace_folder
+from rca.lab.training.causal_page import causal_page
 from rca.lab.training.classifier_fit import Learned
 from rca.lab.training.heads import FittedHead
 

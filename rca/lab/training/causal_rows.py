@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, signal_of
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING
 from rca.causal.scores import resource_scores
 from rca.features import RANK_FEATURES
 from rca.features.resource_evidence import resource_names
+from rca.lab.training.cause_graph import signal_of
 from rca.lab.training.corpus import Corpus
 from rca.lab.training.split import mask
 from rca.window.causes import SPECS

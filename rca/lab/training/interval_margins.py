@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from math import ceil, floor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from rca.causal.attribution import COST_LEVEL
-from rca.causal.intervals import HeldOutCost, Margin, coverage, fit_margins, share_beyond_lost
+from rca.causal.intervals import ANY, Margin, widened, wider_groups
 from rca.diagnosis.bundle import Bundle
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.pipeline import analyse
@@ -23,8 +26,24 @@ from rca.workers import Workers
 MAX_SCENARIOS = 2500
 CHUNK = 16
 NO_MARGINS: dict[str, Margin] = {}
+#: A group with fewer held-out windows than this uses the margin of the next wider group.
+MIN_GROUP = 80
+_TINY = 1e-12
 
 Progress = Callable[[int, int], None]
+
+
+class HeldOutCost(NamedTuple):
+    """One cause of a held-out window: its bootstrap interval and its true cost, seconds per step.
+
+    `lost` is the upper end of the whole slowdown: in the diagnosis no cause costs more.
+    """
+
+    group: str
+    low: float
+    high: float
+    lost: float
+    true: float
 
 
 def interval_margins(
@@ -105,3 +124,58 @@ def matched(label: WindowLabel, pricing: Pricing) -> list[HeldOutCost]:
 
 def _is(priced: PricedCause, true: LabelledCause) -> bool:
     return priced.removal.cause in accepted(true) and set(priced.removal.ranks) == set(true.ranks)
+
+
+def fit_margins(held: Sequence[HeldOutCost], level: float) -> dict[str, Margin]:
+    """Margins for intervals that cover at `level`; each end may miss half of the rest.
+
+    A group of fewer than `MIN_GROUP` has no margin of its own and uses that of the next wider group. For
+    ``peers-unsure-part`` these are ``peers-unsure``, ``peers`` and `ANY`.
+
+    Notes
+    -----
+    True costs above `HeldOutCost.lost` do not count for the upper end: the measured slowdown was too small
+    there, and no share of it can cover them.
+    """
+    groups: dict[str, list[HeldOutCost]] = {ANY: list(held)}
+    for each in held:
+        for name in wider_groups(each.group):
+            groups.setdefault(name, []).append(each)
+    return {
+        name: _margin(members, (1.0 + level) / 2)
+        for name, members in sorted(groups.items())
+        if name == ANY or len(members) >= MIN_GROUP
+    }
+
+
+def coverage(held: Sequence[HeldOutCost], margins: Mapping[str, Margin]) -> float:
+    """Share of the true costs within the widened intervals; NaN without costs."""
+    inside = []
+    for each in held:
+        low, high = widened(margins, each.group, each.low, each.high, each.lost)
+        inside.append(low <= each.true <= high)
+    return float(np.mean(inside)) if inside else float("nan")
+
+
+def share_beyond_lost(held: Sequence[HeldOutCost]) -> float:
+    """Share of the true costs above the upper end of the whole slowdown; NaN without costs."""
+    return float(np.mean([each.true > each.lost for each in held])) if held else float("nan")
+
+
+def _margin(held: Sequence[HeldOutCost], level: float) -> Margin:
+    """Margins with which each end is on its side of the true cost in `level` of the cases."""
+    ratios = np.sort([1.0 if each.true >= each.low else each.true / each.low for each in held])
+    ways = np.sort([_position(each) for each in held if each.true <= each.lost])
+    if not held:
+        return Margin()
+    lowest, highest = floor((ratios.size + 1) * (1.0 - level)), ceil((ways.size + 1) * level)
+    return Margin(
+        below=float(ratios[lowest - 1]) if lowest else 0.0,
+        above=float(ways[highest - 1]) if highest <= ways.size else 1.0,
+    )
+
+
+def _position(held: HeldOutCost) -> float:
+    """Position of the true cost between the interval's upper end (0) and the whole slowdown (1)."""
+    left = held.lost - held.high
+    return min(max((held.true - held.high) / left, 0.0), 1.0) if left > _TINY else 0.0

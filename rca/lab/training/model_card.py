@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rca.causal.report import falsification_verdict
 from rca.classify.decision_table import LARGE_LOSS
 from rca.features import VERSION
 from rca.lab.evaluation.judged_rows import HEALTHY, JudgedRow, grouped
 from rca.lab.evaluation.summary import estimates
 from rca.lab.evaluation.tables import TextTable, alarms_table, group_table
+from rca.lab.training.causal_page import falsification_verdict
 from rca.lab.training.held_out import SIMULATED, totals, with_all_signals
 from rca.lab.training.split import SHARES
 
@@ -55,7 +55,7 @@ class Card:
     rows : mapping of str to sequence of JudgedRow
         Of held-out windows, by source.
     causal_report : mapping
-        As of the mechanisms that `rca.causal.fit.fit_mechanisms` returns.
+        As of the mechanisms that `rca.lab.training.mechanism_fit.fit_mechanisms` returns.
     """
 
     name: str

@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.classify.out_of_distribution import SHAPE, JobShape, Ranges, shape_of
-from rca.features import RANK_FEATURES, WINDOW_FEATURES
+from rca.features import WINDOW_FEATURES
 from rca.lab.training.conformal import held_out_quantile
 from rca.lab.training.corpus import Corpus
 from rca.lab.training.split import mask
@@ -45,23 +45,6 @@ def fit_familiarity(corpus: Corpus) -> dict[str, Any]:
         },
         # With too few windows the limit is above all of them.
         "limits": {"distance": limit if np.isfinite(limit) else float(distances.max(initial=0.0))},
-    }
-
-
-def healthy_medians(corpus: Corpus) -> dict[str, dict[str, float]]:
-    """The member ``healthy`` of ``heads.json``: the median of every feature over healthy training windows."""
-    healthy = mask(corpus.part, "train") & (np.array(corpus.mode) == "healthy")
-    tables = {
-        "window": (WINDOW_FEATURES, corpus.window[healthy]),
-        "rank": (RANK_FEATURES, corpus.rank[healthy[corpus.owner]]),
-    }
-    return {
-        table: {
-            name: float(median)
-            for name, median in zip(names, nan_median(rows), strict=True)
-            if np.isfinite(median)
-        }
-        for table, (names, rows) in tables.items()
     }
 
 

@@ -276,7 +276,7 @@ def _fit(
     progress: Progress,
 ) -> _Fitted:
     """The classifier, and the causal mechanisms with their refutation."""
-    from rca.causal.fit import fit_mechanisms
+    from rca.lab.training.mechanism_fit import fit_mechanisms
 
     learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy, earlier, workers)
     progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)

@@ -15,7 +15,7 @@ from rca.classify.uncertainty import CONFIDENCE_BINS, confidence_bin
 from rca.features import WINDOW_FEATURES
 from rca.lab.training.conformal import fit_sets
 from rca.lab.training.corpus import Corpus
-from rca.lab.training.out_of_distribution import fit_familiarity, healthy_medians
+from rca.lab.training.out_of_distribution import fit_familiarity
 from rca.lab.training.split import mask
 
 
@@ -26,7 +26,6 @@ def fit_doubt(corpus: Corpus, heads: Mapping[str, Head], thresholds: Mapping[str
         **({"answers": answers} if answers else {}),
         "sets": fit_sets(corpus, heads),
         "familiarity": fit_familiarity(corpus),
-        "healthy": healthy_medians(corpus),
     }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.window.catalogue import Signal, resolve
@@ -130,6 +132,19 @@ class SeriesSet:
         samples = np.repeat(chosen, counts)
         offsets = np.concatenate([[0], np.cumsum(counts[chosen])])
         return self.time[samples], self.value[samples], offsets
+
+
+def rows_feeding(metrics: pa.Table, channels: Collection[str]) -> pa.Table:
+    """The rows of a metrics table whose signals may feed any of these channels."""
+    _, names = codes_of(metrics.column("name"))
+    known = ((name, resolve(name)) for name in names)
+    wanted = [
+        name
+        for name, signal in known
+        if signal is not None and not set(channels).isdisjoint(signal.all_channels())
+    ]
+    column = metrics.column("name").cast(pa.string())
+    return metrics.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
 
 
 def _in_states(value: FloatArray, bits: IntArray, offsets: IntArray) -> FloatArray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from rca.arrays import FloatArray, IntArray
+from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.window.catalogue.host import CPU_MODES
 from rca.window.signals.placement import Level, Placement, combined, place_series
 from rca.window.signals.series import SeriesSet
@@ -49,44 +50,81 @@ class SignalArrays:
 
     @classmethod
     def from_window(cls, window: Window, edges: npt.ArrayLike) -> SignalArrays:
-        """Group, bin and place the window's metrics.
+        """Group, place and bin the window's metrics.
 
         Parameters
         ----------
         edges : array-like of shape (n_bins + 1,), Unix seconds
         """
+        return PlacedSeries.from_window(window).over(edges)
+
+    def means(self, chosen: BoolArray) -> dict[str, FloatArray]:
+        """Mean of every channel over some bins, weighted by their duration; NaN if no bin is known.
+
+        Parameters
+        ----------
+        chosen : ndarray of shape (n_bins,), bool
+
+        Returns
+        -------
+        dict of channel to ndarray of shape (n_ranks,)
+        """
+        if not self.values:
+            return {}
+        # All channels at once, because there are many small ones.
+        values = np.stack([values[:, chosen] for values in self.values.values()])
+        if values.shape[2] == 1:
+            return dict(zip(self.values, values[:, :, 0], strict=True))
+        duration = np.diff(self.edges)[chosen]
+        known = np.isfinite(values)
+        total = np.where(known, duration, 0.0).sum(axis=2)
+        summed = np.where(known, values * duration, 0.0).sum(axis=2)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.where(total > 0, summed / total, np.nan)
+        return dict(zip(self.values, means, strict=True))
+
+
+@dataclass(frozen=True)
+class PlacedSeries:
+    """The metric series of a window with the rank or node of each; they are binned over any edges."""
+
+    series: SeriesSet
+    placement: Placement
+
+    @classmethod
+    def from_window(cls, window: Window) -> PlacedSeries:
+        """Group and place the window's metrics."""
         series = SeriesSet.from_window(window)
-        at = np.asarray(edges, dtype=np.float64)
+        return cls(series, place_series(series, window.job))
+
+    @cached_property
+    def _rows(self) -> dict[str, IntArray]:
+        return _rows_by_channel(self.series)
+
+    def over(self, edges: npt.ArrayLike) -> SignalArrays:
+        """Every channel with a series of a rank, in bins.
+
+        Parameters
+        ----------
+        edges : array-like of shape (n_bins + 1,), Unix seconds
+        """
+        series, at = self.series, np.asarray(edges, dtype=np.float64)
         binned = series.bin_means(at)
         values: dict[str, FloatArray] = {}
         level: dict[str, Level] = {}
         is_used = np.zeros(series.n_series, dtype=bool)
-        for channel, found in placed_channels(series, binned, place_series(series, window.job)).items():
-            values[channel], level[channel], used = found
-            is_used[used] = True
-        return cls(
+        for channel, rows in self._rows.items():
+            rule = series.signals[series.signal[rows[0]]].combine
+            if (found := combined(binned, rows, self.placement, rule)) is not None:
+                values[channel], level[channel], used = found
+                is_used[used] = True
+        return SignalArrays(
             edges=at,
             values=values | cpu_shares(values, level),
             level=level,
             samples_used=int(np.diff(series.offsets)[is_used].sum()),
             unknown=series.unknown,
         )
-
-
-def placed_channels(
-    series: SeriesSet, binned: FloatArray, placement: Placement
-) -> dict[str, tuple[FloatArray, Level, IntArray]]:
-    """Every channel with a series of a rank, as `rca.window.signals.placement.combined` gives it.
-
-    Parameters
-    ----------
-    binned : ndarray of shape (n_series, n_bins)
-    """
-    found = {
-        channel: combined(binned, rows, placement, series.signals[series.signal[rows[0]]].combine)
-        for channel, rows in _rows_by_channel(series).items()
-    }
-    return {channel: one for channel, one in found.items() if one is not None}
 
 
 def _rows_by_channel(series: SeriesSet) -> dict[str, IntArray]:

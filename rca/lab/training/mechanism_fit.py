@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rca.causal.checks import Arrow, falsification, gcm_module, quiet_dowhy, refutation
-from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, hidden_parents, mechanism_parents, signal_of
+from rca.causal.graph import IDLE_RESOURCES, PHASES, WAITING, mechanism_parents
 from rca.causal.mechanisms import Mechanisms
 from rca.features.resource_evidence import resource_names
+from rca.lab.training.cause_graph import hidden_parents, signal_of
+from rca.lab.training.mechanism_checks import Arrow, falsification, gcm_module, quiet_dowhy, refutation
 
 if TYPE_CHECKING:
     import pandas as pd

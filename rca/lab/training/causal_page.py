@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rca.causal.graph import graph_as_dot
 from rca.causal.mechanisms import Mechanisms
+from rca.lab.training.cause_graph import graph_as_dot
 
 
 def causal_page(mechanisms: Mechanisms) -> str:
@@ -15,7 +15,7 @@ def causal_page(mechanisms: Mechanisms) -> str:
     Parameters
     ----------
     mechanisms : Mechanisms
-        With the report of `rca.causal.fit.fit_mechanisms`.
+        With the report of `rca.lab.training.mechanism_fit.fit_mechanisms`.
     """
     report = mechanisms.report
     parts = ["# The causal model of this bundle", ""]
