@@ -12,6 +12,7 @@ import pytest
 
 import rca
 from rca.causal import checks
+from rca.diagnosis.bundle import REGISTERED_FILE
 from rca.errors import InvalidInput, SourceError
 from rca.lab.training import heads
 from rca.lab.training.feature_cache import FeatureCache
@@ -113,7 +114,8 @@ def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
     assert again.corpus_digest == result.corpus_digest
     assert again.card == result.card
     assert (again.run_id, again.version) == (None, None)
-    for path in result.bundle.iterdir():
+    assert (rca.Bundle.load(result.bundle).model.registry_version, result.version) == (1, 1)
+    for path in (each for each in result.bundle.iterdir() if each.name != REGISTERED_FILE):
         assert (again.bundle / path.name).read_bytes() == path.read_bytes(), path.name
 
 

@@ -230,8 +230,7 @@ def evaluate_entries(
     for position, case in enumerate(_cases(judging, entries, workers), start=1):
         cases.append(case)
         progress(position, len(entries))
-    model = judging.bundle.model
-    return Evaluation(wanted, f"{model.name} {model.version} ({model.sha256[:12]})", cases)
+    return Evaluation(wanted, str(judging.bundle.model), cases)
 
 
 def _cases(judging: _Judging, entries: list[CollectionEntry], workers: Workers) -> Iterator[Case]:
