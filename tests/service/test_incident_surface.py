@@ -129,6 +129,10 @@ def test_people_acknowledge_assign_mute_and_close_an_incident(client: TestClient
     assert (shown["state"], shown["timeline"][-1]["kind"]) == ("open", "reopened")
     # What people said was about the time before; who works on it is not.
     assert [shown[each] for each in ("closing_note", "acknowledged_at", "muted_until")] == [None] * 3
+    for until in (FAR, None):
+        client.patch(path, json={"muted_until": until})
+    assert client.get(path).json()["timeline"][-1]["kind"] == "mute_ended"
+    assert "mute ended: still fail-slow" in client.get(path, headers={"Accept": "text/markdown"}).text
     past = client.patch(path, json={"muted_until": "2020-01-01T00:00:00Z"})
     assert (past.status_code, "is over" in past.json()["detail"]) == (422, True)
 

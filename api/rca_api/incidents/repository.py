@@ -234,6 +234,11 @@ def silent(at: datetime, length: timedelta) -> Select[str]:
     )
 
 
+def mute_over(at: datetime) -> Select[str]:
+    """Select open incidents whose mute is over."""
+    return select(IncidentRow.id).where(IncidentRow.open_job_id.is_not(None), IncidentRow.muted_until <= at)
+
+
 def found(
     *,
     state: str | None = None,

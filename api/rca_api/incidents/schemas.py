@@ -28,6 +28,7 @@ EventType = Literal[
     "incident.cause_changed",
     "incident.place_changed",
     "incident.cause_uncertain",
+    "incident.mute_ended",
     "incident.resolved",
 ]
 

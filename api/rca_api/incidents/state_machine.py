@@ -12,6 +12,7 @@
 - Its cause and place change when confident diagnoses in a row, or suspects of a suspected incident, name the
   same other one. If they name different
   ones, the incident becomes uncertain.
+- The end of a mute is an event that changes nothing: it repeats the present state.
 
 Repeated changes need more windows. Each reopening doubles the healthy windows that resolve the incident. Each
 change doubles the windows for the next one, up to a limit.
@@ -32,6 +33,7 @@ EventKind = Literal[
     "cause_changed",
     "place_changed",
     "cause_uncertain",
+    "mute_ended",
     "resolved",
 ]
 Reason = Literal["healthy", "silence", "deleted", "closed", "ended"]
