@@ -148,7 +148,7 @@ def test_the_end_of_a_job_resolves_what_is_only_suspected(
 ) -> None:
     def ended(job: str) -> bool:
         with database.session() as session:
-            return follower.end(session, job)
+            return follower.end(session, job, "no longer listed by http://p")
 
     post(database, follower, "ss", job="suspected")
     post(database, follower, "nn", job="certain")
@@ -159,3 +159,18 @@ def test_the_end_of_a_job_resolves_what_is_only_suspected(
         "certain": None,
     }
     assert not ended("suspected")
+    assert {each.closing_note for each in incidents(database) if each.resolution == "ended"} == {
+        "no longer listed by http://p"
+    }
+
+
+def test_the_same_windows_open_no_incident_after_the_end_of_their_job(
+    database: Database, follower: IncidentTracker, clock: Clock
+) -> None:
+    post(database, follower, "ss")
+    with database.session() as session:
+        follower.end(session, "job")
+    post(database, follower, "ss")
+    clock.go(2 * SETTINGS.silence_seconds)
+    post(database, follower, "ss")
+    assert events(database) == ["1 suspected", "1 resolved"]

@@ -150,6 +150,19 @@ def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: Te
     assert [each.event for each in deliveries(database)][2:] == ["incident.reopened"]
 
 
+def test_a_job_without_telemetry_of_its_own_is_ended_with_a_reason(client: TestClient) -> None:
+    live(client, "suspect", "suspect", job="ns/watched")
+    reason = "no longer listed by http://p"
+    assert client.post("/v1/jobs/ns%2Fwatched/end", params={"reason": reason}).json()["ended_at"]
+    (incident,) = client.get("/v1/incidents?job=ns/watched").json()["items"]
+    assert (incident["state"], incident["resolution"], incident["closing_note"]) == (
+        "resolved",
+        "ended",
+        reason,
+    )
+    assert client.post("/v1/jobs/nosuch/end").status_code == 404
+
+
 def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None:
     live(client, "nic_degradation", job="one")
     live(client, "nic_degradation", job="two", first=500)

@@ -134,7 +134,7 @@ class IncidentTracker:
         self._resolve(session, job, incident, "closed")
         return True
 
-    def end(self, session: Session, job_id: str) -> bool:
+    def end(self, session: Session, job_id: str, note: str | None = None) -> bool:
         """Resolve the suspected incident of a job that has ended; gives whether there was one.
 
         A confirmed one stays open: a fault that is certain may be why the job ended.
@@ -143,6 +143,7 @@ class IncidentTracker:
         incident = repository.open_incident(session, job_id)
         if incident is None or not incident.suspected:
             return False
+        incident.closing_note = note
         self._resolve(session, job, incident, "ended")
         return True
 

@@ -59,7 +59,7 @@ class IncidentRow(Base):
     #: healthy, silence, deleted, closed or ended
     resolution: Mapped[str | None] = mapped_column(String(16))
     #: What people do about it, on the service's clock: who has seen it, who works on it, until when
-    #: it sends no message, and why it was closed.
+    #: it sends no message, and why it was closed; also how the end of its job is known.
     acknowledged_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     acknowledged_by: Mapped[str | None] = mapped_column(String(128))
     assigned_to: Mapped[str | None] = mapped_column(String(128))
