@@ -27,12 +27,16 @@ Url = Annotated[
         "--prometheus",
         metavar="URL",
         envvar=URL_VARIABLE,
-        help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
+        help="Prometheus server with the exporters.",
     ),
 ]
 JobName = Annotated[
     str | None,
-    typer.Option("--job", metavar="NAME", help="With --prometheus: a job as `rca jobs` lists it."),
+    typer.Option(
+        "--job",
+        metavar="NAME",
+        help="With --prometheus: a job as `rca jobs` lists it. With a path, both are joined.",
+    ),
 ]
 Since = Annotated[
     str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
@@ -231,8 +235,18 @@ _REPEATED = frozenset({"match", "header"})
 _PARAMETERS = {"url": "prometheus"}
 
 
-def takes_prometheus(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command all options in place of its parameter of the type `PrometheusOptions`."""
+def takes_prometheus(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command all options in place of its parameter of the type `PrometheusOptions`.
+
+    Parameters
+    ----------
+    *without : str
+        Fields of the options that the command does not have.
+    """
+    return partial(_with_options, frozenset(without))
+
+
+def _with_options(without: frozenset[str], command: Callable[..., None]) -> Callable[..., None]:
     shape = inspect.signature(command, eval_str=True)
     whole = next(each for each in shape.parameters.values() if each.annotation is PrometheusOptions)
     options = {
@@ -242,6 +256,7 @@ def takes_prometheus(command: Callable[..., None]) -> Callable[..., None]:
             default=None if name in _REPEATED else getattr(NO_OPTIONS, name),
         )
         for name, annotation in _ANNOTATIONS.items()
+        if name not in without
     }
     parameters = [
         parameter
