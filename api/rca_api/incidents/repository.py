@@ -49,6 +49,8 @@ def total(losses: Iterable[Loss]) -> IncidentTotal:
     return IncidentTotal(seconds, hours)
 
 
+#: Least probability of a healthy job with which a window that abstains is probably healthy.
+MIN_PROBABLY_HEALTHY = 0.8
 #: Most windows since the last event that are replayed; streaks that matter are far shorter.
 HORIZON = 64
 
@@ -123,13 +125,17 @@ def observation(row: ObservationRow) -> Observation:
     faulty = verdict in ("sick", "suspect")
     subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
+    chance = row.probability or 0.0
+    leans = verdict == "unsure" and row.failure_mode == "healthy" and chance >= MIN_PROBABLY_HEALTHY
     return Observation(
         row.diagnosis_id,
         *bounds,
         verdict,
         subject,
-        row.probability or 0.0,
+        chance,
         untimed=row.untimed,
+        over=row.over,
+        probably_healthy=leans,
     )
 
 

@@ -133,6 +133,8 @@ class ObservationRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64))
     #: When the stragglers began to be late, Unix seconds; null unless the window is faulty.
     onset: Mapped[float | None]
+    #: When the fault was over, Unix seconds; null if it goes on, or ended shortly before the window did.
+    over: Mapped[float | None]
     #: Nodes, else ranks, of the first cause.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.
