@@ -126,7 +126,7 @@ class PrometheusOptions:
         InvalidInput, SourceError
         """
         from rca.sources.instants import moment_of, seconds_of
-        from rca.sources.prometheus.window import USUAL_SECONDS
+        from rca.sources.prometheus.queries import USUAL_SECONDS
 
         if self.url is None or not self.job:
             raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
@@ -178,7 +178,8 @@ class PrometheusOptions:
         InvalidInput, SourceError
         """
         from rca.sources.instants import seconds_of
-        from rca.sources.prometheus.window import USUAL_SECONDS, read_jobs
+        from rca.sources.prometheus.job_list import read_jobs
+        from rca.sources.prometheus.queries import USUAL_SECONDS
 
         url, known = self._server()
         return read_jobs(url, since=USUAL_SECONDS if self.since is None else seconds_of(self.since), **known)
@@ -188,7 +189,7 @@ class PrometheusOptions:
         from rca.sources.prometheus.client import Prometheus
         from rca.sources.prometheus.credentials import headers_of, of_environment, read_token
         from rca.sources.prometheus.label_map import read_label_map
-        from rca.sources.prometheus.window import check_matchers
+        from rca.sources.prometheus.promql import check_matchers
 
         # Workers of a cluster do not have the variables of this process.
         url, token = of_environment(
