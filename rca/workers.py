@@ -46,6 +46,21 @@ ASK_SECONDS = 1.0
 _LIBRARIES = ("lightgbm", "numba", "numpy", "pyarrow", "scipy")
 
 
+def counted(results: Iterable[Item], total: int, progress: Callable[[int, int], None]) -> Iterator[Item]:
+    """Give results, and report how many are done: none before the first one, which may take long.
+
+    Parameters
+    ----------
+    progress : callable
+        ``(done, total)``; not called without results.
+    """
+    if total:
+        progress(0, total)
+    for done, each in enumerate(results, start=1):
+        yield each
+        progress(done, total)
+
+
 class Workers:
     """A place for tasks, as a context: workers that it started end with it.
 

@@ -98,9 +98,12 @@ class Client(Service):
         """
         return self._send(self._job(job_id))
 
-    def end_job(self, job_id: str) -> dict[str, Any]:
-        """Say that a job has ended, so that its silence is no stop; errors as of `telemetry`."""
-        return self._send(self._end(job_id))
+    def end_job(self, job_id: str, reason: str | None = None) -> dict[str, Any]:
+        """Say that a job has ended, so that its silence is no stop; errors as of `telemetry`.
+
+        A suspected incident of the job is resolved with the reason, if there is one.
+        """
+        return self._send(self._end(job_id, reason))
 
     def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""
@@ -170,9 +173,9 @@ class AsyncClient(Service):
         """Return how far the telemetry of a job has come; see `Client.telemetry`."""
         return await self._send(self._job(job_id))
 
-    async def end_job(self, job_id: str) -> dict[str, Any]:
+    async def end_job(self, job_id: str, reason: str | None = None) -> dict[str, Any]:
         """Say that a job has ended; see `Client.end_job`."""
-        return await self._send(self._end(job_id))
+        return await self._send(self._end(job_id, reason))
 
     async def ready(self) -> dict[str, Any]:
         """Return the model in use; raises if the service cannot diagnose."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 import orjson
 
@@ -133,8 +133,10 @@ class Service:
     def _job(self, job_id: str) -> Call[dict[str, Any]]:
         return Call("GET", f"{_job_path(job_id)}/telemetry", _json_object, {"Accept": "application/json"})
 
-    def _end(self, job_id: str) -> Call[dict[str, Any]]:
-        return Call("POST", f"{_job_path(job_id)}/end", _json_object, {"Accept": "application/json"}, b"")
+    def _end(self, job_id: str, reason: str | None) -> Call[dict[str, Any]]:
+        query = "" if reason is None else f"?{urlencode({'reason': reason})}"
+        path = f"{_job_path(job_id)}/end{query}"
+        return Call("POST", path, _json_object, {"Accept": "application/json"}, b"")
 
     def _readiness(self) -> Call[dict[str, Any]]:
         return Call("GET", "/readyz", _json_object, {})

@@ -52,7 +52,7 @@ _BY_SUFFIX = {
 }
 
 
-@takes_prometheus
+@takes_prometheus()
 def command(
     path: Annotated[
         str | None,

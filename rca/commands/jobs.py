@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands import prometheus_options
-from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.prometheus_options import NO_OPTIONS, PrometheusOptions, takes_prometheus
 from rca.errors import InvalidInput
 from rca.process import start_quickly
 from rca.terminal import OutputFormat, rendered, write
@@ -22,19 +21,9 @@ rca jobs --format json | jq -r '.[].job'
 """
 
 
+@takes_prometheus("job", "start", "end")
 def command(
-    prometheus: prometheus_options.Url = None,
-    since: Annotated[
-        str, typer.Option(metavar="SPAN", help="Jobs that reported in this time: 90s, 30m, 2h.")
-    ] = "30m",
-    labels: prometheus_options.Labels = None,
-    namespace: prometheus_options.Namespace = None,
-    match: prometheus_options.Match = None,
-    header: prometheus_options.Header = None,
-    token_file: prometheus_options.TokenFile = None,
-    ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
-    allow_partial: prometheus_options.AllowPartial = False,
+    asked: PrometheusOptions = NO_OPTIONS,
     format_: Annotated[
         OutputFormat, typer.Option("--format", "-f", help="Output format.")
     ] = OutputFormat.table,
@@ -46,18 +35,6 @@ def command(
 
     Exit codes: 0 listed, 2 bad input.
     """
-    asked = PrometheusOptions(
-        url=prometheus,
-        since=since,
-        labels=labels,
-        namespace=namespace,
-        match=tuple(match or ()),
-        header=tuple(header or ()),
-        token_file=token_file,
-        ca_file=ca_file,
-        timeout=timeout,
-        allow_partial=allow_partial,
-    )
     if asked.url is None:
         raise InvalidInput("no server to ask", hint="give --prometheus URL, or set RCA_PROMETHEUS_URL")
     start_quickly()

@@ -38,7 +38,7 @@ class PlanFormat(StrEnum):
     table = "table"
 
 
-@takes_prometheus
+@takes_prometheus()
 def command(
     path: Annotated[
         str | None,

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Protocol
+
+#: Phase of the imports.
+LOADING = "loading modules"
+
+
+def import_counted(report: ProgressReport, modules: Sequence[str]) -> None:
+    """Import modules that take seconds, and report how many of them are loaded."""
+    report(LOADING, 0, len(modules))
+    for done, each in enumerate(modules, start=1):
+        import_module(each)
+        report(LOADING, done, len(modules))
 
 
 class ProgressReport(Protocol):

@@ -27,12 +27,16 @@ Url = Annotated[
         "--prometheus",
         metavar="URL",
         envvar=URL_VARIABLE,
-        help="Read the job's exporters from this Prometheus. With a path, --job joins both.",
+        help="Prometheus server with the exporters.",
     ),
 ]
 JobName = Annotated[
     str | None,
-    typer.Option("--job", metavar="NAME", help="With --prometheus: a job as `rca jobs` lists it."),
+    typer.Option(
+        "--job",
+        metavar="NAME",
+        help="With --prometheus: a job as `rca jobs` lists it. With a path, both are joined.",
+    ),
 ]
 Since = Annotated[
     str | None, typer.Option(metavar="SPAN", help="Length of the window: 90s, 30m, 2h. [default: 30m]")
@@ -122,7 +126,7 @@ class PrometheusOptions:
         InvalidInput, SourceError
         """
         from rca.sources.instants import moment_of, seconds_of
-        from rca.sources.prometheus.window import USUAL_SECONDS
+        from rca.sources.prometheus.queries import USUAL_SECONDS
 
         if self.url is None or not self.job:
             raise InvalidInput("--prometheus needs --job", hint="the name that the scheduler gave the job")
@@ -174,7 +178,8 @@ class PrometheusOptions:
         InvalidInput, SourceError
         """
         from rca.sources.instants import seconds_of
-        from rca.sources.prometheus.window import USUAL_SECONDS, read_jobs
+        from rca.sources.prometheus.job_list import read_jobs
+        from rca.sources.prometheus.queries import USUAL_SECONDS
 
         url, known = self._server()
         return read_jobs(url, since=USUAL_SECONDS if self.since is None else seconds_of(self.since), **known)
@@ -184,7 +189,7 @@ class PrometheusOptions:
         from rca.sources.prometheus.client import Prometheus
         from rca.sources.prometheus.credentials import headers_of, of_environment, read_token
         from rca.sources.prometheus.label_map import read_label_map
-        from rca.sources.prometheus.window import check_matchers
+        from rca.sources.prometheus.promql import check_matchers
 
         # Workers of a cluster do not have the variables of this process.
         url, token = of_environment(
@@ -231,8 +236,18 @@ _REPEATED = frozenset({"match", "header"})
 _PARAMETERS = {"url": "prometheus"}
 
 
-def takes_prometheus(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command all options in place of its parameter of the type `PrometheusOptions`."""
+def takes_prometheus(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command all options in place of its parameter of the type `PrometheusOptions`.
+
+    Parameters
+    ----------
+    *without : str
+        Fields of the options that the command does not have.
+    """
+    return partial(_with_options, frozenset(without))
+
+
+def _with_options(without: frozenset[str], command: Callable[..., None]) -> Callable[..., None]:
     shape = inspect.signature(command, eval_str=True)
     whole = next(each for each in shape.parameters.values() if each.annotation is PrometheusOptions)
     options = {
@@ -242,6 +257,7 @@ def takes_prometheus(command: Callable[..., None]) -> Callable[..., None]:
             default=None if name in _REPEATED else getattr(NO_OPTIONS, name),
         )
         for name, annotation in _ANNOTATIONS.items()
+        if name not in without
     }
     parameters = [
         parameter

@@ -43,7 +43,7 @@ class PlatformName(StrEnum):
     host = "host"
 
 
-@takes_prometheus
+@takes_prometheus()
 def command(
     cause: Annotated[
         str | None,

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rca.commands import prometheus_options
 from rca.commands.progress import progress
-from rca.commands.prometheus_options import PrometheusOptions
+from rca.commands.prometheus_options import NO_OPTIONS, PrometheusOptions, takes_prometheus
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.errors import InvalidInput
 from rca.terminal import rendered, write
@@ -75,6 +74,7 @@ Answers = Annotated[
 
 
 @app.command("run")
+@takes_prometheus("job", "since", "start", "end")
 def run_command(
     urls: Annotated[
         list[str] | None,
@@ -96,7 +96,6 @@ def run_command(
     ] = False,
     processes: Processes = None,
     scheduler: Scheduler = None,
-    prometheus: prometheus_options.Url = None,
     jobs: Annotated[
         Path | None,
         typer.Option(
@@ -110,14 +109,7 @@ def run_command(
         str | None,
         typer.Option(metavar="SPAN", help="With --jobs: length of a window: 90s, 30m, 2h. [default: 30m]"),
     ] = None,
-    labels: prometheus_options.Labels = None,
-    namespace: prometheus_options.Namespace = None,
-    match: prometheus_options.Match = None,
-    header: prometheus_options.Header = None,
-    token_file: prometheus_options.TokenFile = None,
-    ca_file: prometheus_options.CaFile = None,
-    timeout: prometheus_options.Timeout = prometheus_options.USUAL_TIMEOUT,
-    allow_partial: prometheus_options.AllowPartial = False,
+    asked: PrometheusOptions = NO_OPTIONS,
 ) -> None:
     """Diagnose every window that has no answer yet.
 
@@ -127,17 +119,6 @@ def run_command(
     name a folder that all machines mount as file:///FOLDER. Exit code 0 whatever the verdicts; 2 if a place
     cannot be read.
     """
-    asked = PrometheusOptions(
-        url=prometheus,
-        labels=labels,
-        namespace=namespace,
-        match=tuple(match or ()),
-        header=tuple(header or ()),
-        token_file=token_file,
-        ca_file=ca_file,
-        timeout=timeout,
-        allow_partial=allow_partial,
-    )
     windows = _found(urls or [], jobs, every, asked)
     from rca.diagnosis.bundle import Bundle, baseline
     from rca.sweep import Answers as DataSet

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rca.commands.progress import progress
+from rca.commands.progress import import_counted, progress
 from rca.commands.training_options import Cache, Seed, Settings
 from rca.commands.worker_options import Processes, Scheduler, workers_of
 from rca.terminal import rendered, write
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
 #: Name of the shipped bundle as one to continue from; a folder of that name is ``./shipped``.
 SHIPPED = "shipped"
+#: Modules whose imports take seconds together.
+MODULES = (
+    "numpy",
+    "pyarrow",
+    "rca.diagnosis",
+    "scipy.special",
+    "rca.lab.evaluation.run",
+    "rca.lab.training.run",
+)
 EXAMPLES = """
 rca train --output my-bundle                           simulated windows only; models/README.md has the
                                                        command of the shipped bundle
@@ -91,8 +100,7 @@ def command(
     Needs the extra [train].
     """
     with progress() as report:
-        # The imports alone take seconds.
-        report("loading what training needs", 0, 0)
+        import_counted(report, MODULES)
         from rca.lab.training.alarm_fit import DEFAULT_WINDOWS as WINDOWS_OF_ALARM
         from rca.lab.training.feature_cache import FeatureCache, default_folder
         from rca.lab.training.run import DEFAULT_SEED, DEFAULT_WINDOWS, fit_alarm_only, train

@@ -9,6 +9,8 @@ Layout of a bundle folder, format 2::
     <head>.txt.gz     one LightGBM model per head, and one of the alarm where there is such an alarm
     causal.json       mechanisms, and how the data tested them
     causal.md         the same for people (optional)
+    registered.json   its version in the registry, which exists only after the manifest does; optional, and
+                      ignored if it is of another manifest
 
 Format 1 has the models as ``<head>.txt``.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from os import PathLike
@@ -32,7 +34,7 @@ from rca.classify.head import Head
 from rca.diagnosis.alarm import ALARM_NUMBERS
 from rca.diagnosis.result import ModelVersion
 from rca.errors import BundleError
-from rca.files import read_file
+from rca.files import read_file, replace_file
 
 FORMAT = 2
 #: Models are small: a file that holds more is none.
@@ -40,6 +42,8 @@ MAX_MODEL_BYTES = 1 << 28
 _GZIP = 31
 #: Member of ``heads.json`` and of the manifest's provenance for the alarm of latenesses.
 ALARM = "alarm"
+#: File with the version of a registered bundle.
+REGISTERED_FILE = "registered.json"
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,13 @@ class Bundle:
         except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
         digest = hashlib.sha256(manifest_bytes).hexdigest()
-        model = ModelVersion(name=name, version=version, sha256=digest)
+        number = _registry_version(folder / REGISTERED_FILE, digest)
+        model = ModelVersion(name=name, version=version, sha256=digest, registry_version=number)
         return cls(classifier, mechanisms, model, manifest, alarm)
+
+    def registered_as(self, number: int) -> Bundle:
+        """The same bundle with its version in the registry."""
+        return replace(self, model=self.model.model_copy(update={"registry_version": number}))
 
 
 def shipped_folder() -> Path:
@@ -105,6 +114,27 @@ def shipped_folder() -> Path:
 def baseline() -> Bundle:
     """The bundle shipped with the package, loaded once."""
     return Bundle.load(shipped_folder())
+
+
+def mark_registered(folder: Path, number: int, sha256: str) -> None:
+    """Write the version of a bundle in the registry beside its files.
+
+    Parameters
+    ----------
+    sha256 : str
+        Of the manifest that is registered with this number.
+    """
+    replace_file(folder / REGISTERED_FILE, orjson.dumps({"sha256": sha256, "version": number}) + b"\n")
+
+
+def _registry_version(file: Path, sha256: str) -> int | None:
+    if not file.exists():
+        return None
+    described = _json(_read(file), REGISTERED_FILE)
+    number = described.get("version")
+    if not isinstance(number, int):
+        raise BundleError(f"{file} has no version", hint="delete it, or `rca models fetch` the bundle again")
+    return number if described.get("sha256") == sha256 else None
 
 
 def _verified(folder: Path, name: str, digest: str) -> bytes:

@@ -55,11 +55,20 @@ def _is_none(value: object) -> bool:
 
 
 class ModelVersion(Frozen):
-    """The bundle that produced an answer."""
+    """The bundle that produced an answer.
+
+    `registry_version` is its number in the registry; None if it is not registered. `version` is that of the
+    training.
+    """
 
     name: str
     version: str
     sha256: str
+    registry_version: int | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.registry_version is None else f", registry version {self.registry_version}"
+        return f"{self.name} {self.version} ({self.sha256[:12]}{number})"
 
 
 class Slowdown(Frozen):

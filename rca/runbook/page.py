@@ -284,7 +284,6 @@ def _quality(diagnosis: Diagnosis) -> tuple[Phrase, ...]:
 
 
 def _footer(diagnosis: Diagnosis) -> Phrase:
-    model = diagnosis.model
     window: Phrase = (", window ", name(diagnosis.window_id)) if diagnosis.window_id else ()
     return (
         "Job ",
@@ -294,6 +293,6 @@ def _footer(diagnosis: Diagnosis) -> Phrase:
         name(diagnosis.diagnosis_id),
         f", {diagnosis.created_at:%Y-%m-%d %H:%M:%S %Z}".rstrip(),
         ", model ",
-        name(f"{model.name} {model.version} ({model.sha256[:12]})"),
+        name(str(diagnosis.model)),
         ".",
     )

@@ -15,8 +15,10 @@ import pytest
 import rca
 import rca_models
 from rca.classify.booster import Booster
+from rca.diagnosis.bundle import mark_registered
 from rca.errors import BundleError
 from rca.lab.training.bundle import packed
+from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
 
 SHIPPED = Path(rca_models.__file__).parent / "baseline"
 
@@ -101,6 +103,30 @@ def test_a_model_that_is_cut_off_is_refused(bundle: Path, share: float) -> None:
     path.write_bytes(content[: int(share * len(content))])
     sign(bundle)
     assert "mode.txt.gz is cut off" in refusal(bundle).message
+
+
+def test_a_registered_bundle_says_its_registry_version_in_every_answer(bundle: Path, make_window) -> None:
+    sha256 = rca.Bundle.load(bundle).model.sha256
+    mark_registered(bundle, 7, sha256)
+    diagnosis = rca.diagnose(make_window(), bundle=bundle)
+    assert json.loads(diagnosis.to_json())["model"]["registry_version"] == 7
+    for page in (diagnosis.to_markdown(), diagnosis.to_html()):
+        assert f"({sha256[:12]}, registry version 7)" in page
+
+
+def test_the_registry_version_of_another_bundle_is_not_taken(bundle: Path) -> None:
+    mark_registered(bundle, 7, "0" * 64)
+    assert rca.Bundle.load(bundle).model.registry_version is None
+    (bundle / "registered.json").write_text("{}")
+    assert "registered.json has no version" in refusal(bundle).message
+
+
+def test_two_registry_versions_of_the_same_files_answer_with_their_own_number(bundle: Path) -> None:
+    sha256 = rca.Bundle.load(bundle).model.sha256
+    mark_registered(bundle, 7, sha256)
+    loaded = LoadedBundles()
+    refs = [BundleRef(bundle, sha256), BundleRef(bundle, sha256, 8)]
+    assert [loaded.prepare(ref).model.registry_version for ref in refs] == [7, 8]
 
 
 @pytest.mark.parametrize("name", ["mode.txt.gz", "heads.json", "causal.json"])

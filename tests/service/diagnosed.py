@@ -88,6 +88,7 @@ def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, A
         "stragglers": [straggler] if sick else [],
         "causes": [cause] if sick else [],
         "since": more.get("since"),
+        "until": more.get("until"),
         "unexplained_seconds_per_step": 0.0,
         "abstained": said in ("unsure", "suspect"),
         "abstention_reason": {"code": "cause_not_certain", "sentence": "two causes fit"}

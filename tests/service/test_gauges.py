@@ -35,7 +35,7 @@ from rca_api.training_runs import repository
 from rca_api.training_runs.repository import Terms
 
 ONE = ModelVersion(name="baseline", version="1", sha256="a" * 64)
-TWO = ModelVersion(name="baseline", version="2", sha256="b" * 64)
+TWO = ModelVersion(name="baseline", version="2", sha256="b" * 64, registry_version=7)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -144,10 +144,10 @@ def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) 
     def named(role: str) -> list[str]:
         found = [family for family in parts.metrics.registry.collect() if family.name == "rca_bundle_info"]
         shown = [sample.labels for family in found for sample in family.samples]
-        return [labels["version"] for labels in shown if labels["role"] == role]
+        return [labels["version"] + labels["registry_version"] for labels in shown if labels["role"] == role]
 
     assert (health.check_model(parts.pool).detail, named("champion"), named("challenger")) == (
-        "baseline 1",
+        "baseline 1 (aaaaaaaaaaaa)",
         ["1"],
         [],
     )
@@ -156,8 +156,8 @@ def test_readiness_and_metrics_name_the_bundle_that_answers_now(tmp_path: Path) 
     # A request that began before the swap ends with the old bundle.
     parts.metrics.diagnosed(answer(watched=facts(model=ONE)))
     assert (health.check_model(parts.pool).detail, named("champion"), named("challenger")) == (
-        "baseline 2",
-        ["2"],
+        "baseline 2 (bbbbbbbbbbbb, registry version 7)",
+        ["27"],
         ["1"],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from itertools import permutations
 
 import pytest
@@ -38,6 +39,24 @@ def test_an_incident_from_its_first_to_its_last_window(database: Database, follo
     assert first.gpu_hours_lost == pytest.approx(40.0 * 8 / 3600)
     assert (first.began, first.ended) == (START + SECONDS, START + 9 * SECONDS)
     assert (second.open_job_id, second.windows) == ("job", 1)
+
+
+def test_an_incident_is_resolved_by_the_window_that_shows_its_end_and_those_that_are_probably_healthy(
+    database: Database, follower: IncidentTracker
+) -> None:
+    post(database, follower, "n")
+    until = datetime.fromtimestamp(START + 1.4 * SECONDS, UTC).isoformat()
+    with database.session() as session:
+        diagnosed(session, follower, number=1, said="nic_degradation", until=until)
+    post(database, follower, "uu", [2, 3])
+    assert events(database) == ["0 opened", "3 resolved"]
+    # Too short a time before the end of the window says nothing.
+    post(database, follower, "n", [10])
+    late = datetime.fromtimestamp(START + 11.9 * SECONDS, UTC).isoformat()
+    with database.session() as session:
+        diagnosed(session, follower, number=11, said="nic_degradation", until=late)
+    post(database, follower, "uu", [12, 13])
+    assert events(database)[2:] == ["10 opened"]
 
 
 def test_a_suspected_incident_counts_its_loss_until_its_cause_confirms_it(

@@ -50,11 +50,23 @@ LETTERS: dict[str, tuple[Verdict, Subject | None]] = {
 }
 
 
+#: Windows whose fault is over when they end.
+OVER = {"N": "n", "C": "c", "S": "s"}
+
+
 def window(number: int, letter: str, *, gap: float = 0.0, probability: float = 0.9) -> Observation:
-    verdict, subject = LETTERS[letter]
+    verdict, subject = LETTERS["u" if letter == "l" else OVER.get(letter, letter)]
     start = 60.0 * number + gap
     return Observation(
-        f"d{number}", start, start + 60.0, verdict, subject, probability, untimed=letter == "e"
+        f"d{number}",
+        start,
+        start + 60.0,
+        verdict,
+        subject,
+        probability,
+        untimed=letter == "e",
+        over=30.0 if letter in OVER else None,
+        probably_healthy=letter == "l",
     )
 
 
@@ -102,6 +114,31 @@ def lived(letters: str, settings: Hysteresis = SETTINGS, probability: float = 0.
     ],
 )
 def test_lives(letters: str, expected: list[str]) -> None:
+    assert lived(letters) == expected
+
+
+@for_each(
+    ("letters", "expected"),
+    [
+        # The end of the fault is seen, and the short windows after it are probably healthy.
+        ("nNll", ["0 opened", "3 resolved"]),
+        ("nNNN", ["0 opened", "3 resolved"]),
+        ("nSll", ["0 opened", "3 resolved"]),
+        # Without a window that is certain, none of them says enough.
+        ("nlllllll", ["0 opened"]),
+        ("nNlnll", ["0 opened"]),
+        # The end of another fault is none of this one.
+        ("nCll", ["0 opened"]),
+        # The same end, seen again, opens nothing; another fault does.
+        ("nNllNNN", ["0 opened", "3 resolved"]),
+        ("nNllC", ["0 opened", "3 resolved", "4 opened"]),
+        # Whoever sends the window of a fault that is over gets its incident.
+        ("N", ["0 opened"]),
+    ],
+)
+def test_the_end_of_a_fault_that_a_window_shows_counts_for_its_resolution(
+    letters: str, expected: list[str]
+) -> None:
     assert lived(letters) == expected
 
 

@@ -129,6 +129,10 @@ def test_people_acknowledge_assign_mute_and_close_an_incident(client: TestClient
     assert (shown["state"], shown["timeline"][-1]["kind"]) == ("open", "reopened")
     # What people said was about the time before; who works on it is not.
     assert [shown[each] for each in ("closing_note", "acknowledged_at", "muted_until")] == [None] * 3
+    for until in (FAR, None):
+        client.patch(path, json={"muted_until": until})
+    assert client.get(path).json()["timeline"][-1]["kind"] == "mute_ended"
+    assert "mute ended: still fail-slow" in client.get(path, headers={"Accept": "text/markdown"}).text
     past = client.patch(path, json={"muted_until": "2020-01-01T00:00:00Z"})
     assert (past.status_code, "is over" in past.json()["detail"]) == (422, True)
 
@@ -144,6 +148,19 @@ def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: Te
     # Receivers know of its end, so they get the message that it is open again.
     live(client, "nic_degradation", job="quiet", first=6)
     assert [each.event for each in deliveries(database)][2:] == ["incident.reopened"]
+
+
+def test_a_job_without_telemetry_of_its_own_is_ended_with_a_reason(client: TestClient) -> None:
+    live(client, "suspect", "suspect", job="ns/watched")
+    reason = "no longer listed by http://p"
+    assert client.post("/v1/jobs/ns%2Fwatched/end", params={"reason": reason}).json()["ended_at"]
+    (incident,) = client.get("/v1/incidents?job=ns/watched").json()["items"]
+    assert (incident["state"], incident["resolution"], incident["closing_note"]) == (
+        "resolved",
+        "ended",
+        reason,
+    )
+    assert client.post("/v1/jobs/nosuch/end").status_code == 404
 
 
 def test_an_incident_names_the_lemon_among_its_nodes(client: TestClient) -> None:

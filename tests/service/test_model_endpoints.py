@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rca.diagnosis.result import ModelVersion
 from rca.errors import InvalidInput, MissingExtra
 from rca_api.models.registry import RegistryAway
 from rca_api.shell.app import create_app
+from rca_api.shell.processes.pool import ComputePool
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.state import State
 
@@ -114,6 +116,20 @@ def test_versions_have_scores_intervals_and_verdict(client: TestClient, registry
     assert told["items"][0]["scores"]["test_failure_mode_accuracy"]["low"] == 0.8
     assert told["items"][2]["gate"]["reasons"] == "more false alarms"
     assert not any(each["answers"] for each in told["items"])
+
+
+def test_a_registered_bundle_of_the_operator_answers_with_its_number(
+    client: TestClient, registry: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = ModelVersion(name="ours", version="2", sha256="c" * 64, registry_version=3)
+    monkeypatch.setattr(ComputePool, "model_of", lambda self, ref: ours)
+    told = client.get("/v1/models").json()
+    assert {name: told["answering"][name] for name in ("version", "source", "sha256")} == {
+        "version": 3,
+        "source": "shipped",
+        "sha256": "c" * 64,
+    }
+    assert [each["version"] for each in told["items"] if each["answers"]] == [3]
 
 
 def test_a_version_is_found_by_number_and_alias_as_json_or_as_its_card(client: TestClient) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import orjson
@@ -24,6 +25,7 @@ from rca_api.commands.watch import _read as read_job_window
 from rca_api.watch.plan import JobSelection, WatchedJob, WatchPlan, read_plan
 from rca_api.watch.rounds import RoundOutcome, Rounds, WatchState
 from tests.for_each import for_each
+from tests.shifted_windows import shifted
 from tests.telemetry.prometheus_servers import dripping, talking
 
 HEALTHY = Path(__file__).parents[2] / "data" / "windows" / "healthy"
@@ -37,6 +39,16 @@ def plan_of(*jobs: str, every: float = 60.0) -> WatchPlan:
 @pytest.fixture(scope="module")
 def answer() -> Diagnosis:
     return rca.diagnose(rca.read_window(HEALTHY))
+
+
+class Growing:
+    """Windows of which each one ends later."""
+
+    def __init__(self) -> None:
+        self._window, self._given = rca.read_window(HEALTHY), count()
+
+    def __call__(self, _: WatchedJob | None = None) -> Window:
+        return shifted(self._window, float(next(self._given)))
 
 
 class Watching:
@@ -65,9 +77,12 @@ class Watching:
 def test_a_slow_source_delays_no_other(tmp_path: Path, answer: Diagnosis) -> None:
     held = threading.Event()
 
-    def read(job: WatchedJob) -> None:
+    grown = Growing()
+
+    def read(job: WatchedJob) -> Window:
         if job.job == "slow":
             held.wait(30)
+        return grown()
 
     watching = Watching(plan_of("slow", "quick", every=0.01), read, answer, tmp_path / "state")
     watching.until(lambda outcomes: sum(one.job == "quick" for one in outcomes) >= 3)
@@ -78,11 +93,12 @@ def test_a_slow_source_delays_no_other(tmp_path: Path, answer: Diagnosis) -> Non
 def test_a_failing_source_is_tried_again(tmp_path: Path, answer: Diagnosis) -> None:
     calls = 0
 
-    def read(_: WatchedJob) -> None:
+    def read(_: WatchedJob) -> Window:
         nonlocal calls
         calls += 1
         if calls < 3:
             raise SourceError("no route to the server")
+        return rca.read_window(HEALTHY)
 
     watching = Watching(plan_of("flaky", every=0.01), read, answer, tmp_path / "state")
     watching.until(lambda outcomes: any(one.diagnosis for one in outcomes))
@@ -91,16 +107,16 @@ def test_a_failing_source_is_tried_again(tmp_path: Path, answer: Diagnosis) -> N
 
 def test_a_restart_waits_for_the_rest_of_the_interval(tmp_path: Path, answer: Diagnosis) -> None:
     state = tmp_path / "state"
-    first = Watching(plan_of("resumed", every=3600.0), lambda _: None, answer, state)
+    first = Watching(plan_of("resumed", every=3600.0), Growing(), answer, state)
     first.until(lambda outcomes: len(outcomes) == 1)
-    again = Watching(plan_of("resumed", "new", every=3600.0), lambda _: None, answer, state)
+    again = Watching(plan_of("resumed", "new", every=3600.0), Growing(), answer, state)
     again.until(lambda outcomes: len(outcomes) == 1)
     assert [one.job for one in again.outcomes] == ["new"]
 
 
 def test_a_damaged_state_makes_all_jobs_due(tmp_path: Path, answer: Diagnosis) -> None:
     (tmp_path / "state").write_text("[]")
-    watching = Watching(plan_of("due", every=3600.0), lambda _: None, answer, tmp_path / "state")
+    watching = Watching(plan_of("due", every=3600.0), Growing(), answer, tmp_path / "state")
     watching.until(lambda outcomes: len(outcomes) == 1)
     assert "due" in orjson.loads((tmp_path / "state").read_bytes())["diagnosed"]
 
@@ -246,18 +262,66 @@ def test_selected_jobs_are_watched_while_they_are_there(
         JobSelection, "present", lambda _: [WatchedJob(job=each, prometheus="http://p") for each in there]
     )
     plan = plan_of("listed", every=0.01).model_copy(update={"select": (selection,)})
-    watching = Watching(plan, lambda _: rca.read_window(HEALTHY), answer, tmp_path / "state")
-    watching.until(lambda outcomes: {one.job for one in outcomes} == {"a", "listed"})
-    again = Watching(plan, lambda _: rca.read_window(HEALTHY), answer, tmp_path / "other")
+    watching = Watching(plan, Growing(), answer, tmp_path / "state")
+    ended: list[tuple[str, str]] = []
+    watching.rounds.end = lambda job, reason: ended.append((job, reason))
 
     def moved(outcomes: list[RoundOutcome]) -> bool:
-        if len(outcomes) == 2:
+        if {one.job for one in outcomes} == {"a", "listed"}:
             there[:] = ["b"]
-        return [one.job for one in outcomes].count("b") > 2
+        return bool(ended) and [one.job for one in outcomes].count("b") > 2
 
-    again.until(moved)
-    last = [one.job for one in again.outcomes]
-    assert "a" not in last[-3:]
+    watching.until(moved)
+    assert ended == [("a", "no longer listed by http://p")]
+    (note,) = [one.note for one in watching.outcomes if one.note]
+    assert note == "no longer listed by http://p; it is not watched any more"
+    assert {one.job for one in watching.outcomes} == {"a", "b", "listed"}
+
+
+def test_a_job_ends_only_after_several_looks_that_lack_it(
+    tmp_path: Path, answer: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = [WatchedJob(job="a", prometheus="http://p")]
+    away = SourceError("the server cannot be reached")
+    looks = iter([there, [], [], away, away, away, away, there, [], [], away, [], []])
+
+    def present(_: JobSelection) -> list[WatchedJob]:
+        found = next(looks, [])
+        if isinstance(found, SourceError):
+            raise found
+        return found
+
+    monkeypatch.setattr(JobSelection, "present", present)
+    selection = JobSelection(prometheus="http://p", every=0.001)
+    plan = plan_of("listed", every=60.0).model_copy(update={"select": (selection,)})
+    watching = Watching(plan, Growing(), answer, tmp_path / "state")
+    refusals = [SourceError("the service cannot be reached")]
+
+    def end(_: str, __: str) -> None:
+        if refusals:
+            raise refusals.pop()
+
+    watching.rounds.end = end
+    watching.until(lambda outcomes: any(one.note for one in outcomes))
+    failed = [one.error.message for one in watching.outcomes if one.error is not None]
+    assert failed == ["the server cannot be reached"] * 5 + ["the service cannot be reached"]
+
+
+def test_a_look_without_new_telemetry_diagnoses_nothing(tmp_path: Path, answer: Diagnosis) -> None:
+    window = rca.read_window(HEALTHY)
+    longer = replace(window, job=window.job.model_copy(update={"end": window.job.end + 60.0}))
+    windows = iter([window, longer, longer])
+    plan = plan_of("over", every=0.01)
+    watching = Watching(plan, lambda _: next(windows), answer, tmp_path / "state")
+    watching.until(lambda outcomes: len(outcomes) >= 3)
+    first, *others = watching.outcomes[:3]
+    assert (first.diagnosis, first.note) == (answer, "")
+    assert {(each.diagnosis, each.note[:26]) for each in others} == {(None, "no new telemetry since 202")}
+    # A restart remembers it; `--once` diagnoses all the same.
+    again = Watching(plan, lambda _: longer, answer, tmp_path / "state")
+    again.until(lambda outcomes: len(outcomes) == 1)
+    assert again.outcomes[0].note
+    assert [one.diagnosis for one in again.rounds.once()] == [answer]
 
 
 def test_a_selection_takes_the_jobs_with_its_names(monkeypatch: pytest.MonkeyPatch) -> None:

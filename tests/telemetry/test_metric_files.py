@@ -177,6 +177,34 @@ def test_metrics_of_a_collector_are_read(tmp_path: Path, form: str) -> None:
     assert replays == list(range(1, 21))
 
 
+@for_each(("label", "names"), [
+    ("gpu.number", {"gpu.dcgm.clock.frequency": (1.41e9, 0.69e9), "gpu.dcgm.utilization": (0.97, 1.0)}),
+    ("hw.id", {"hw.gpu.utilization": (0.97, 0.1), "hw.gpu.memory.usage": (8e10, 8e10)}),
+])  # fmt: skip
+def test_gpus_are_found_by_the_names_of_opentelemetry(
+    tmp_path: Path, label: str, names: dict[str, tuple[float, float]]
+) -> None:
+    def point(gpu: int, at: int, value: float) -> dict[str, Any]:
+        number = {"key": label, "value": {"stringValue": str(gpu)}}
+        return {"timeUnixNano": str(int((BEGIN + at) * 1e9)), "asDouble": value, "attributes": [number]}
+
+    metrics = [
+        {"name": name, "gauge": {"dataPoints": [
+            point(gpu, at, value) for at in range(0, 100, 10) for gpu, value in enumerate(values)
+        ]}}
+        for name, values in names.items()
+    ]  # fmt: skip
+    host = {"attributes": [{"key": "host.name", "value": {"stringValue": "node-a"}}]}
+    request = {"resourceMetrics": [{"resource": host, "scopeMetrics": [{"metrics": metrics}]}]}
+    (tmp_path / "metrics.json").write_text(json.dumps(request))
+    window = rca.read_window(tmp_path)
+    assert [(each.node, each.gpu) for each in window.job.ranks or ()] == [("node-a", 0), ("node-a", 1)]
+    rows = window.metrics.to_pylist()
+    first, *_ = (tuple(values) for values in names.values())
+    found = {row["rank"]: row["value"] for row in rows if row["name"] == next(iter(names)).replace(".", "_")}
+    assert found == dict(enumerate(first))
+
+
 @for_each("form", ["json", "body", "file"])
 def test_cut_metrics_of_a_collector_are_refused(tmp_path: Path, form: str) -> None:
     path = tmp_path / "metrics.otlp"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import rca
+from rca.sources.prometheus.gaps import OFF_BY_DEFAULT
 from rca.sources.prometheus.job_devices import JobDevices
 from rca.sources.prometheus.kubernetes import Pod, label_name, ordinals, pod_by_name, pod_of
 from rca.sources.prometheus.label_map import LabelMap, read_label_map
 from rca.sources.prometheus.rank_places import natural, place_ranks
-from rca.sources.prometheus.window import OFF_BY_DEFAULT
 from rca.window.catalogue import resolve
 from tests.for_each import for_each
 

@@ -121,6 +121,10 @@ def test_the_table_lists_every_name_once() -> None:
         ("amd_gpu_clock", "0/GPU_CLOCK_TYPE_VIDEO/2", ()),
         ("amd_gpu_gfx_activity", "0", ("gpu_util",)),
         ("amd_gpu_ecc_uncorrect_total", "0", ("ecc_dbe",)),
+        ("hw_gpu_utilization_ratio", "0/general", ("gpu_util",)),
+        ("hw_gpu_utilization", "0/decoder", ()),
+        ("gpu_dcgm_clock_throttle_duration_time_seconds_total", "0/power", ("power_violation",)),
+        ("gpu_dcgm_memory_bytes_used", "0/free", ("gpu_memory_free",)),
         ("DCGM_EXP_XID_ERRORS_COUNT", "0", ()),
         ("nccl_bus_bandwidth_gbs", "0", ()),
         # NVLink 5, before and since DCGM 4.5.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from rca.diagnosis.alarm import ALARM_NUMBERS
 from rca.diagnosis.bundle import ALARM, Bundle, shipped_folder
 from rca.errors import BundleError
 from rca.lab.simulation.corpus import simulated_window
-from rca.lab.training.alarm_fit import MIN_PART, AlarmRow, _split, fitted
+from rca.lab.training.alarm_fit import MIN_PART, AlarmRow, _split, fit_alarm, fitted
 from rca.lab.training.bundle import with_alarm
 from rca.lab.training.simulated import scenario_seeds
 
@@ -53,6 +54,23 @@ def test_only_the_alarm_of_a_bundle_changes(tmp_path: Path) -> None:
     assert after["provenance"] == before["provenance"]
     assert Bundle.load(new).model.sha256 == digest
     assert with_alarm(old, new, fitted(rows(), 1), {"seed": 1}) == digest
+
+
+class NoWorkers:
+    """Workers that have not finished a task."""
+
+    def map(self, *_: object, **__: object) -> Iterator[None]:
+        raise TimeoutError
+        yield
+
+
+def test_the_progress_is_counted_before_the_first_window_is_simulated() -> None:
+    reports: list[tuple[str, int, int]] = []
+    with pytest.raises(TimeoutError):
+        fit_alarm(200, 1, (), NoWorkers(), lambda *report: reports.append(report))  # type: ignore[arg-type]
+    ((phase, done, total),) = reports
+    assert (phase, done) == ("simulating jobs for the alarm of latenesses", 0)
+    assert total > 200
 
 
 def test_a_bundle_whose_alarm_was_altered_is_refused(tmp_path: Path) -> None:

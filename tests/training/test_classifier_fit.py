@@ -35,7 +35,7 @@ def test_one_half_teaches_and_the_other_chooses(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(classifier_fit, "choose_thresholds", chosen)
     monkeypatch.setattr(classifier_fit, "fit_doubt", lambda *_: {})
     more_healthy = np.arange(7.0)[:, None]
-    classifier_fit.learn(made_up_corpus(4), 0, lambda _: None, more_healthy=more_healthy)
+    classifier_fit.learn(made_up_corpus(4), 0, lambda *_: None, more_healthy=more_healthy)
     assert not set(seen["taught"].ravel()) & set(seen["judging"].ravel())
     assert set(seen["taught"].ravel()) | set(seen["judging"].ravel()) == set(range(7))
 

@@ -191,7 +191,8 @@ def test_a_registered_bundle_is_fetched_verified_and_diagnoses(
 ) -> None:
     target = tmp_path / "new" / "champion"
     assert models("fetch", "champion", "--output", target).code == 0
-    assert Bundle.load(target).model.sha256 == registry.get("1").sha256
+    fetched = Bundle.load(target).model
+    assert (fetched.sha256, fetched.registry_version) == (registry.get("1").sha256, 1)
     assert sorted(path.name for path in target.parent.iterdir()) == ["champion"]
     again = models("fetch", "champion", "--output", target)
     assert (again.code, "exists already" in again.err) == (2, True)
@@ -208,7 +209,8 @@ def test_mlflow_loads_a_version_without_pickle_and_it_answers_windows(registry: 
     assert found["failure_mode"].tolist() == ["fail_slow", "healthy"]
     assert found["cause"].tolist() == ["data_loader_stall", ""]
     assert found["seconds_per_step"][0] > 0
-    assert json.loads(found["diagnosis"][0])["model"]["sha256"] == registry.get("1").sha256
+    model = json.loads(found["diagnosis"][0])["model"]
+    assert (model["sha256"], model["registry_version"]) == (registry.get("1").sha256, 1)
     store = Path(registry.uri.removeprefix("sqlite:///")).parent
     assert not [path for path in store.rglob("*") if path.suffix in (".pkl", ".pickle", ".py", ".joblib")]
 

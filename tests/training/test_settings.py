@@ -61,7 +61,7 @@ def test_present_settings_are_within_the_bounds() -> None:
 def test_settings_reach_their_head_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "MAX_ROUNDS", 2)
     corpus = made_up_corpus(400)
-    fitted = heads.fit_heads(corpus, 1, lambda text: None, TUNED)
+    fitted = heads.fit_heads(corpus, 1, lambda *_: None, TUNED)
     assert "[num_leaves: 5]" in fitted["mode"].text
     assert "[lambda_l2: 0.5]" in fitted["mode"].text
     assert f"[num_leaves: {PARAMETERS['num_leaves']}]" in fitted["scope"].text

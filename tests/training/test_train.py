@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 import rca
+from rca.diagnosis.bundle import REGISTERED_FILE
 from rca.errors import InvalidInput, SourceError
 from rca.lab.training import heads
 from rca.lab.training import mechanism_checks as checks
@@ -113,7 +114,8 @@ def test_the_same_seed_gives_the_same_bundle_byte_for_byte(
     assert again.corpus_digest == result.corpus_digest
     assert again.card == result.card
     assert (again.run_id, again.version) == (None, None)
-    for path in result.bundle.iterdir():
+    assert (rca.Bundle.load(result.bundle).model.registry_version, result.version) == (1, 1)
+    for path in (each for each in result.bundle.iterdir() if each.name != REGISTERED_FILE):
         assert (again.bundle / path.name).read_bytes() == path.read_bytes(), path.name
 
 
@@ -177,6 +179,7 @@ def test_progress_tells_what_is_being_done(result: TrainedBundle, phases: list[s
     del result
     assert phases[0].startswith("simulating")
     assert any(phase.startswith("head mode") for phase in phases)
+    assert {"fitting heads", "refuting causal mechanisms with DoWhy"} <= set(phases)
     assert phases[-2].startswith("diagnosing held-out real")
     assert phases[-1].startswith("recording")
 
@@ -195,7 +198,8 @@ def test_the_run_is_tracked_with_what_it_needs_to_be_repeated(result: TrainedBun
     assert run.data.metrics["test_failure_mode_accuracy_value"] == pytest.approx(scored)
     assert {"test_cause_ac_at_1_value", "test_cause_ac_at_1_low"} <= run.data.metrics.keys()
     held = {each.path for each in client.list_artifacts(result.run_id, "bundle")}
-    assert held == {f"bundle/{path.name}" for path in result.bundle.iterdir()}
+    files = ("manifest.json", *rca.Bundle.load(result.bundle).manifest["files"])
+    assert held == {f"bundle/{name}" for name in files}
     assert {each.path for each in client.list_artifacts(result.run_id)} >= {
         "causal_report.json", "data.json", "evaluation", "model_card.md", "provenance.json",
     }  # fmt: skip

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,9 +77,12 @@ def command(
     import rca
     from rca.client import Client
 
-    diagnose: Diagnose = rca.diagnose if given.service is None else partial(_posted, Client(given.service))
+    client = None if given.service is None else Client(given.service)
+    diagnose: Diagnose = rca.diagnose if client is None else partial(_posted, client)
     assert given.state is not None  # noqa: S101  (`read_plan` sets it)
     rounds = Rounds(given, _read, diagnose, lambda outcome: _print(outcome, format_), WatchState(given.state))
+    if client is not None:
+        rounds.end = partial(_end, client)
     if once:
         codes = {_code(outcome) for outcome in rounds.once()}
         raise typer.Exit(next(code for code in _WORST if code in codes))
@@ -94,6 +98,17 @@ def _posted(client: Client, window: Window) -> Diagnosis:
     Without it each look at the folder of a job that has ended would store one more diagnosis.
     """
     return client.diagnose(window, idempotency_key=f"watch-{sha256(window.to_arrow()).hexdigest()}")
+
+
+def _end(client: Client, job_id: str, reason: str) -> None:
+    """Say that a job has ended to a service, which may have had no window of it."""
+    from rca.client import ServiceError
+
+    try:
+        client.end_job(job_id, reason)
+    except ServiceError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
 
 
 def _read(job: WatchedJob) -> Window:
@@ -119,13 +134,16 @@ def _print(outcome: RoundOutcome, form: WatchFormat) -> None:
             held |= {"error": error}  # type: ignore[dict-item]
         if outcome.diagnosis is not None:
             held |= {"diagnosis": outcome.diagnosis.model_dump(mode="json")}  # type: ignore[dict-item]
+        if outcome.note:
+            held |= {"note": outcome.note}
         line = orjson.dumps(held).decode()
     elif outcome.diagnosis is not None:
         line = f"{at} {outcome.job}: {plain(headline(outcome.diagnosis))}"
+    elif outcome.error is not None:
+        hint = "" if outcome.error.hint is None else f"; hint: {outcome.error.hint}"
+        line = f"{at} {outcome.job}: error: {outcome.error.message}{hint}"
     else:
-        error_line = "" if outcome.error is None else outcome.error.message
-        hint = "" if outcome.error is None or outcome.error.hint is None else f"; hint: {outcome.error.hint}"
-        line = f"{at} {outcome.job}: error: {error_line}{hint}"
+        line = f"{at} {outcome.job}: {outcome.note}"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 

@@ -72,7 +72,10 @@ class Announcer:
         if row.cause is None:
             # Webhooks that got an event for one of its causes get the following ones as well.
             causes = repository.causes_of(session, incident.id)
-        muted = incident.muted_until is not None and at < incident.muted_until and event.kind != "resolved"
+        if incident.muted_until is not None and incident.muted_until <= at:
+            # This message is the first one after the mute.
+            incident.muted_until = None
+        muted = incident.muted_until is not None and event.kind != "resolved"
         if not muted and (self._notify_suspected or not incident.suspected):
             outbox.enqueue(
                 session,

@@ -158,8 +158,8 @@ def change_incident(
 ) -> Incident:
     """Say who has seen an incident and works on it, mute its messages, or close it with a reason.
 
-    A muted incident goes on; webhooks get no message of it, except of its resolution. One that was closed is
-    reopened if its fault goes on.
+    A muted incident goes on; webhooks get no message of it, except of its resolution. At the end of the mute
+    they get its present state. One that was closed is reopened if its fault goes on.
     """
     state, at = State.of(request), now()
     with state.database.session() as session:
@@ -175,9 +175,13 @@ def change_incident(
                 f"muted_until: {given.muted_until.isoformat()} is over",
                 expected="a time to come, or null for messages from now on",
             )
-        for name in given.model_fields_set & {"assigned_to", "muted_until"}:
-            setattr(row, name, getattr(given, name))
+        if "assigned_to" in given.model_fields_set:
+            row.assigned_to = given.assigned_to
+        if given.muted_until is not None:
+            row.muted_until = given.muted_until
         session.flush()
+        if "muted_until" in given.model_fields_set and given.muted_until is None:
+            state.incidents.end_mute(session, incident_id)
         if given.close is not None and not state.incidents.close(session, incident_id, given.close):
             raise ProblemError("conflict", "the incident is resolved already")
         nodes = repository.nodes_of(session, [row.id])[row.id]

@@ -118,6 +118,7 @@ def _event(event: IncidentEvent) -> str:
         "cause_changed": f"cause changed from {before} to {now}",
         "place_changed": f"moved from {before} to {now}",
         "cause_uncertain": f"uncertain: no longer {before}",
+        "mute_ended": f"mute ended: still {_WORDS[event.failure_mode]}, {now}",
         "resolved": f"resolved ({event.reason})",
     }
     return f"- {_when(event.window_end)} {what[event.kind]}"

@@ -18,14 +18,16 @@ from rca_api.shell.store.deletion import insert_if_absent
 #: Verdicts in ascending precedence among windows with the same bounds. Two jobs may have the same name, and a
 #: window may be posted again with late samples. In both cases a healthy window must not hide a fault.
 _PRECEDENCE = ("unsure", "healthy", "suspect", "sick")
-#: Reasons of abstention that leave no doubt that the job is slow or stopped, only why.
 #: Reason of abstention without step times.
 _UNTIMED = "no_step_times"
 #: Reason of abstention where exporters alone show a lasting fault of a machine.
 _STANDS_OUT = "machine_stands_out"
+#: Reasons of abstention that leave no doubt that the job is slow or stopped, only why.
 _CAUSE_IS_OPEN = frozenset({"cause_not_certain", "nobody_stands_out", "no_step_times", "too_short"})
 #: Least probability of the failure mode of a suspect.
 SUSPECT_PROBABILITY = 0.95
+#: A fault is over if it ended so long before the end of a window, seconds.
+MIN_AFTER = 30.0
 #: Most nodes or ranks that are stored for one window.
 _MAX_PLACES = 64
 
@@ -41,7 +43,11 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     key = {"job_id": row.job_id, "window_end": row.window_end, "window_start": row.window_start}
     ahead = row.window_end > at.timestamp() + skew_seconds
     document = orjson.loads(row.document)
-    verdict = {**_verdict(document), "onset": _onset(document, row.window_start)}
+    verdict = {
+        **_verdict(document),
+        "onset": _onset(document, row.window_start),
+        "over": _over(document, row.window_end),
+    }
     values = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **verdict}
     if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
@@ -112,6 +118,15 @@ def _onset(document: dict[str, Any], window_start: float) -> float | None:
         return None
     since = document.get("since")
     return window_start if since is None else datetime.fromisoformat(since).timestamp()
+
+
+def _over(document: dict[str, Any], window_end: float) -> float | None:
+    """When the fault of a faulty window was over; None if that is not certain."""
+    until = document.get("until")
+    if until is None or _certainty(document) not in ("sick", "suspect"):
+        return None
+    over = datetime.fromisoformat(until).timestamp()
+    return over if window_end - over >= MIN_AFTER else None
 
 
 def _place(document: dict[str, Any]) -> list[str] | None:

@@ -49,6 +49,8 @@ def total(losses: Iterable[Loss]) -> IncidentTotal:
     return IncidentTotal(seconds, hours)
 
 
+#: Least probability of a healthy job of a window that abstains and is probably healthy: likelier than a fault.
+MIN_PROBABLY_HEALTHY = 0.5
 #: Most windows since the last event that are replayed; streaks that matter are far shorter.
 HORIZON = 64
 
@@ -123,13 +125,17 @@ def observation(row: ObservationRow) -> Observation:
     faulty = verdict in ("sick", "suspect")
     subject = Subject(row.failure_mode, row.cause, tuple(row.place or ())) if faulty else None
     bounds = row.window_start, row.window_end
+    chance = row.probability or 0.0
+    leans = verdict == "unsure" and row.failure_mode == "healthy" and chance >= MIN_PROBABLY_HEALTHY
     return Observation(
         row.diagnosis_id,
         *bounds,
         verdict,
         subject,
-        row.probability or 0.0,
+        chance,
         untimed=row.untimed,
+        over=row.over,
+        probably_healthy=leans,
     )
 
 
@@ -232,6 +238,11 @@ def silent(at: datetime, length: timedelta) -> Select[str]:
         .join(IncidentRow, IncidentRow.open_job_id == FollowedJobRow.job_id)
         .where(not_(is_recent(FollowedJobRow.advanced_at, at, length)))
     )
+
+
+def mute_over(at: datetime) -> Select[str]:
+    """Select open incidents whose mute is over."""
+    return select(IncidentRow.id).where(IncidentRow.open_job_id.is_not(None), IncidentRow.muted_until <= at)
 
 
 def found(

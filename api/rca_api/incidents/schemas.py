@@ -28,6 +28,7 @@ EventType = Literal[
     "incident.cause_changed",
     "incident.place_changed",
     "incident.cause_uncertain",
+    "incident.mute_ended",
     "incident.resolved",
 ]
 
@@ -115,7 +116,9 @@ class Incident(BaseModel):
     muted_until: datetime | None = Field(
         None, description="Webhooks get no message before, except of its resolution."
     )
-    closing_note: str | None = Field(None, description="Why a person closed it.")
+    closing_note: str | None = Field(
+        None, description="Why a person closed it, or how the end of its job is known."
+    )
     began: datetime = Field(
         description="Onset: when its stragglers began to be late, on the clock of the job. Without a known "
         "onset it is the begin of its first window."

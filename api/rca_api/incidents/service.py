@@ -104,6 +104,22 @@ class IncidentTracker:
         _restart_order(job, at)
         return True
 
+    def end_mute(self, session: Session, incident_id: str) -> None:
+        """End the mute of an incident; if it is open, its present state is announced."""
+        incident = session.get_one(IncidentRow, incident_id)
+        repository.follow(session, incident.job_id, self._clock())
+        session.refresh(incident)
+        if incident.muted_until is None:
+            return
+        incident.muted_until = None
+        if incident.open_job_id is None:
+            return
+        subject, last = _subject(incident), repository.timeline(session, incident_id)[-1]
+        event = Transition(
+            "mute_ended", subject, incident.ended, last.diagnosis_id, subject, suspected=incident.suspected
+        )
+        self._announce(session, incident, event, self._clock())
+
     def close(self, session: Session, incident_id: str, note: str) -> bool:
         """Resolve an open incident for a person; gives whether it was open.
 
@@ -118,7 +134,7 @@ class IncidentTracker:
         self._resolve(session, job, incident, "closed")
         return True
 
-    def end(self, session: Session, job_id: str) -> bool:
+    def end(self, session: Session, job_id: str, note: str | None = None) -> bool:
         """Resolve the suspected incident of a job that has ended; gives whether there was one.
 
         A confirmed one stays open: a fault that is certain may be why the job ended.
@@ -127,6 +143,7 @@ class IncidentTracker:
         incident = repository.open_incident(session, job_id)
         if incident is None or not incident.suspected:
             return False
+        incident.closing_note = note
         self._resolve(session, job, incident, "ended")
         return True
 

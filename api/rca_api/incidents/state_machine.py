@@ -6,12 +6,14 @@
   incident. The first window with a cause confirms it.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
   for its silence.
-- It is resolved by several healthy windows in a row, or when no window arrives for long. Windows on which the
-  diagnosis abstained do not count.
+- It is resolved by several healthy windows in a row, or when no window arrives for long. A window that shows
+  the end of the incident's fault counts as healthy. Windows on which the diagnosis abstained do not count,
+  except those after a healthy one that are probably healthy: the time after a fault is short at first.
 - It is reopened by a faulty window, or several suspects, soon after its resolution.
 - Its cause and place change when confident diagnoses in a row, or suspects of a suspected incident, name the
   same other one. If they name different
   ones, the incident becomes uncertain.
+- The end of a mute is an event that changes nothing: it repeats the present state.
 
 Repeated changes need more windows. Each reopening doubles the healthy windows that resolve the incident. Each
 change doubles the windows for the next one, up to a limit.
@@ -32,6 +34,7 @@ EventKind = Literal[
     "cause_changed",
     "place_changed",
     "cause_uncertain",
+    "mute_ended",
     "resolved",
 ]
 Reason = Literal["healthy", "silence", "deleted", "closed", "ended"]
@@ -90,6 +93,10 @@ class Subject:
         apart = self.place and other.place and set(self.place).isdisjoint(other.place)
         return self.is_same_fault(other) and not apart
 
+    def may_be(self, other: Subject) -> bool:
+        """Whether both may be the same fault, if this one has no certain cause."""
+        return replace(self, cause=self.cause or other.cause).agrees(other)
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -105,6 +112,10 @@ class Observation:
         Probability of its failure mode.
     untimed : bool
         Whether no step was timed, so that exporters alone show it.
+    over : float or None
+        When its fault was over, Unix seconds; None if it goes on, or ended shortly before the window did.
+    probably_healthy : bool
+        Whether the diagnosis abstained, and the job is probably healthy.
     """
 
     diagnosis_id: str
@@ -114,6 +125,8 @@ class Observation:
     subject: Subject | None = None
     probability: float = 0.0
     untimed: bool = False
+    over: float | None = None
+    probably_healthy: bool = False
 
     @property
     def order(self) -> tuple[float, float]:
@@ -220,7 +233,7 @@ def next_state(
         return after, (ended_by_silence(state), *events)
     state = replace(state, last_end=max(state.last_end, observation.end))
     found = observation.subject
-    if observation.verdict == "healthy":
+    if _shows_health(state, observation):
         return _after_healthy(state, observation, settings)
     if observation.verdict == "suspect":
         if not state.suspected or found is None or found.cause is None:
@@ -229,6 +242,25 @@ def next_state(
     if observation.verdict == "sick" and found is not None:
         return _after_faulty(state, observation, found, settings)
     return state, ()
+
+
+def _shows_health(incident: OpenIncident, observation: Observation) -> bool:
+    found = observation.subject
+    ended = observation.over is not None and found is not None and found.may_be(incident.subject)
+    leans = observation.probably_healthy and incident.healthy_streak > 0
+    return observation.verdict == "healthy" or ended or leans
+
+
+def _is_known(before: OpenIncident | None, observation: Observation) -> bool:
+    """Whether a window shows nothing but the fault of the last incident, which was over before its end."""
+    found, over = observation.subject, observation.over
+    return (
+        before is not None
+        and found is not None
+        and over is not None
+        and over <= before.last_end
+        and found.may_be(before.subject)
+    )
 
 
 def counts(observation: Observation, *, confirmed: bool) -> bool:
@@ -256,7 +288,7 @@ def replay(
 def _without_incident(
     state: NoIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
-    if observation.verdict == "unsure":
+    if observation.verdict == "unsure" or _is_known(state.resolved, observation):
         return state, ()
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
         observation

@@ -1,4 +1,4 @@
-"""Resolves incidents of silent jobs."""
+"""What incidents need at a time and not at a window: the end of a silence, and that of a mute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.stdlib.get_logger("rca_api.incidents")
 
 
 class Sweeper:
-    """Looks for jobs that have been silent as long as the service was listening.
+    """Looks for jobs that have been silent as long as the service was listening, and for mutes that are over.
 
     Parameters
     ----------
@@ -41,7 +41,8 @@ class Sweeper:
         self._clock = clock
 
     def sweep(self) -> int:
-        """Resolve incidents of silent jobs; gives their number."""
+        """End the mutes that are over, and resolve incidents of silent jobs; gives the number of those."""
+        self._end_mutes()
         if self._listening.seconds() < self._silence.total_seconds():
             return 0
         at = self._clock()
@@ -53,3 +54,10 @@ class Sweeper:
             with self._database.session() as session:
                 resolved += self._tracker.resolve_silent(session, job_id)
         return resolved
+
+    def _end_mutes(self) -> None:
+        with self._database.reading() as session:
+            muted = list(session.scalars(repository.mute_over(self._clock())))
+        for incident_id in muted:
+            with self._database.session() as session:
+                self._tracker.end_mute(session, incident_id)

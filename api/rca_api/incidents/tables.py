@@ -59,7 +59,7 @@ class IncidentRow(Base):
     #: healthy, silence, deleted, closed or ended
     resolution: Mapped[str | None] = mapped_column(String(16))
     #: What people do about it, on the service's clock: who has seen it, who works on it, until when
-    #: it sends no message, and why it was closed.
+    #: it sends no message, and why it was closed; also how the end of its job is known.
     acknowledged_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     acknowledged_by: Mapped[str | None] = mapped_column(String(128))
     assigned_to: Mapped[str | None] = mapped_column(String(128))
@@ -133,6 +133,8 @@ class ObservationRow(Base):
     cause: Mapped[str | None] = mapped_column(String(64))
     #: When the stragglers began to be late, Unix seconds; null unless the window is faulty.
     onset: Mapped[float | None]
+    #: When the fault was over, Unix seconds; null if it goes on, or ended shortly before the window did.
+    over: Mapped[float | None]
     #: Nodes, else ranks, of the first cause.
     place: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     #: Over all steps of the window.

@@ -11,9 +11,11 @@ from sqlalchemy import select
 
 from rca.deadline import Deadline
 from rca.window.encodings import arrow
+from rca.window.names import Line
 from rca_api.diagnoses.schemas import TelemetryWindow
+from rca_api.incidents.tables import FollowedJobRow
 from rca_api.jobs import repository, work
-from rca_api.jobs.schemas import Receipt, StreamedJob, StreamedJobPage
+from rca_api.jobs.schemas import EndedJob, Receipt, StreamedJob, StreamedJobPage
 from rca_api.jobs.tables import StreamedJobRow
 from rca_api.shell.requests import request_bodies
 from rca_api.shell.requests.admission import content_encoding
@@ -175,23 +177,31 @@ def _digests(state: State, job_id: str, begin: float, end: float) -> list[str]:
         "not-found", "invalid-parameters", "too-large", "body-timeout", "store-unavailable"
     ),
 )
-def end_job(request: Request, _: Diagnoser, job_id: JobId) -> StreamedJob:
+def end_job(
+    request: Request,
+    _: Diagnoser,
+    job_id: JobId,
+    reason: Annotated[
+        Line | None,
+        Query(max_length=500, description="How its end is known; shown with the incident that is resolved."),
+    ] = None,
+) -> StreamedJob | EndedJob:
     """Say that a job has ended, so that its silence is no stop. Later telemetry begins it again.
 
     If its last events report a failure, such as an exit or the loss of a peer, it is diagnosed. A suspected
-    incident of the job is resolved.
+    incident of the job is resolved, also if its windows were posted and no telemetry was sent.
     """
     state = State.of(request)
     with state.database.session() as session:
         job = session.get(StreamedJobRow, job_id, with_for_update=True)
-        if job is None:
+        if job is None and session.get(FollowedJobRow, job_id) is None:
             raise _unknown(job_id)
-        if job.ended_at is None:
+        if job is not None and job.ended_at is None:
             job.ended_at, job.pending = now(), True
-        ended = StreamedJob.of(job)
+        ended = EndedJob(job_id=job_id, ended_at=now()) if job is None else StreamedJob.of(job)
     # In a transaction of its own: no lock is waited for while another one is held.
     with state.database.session() as session:
-        state.incidents.end(session, job_id)
+        state.incidents.end(session, job_id, reason)
     return ended
 
 

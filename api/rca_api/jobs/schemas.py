@@ -45,6 +45,13 @@ class StreamedJob(BaseModel):
         return cls.model_validate(values_of(cls, row) | shown)
 
 
+class EndedJob(BaseModel):
+    """A job without telemetry of its own, of which windows were diagnosed."""
+
+    job_id: str
+    ended_at: datetime
+
+
 class StreamedJobPage(BaseModel):
     """Jobs, the one with the newest telemetry first."""
 

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from rca.errors import InvalidInput
 from rca_api.models import schemas
-from rca_api.models.current import Choice
 from rca_api.models.shadow_comparison import summary
 from rca_api.shell.requests.negotiation import choose
 from rca_api.shell.requests.parameters import WHOLE
@@ -52,10 +51,9 @@ _REGISTRY = (
 def list_models(request: Request) -> schemas.Models:
     """List the versions with scores, intervals and gate verdict, and the one that answers now."""
     state = State.of(request)
-    choice = state.models.choice
+    answering = _answering(state)
     found = state.registry.versions() if state.settings.has_registry else []
-    items = [_schema(each, choice) for each in found]
-    return schemas.Models(answering=_answering(choice), items=items)
+    return schemas.Models(answering=answering, items=[_schema(each, state) for each in found])
 
 
 @router.post(
@@ -141,7 +139,7 @@ def promote(
         response.status_code = 202
         response.headers["Location"] = f"/v1/training-runs/{run.id}"
         return run
-    found = _schema(done["version"], state.models.choice)
+    found = _schema(done["version"], state)
     if not done["promoted"]:
         reasons = found.gate.reasons if found.gate else "the gate refuses it"
         raise ProblemError(
@@ -162,7 +160,7 @@ def retry(request: Request, version: Version) -> schemas.RegisteredModel:
     """Request another trial after the cause of a rejection is fixed. Replicas try it at the next poll."""
     state = State.of(request)
     number = _model(state, version).version
-    return _schema(state.registry.retry(str(number)), state.models.choice)
+    return _schema(state.registry.retry(str(number)), state)
 
 
 @router.get(
@@ -186,7 +184,7 @@ def _model(state: State, version: str) -> schemas.RegisteredModel:
     found = state.registry.version(version) if state.settings.has_registry else None
     if found is None:
         raise _unknown(version)
-    return _schema(found, state.models.choice)
+    return _schema(found, state)
 
 
 @contextmanager
@@ -198,23 +196,27 @@ def _conflicts() -> Iterator[None]:
         raise ProblemError("conflict", error.message, hint=error.hint) from None
 
 
-def _answering(choice: Choice) -> schemas.Answering:
+def _answering(state: State) -> schemas.Answering:
+    choice = state.models.choice
+    # A bundle of the operator is known when it is loaded.
+    model = state.pool.model_of(choice.champion)
     own: Literal["operator", "shipped"] = "shipped" if choice.champion.folder is None else "operator"
     return schemas.Answering(
-        version=choice.champion.version,
+        version=choice.champion.version if model is None else model.registry_version,
         source=own if choice.champion.version is None else "registry",
-        sha256=choice.champion.sha256,
+        sha256=choice.champion.sha256 if model is None else model.sha256,
         previous=choice.previous.version if choice.previous else None,
         challenger=choice.challenger.version if choice.challenger else None,
         registry_failure=choice.failure,
     )
 
 
-def _schema(found: dict[str, Any], choice: Choice) -> schemas.RegisteredModel:
+def _schema(found: dict[str, Any], state: State) -> schemas.RegisteredModel:
+    choice = state.models.choice
     return schemas.RegisteredModel.model_validate(
         {
             **found,
-            "answers": choice.champion.version == found["version"],
+            "answers": _answering(state).version == found["version"],
             "rejected": choice.rejected.get(found["sha256"]),
             "postponed": choice.postponed.get(found["sha256"]),
         }

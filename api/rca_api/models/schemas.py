@@ -59,7 +59,9 @@ class RegisteredModel(BaseModel):
 class Answering(BaseModel):
     """The bundle that answers on this replica."""
 
-    version: int | None = Field(description="Null for the operator's bundle and the shipped bundle.")
+    version: int | None = Field(
+        description="Its number in the registry; null for the shipped bundle and others without one."
+    )
     source: Literal["registry", "operator", "shipped"] = Field(
         description="`operator`: the folder of RCA_BUNDLE. `shipped`: the bundle of this package."
     )

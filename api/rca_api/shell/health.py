@@ -100,7 +100,7 @@ def check_model(pool: ComputePool) -> Check:
         return Check(name="model", ready=False, detail=pool.failure, code="bundle-error")
     if pool.model is None:
         return Check(name="model", ready=False, detail="it is being loaded", code="not-ready")
-    return Check(name="model", ready=True, detail=f"{pool.model.name} {pool.model.version}")
+    return Check(name="model", ready=True, detail=str(pool.model))
 
 
 def check_processes(pool: ComputePool) -> Check:

@@ -93,7 +93,7 @@ class JobSelection(PrometheusAccess):
         InvalidInput
             If they are more than `MAX_JOBS`.
         SourceError
-            As `rca.sources.prometheus.window.read_jobs`.
+            As `rca.sources.prometheus.job_list.read_jobs`.
         """
         found = self.find_jobs(
             self.prometheus, since=LOOKED_BACK, namespace=self.namespace, matchers=self.match

@@ -11,8 +11,9 @@ from rca.errors import InvalidInput
 from rca.sources.instants import seconds_of
 from rca.sources.prometheus.client import MAX_TIMEOUT, USUAL_TIMEOUT
 from rca.sources.prometheus.credentials import checked_headers, read_token
+from rca.sources.prometheus.job_list import read_jobs
 from rca.sources.prometheus.job_names import KnownJob
-from rca.sources.prometheus.window import read_jobs, read_prometheus
+from rca.sources.prometheus.window import read_prometheus
 from rca.window.window import Window
 
 #: Seconds, also written like ``90s``, ``5m`` or ``2h``.

@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
+import pyarrow.compute as pc
 import structlog
 
 from rca.diagnosis.result import Diagnosis
@@ -23,6 +24,8 @@ from rca_api.watch.plan import JobSelection, WatchedJob, WatchPlan
 _log = structlog.stdlib.get_logger("rca_api.watch")
 #: Longest pause after failed rounds, as a multiple of the job's interval.
 _MAX_PAUSES = 8
+#: Looks in a row in which a selection lacks a job that has ended.
+MIN_MISSING = 3
 #: A fault is over if it ended so long before the end of a window.
 _MIN_AFTER = timedelta(seconds=30)
 Read = Callable[[WatchedJob], Window]
@@ -31,11 +34,18 @@ Diagnose = Callable[[Window], Diagnosis]
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """One round of one job: a diagnosis, or why there is none."""
+    """One round of one job: a diagnosis, or why there is none.
+
+    Attributes
+    ----------
+    note : str
+        Why nothing was diagnosed, though nothing failed; "" in other cases.
+    """
 
     job: str
     diagnosis: Diagnosis | None
     error: RcaError | None
+    note: str = ""
 
 
 OnRound = Callable[[RoundOutcome], None]
@@ -55,10 +65,12 @@ class WatchState:
         self._lock = threading.Lock()
         self._last: dict[str, float] = {}
         self._over: dict[str, float] = {}
+        self._newest: dict[str, float] = {}
         try:
             held = orjson.loads(read_file(path))
             self._last = {str(job): float(at) for job, at in held["diagnosed"].items()}
             self._over = {str(job): float(at) for job, at in held.get("over", {}).items()}
+            self._newest = {str(job): float(at) for job, at in held.get("newest", {}).items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -74,13 +86,19 @@ class WatchState:
         with self._lock:
             return self._over.get(job)
 
-    def diagnosed(self, job: str, at: float, over: float | None = None) -> None:
-        """Remember a diagnosis, and when the fault that it found was over."""
+    def newest(self, job: str) -> float | None:
+        """When the newest telemetry of the last diagnosis is of, Unix seconds; None before the first one."""
         with self._lock:
-            self._last[job] = at
+            return self._newest.get(job)
+
+    def diagnosed(self, job: str, at: float, newest: float, over: float | None = None) -> None:
+        """Remember a diagnosis, its newest telemetry, and when the fault that it found was over."""
+        with self._lock:
+            self._last[job], self._newest[job] = at, newest
             if over is not None:
                 self._over[job] = over
-            content = orjson.dumps({"diagnosed": self._last, "over": self._over}, option=orjson.OPT_INDENT_2)
+            held = {"diagnosed": self._last, "newest": self._newest, "over": self._over}
+            content = orjson.dumps(held, option=orjson.OPT_INDENT_2)
             try:
                 replace_file(self._path, content)
             except OSError as error:
@@ -92,6 +110,13 @@ def _after(window: Window, over: float | None) -> Window:
     if over is None or not window.job.start < over < window.job.end:
         return window
     return within(window, over, math.nextafter(window.job.end, math.inf))
+
+
+def _newest(window: Window) -> float:
+    """Begin of the newest step, or time of the newest sample or event, Unix seconds."""
+    times = ((window.steps, "start_time"), (window.metrics, "time"), (window.events, "time"))
+    found = [pc.max(table.column(name)).as_py() for table, name in times if table.num_rows]
+    return max((float(each) for each in found), default=window.job.start)
 
 
 def _over(diagnosis: Diagnosis) -> float | None:
@@ -115,6 +140,19 @@ def _twice(job: WatchedJob) -> RoundOutcome:
     return RoundOutcome(job.id, None, error)
 
 
+@dataclass
+class _Followed:
+    """A job of a selection, and in how many of the last looks it was missing."""
+
+    job: WatchedJob
+    stopping: threading.Event = field(default_factory=threading.Event)
+    missing: int = 0
+
+
+def _end_nothing(job: str, reason: str) -> None:
+    del job, reason
+
+
 @dataclass(eq=False)
 class Rounds:
     """Diagnoses every job of a plan on time.
@@ -127,6 +165,8 @@ class Rounds:
         Called with each outcome, one at a time.
     clock : callable
         Unix seconds.
+    end : callable
+        Called with the id of a job that left its selection, and a reason for people.
     """
 
     plan: WatchPlan
@@ -135,6 +175,7 @@ class Rounds:
     report: OnRound
     state: WatchState
     clock: Callable[[], float] = time.time
+    end: Callable[[str, str], None] = _end_nothing
     _reporting: threading.Lock = field(init=False, default_factory=threading.Lock)
     #: By id: those of selections while they are there.
     _watched: dict[str, WatchedJob] = field(init=False, default_factory=dict)
@@ -181,28 +222,49 @@ class Rounds:
         ]
 
     def _select(self, selection: JobSelection, stopping: threading.Event) -> None:
-        """Follow the jobs of a selection, each as long as it is there."""
-        followed: dict[str, threading.Event] = {}
+        """Follow the jobs of a selection, each until it is missing in several looks in a row."""
+        followed: dict[str, _Followed] = {}
         while True:
             try:
                 present = {job.id: job for job in self._unlisted(selection)}
             except RcaError as error:
                 self._reported(RoundOutcome(selection.jobs, None, error))
             else:
-                for name in followed.keys() - present.keys():
-                    followed.pop(name).set()
-                    self._watched.pop(name, None)
-                for name in present.keys() - followed.keys():
-                    other = self._watched.setdefault(name, present[name])
-                    if other is present[name]:
-                        ended = followed[name] = threading.Event()
-                        threading.Thread(target=self._follow, args=(other, ended), daemon=True).start()
-                    elif _is_another(present[name], other):
-                        self._reported(_twice(present[name]))
+                self._leave(followed, present)
+                self._join(followed, present)
             if stopping.wait(selection.every or self.plan.every):
-                for ended in followed.values():
-                    ended.set()
+                for one in followed.values():
+                    one.stopping.set()
                 return
+
+    def _join(self, followed: dict[str, _Followed], present: dict[str, WatchedJob]) -> None:
+        """Follow the jobs of a selection that are new."""
+        for name in present.keys() - followed.keys():
+            other = self._watched.setdefault(name, present[name])
+            if other is present[name]:
+                one = followed[name] = _Followed(other)
+                threading.Thread(target=self._follow, args=(other, one.stopping), daemon=True).start()
+            elif _is_another(present[name], other):
+                self._reported(_twice(present[name]))
+
+    def _leave(self, followed: dict[str, _Followed], present: dict[str, WatchedJob]) -> None:
+        """End the jobs that a selection has lacked for long enough."""
+        for name, one in list(followed.items()):
+            one.missing = 0 if name in present else one.missing + 1
+            if one.missing >= MIN_MISSING and self._ended(one):
+                del followed[name], self._watched[name]
+
+    def _ended(self, one: _Followed) -> bool:
+        """End a job that left its selection; gives whether the service knows of it."""
+        one.stopping.set()
+        reason = f"no longer listed by {one.job.prometheus}"
+        try:
+            self.end(one.job.id, reason)
+        except RcaError as error:
+            self._reported(RoundOutcome(one.job.id, None, error))
+            return False
+        self._reported(RoundOutcome(one.job.id, None, None, f"{reason}; it is not watched any more"))
+        return True
 
     def _follow(self, job: WatchedJob, stopping: threading.Event) -> None:
         every = job.every or self.plan.every
@@ -211,19 +273,30 @@ class Rounds:
         failures = 0
         while not stopping.wait(pause):
             began = self.clock()
-            failed = self._round(job).error is not None
+            failed = self._round(job, self.state.newest(job.id)).error is not None
             failures = failures + 1 if failed else 0
             longest = min(2 ** max(0, failures - 1), _MAX_PAUSES) * every
             pause = max(0.0, began + longest - self.clock())
 
-    def _round(self, job: WatchedJob) -> RoundOutcome:
-        """Diagnose the present window; if its fault is over, also the part after it."""
+    def _round(self, job: WatchedJob, known: float | None = None) -> RoundOutcome:
+        """Diagnose the present window; if its fault is over, also the part after it.
+
+        Nothing is diagnosed without telemetry that is newer than `known`: a job that has ended would be
+        found faulty again and again.
+        """
         at = self.clock()
         try:
-            window = _after(self.read(job), self.state.over(job.id))
+            whole = self.read(job)
+            newest = _newest(whole)
+            if known is not None and newest <= known:
+                since = datetime.fromtimestamp(newest, UTC)
+                return self._reported(
+                    RoundOutcome(job.id, None, None, f"no new telemetry since {since:%Y-%m-%d %H:%M:%S} UTC")
+                )
+            window = _after(whole, self.state.over(job.id))
             outcome = RoundOutcome(job.id, self.diagnose(window), None)
             over = None if outcome.diagnosis is None else _over(outcome.diagnosis)
-            self.state.diagnosed(job.id, at, over)
+            self.state.diagnosed(job.id, at, newest, over)
             if over is not None:
                 self._reported(outcome)
                 self._reported(RoundOutcome(job.id, self.diagnose(_after(window, over)), None))

@@ -42,6 +42,7 @@ _MEANING = {
     "incident.cause_changed": "An open incident has another cause",
     "incident.place_changed": "The cause of an open incident is on other nodes or ranks",
     "incident.cause_uncertain": "Diagnoses of an open incident contradict each other",
+    "incident.mute_ended": "The mute of an open incident is over",
     "incident.resolved": "A job is healthy again, or sends no windows",
 }
 

@@ -28,6 +28,7 @@ _STATES = {
     "cause_changed": "is {mode} for another cause",
     "place_changed": "is {mode} in another place",
     "cause_uncertain": "is {mode}, and its diagnoses contradict each other",
+    "mute_ended": "is still {mode} at the end of the mute",
 }
 _RESOLVED = {
     "healthy": "is healthy again",

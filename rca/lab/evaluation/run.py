@@ -24,7 +24,7 @@ from rca.lab.evaluation.scores import Judged
 from rca.lab.evaluation.signal_sets import restrict
 from rca.sources.labels import Collection, CollectionEntry, WindowLabel, read_collection
 from rca.window.window import Window
-from rca.workers import HERE, Workers
+from rca.workers import HERE, Workers, counted
 
 Progress = Callable[[int, int], None]
 Method = Callable[[Observed], MethodAnswer]
@@ -226,12 +226,8 @@ def evaluate_entries(
     """As `evaluate_collection`, for some windows of a collection."""
     # Loaded before the workers start, so that a damaged bundle is refused at once.
     judging = _Judging.start(wanted)
-    cases = []
-    for position, case in enumerate(_cases(judging, entries, workers), start=1):
-        cases.append(case)
-        progress(position, len(entries))
-    model = judging.bundle.model
-    return Evaluation(wanted, f"{model.name} {model.version} ({model.sha256[:12]})", cases)
+    cases = list(counted(_cases(judging, entries, workers), len(entries), progress))
+    return Evaluation(wanted, str(judging.bundle.model), cases)
 
 
 def _cases(judging: _Judging, entries: list[CollectionEntry], workers: Workers) -> Iterator[Case]:

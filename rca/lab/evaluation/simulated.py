@@ -13,7 +13,7 @@ from rca.lab.evaluation.baselines_forest import ForestExample, forest_example
 from rca.lab.evaluation.judged_rows import PRODUCT, JudgedRow, judged_row
 from rca.lab.evaluation.signal_sets import restrict
 from rca.lab.simulation.corpus import for_each_scenario, simulated_window
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 #: Scenarios that a worker gets at once.
 CHUNK = 8
@@ -46,10 +46,9 @@ def evaluate_simulated(
     todo = list(seeds)
     found: list[list[JudgedRow]] = [[] for _ in bundles]
     every = _judged(todo, tuple(bundles), tuple(signals), workers)
-    for position, judged in enumerate(every, start=1):
+    for judged in counted(every, len(todo), progress):
         for rows, fresh in zip(found, judged, strict=True):
             rows += fresh
-        progress(position, len(todo))
     return found
 
 

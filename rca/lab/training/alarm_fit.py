@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from rca.lab.training.split import part_of, scenario_group
 from rca.sources.labels import WindowLabel, unfelt
 from rca.window.baseline_window import after_earlier
 from rca.window.window import Window
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 #: Simulated scenarios of which those of the learned parts are used. More gain nothing.
 DEFAULT_WINDOWS = 4000
@@ -115,8 +116,9 @@ def fitted(rows: Sequence[AlarmRow], seed: int) -> FittedHead:
 def _simulated_rows(n_windows: int, seed: int, workers: Workers, progress: Progress) -> Iterator[AlarmRow]:
     seeds = [each for each in scenario_seeds(n_windows, seed) if part_of(scenario_group(each)) in LEARNED]
     tasks = list(product(seeds, SIGNALS, (False, True)))
-    for done, row in enumerate(workers.map(_simulated_row, tasks, chunk=8), start=1):
-        progress("simulating jobs for the alarm of latenesses", done, len(tasks))
+    rows = workers.map(_simulated_row, tasks, chunk=8)
+    report = partial(progress, "simulating jobs for the alarm of latenesses")
+    for row in counted(rows, len(tasks), report):
         if row is not None:
             yield row
 
@@ -129,8 +131,9 @@ def _real_rows(collections: Iterable[Path], workers: Workers, progress: Progress
         if each.part in LEARNED
     ]
     tasks = list(product(found, SIGNALS))
-    for done, row in enumerate(workers.map(_real_row, tasks, chunk=8), start=1):
-        progress("reading real windows for the alarm of latenesses", done, len(tasks))
+    rows = workers.map(_real_row, tasks, chunk=8)
+    report = partial(progress, "reading real windows for the alarm of latenesses")
+    for row in counted(rows, len(tasks), report):
         if row is not None:
             yield row
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from rca.classify.classifier import HEADS
 from rca.classify.head import Head
 from rca.lab.training.corpus import Corpus
 from rca.lab.training.earlier_trees import EarlierTrees
-from rca.lab.training.heads import FittedHead, fit_heads
+from rca.lab.training.heads import FittedHead, Progress, fit_heads
 from rca.lab.training.healthy_augmentation import halves
 from rca.lab.training.settings import Settings
 from rca.lab.training.thresholds import choose_thresholds
@@ -37,7 +36,7 @@ class Learned:
 def learn(
     corpus: Corpus,
     seed: int,
-    progress: Callable[[str], None],
+    progress: Progress,
     settings: Settings | None = None,
     more_healthy: FloatArray | None = None,
     earlier: EarlierTrees | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rca.lab.training.corpus import Example
@@ -11,7 +12,7 @@ from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.held_out import named
 from rca.lab.training.incidents import VARIANTS, incident_examples, learned_incidents
 from rca.lab.training.simulated import simulated_examples
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 
 def gathered(
@@ -48,12 +49,12 @@ def gathered(
     captures = {
         name: learned_incidents(folder, every_part=every_part) for name, folder in named(collections).items()
     }
-    examples: list[Example] = []
-    # The first ones come late: they are computed in blocks.
-    progress("simulating and extracting features", 0, n_windows)
-    for each in simulated_examples(n_windows, seed, workers=workers, cache=cache):
-        examples.append(each)
-        progress("simulating and extracting features", len(examples), n_windows)
+    simulated = counted(
+        simulated_examples(n_windows, seed, workers=workers, cache=cache),
+        n_windows,
+        partial(progress, "simulating and extracting features"),
+    )
+    examples: list[Example] = list(simulated)
     for name, learned in captures.items():
         found = incident_examples(
             learned,
@@ -61,7 +62,7 @@ def gathered(
             workers=workers,
             variants=variants,
             cache=cache,
-            progress=lambda done, total: progress("varying real windows", done, total),
+            progress=partial(progress, "varying real windows"),
         )
         # Weights depend on the collection; the part depends on the group's name within it.
         examples += [replace(each, group=f"{name}/{each.group}") for each in found]

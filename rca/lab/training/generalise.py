@@ -147,7 +147,8 @@ def _answered(
     depends_on: Sequence[object],  # noqa: ARG001 - the kept result is named after it
 ) -> list[Case]:
     """Answers of a bundle that learned from the corpus without its part ``test``."""
-    learned = learn(replace(corpus, weight=balanced(corpus, REAL_SHARE)), seed, lambda text: None, settings)
+    weighted = replace(corpus, weight=balanced(corpus, REAL_SHARE))
+    learned = learn(weighted, seed, lambda phase, done, total: None, settings)
     with TemporaryDirectory(prefix="rca-fold-") as folder:
         bundle = Path(folder) / "bundle"
         # No score is about costs, so the bundle keeps the shipped causal mechanisms.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from rca.lab.training.distributed_heads import (
 from rca.lab.training.earlier_trees import EarlierTrees
 from rca.lab.training.settings import Settings
 from rca.window.causes import SLOW_CAUSES, STOP_CAUSES, STRAGGLER_TYPES, UNKNOWN
-from rca.workers import HERE, Workers
+from rca.workers import HERE, Workers, counted
 
 if TYPE_CHECKING:
     from lightgbm import Booster
@@ -49,7 +50,7 @@ PARAMETERS: dict[str, Any] = {
 MAX_ROUNDS = 1000
 PATIENCE = 40
 
-Progress = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -196,17 +197,17 @@ def fit_heads(
 
     `healthy` are more healthy windows for head ``mode``, of shape (n, n_window_features). New trees are added
     to those of the bundle `earlier`. A head that is too large for this machine is fitted on the cluster of
-    `workers`, see `rca.lab.training.distributed_heads`.
+    `workers`, see `rca.lab.training.distributed_heads`. Progress is ``(phase, done, total)``.
     """
     fitted = {}
     wanted = targets(corpus, earlier)
     if healthy is not None:
         wanted["mode"] = with_healthy(wanted["mode"], healthy)
-    for name, target in wanted.items():
+    for name, target in counted(wanted.items(), len(wanted), partial(progress, "fitting heads")):
         fitted[name] = fit_head(name, target, seed, (settings or {}).get(name), earlier, workers)
         shared = fitted[name].distribution
         where = "" if shared is None else f", on {shared.workers} workers"
-        progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds{where}")
+        progress(f"head {name}: {len(target.labels):,} rows, {fitted[name].rounds} rounds{where}", 0, 0)
     return fitted
 
 

@@ -19,7 +19,7 @@ from rca.lab.training.feature_cache import FeatureCache
 from rca.lab.training.simulated import kept_examples
 from rca.lab.training.split import scenario_group
 from rca.sources.labels import WindowLabel
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 #: One additional healthy window for so many windows of the corpus.
 PER_CORPUS_WINDOWS = 3
@@ -44,10 +44,8 @@ def healthy_windows(
     progress : callable
         ``(done, total)``.
     """
-    rows: list[FloatArray] = []
-    for each in kept_examples("healthy", healthy_seeds(n, seed), _simulated, workers=workers, cache=cache):
-        rows.append(each.window)
-        progress(len(rows), n)
+    made = kept_examples("healthy", healthy_seeds(n, seed), _simulated, workers=workers, cache=cache)
+    rows = [each.window for each in counted(made, n, progress)]
     return np.array(rows).reshape(-1, len(WINDOW_FEATURES))
 
 

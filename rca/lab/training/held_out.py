@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def held_out_rows(
         [bundle],
         signals=SIGNALS,
         workers=workers,
-        progress=lambda done, total: progress("diagnosing held-out scenarios", done, total),
+        progress=partial(progress, "diagnosing held-out scenarios"),
     )
     found = {SIMULATED: rows}
     for name, folder in named(collections).items():
@@ -69,7 +70,7 @@ def held_out_rows(
                 held,
                 EvaluationPlan(signals=SIGNALS, bundle=bundle),
                 workers=workers,
-                progress=lambda done, total: progress("diagnosing held-out real windows", done, total),
+                progress=partial(progress, "diagnosing held-out real windows"),
             )
             found[name] = evaluation.rows
     return found

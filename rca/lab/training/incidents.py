@@ -20,7 +20,7 @@ from rca.lab.training.telemetry_dropout import blinded
 from rca.sources.labels import Collection, CollectionEntry, Part, WindowLabel, read_collection, unfelt
 from rca.window.causes import CAUSES, SPECS, UNKNOWN
 from rca.window.window import Window
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 #: Variants of each window, the window itself among them.
 VARIANTS = 24
@@ -149,12 +149,11 @@ def incident_examples(
     # Read here, because workers have no files of this machine.
     missing = ((each, felt(each)) for each, known in zip(found, held, strict=True) if known is None)
     fresh = workers.map(partial(_examples, seed=seed, variants=variants), missing)
-    for done, (key, known) in enumerate(zip(keys, held, strict=True), start=1):
+    for key, known in counted(zip(keys, held, strict=True), len(found), progress):
         examples = next(fresh) if known is None else known
         if known is None and cache is not None and key is not None:
             cache.write(key, examples)
         yield from examples
-        progress(done, len(found))
 
 
 def _cache_key(incident: RecordedIncident, seed: int, variants: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import ceil, floor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from rca.lab.evaluation.scores import true_seconds
 from rca.lab.simulation.corpus import simulated_window
 from rca.lab.training.corpus import Corpus
 from rca.sources.labels import LabelledCause, WindowLabel, accepted
-from rca.workers import Workers
+from rca.workers import Workers, counted
 
 #: Largest number of scenarios; enough for the margins of every group, about a minute.
 MAX_SCENARIOS = 2500
@@ -93,12 +94,8 @@ def held_costs(
     An interval is about the cost only. The probability is about the ranks and the cause.
     """
     todo = list(seeds)
-    found: list[HeldOutCost] = []
     costs = workers.map(partial(_costs, Bundle.load(bundle)), todo, chunk=CHUNK)
-    for position, each in enumerate(costs, start=1):
-        found += each
-        progress(position, len(todo))
-    return found
+    return list(chain.from_iterable(counted(costs, len(todo), progress)))
 
 
 def _costs(bundle: Bundle, seed: int) -> list[HeldOutCost]:

@@ -5,6 +5,8 @@ Importing ``dowhy.gcm`` takes seconds, so only training and tests import this mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +29,12 @@ REMARKABLE_EXCESS = 0.02
 MIN_ROWS = 30
 
 
-def fit_mechanisms(rows: pd.DataFrame, seed: int, healthy: pd.DataFrame | None = None) -> Mechanisms:
+def fit_mechanisms(
+    rows: pd.DataFrame,
+    seed: int,
+    healthy: pd.DataFrame | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Mechanisms:
     """Fit ``excess[phase] ~ scores of its parents`` per phase, and ``signal ~ waiting`` per idle resource.
 
     Parameters
@@ -39,6 +46,8 @@ def fit_mechanisms(rows: pd.DataFrame, seed: int, healthy: pd.DataFrame | None =
         Of falsification and refutation.
     healthy : DataFrame, optional
         One row per healthy rank: `WAITING` and a signal's score per idle resource (NaN where not measured).
+    progress : callable
+        ``(done, total)`` tests: one of each arrow, and one of the graph.
 
     Returns
     -------
@@ -47,11 +56,20 @@ def fit_mechanisms(rows: pd.DataFrame, seed: int, healthy: pd.DataFrame | None =
         ``mechanisms`` (R squared and noise per node) and ``arrows`` (effects and their refutations).
     """
     data = _clipped(rows)
-    fits, arrows = _fit_phases(data, seed)
-    idle, idle_arrows, idle_fits = _fit_idle(healthy, seed)
+    total = sum(map(len, mechanism_parents().values())) + len(IDLE_RESOURCES) + 1
+    done = count(1)
+    progress(0, total)
+
+    def tested() -> None:
+        progress(next(done), total)
+
+    fits, arrows = _fit_phases(data, seed, tested)
+    idle, idle_arrows, idle_fits = _fit_idle(healthy, seed, tested)
     arrows += idle_arrows
+    graph = falsification(tested_graph(), _remarkable(data), seed)
+    progress(total, total)
     report = {
-        "graph": falsification(tested_graph(), _remarkable(data), seed),
+        "graph": graph,
         "mechanisms": {name: fit["quality"] for name, fit in fits.items()} | idle_fits,
         "arrows": [arrow.to_document() for arrow in arrows],
     }
@@ -121,7 +139,9 @@ def _remarkable(data: pd.DataFrame) -> pd.DataFrame:
     return data.where(data.ge(floor), 0.0)
 
 
-def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]], list[Arrow]]:
+def _fit_phases(
+    data: pd.DataFrame, seed: int, tested: Callable[[], None]
+) -> tuple[dict[str, dict[str, Any]], list[Arrow]]:
     """Slopes, intercept and noise per phase; arrows are refuted with the other parents held fixed."""
     model = causal_model()
     with quiet_dowhy():
@@ -137,11 +157,12 @@ def _fit_phases(data: pd.DataFrame, seed: int) -> tuple[dict[str, dict[str, Any]
         for resource, slope in fits[phase]["slopes"].items():
             others = [name for name in parents if name != resource]
             arrows.append(refutation(data, resource, phase, others, slope, seed))
+            tested()
     return fits, arrows
 
 
 def _fit_idle(
-    healthy: pd.DataFrame | None, seed: int
+    healthy: pd.DataFrame | None, seed: int, tested: Callable[[], None]
 ) -> tuple[dict[str, float], list[Arrow], dict[str, dict[str, float]]]:
     """The effect of waiting on the signals of healthy ranks."""
     idle: dict[str, float] = {}
@@ -161,6 +182,7 @@ def _fit_idle(
         idle[resource] = fit["slopes"][WAITING]
         quality[signal] = fit["quality"]
         arrows.append(refutation(measured, WAITING, signal, [], idle[resource], seed))
+        tested()
     return idle, arrows, quality
 
 

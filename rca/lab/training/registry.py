@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rca.diagnosis.bundle import mark_registered
 from rca.errors import BundleError, InvalidInput, SourceError
 from rca.lab.training.store_file import store_file
 from rca.lab.training.tracking import import_mlflow, open_store
@@ -141,7 +142,7 @@ class Registry:
         return next((each for each in self.versions() if each.tags.get(ORDER) == order), None)
 
     def fetch(self, found: RegisteredVersion, folder: Path) -> Path:
-        """Copy a version's bundle below `folder`, and check the digest of its manifest.
+        """Copy a version's bundle below `folder`, check the digest of its manifest, and add its number.
 
         The manifest has the digests of all other files, which are compared when a bundle is loaded.
 
@@ -152,7 +153,9 @@ class Registry:
         """
         with open_store(self.uri), _naming(found):
             source = self.client().get_model_version_download_uri(MODEL, str(found.number))
-            return download(source, self.uri, folder, found.sha256)
+            bundle = download(source, self.uri, folder, found.sha256)
+        mark_registered(bundle, found.number, found.sha256)
+        return bundle
 
     def document(self, found: RegisteredVersion, name: str) -> str:
         """Text of an artifact of the version's run; "" if the run has no such artifact.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -184,7 +185,7 @@ def fit(
         seed,
         workers=workers,
         cache=cache,
-        progress=lambda done, total: progress("simulating more healthy jobs", done, total),
+        progress=partial(progress, "simulating more healthy jobs"),
     )
     fitted = _fit(corpus, seed, settings, more_healthy, earlier, workers, progress)
     alarm_windows = min(n_windows, alarm_fit.DEFAULT_WINDOWS)
@@ -278,11 +279,14 @@ def _fit(
     """The classifier, and the causal mechanisms with their refutation."""
     from rca.lab.training.mechanism_fit import fit_mechanisms
 
-    learned = learn(corpus, seed, lambda text: progress(text, 0, 0), settings, more_healthy, earlier, workers)
-    progress("fitting and refuting causal mechanisms with DoWhy", 0, 0)
-    return _Fitted(
-        learned, fit_mechanisms(mechanism_rows(corpus, seed), seed, healthy_rank_rows(corpus, seed))
+    learned = learn(corpus, seed, progress, settings, more_healthy, earlier, workers)
+    mechanisms = fit_mechanisms(
+        mechanism_rows(corpus, seed),
+        seed,
+        healthy_rank_rows(corpus, seed),
+        partial(progress, "refuting causal mechanisms with DoWhy"),
     )
+    return _Fitted(learned, mechanisms)
 
 
 def _written(output: Path, fitted: _Fitted, provenance: dict[str, Any], bundle_version: str) -> str:
@@ -297,7 +301,7 @@ def _with_margins(
         corpus,
         bundle,
         workers=workers,
-        progress=lambda done, total: progress("measuring the intervals of held-out costs", done, total),
+        progress=partial(progress, "measuring the intervals of held-out costs"),
     )
     report = {**fitted.mechanisms.report, "intervals": covered}
     return replace(fitted, mechanisms=replace(fitted.mechanisms, margins=margins, report=report))

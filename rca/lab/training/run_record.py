@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from rca.diagnosis.bundle import mark_registered
 from rca.features import VERSION
 from rca.lab.evaluation.judged_rows import GROUPINGS, JudgedRow, grouped, to_table
 from rca.lab.evaluation.pictures import reliability_of, write_calibration, write_confusion
@@ -34,7 +35,7 @@ def record(
     tags: Mapping[str, str] | None = None,
     documents: Mapping[str, Any] | None = None,
 ) -> tuple[str, int | None]:
-    """Log a run to MLflow and, if `registered`, register its bundle as the challenger.
+    """Log a run to MLflow and, if `registered`, register its bundle as the challenger and mark it as such.
 
     Parameters
     ----------
@@ -59,6 +60,7 @@ def record(
     if ORDER in tags:
         known = withdraw_unfinished(Registry(uri), tags[ORDER])
         if known is not None:
+            mark_registered(bundle, known.number, known.sha256)
             return known.run_id, known.number
     with TemporaryDirectory(prefix="rca-run-") as folder:
         write_artifacts(Path(folder), card)
@@ -81,7 +83,9 @@ def record(
     if not registered:
         return run_id, None
     facts = {SHA256: card.sha256, CORPUS: card.facts["corpus_sha256"], FEATURES: str(VERSION)}
-    return run_id, register(Registry(uri), run_id, bundle, {**tags, **facts}, card.provenance["command"])
+    number = register(Registry(uri), run_id, bundle, {**tags, **facts}, card.provenance["command"])
+    mark_registered(bundle, number, card.sha256)
+    return run_id, number
 
 
 def run_name(facts: Mapping[str, Any]) -> str:

@@ -6,7 +6,10 @@ and no code in the store. The manifest of the bundle is verified when it is load
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from rca.diagnosis import Bundle, Diagnosis, diagnose
 from rca.sources.read import read_window
@@ -84,4 +87,10 @@ def _seconds(first: Cause | None) -> float:
 
 def _load_pyfunc(path: str) -> ServedBundle:
     """Load a logged bundle; MLflow calls it by this name."""
-    return ServedBundle(Bundle.load(path))
+    from mlflow.store.artifact.models_artifact_repo import REGISTERED_MODEL_META_FILE_NAME
+
+    bundle = Bundle.load(path)
+    registered = Path(path).parent.parent / REGISTERED_MODEL_META_FILE_NAME
+    if registered.is_file():
+        bundle = bundle.registered_as(int(yaml.safe_load(registered.read_bytes())["model_version"]))
+    return ServedBundle(bundle)

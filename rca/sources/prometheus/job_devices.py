@@ -203,7 +203,9 @@ class JobSearch:
                 if pod_label == "pod" and labels.get("exported_pod"):
                     # The exporter's own pod.
                     continue
-                pod = kubernetes.pod_by_name(labels.get(namespace_label, ""), labels[pod_label], self.job)
+                pod = kubernetes.pod_by_name(
+                    labels.get(namespace_label, ""), labels.get(pod_label, ""), self.job
+                )
                 found += [pod] if pod is not None else []
             if found:
                 break

@@ -16,7 +16,21 @@ JOB_LABELS = ("hpc_job", "job_id", "slurm_job_id", "slurm_job")
 #: The label that Prometheus itself adds: the name of the scrape.
 SCRAPE_LABEL = "job"
 #: Labels with the name of the machine, the most certain first.
-NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
+NODE_LABELS = (
+    "Hostname",
+    "hostname",
+    "host_name",
+    "node",
+    "kubernetes_node",
+    "k8s_node_name",
+    "nodename",
+    "instance",
+)
+#: Labels with a GPU's index, the most certain first, with its UUID, and with its instance or partition.
+GPU_LABELS = ("gpu", "GPU", "gpu_id", "gpu_number", "index", "minor_number")
+UUID_LABELS = ("UUID", "uuid", "gpu_uuid", "hw_id")
+INSTANCE_LABELS = ("GPU_I_ID", "gpu_partition_id")
+DEVICE_LABELS = (*GPU_LABELS, *UUID_LABELS, *INSTANCE_LABELS)
 #: Metrics whose series show which devices there are; those that every exporter has come first.
 _ANCHORS, _PREFERRED = 3, ("sm_clock", "gpu_util", "fb_used", "gfx_activity", "power")
 #: Kinds of pods that launchers put between the name of a job and the number of a pod.
@@ -156,9 +170,7 @@ def find_jobs(
         own = None if label_map is None else label_map.labels.node
         machine = next((labels[name] for name in (own, *NODE_LABELS) if name and labels.get(name)), "")
         devices, nodes = found.setdefault(job, (set(), set()))
-        devices.add(
-            (machine, *(labels.get(name, "") for name in ("gpu", "gpu_id", "UUID", "uuid", "GPU_I_ID")))
-        )
+        devices.add((machine, *(labels.get(name, "") for name in DEVICE_LABELS)))
         nodes.add(machine)
     return [
         KnownJob(job, len(devices), tuple(sorted(nodes))) for job, (devices, nodes) in sorted(found.items())

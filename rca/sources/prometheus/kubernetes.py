@@ -10,8 +10,13 @@ from dataclasses import dataclass
 POD_LABELS, POD_INFO = "kube_pod_labels", "kube_pod_info"
 #: What exporters write before the name of a pod's label: kube-state-metrics, and versions of DCGM's exporter.
 PREFIXES = ("label_", "pod_label_", "")
-#: Labels of the pod that uses a device: ``exported_`` if the scrape adds the exporter's own pod.
-POD_PAIRS = (("exported_pod", "exported_namespace"), ("pod", "namespace"))
+#: Labels of the pod that uses a device: ``exported_`` if the scrape adds the exporter's own pod, ``k8s_`` of
+#: OpenTelemetry.
+POD_PAIRS = (
+    ("exported_pod", "exported_namespace"),
+    ("k8s_pod_name", "k8s_namespace_name"),
+    ("pod", "namespace"),
+)
 #: Replica types that hold the first ranks.
 _FIRST = {"master": 0, "chief": 1, "launcher": 2}
 _BY_NAME = re.compile(

@@ -104,3 +104,10 @@ def read_label_map(path: str | os.PathLike[str]) -> LabelMap:
     if len(set(held.nodes)) < len(held.nodes):
         raise InvalidInput(f"{path}: nodes names a node twice", hint=HINT)
     return held
+
+
+def label_map_of(given: LabelMap | str | os.PathLike[str] | None) -> LabelMap:
+    """The label map that is given, in a file or not at all."""
+    if isinstance(given, LabelMap):
+        return given
+    return LabelMap() if given is None else read_label_map(given)

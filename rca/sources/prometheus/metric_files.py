@@ -26,6 +26,7 @@ from rca.sources.logs.failure_tables import one_line
 from rca.sources.prometheus import otlp
 from rca.sources.prometheus.device_dumps import DCGMI_DMON, SMI_QUERY, of_dmon, of_smi_query
 from rca.sources.prometheus.exporter_join import with_exporters
+from rca.sources.prometheus.job_names import GPU_LABELS, NODE_LABELS
 from rca.sources.prometheus.matrix import SeriesMatrix
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.signals import level_of
@@ -41,9 +42,6 @@ _SMI_COLUMNS = re.compile(
     rb"\b(?:utilization\.gpu|temperature\.gpu|power\.draw|clocks\.|clocks_|memory\.used|ecc\.errors|pcie\.link)"
 )
 _ADVICE = "`rca signals` lists the metrics that are used"
-#: Labels that name the machine, and those that name its GPU; the first one that is there counts.
-_HOSTS = ("Hostname", "hostname", "node", "nodename", "kubernetes_node", "instance")
-_GPUS = ("gpu", "GPU", "gpu_id", "index", "minor_number")
 #: The names of DCGM's exporter for columns of nvidia-smi, which have the same units.
 SMI_NAMES: Mapping[str, str] = {
     "utilization.gpu": "DCGM_FI_DEV_GPU_UTIL",
@@ -155,7 +153,7 @@ def _series_place(labels: Mapping[str, str], number: Mapping[_Device, int]) -> S
 def _device(labels: Mapping[str, str]) -> _Device | None:
     if level_of(labels["__name__"]) != "device":
         return None
-    text = next((labels[name] for name in _GPUS if name in labels), "")
+    text = next((labels[name] for name in (*GPU_LABELS, "hw_id") if name in labels), "")
     return _Device(labels["Hostname"], int(text)) if re.fullmatch(r"\d{1,4}", text) else None
 
 
@@ -167,7 +165,7 @@ def _samples(path: Path) -> Iterator[tuple[dict[str, str], float, float]]:
     found = otlp.samples(content) if otlp.is_otlp(head) else form(text, written)
     try:
         for labels, time, value in found:
-            host = next((labels[name] for name in _HOSTS if labels.get(name)), path.stem)
+            host = next((labels[name] for name in NODE_LABELS if labels.get(name)), path.stem)
             if np.isfinite(time):
                 yield {**labels, "Hostname": one_line(host.partition(":")[0]) or path.stem}, time, value
     except (

@@ -20,6 +20,9 @@ TARGET_LABELS = frozenset(
         "exported_pod", "exported_namespace", "exported_container", "exported_job", "exported_instance",
         "cluster", "uid", "pod_uid", "image", "id", "hpc_job", "err_code", "err_msg",
         "gpu", "GPU", "gpu_id", "GPU_I_ID", "GPU_I_PROFILE", "gpu_partition_id", "UUID", "uuid", "gpu_uuid",
+        "gpu_number", "gpu_model", "hw_id", "hw_name", "hw_model", "hw_vendor", "hw_parent", "hw_type",
+        "hw_serial_number", "hw_driver_version", "hw_firmware_version", "host_name", "k8s_node_name",
+        "k8s_pod_name", "k8s_namespace_name", "k8s_container_name", "service_name", "service_instance_id",
         "modelName", "model_name", "pci_bus_id", "driver_version", "DCGM_FI_DRIVER_VERSION",
     }
 )  # fmt: skip
@@ -37,6 +40,10 @@ DEVICE_LABELS = (
     "mode",
     "ctxswitchtype",
     "kind",
+    "hw_gpu_task",
+    "gpu_clock_violation",
+    "gpu_error_type",
+    "gpu_memory_state",
 )
 
 

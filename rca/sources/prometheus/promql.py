@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
+
+from rca.errors import InvalidInput, cut
 
 #: Alternatives in one regular expression.
 MAX_ALTERNATIVES = 200
@@ -49,3 +52,15 @@ def hosts(label: str, names: Iterable[str]) -> str:
 def chunks(values: Sequence[str]) -> list[Sequence[str]]:
     """Values in pieces that fit one matcher."""
     return [values[begin : begin + MAX_ALTERNATIVES] for begin in range(0, len(values), MAX_ALTERNATIVES)]
+
+
+def check_matchers(matchers: Sequence[str]) -> None:
+    """Refuse what is no label matcher.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    for each in matchers:
+        if not re.fullmatch(MATCHER, each):
+            raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')

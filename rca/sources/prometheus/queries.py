@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 
-from rca.errors import TooLarge
+from rca.errors import InvalidInput, TooLarge
 from rca.sources.prometheus.answers import TooMuchError
 from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.matrix import SeriesMatrix
@@ -26,7 +27,41 @@ RESOLUTION = 0.001
 #: Sums are read at this interval or more often, seconds: at least so often in a window.
 SUM_INTERVAL, SUMS = 30.0, 32
 
+#: Span of a window unless one is given, and the longest, seconds.
+USUAL_SECONDS, MAX_SECONDS = 1800.0, 7 * 86_400.0
+
 Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class TimeSpan:
+    """The time that is read, Unix seconds."""
+
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, since: float, start: float | None = None, end: float | None = None) -> TimeSpan:
+        """The last `since` seconds before `end`, or from `start` on; it ends now by default.
+
+        Raises
+        ------
+        InvalidInput
+            If it is empty, or longer than `MAX_SECONDS`.
+        """
+        last = time.time() if end is None else end
+        first = last - since if start is None else start
+        if last < first:
+            raise InvalidInput(
+                f"the end of the window lies {first - last:g} s before its start",
+                hint="give an --end after --start; without --end, the window ends now",
+            )
+        if not 0 < last - first <= MAX_SECONDS:
+            raise InvalidInput(
+                f"the window has {last - first:g} s",
+                hint=f"give at most {MAX_SECONDS / 86_400:g} days with --since, or --start and --end",
+            )
+        return cls(round(first, 3), round(last, 3))
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,20 @@ from itertools import chain
 
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.job_devices import JobDevices
-from rca.sources.prometheus.job_names import EXPORTER_POD, NODE_LABELS, Labels
+from rca.sources.prometheus.job_names import (
+    EXPORTER_POD,
+    GPU_LABELS,
+    INSTANCE_LABELS,
+    NODE_LABELS,
+    UUID_LABELS,
+    Labels,
+)
 from rca.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.sources.prometheus.label_map import LabelMap
 from rca.window.job import RankPlace
 
-#: Labels with a GPU's index, the most certain first, and with its instance or partition.
-GPU_LABELS = ("gpu", "GPU", "gpu_id", "index", "minor_number")
-INSTANCE_LABELS = ("GPU_I_ID", "gpu_partition_id")
-UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
 #: Labels of the exporter, and of the scrape, with the name of the machine.
-_HOST_LABELS, _SCRAPE_LABELS = NODE_LABELS[:2], NODE_LABELS[2:]
+_HOST_LABELS, _SCRAPE_LABELS = NODE_LABELS[:3], NODE_LABELS[3:]
 _DIGITS = re.compile(r"(\d+)$")
 _SHOWN = 3
 

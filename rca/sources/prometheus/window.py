@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,44 +13,31 @@ import pyarrow.compute as pc
 from rca.errors import InvalidInput, cut
 from rca.sources.prometheus.client import USUAL_TIMEOUT, Prometheus
 from rca.sources.prometheus.exporter_join import with_exporters
+from rca.sources.prometheus.gaps import gaps
 from rca.sources.prometheus.job_devices import JobDevices, JobSearch, check_labels
-from rca.sources.prometheus.job_names import KnownJob, find_jobs, job_id
+from rca.sources.prometheus.job_names import job_id
 from rca.sources.prometheus.kubernetes import pod_name
-from rca.sources.prometheus.label_map import LabelMap, read_label_map
+from rca.sources.prometheus.label_map import LabelMap, label_map_of
 from rca.sources.prometheus.machines import find_machines
 from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
-from rca.sources.prometheus.promql import ANY_METRIC, MATCHER, chunks, matcher, quoted, selector
-from rca.sources.prometheus.queries import MAX_SAMPLES, Query, Report, planned, read_samples
+from rca.sources.prometheus.promql import ANY_METRIC, check_matchers, matcher, quoted, selector
+from rca.sources.prometheus.queries import (
+    MAX_SAMPLES,
+    USUAL_SECONDS,
+    Query,
+    Report,
+    TimeSpan,
+    planned,
+    read_samples,
+)
 from rca.sources.prometheus.rank_places import DeviceNames, RankPlaces, place_ranks
 from rca.sources.prometheus.signals import CPU_TIMES, VIRTUAL, names_by_level
 from rca.sources.prometheus.trainer_steps import TrainerSteps, read_steps
-from rca.window.catalogue import resolve
 from rca.window.job import RankPlace
 from rca.window.times.step_clock import sampled_within
 from rca.window.window import Window
-
-#: Span of a window unless one is given, and the longest, seconds.
-USUAL_SECONDS, MAX_SECONDS = 1800.0, 7 * 86_400.0
-#: Counters that DCGM's exporter leaves out unless its counters file names them.
-OFF_BY_DEFAULT = (
-    "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
-    "DCGM_FI_DEV_THERMAL_VIOLATION",
-    "DCGM_FI_DEV_POWER_VIOLATION",
-    "DCGM_FI_DEV_PCIE_LINK_GEN",
-    "DCGM_FI_DEV_PCIE_LINK_WIDTH",
-    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
-    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
-    "DCGM_FI_PROF_SM_ACTIVE",
-)
-
-
-@dataclass(frozen=True)
-class _Span:
-    start: float
-    end: float
 
 
 def read_prometheus(
@@ -122,9 +106,9 @@ def read_prometheus(
     TooLarge
         If the job has more than `max_samples` samples in this time.
     """
-    span = _span(since, start, end)
+    span = TimeSpan.of(since, start, end)
     check_matchers(matchers)
-    label_map = _label_map(labels)
+    label_map = label_map_of(labels)
     server = Prometheus(
         url, token=token, ca_file=ca_file, timeout=timeout, allow_partial=allow_partial, headers=headers
     )
@@ -134,88 +118,8 @@ def read_prometheus(
     return reading.window()
 
 
-def read_jobs(
-    url: str,
-    *,
-    since: float = USUAL_SECONDS,
-    labels: LabelMap | str | os.PathLike[str] | None = None,
-    namespace: str | None = None,
-    matchers: Sequence[str] = (),
-    node: str | None = None,
-    **server: Any,
-) -> list[KnownJob]:
-    """List the jobs for which devices, else machines, reported; parameters as of `read_prometheus`.
-
-    Parameters
-    ----------
-    node : str, optional
-        Only jobs with a device on this machine.
-    **server
-        Access to the server: ``token``, ``ca_file``, ``timeout``, ``allow_partial`` and ``headers``.
-
-    Raises
-    ------
-    InvalidInput
-        If an argument cannot be used.
-    SourceError
-        If the server cannot be reached, refuses the credentials, or answers with something else.
-    """
-    span = _span(since, None, None)
-    check_matchers(matchers)
-    asked = [selector(ANY_METRIC, *matchers)] if matchers else []
-    client = Prometheus(url, **server)
-    names = names_by_level(client.label_values("__name__", asked, span.start, span.end))
-    label_map = _label_map(labels)
-    if names["device"] or names["node"]:
-        check_labels(client, label_map, names["device"], names["node"], matchers, span.start, span.end)
-    return find_jobs(
-        client,
-        names["device"] or names["node"],
-        span.start,
-        span.end,
-        matchers=matchers,
-        namespace=namespace,
-        label_map=label_map,
-        node=node,
-    )
-
-
-def _label_map(labels: LabelMap | str | os.PathLike[str] | None) -> LabelMap:
-    if isinstance(labels, LabelMap):
-        return labels
-    return LabelMap() if labels is None else read_label_map(labels)
-
-
-def check_matchers(matchers: Sequence[str]) -> None:
-    """Refuse what is no label matcher.
-
-    Raises
-    ------
-    InvalidInput
-    """
-    for each in matchers:
-        if not re.fullmatch(MATCHER, each):
-            raise InvalidInput(f"{cut(each)!r} is no label matcher", hint='write it like cluster="eu-1"')
-
-
 def _silent(phase: str, done: int, total: int) -> None:
     del phase, done, total
-
-
-def _span(since: float, start: float | None, end: float | None) -> _Span:
-    last = time.time() if end is None else end
-    first = last - since if start is None else start
-    if last < first:
-        raise InvalidInput(
-            f"the end of the window lies {first - last:g} s before its start",
-            hint="give an --end after --start; without --end, the window ends now",
-        )
-    if not 0 < last - first <= MAX_SECONDS:
-        raise InvalidInput(
-            f"the window has {last - first:g} s",
-            hint=f"give at most {MAX_SECONDS / 86_400:g} days with --since, or --start and --end",
-        )
-    return _Span(round(first, 3), round(last, 3))
 
 
 @dataclass(frozen=True)
@@ -224,7 +128,7 @@ class _Reading:
 
     server: Prometheus
     job: str
-    span: _Span
+    span: TimeSpan
     label_map: LabelMap
     namespace: str | None
     matchers: tuple[str, ...]
@@ -266,7 +170,11 @@ class _Reading:
             for part in parts
         ]
         table, notes = metric_table(placed)
-        window = self._window(places, table, [*places.notes, *notes, *self._gaps(found, exporters, placed)])
+        window = self._window(
+            places,
+            table,
+            [*places.notes, *notes, *gaps(self.server, found, exporters, placed, self.matchers, end)],
+        )
         return self._with_steps(window, held, found) if self.steps else window
 
     def _with_steps(self, window: Window, names: Sequence[str], found: JobDevices) -> Window:
@@ -379,50 +287,6 @@ class _Reading:
             return None if host is None else SeriesPlace(host, None, labels.get("container"))
         host = exporters.node_of(labels)
         return None if host is None else SeriesPlace(host)
-
-    def _gaps(self, found: JobDevices, exporters: NodeExporters, placed: Sequence[PlacedSeries]) -> list[str]:
-        notes = list(self.server.warnings)
-        reporting = {
-            place.node
-            for part in placed
-            for labels, place in zip(part.matrix.labels, part.places, strict=True)
-            if place is not None and place.node is not None and labels.get("__name__", "") not in found.names
-        }
-        silent = exporters.silent(reporting)
-        if silent:
-            notes.append(
-                f"no node exporter reports on {len(silent)} of {len(exporters.nodes)} nodes "
-                f"({', '.join(silent[:3])}{', ...' if len(silent) > 3 else ''}): "
-                "its instance, or nodename in node_uname_info, has to be the name of the machine"
-            )
-        notes += self._down(found)
-        held = {resolve(name) for name in found.names}
-        off = [name for name in OFF_BY_DEFAULT if resolve(name) not in held]
-        if off and any(name.lower().startswith("dcgm_") for name in found.names):
-            notes.append(
-                f"DCGM's exporter leaves out {', '.join(off)} by default: "
-                "api/deploy/prometheus/dcgm-counters.csv turns them on"
-            )
-        return notes
-
-    def _down(self, found: JobDevices) -> list[str]:
-        """The note on targets of the job's devices that Prometheus cannot scrape now."""
-        targets = sorted({labels["instance"] for labels in found.series if labels.get("instance")})
-        down = sorted(
-            each["metric"].get("instance", "")
-            for names in chunks(targets)
-            for each in self.server.query(
-                f"{selector(matcher('__name__', ['up']), *self.matchers, matcher('instance', names))} == 0",
-                self.span.end,
-            )
-        )
-        if not down:
-            return []
-        shown = ", ".join(down[:3]) + (", ..." if len(down) > 3 else "")
-        return [
-            f"{len(down)} of {len(targets)} exporters of the job are down (up is 0): {shown}. That says "
-            "nothing about the job"
-        ]
 
     def _window(self, places: RankPlaces, table: pa.Table, notes: Sequence[str]) -> Window:
         job = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from rca.window.catalogue import gpu, host, network, nvlink, process, rank_speed
+from rca.window.catalogue import gpu, host, network, nvlink, opentelemetry, process, rank_speed
 from rca.window.catalogue.signal import Signal
 
 __all__ = ["KNOWN", "Signal", "channels", "resolve", "to_markdown", "unit_of_channel"]
@@ -17,6 +17,7 @@ __all__ = ["KNOWN", "Signal", "channels", "resolve", "to_markdown", "unit_of_cha
 KNOWN: tuple[Signal, ...] = (
     *gpu.SIGNALS,
     *nvlink.SIGNALS,
+    *opentelemetry.SIGNALS,
     *network.SIGNALS,
     *host.SIGNALS,
     *process.SIGNALS,

@@ -61,12 +61,13 @@ class LiveGauges(Collector):
         family = GaugeMetricFamily(
             "rca_bundle_info",
             "The model bundles in use, champion and challenger; always 1.",
-            labels=["name", "version", "sha256", "role"],
+            labels=["name", "version", "sha256", "registry_version", "role"],
         )
         for role, ref in (("champion", self.models.champion), ("challenger", self.models.challenger)):
             model = None if ref is None else self.pool.model_of(ref)
             if model is not None:
-                family.add_metric([model.name, model.version, model.sha256, role], 1)
+                number = "" if model.registry_version is None else str(model.registry_version)
+                family.add_metric([model.name, model.version, model.sha256, number, role], 1)
         return family
 
     def _memory(self) -> int:

@@ -168,7 +168,17 @@ class Metrics:
             "rca_incident_events",
             "Events of incidents, by kind.",
             ("kind",),
-            ("opened", "reopened", "cause_changed", "place_changed", "cause_uncertain", "resolved"),
+            (
+                "opened",
+                "suspected",
+                "confirmed",
+                "reopened",
+                "cause_changed",
+                "place_changed",
+                "cause_uncertain",
+                "mute_ended",
+                "resolved",
+            ),
         )
         self.webhook_attempts = self._counter(
             "rca_webhook_attempts",

@@ -121,6 +121,8 @@ class LoadedBundles:
             held = baseline() if ref.folder is None else rca.Bundle.load(ref.folder)
             if ref.sha256 not in ("", held.model.sha256):
                 raise BundleError(f"the bundle in {ref.folder} is not {ref.sha256}: its files were replaced")
+            # Two versions with the same files share a folder.
+            held = held if ref.version is None else held.registered_as(ref.version)
             self._held[ref] = held
             if len(self._held) > MAX_LOADED:
                 self._held.popitem(last=False)
