@@ -72,6 +72,22 @@ def test_a_repeated_body_is_stored_once(client: TestClient) -> None:
     assert first["segment"] == second["segment"]
 
 
+def test_telemetry_is_on_the_disk_before_it_is_known(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, known = state_of(client), []
+    flush = state.windows.flush
+
+    def flushed(digest: str) -> None:
+        with state.database.reading() as session:
+            known.append((digest, repository.newest_segments(session, "durable")))
+        flush(digest)
+
+    monkeypatch.setattr(state.windows, "flush", flushed)
+    receipt = send(client, "durable", fragments("durable", step_rows(10))[0])
+    assert known == [(receipt["segment"], [])]
+
+
 def test_of_rows_with_one_key_the_last_counts(client: TestClient) -> None:
     rows = step_rows(5)
     chosen = rows["rank"] == 0
