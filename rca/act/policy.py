@@ -96,7 +96,7 @@ class AgentPolicy(Frozen):
     actions: tuple[str, ...] = tuple(TAKES_OUT)
     min_chance: Annotated[float, Field(ge=0.5, le=1.0)] = 0.9
     cool_down_seconds: Positive = 3600.0
-    max_actions_per_day: Annotated[int, Field(ge=1, le=1000)] = 3
+    max_actions_per_day: Annotated[int, Field(ge=1, le=100)] = 3
     max_nodes_per_day: Annotated[int, Field(ge=0, le=10_000)] = 2
     approval_seconds: Positive = 3600.0
     every_seconds: Positive = 10.0
