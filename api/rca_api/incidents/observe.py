@@ -41,7 +41,7 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     key = {"job_id": row.job_id, "window_end": row.window_end, "window_start": row.window_start}
     ahead = row.window_end > at.timestamp() + skew_seconds
     document = orjson.loads(row.document)
-    verdict = {**_verdict(document), "onset": _onset(document, row.window_start)}
+    verdict = {**verdict_of(document), "onset": _onset(document, row.window_start)}
     values = {"diagnosis_id": row.id, "observed_at": at, "ahead": ahead, **verdict}
     if insert_if_absent(session, ObservationRow, **key, **values):
         return session.get_one(ObservationRow, tuple(key.values()))
@@ -58,7 +58,8 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     return held
 
 
-def _verdict(document: dict[str, Any]) -> dict[str, Any]:
+def verdict_of(document: dict[str, Any]) -> dict[str, Any]:
+    """What a diagnosis says about its window: columns of `ObservationRow`."""
     healthy, suspect = document["failure_mode"] == "healthy", _is_suspect(document)
     named = not suspect or _reason(document) == _STANDS_OUT
     slow, steps = document["slowdown"], document["quality"]["steps_used"]
