@@ -120,12 +120,14 @@ class PlanAgent:
         """What judges a proposal beside the records of the journal, and those that the service has."""
         since = now - max(DAY_SECONDS, self._policy.cool_down_seconds)
         here = [each.id for each in self._journal.all()]
-        of_job = self._facts.begun(since, proposal.job)
         elsewhere = [
             Begun(
-                each.recorded_at.timestamp(), each.nodes if TAKES_OUT.get(each.action) else (), each in of_job
+                each.recorded_at.timestamp(),
+                each.nodes if TAKES_OUT.get(each.action) else (),
+                job == proposal.job,
             )
-            for each in self._facts.begun(since)
+            for job in self._policy.jobs
+            for each in self._facts.begun(job, since)
             if not any(record in each.note for record in here)
         ]
         return lambda others: forbidden(self._policy, proposal, others, elsewhere, now)

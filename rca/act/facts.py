@@ -68,7 +68,6 @@ class BegunAction(_Answer):
         On the clock of the service.
     """
 
-    incident_id: str
     action: str
     nodes: tuple[str, ...]
     note: str
@@ -88,11 +87,11 @@ class ServiceFacts:
             raise SourceError("the answers of the service have no Date", hint="check the proxy before it")
         return self._client.answered_at
 
-    def begun(self, since: float, job: str | None = None) -> list[BegunAction]:
-        """Actions of all agents of the service since a time, Unix seconds, of one job or of all."""
+    def begun(self, job: str, since: float) -> list[BegunAction]:
+        """Actions of all agents on a job since a time, Unix seconds."""
         at = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        path = f"/v1/actions?since={at}&key={quote(CLAIM)}&limit={MAX_BEGUN}"
-        found = self._read(path if job is None else f"{path}&job={quote(job, safe='')}")
+        path = f"/v1/actions?job={quote(job, safe='')}&since={at}&key={quote(CLAIM)}&limit={MAX_BEGUN}"
+        found = self._read(path)
         try:
             return TypeAdapter(list[BegunAction]).validate_python(found.get("items"))
         except ValidationError as error:

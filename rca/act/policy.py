@@ -84,7 +84,7 @@ class AgentPolicy(Frozen):
     cool_down_seconds : float
         Between two actions on one job.
     max_actions_per_day, max_nodes_per_day : int
-        Of all jobs together, in any 24 hours.
+        Of all these jobs together, in any 24 hours. Actions of other agents on them count as well.
     approval_seconds : float
         A proposal that is not begun for so long expires, and so old facts do not count.
     """

@@ -136,11 +136,13 @@ def on_another_job(service: PlayedService, job: str, *nodes: str) -> None:
         (("node-2",), {"max_nodes_per_day": 1}, "proposed: drain_node"),
     ],
 )
-def test_budgets_count_the_actions_of_all_agents_of_the_service(
+def test_budgets_count_the_actions_of_all_agents_on_the_jobs_of_the_policy(
     nodes: tuple[str, ...], limit: dict[str, int], says: str, cluster: PlayedCluster, tmp_path: Path
 ) -> None:
     mine = Acting(tmp_path / says[:3], PlayedService(), **limit)
+    mine.change(jobs=mine.policy.model_dump()["jobs"] | {"bert": KUBERNETES | SPARE})
     on_another_job(mine.service, "bert", *nodes)
+    on_another_job(mine.service, "of another team", "n-9", "n-10", "n-11")
     [text] = mine.round()
     assert says in text
 
