@@ -78,7 +78,7 @@ class PlanAgent:
             return [ActReport(job, f"not now: {error.message}")]
 
     def _further(self, held: Proposal) -> list[ActReport]:
-        if held.state in ("proposed", "approved") and self._age(held.at) > self._policy.approval_seconds:
+        if held.state in ("proposed", "approved") and self._is_off(held.at, self._policy.approval_seconds):
             return self._expired(held, "it was not approved and begun in time")
         if held.state == "approved":
             return self._begin(held)
@@ -89,8 +89,9 @@ class PlanAgent:
             self._report_failure(held)
         return []
 
-    def _age(self, at: float) -> float:
-        return self._facts.now() - at
+    def _is_off(self, at: float, seconds: float) -> bool:
+        """Whether a time is not about now: long ago, or ahead, as after a clock was set back."""
+        return abs(self._facts.now() - at) > seconds
 
     def _expired(self, held: Proposal, why: str) -> list[ActReport]:
         changed = self._journal.change(held.id, ["proposed", "approved", "acting"], state="expired", note=why)
@@ -156,14 +157,14 @@ class PlanAgent:
         newest = incident.newest
         if newest is None or newest.verdict == "healthy":
             return "its newest window is healthy"
-        if self._age(newest.window_end.timestamp()) > self._policy.approval_seconds:
-            return "its newest window is old"
+        if self._is_off(newest.window_end.timestamp(), self._policy.approval_seconds):
+            return "its newest window is old, or its clock is wrong"
         return "the job has ended" if self._facts.has_ended(incident.job_id) else None
 
     def _go_on(self, held: Proposal) -> list[ActReport]:
         """Carry on with an action that was interrupted, unless it must not go on."""
         reason = self._not_allowed(held)
-        if reason is None and self._age(held.begun_at or held.at) > MAX_ACTING_SECONDS:
+        if reason is None and self._is_off(held.begun_at or held.at, MAX_ACTING_SECONDS):
             reason = f"it was not done in {MAX_ACTING_SECONDS:.0f} s. {held.note}".strip()
         reason = reason or self._not_needed(self._facts.incident(held.incident), held)
         return self._act(held) if reason is None else self._failed(held, reason)
@@ -274,6 +275,8 @@ class PlanAgent:
         InvalidInput
             If the action cannot be carried out on this job.
         """
+        if incident.job_id != job:
+            return f"the service answers with an incident of the job {incident.job_id!r}"
         reason = self._not_needed(incident, held)
         if reason is not None:
             return reason

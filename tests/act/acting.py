@@ -27,7 +27,7 @@ class Acting:
     ) -> None:
         given = {"service": "http://rca", "jobs": {service.incident["job_id"]: SPARE | target}}
         self.policy = AgentPolicy.model_validate(given | {"mode": "approve"} | more)
-        self.journal = ActionJournal(folder / "act.sqlite")
+        self.journal = ActionJournal(folder / "policy.sqlite")
         self.service = service
 
     @property

@@ -148,6 +148,8 @@ class PlayedService:
         self.first: str = self.option["action"]
         self.ended_at: str | None = None
         self.away = False
+        #: Whether lists of incidents ignore the job that is asked for.
+        self.list_everything = False
         #: Its clock, Unix seconds.
         self.answered_at = 1.8e9
         #: Actions on other incidents: as recorded, and the job.
@@ -161,7 +163,8 @@ class PlayedService:
 
     def get(self, path: str) -> bytes:
         if path.startswith("/v1/incidents?"):
-            items = [self.incident] if f"job={self.incident['job_id']}" in path else []
+            asked = self.list_everything or f"job={self.incident['job_id']}" in path
+            items = [self.incident] if asked else []
             return json.dumps({"items": items if self.incident["state"] == "open" else []}).encode()
         if path.startswith("/v1/actions?"):
             return json.dumps({"items": self._recorded(path)}).encode()

@@ -13,7 +13,7 @@ from played_cluster import BUDGET, PlayedCluster, PlayedService, window
 from typer.testing import CliRunner
 
 from rca.act.agent import MAX_ACTING_SECONDS
-from rca.act.policy import AgentPolicy, read_policy
+from rca.act.policy import AgentPolicy, journal_of, read_policy
 from rca.cli import app
 from rca.errors import InvalidInput, SourceError
 from tests.for_each import for_each
@@ -175,6 +175,38 @@ def test_an_agent_does_nothing_with_a_service_that_says_no_time(acting: Callable
     mine = acting(mode="automatic")
     mine.service.answered_at = None  # type: ignore[assignment]
     assert mine.round() == ["not now: the answers of the service have no Date"]
+
+
+def test_an_incident_of_another_job_is_left_alone(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    """As of a service, or a proxy before it, that ignores the filter of a list."""
+    mine = acting(mode="automatic")
+    mine.service.incident["job_id"] = "bert"
+    mine.service.list_everything = True
+    assert mine.round() == ["nothing is proposed: the service answers with an incident of the job 'bert'"]
+    assert cluster.done == []
+
+
+def test_a_time_ahead_counts_as_little_as_an_old_one(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting()
+    mine.round()
+    mine.approve()
+    mine.now -= 86_400.0
+    assert mine.round()[0] == "drain_node expired: it was not approved and begun in time"
+    assert mine.round() == ["nothing is proposed: its newest window is old, or its clock is wrong"]
+    assert cluster.done == []
+
+
+def test_policies_of_one_folder_have_journals_of_their_own(tmp_path: Path) -> None:
+    for name, more in (("vision", ""), ("speech", ""), ("own", "journal: held.db\n")):
+        jobs = "jobs: {a: {platform: torchrun}}\n"
+        (tmp_path / f"{name}.yaml").write_text(f"service: http://rca\n{jobs}{more}")
+    paths = [tmp_path / f"{name}.yaml" for name in ("vision", "speech", "own")]
+    held = [journal_of(path, read_policy(path)) for path in paths]
+    assert held == [tmp_path / name for name in ("vision.sqlite", "speech.sqlite", "held.db")]
 
 
 def test_a_journal_has_one_agent(acting: Callable[..., Acting]) -> None:
