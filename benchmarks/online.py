@@ -1,23 +1,27 @@
 """``python -m benchmarks online``: false alarms per healthy job-hour, and steps until a diagnosis.
 
 Simulated jobs are watched as `rca_api.jobs.watcher` watches them: a look every few steps, and a diagnosis
-where one is due. An alarm is a diagnosis that is certain and not healthy. Healthy jobs have all that is
-benign in training, such as warm-up, hiccups and sequence lengths.
+where one is due. An alarm is a diagnosis that is certain and not healthy. Several alarms, or a very certain
+one, open an incident (`rca_api.incidents.state_machine`). Healthy jobs have all that is benign in training,
+such as warm-up, hiccups and sequence lengths.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+import orjson
 import pyarrow.compute as pc
 
 import rca
 from benchmarks.measure import print_table
+from rca.diagnosis.result import Diagnosis
 from rca.features.lateness_change import LatenessChange
 from rca.lab.evaluation.intervals import poisson_rate
 from rca.lab.simulation.engine import simulate
@@ -27,7 +31,11 @@ from rca.process import usable_cores
 from rca.window.fragments import between_steps
 from rca.window.window import Window
 from rca.workers import Workers
-from rca_api.jobs.watcher import FIRST_STEP, followed
+from rca_api.incidents.observe import verdict_of
+from rca_api.incidents.repository import observation
+from rca_api.incidents.state_machine import Hysteresis, NoIncident, Observation, State, next_state
+from rca_api.incidents.tables import ObservationRow
+from rca_api.jobs.watcher import FIRST_STEPS, followed
 from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
 
 HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
@@ -48,7 +56,10 @@ class Watched:
     Attributes
     ----------
     hours : float
-    diagnoses, alarms : int
+    diagnoses, alarms : dict of str to int
+        By why they are due: the first one, a change, or the time after it.
+    incidents : dict of str to int
+        Incidents that were opened, by the diagnosis that opened them.
     signs, late_signs : int
         Changes that began a diagnosis, and those of them that were of lateness.
     seen_after, alarmed_after : int or None
@@ -58,8 +69,9 @@ class Watched:
     """
 
     hours: float
-    diagnoses: int
-    alarms: int
+    diagnoses: Counter[str]
+    alarms: Counter[str]
+    incidents: Counter[str]
     signs: int = 0
     late_signs: int = 0
     seen_after: int | None = None
@@ -75,7 +87,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--undiagnosed",
         action="store_true",
-        help="healthy jobs: count changes only, which is ten times faster",
+        help="healthy jobs: count changes only, which is faster",
     )
     parser.add_argument("--processes", type=int, default=usable_cores(), help="[default: one per core]")
     given = parser.parse_args(arguments)
@@ -86,9 +98,12 @@ def main(arguments: list[str]) -> int:
         for one in workers.map(watch, seeds, chunk=2):
             healthy.append(one)
             hours = sum(each.hours for each in healthy)
-            late = sum(each.late_signs for each in healthy)
-            says = f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours, {late} changes of lateness"
-            print(says, file=sys.stderr)
+            if len(healthy) % 100 == 0:
+                opened = sum(each.incidents.total() for each in healthy)
+                print(
+                    f"online: {hours:,.0f} of {given.hours:,.0f} healthy job-hours, {opened} incidents",
+                    file=sys.stderr,
+                )
             if hours >= given.hours:
                 break
         _print_healthy(healthy)
@@ -156,8 +171,10 @@ def watched(
     nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
     job = WatchedSteps.of(window, nodes)
     seen = alarmed = None
-    wanted = WantedLook(None, None, FIRST_STEP)
-    diagnoses = alarms = signs = late_signs = 0
+    wanted = WantedLook(None, None, FIRST_STEPS)
+    diagnoses, alarms, incidents = Counter[str](), Counter[str](), Counter[str]()
+    incident: State = NoIncident()
+    signs = late_signs = 0
     for last in job.steps[every - 1 :: every].tolist():
         change = job.change(last)
         due = is_due(change, last, wanted)
@@ -165,11 +182,15 @@ def watched(
             signs += 1
             late_signs += isinstance(change, LatenessChange)
         if due:
-            diagnoses += 1
+            why = "change" if change is not None else "after" if wanted.first_step is None else "first"
+            diagnoses[why] += 1
         if due and diagnosed:
-            answer = rca.diagnose(between_steps(window, max(0, first_step(change, last, wanted)), last))
+            cut = between_steps(window, max(0, first_step(change, last, wanted)), last)
+            answer = rca.diagnose(cut)
+            incident, events = next_state(incident, _observed(answer, cut), Hysteresis())
+            incidents[why] += sum(each.kind in ("opened", "suspected", "reopened") for each in events)
             if not answer.abstained and answer.failure_mode != "healthy":
-                alarms += 1
+                alarms[why] += 1
                 if onset is not None and alarmed is None and last >= onset:
                     alarmed = last - onset
         if change is not None and onset is not None and seen is None and last >= onset:
@@ -182,21 +203,38 @@ def watched(
     if onset is not None:
         slowdown = float(np.nanmedian(job.seconds[onset:]) / np.nanmedian(job.seconds[:onset][-WARM:]))
     hours = float(np.nansum(job.seconds)) / 3600.0
-    return Watched(hours, diagnoses, alarms, signs, late_signs, seen, alarmed, slowdown)
+    return Watched(hours, diagnoses, alarms, incidents, signs, late_signs, seen, alarmed, slowdown)
+
+
+def _observed(answer: Diagnosis, window: Window) -> Observation:
+    """A diagnosed window as the incidents of the service count it."""
+    place = {"job_id": window.job.job_id, "window_start": window.job.start, "window_end": window.job.end}
+    said = verdict_of(orjson.loads(answer.model_dump_json()))
+    return observation(ObservationRow(**place, **said, diagnosis_id=""))
 
 
 def _print_healthy(jobs: Sequence[Watched]) -> None:
-    hours, alarms = sum(job.hours for job in jobs), sum(job.alarms for job in jobs)
-    rate, low, high = (1e3 * each for each in poisson_rate(alarms, hours))
-    diagnoses, alarmed = sum(job.diagnoses for job in jobs), sum(job.alarms > 0 for job in jobs)
+    hours = sum(job.hours for job in jobs)
     signs, late = sum(job.signs for job in jobs), sum(job.late_signs for job in jobs)
-    found = signs, late, diagnoses, alarmed, alarms, f"{rate:.2f} [{low:.2f}, {high:.2f}]"
-    row = (len(jobs), f"{hours:,.0f}", *found)
-    columns = (
-        "jobs", "job-hours", "changes", "of lateness", "diagnoses", "jobs with an alarm", "alarms",
-        "per 1,000 h [95 %]",
-    )  # fmt: skip
-    print_table("healthy jobs", columns, [row])
+    print_table(
+        "healthy jobs",
+        ("jobs", "job-hours", "changes", "of lateness"),
+        [(len(jobs), f"{hours:,.0f}", signs, late)],
+    )
+    rows = []
+    for why in ("first", "change", "after"):
+        counted = (
+            sum(getattr(job, name)[why] for job in jobs) for name in ("diagnoses", "alarms", "incidents")
+        )
+        diagnoses, alarms, incidents = counted
+        rows.append((why, diagnoses, alarms, _rate(alarms, hours), incidents, _rate(incidents, hours)))
+    per = "per 1,000 h [95 %]"
+    print_table("diagnoses of healthy jobs", ("due by", "diagnoses", "alarms", per, "incidents", per), rows)
+
+
+def _rate(number: int, hours: float) -> str:
+    rate, low, high = (1e3 * each for each in poisson_rate(number, hours))
+    return f"{rate:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _print_faulty(jobs: Sequence[Watched]) -> None:

@@ -2,12 +2,15 @@
 
 Captures of the testbeds are played to a service at their own pace. Each rank's steps go through the
 collector's sender (`rca.collect.push`), the counters of machines through the client, as an exporter's would.
-Four stages are counted in steps from the onset:
+Four stages are counted in steps from the onset, by the times that the service stores:
 
 - shown: the watcher would see a change, had it all rows at once;
-- noticed: the service has seen it;
+- noticed: the service has queued a diagnosis;
 - located: a certain diagnosis blames ranks of the fault, and no other nodes than its own;
-- named: its first cause is that of the label.
+- named: its first cause is one that the label accepts. Of a fault without a known cause it names none.
+
+"At once" are these stages without a service: a look after each step, whose diagnosis takes no time. The rest
+is the time of sending, storing, looking and computing on this machine.
 
 The cost is the processor time of all threads of the collector in a job with steps of 30 ms.
 """
@@ -22,29 +25,35 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import rca
 from benchmarks.measure import BusyCores, machine, print_table
 from benchmarks.online_testbeds import MIN_AFTER, MIN_BEFORE, Capture, captures
 from benchmarks.service import started_service
 from rca import collect
 from rca.arrays import FloatArray
-from rca.client import Client, ServiceError
+from rca.client import Client
 from rca.collect import collection
 from rca.collect.faults import Faults
 from rca.collect.identity import Identity
 from rca.collect.push import Pusher, PushSettings
 from rca.collect.timers import COLUMNS
 from rca.diagnosis.result import Diagnosis
-from rca.sources.labels import WindowLabel, located
+from rca.sources.labels import WindowLabel, accepted, located
+from rca.window.causes import UNKNOWN
+from rca.window.fragments import between_steps
 from rca.window.schema import METRICS
 from rca.window.window import Window
-from rca_api.jobs.work import WatchedSteps
+from rca_api.jobs.watcher import followed
+from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
 
 WITHIN_STEPS = 20
 TICK_SECONDS, METRIC_SECONDS = 0.05, 0.5
@@ -54,14 +63,17 @@ STEP_SECONDS, TRAINED_STEPS = 0.03, 600
 
 
 STAGES = ("shown", "noticed", "located", "named")
+AT_ONCE = ("shown", "located at once", "named at once")
 
 
 @dataclass(frozen=True)
 class Played:
-    """Steps from the onset of a fault until each stage; None for one that was not reached.
+    """Steps from the onset of a fault until each stage; a stage that was not reached is absent.
 
     Attributes
     ----------
+    steps : dict of str to float
+        By `STAGES` and `AT_ONCE`.
     longer : float
         Median step after the onset over that before it.
     others : float
@@ -73,10 +85,7 @@ class Played:
     ranks: int
     step_seconds: float
     longer: float
-    shown: float | None
-    noticed: float | None
-    located: float | None
-    named: float | None
+    steps: dict[str, float]
     others: float
 
 
@@ -103,22 +112,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _print_faults(played: list[Played]) -> None:
+    names = list(dict.fromkeys((*STAGES, *AT_ONCE)))
     rows = []
     for each in played:
         shape = each.ranks, f"{1e3 * each.step_seconds:.0f}", f"{each.longer:.2f}"
-        stages = (_shown(getattr(each, name)) for name in STAGES)
+        stages = (f"{each.steps[name]:.0f}" if name in each.steps else "-" for name in names)
         rows.append((each.testbed, each.cause, *shape, *stages, f"{each.others:.1f}"))
-    columns = "testbed", "cause", "ranks", "step, ms", "longer by", *STAGES, "cores busy by others"
+    columns = "testbed", "cause", "ranks", "step, ms", "longer by", *names, "cores busy by others"
     print_table("steps from the onset", columns, rows)
-    for name in STAGES:
-        soon = sum(
-            found is not None and found <= WITHIN_STEPS for found in (getattr(each, name) for each in played)
-        )
+    for name in names:
+        soon = sum(each.steps.get(name, np.inf) <= WITHIN_STEPS for each in played)
         print(f"{name} within {WITHIN_STEPS} steps: {soon} of {len(played)}")
-
-
-def _shown(steps: float | None) -> str:
-    return "-" if steps is None else f"{steps:.0f}"
 
 
 def _onset(capture: Capture) -> float | None:
@@ -138,43 +142,46 @@ def _play(url: str, capture: Capture, job_id: str, spool: Path) -> Played:
     window, label = capture.window, located(capture.label, capture.window.job)
     job = _PlayedJob.begun(url, window, job_id, spool)
     onset = (_onset(capture) or 0.0) + job.shift
-    reached: dict[str, float] = {}
-    checked: set[str] = set()
     cores = BusyCores()
-    while (now := time.time()) < job.over and "named" not in reached:
+    while (now := time.time()) < job.over:
         job.send(now)
-        if now > onset:
-            state = _job(job.api, job_id)
-            if state.get("changed_step") is not None:
-                reached.setdefault("noticed", time.time())
-            found = state.get("diagnosis_id")
-            answer = _answer(job.api, found) if isinstance(found, str) and found not in checked else None
-            if answer is not None and isinstance(found, str):
-                checked.add(found)
-                for name in _stages(answer, label, window):
-                    reached.setdefault(name, time.time())
         time.sleep(TICK_SECONDS)
     others = cores.others()
     job.end()
+    reached: dict[str, float] = {}
+    for created, finished, answer in _diagnoses(job.api, job_id):
+        if created > onset:
+            reached.setdefault("noticed", created)
+            for name in _stages(answer, label, window):
+                reached.setdefault(name, finished)
     starts = np.sort(job.rows[0][:, 1])
     steps = {name: float(((starts > onset) & (starts <= at)).sum()) for name, at in reached.items()}
-    usual, shown, longer = _offline(window, label)
+    usual, longer, at_once = _at_once(window, label)
     return Played(
-        capture.testbed, label.causes[0].cause, window.job.world_size, usual, longer, shown,
-        steps.get("noticed"), steps.get("located"), steps.get("named"), others,
-    )  # fmt: skip
+        capture.testbed, label.causes[0].cause, window.job.world_size, usual, longer, steps | at_once, others
+    )
 
 
-def _offline(window: Window, label: WindowLabel) -> tuple[float, float | None, float]:
-    """The usual step, steps until the rows show a change, and how much longer steps became."""
+def _at_once(window: Window, label: WindowLabel) -> tuple[float, float, dict[str, float]]:
+    """The usual step, how much longer steps became, and the steps until each stage without a service."""
     nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
     watched = WatchedSteps.of(window, nodes)
     first = label.causes[0].first_step or 0
     before, after = watched.seconds[watched.steps < first], watched.seconds[watched.steps >= first]
-    usual = float(np.nanmedian(before))
-    later = watched.steps[watched.steps >= first].tolist()
-    shown = next((float(last - first) for last in later if watched.change(last) is not None), None)
-    return usual, shown, float(np.nanmedian(after)) / usual
+    usual, found = float(np.nanmedian(before)), dict[str, float]()
+    wanted = WantedLook(None, None, None)
+    for last in watched.steps[watched.steps >= first].tolist():
+        change = watched.change(last)
+        due = change is not None and is_due(change, last, wanted)
+        if change is not None:
+            found.setdefault("shown", float(last - first))
+        if due:
+            cut = between_steps(window, first_step(change, last, wanted), last)
+            for name in _stages(rca.diagnose(cut), label, window):
+                found.setdefault(f"{name} at once", float(last - first))
+        changed, following, _ = followed(Look(change, last, None, None), wanted, queued=due)
+        wanted = WantedLook(changed, following, None)
+    return usual, float(np.nanmedian(after)) / usual, found
 
 
 def _stages(answer: Diagnosis, label: WindowLabel, window: Window) -> Iterator[str]:
@@ -188,7 +195,8 @@ def _stages(answer: Diagnosis, label: WindowLabel, window: Window) -> Iterator[s
     if not (blamed & set(fault.ranks) and blamed <= near):
         return
     yield "located"
-    if answer.causes and answer.causes[0].cause == fault.cause:
+    named = answer.causes[0].cause if answer.causes else UNKNOWN
+    if named in accepted(fault):
         yield "named"
 
 
@@ -285,20 +293,16 @@ def _send_metrics(api: Client, window: Window, job_id: str, rows: pa.Table) -> N
     )
 
 
-def _job(api: Client, job_id: str) -> dict[str, object]:
-    try:
-        return api.telemetry(job_id)
-    except ServiceError:
-        return {}
-
-
-def _answer(api: Client, diagnosis_id: object) -> Diagnosis | None:
-    """The finished diagnosis; None while it is queued."""
-    content = api.get(f"/v1/diagnoses/{diagnosis_id}")
-    try:
-        return Diagnosis.model_validate_json(content)
-    except ValueError:
-        return None
+def _diagnoses(api: Client, job_id: str) -> list[tuple[float, float, Diagnosis]]:
+    """When each diagnosis of a job was queued and done, Unix seconds, and its answer; the oldest first."""
+    found: list[tuple[float, float, Diagnosis]] = []
+    for each in orjson.loads(api.get(f"/v1/diagnoses?job={job_id}&state=done&limit=100"))["items"]:
+        created, finished = (
+            datetime.fromisoformat(each[name]).timestamp() for name in ("created_at", "finished_at")
+        )
+        answer = Diagnosis.model_validate_json(api.get(f"/v1/diagnoses/{each['diagnosis_id']}"))
+        found.append((created, finished, answer))
+    return sorted(found, key=lambda each: each[0])
 
 
 def _cost(*, send: bool) -> tuple[str, str, str]:

@@ -39,10 +39,10 @@ from rca.runtime.star.grouping import Groups, XOrder
 from rca.runtime.star.learning_rate import best_learning_rate
 from rca.runtime.star.modes import choose, clustered, heuristic_order, static_groups
 from rca.runtime.star.noise import noise_scale
-from rca.runtime.star.prediction import is_straggler
 from rca.runtime.star.price import UpdateProgress
 from rca.runtime.star.simulation import SimulatedJob as Simulated
 from rca.runtime.star.simulation import with_ring, with_server
+from rca.runtime.star.usual_step import is_straggler
 
 #: Modes of the first part; those of the second, in which a rank gets slow.
 MODES = ("synchronous", *WITH_SERVER, "ring with children")

@@ -20,10 +20,10 @@ from rca.lab.evaluation.intervals import bootstrap
 from rca.runtime.star import selector
 from rca.runtime.star.grouping import of_mode
 from rca.runtime.star.modes import candidates, heuristic_order
-from rca.runtime.star.prediction import usual_seconds
 from rca.runtime.star.price import Mode, UpdateProgress
 from rca.runtime.star.selector import FEATURES, MAX_WORKERS, features
 from rca.runtime.star.simulation import SimulatedJob, with_server
+from rca.runtime.star.usual_step import usual_seconds
 
 MODEL = Path(selector.__file__).with_name("selector.txt")
 #: Steps that a job has run before the choice.

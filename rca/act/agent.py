@@ -6,16 +6,15 @@ and what would be proposed now have to be the same.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from rca.act.facts import IncidentFacts, ServiceFacts
-from rca.act.guards import forbidden
+from rca.act.facts import CLAIM, IncidentFacts, ServiceFacts
+from rca.act.guards import DAY_SECONDS, Begun, forbidden
 from rca.act.journal import ActionJournal, Proposal
 from rca.act.kubernetes import cordon_and_evict
 from rca.act.policy import TAKES_OUT, AgentPolicy, KubernetesJob, SlurmJob
@@ -29,8 +28,6 @@ from rca.recovery.option import Option
 
 #: An action that is not done so long after its begin fails, seconds. Until then its steps are tried again.
 MAX_ACTING_SECONDS: Final = 900.0
-#: Key of the action of an agent on an incident: the service takes one.
-CLAIM: Final = "rca act"
 #: Length of a note on an incident, characters.
 MAX_NOTE: Final = 1000
 
@@ -47,20 +44,11 @@ class ActReport:
 class PlanAgent:
     """Acts on the jobs of a policy.
 
-    Parameters
-    ----------
-    clock : callable
-        Unix seconds.
+    Its clock is that of the service: the one of this machine may jump, and would free a budget.
     """
 
-    def __init__(
-        self,
-        policy: AgentPolicy,
-        journal: ActionJournal,
-        client: Client,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._policy, self._journal, self._client, self._clock = policy, journal, client, clock
+    def __init__(self, policy: AgentPolicy, journal: ActionJournal, client: Client) -> None:
+        self._policy, self._journal, self._client = policy, journal, client
         self._facts = ServiceFacts(client)
 
     def round(self) -> list[ActReport]:
@@ -90,7 +78,7 @@ class PlanAgent:
             return [ActReport(job, f"not now: {error.message}")]
 
     def _further(self, held: Proposal) -> list[ActReport]:
-        if held.state in ("proposed", "approved") and self._age(held.at) > self._policy.approval_seconds:
+        if held.state in ("proposed", "approved") and self._is_off(held.at, self._policy.approval_seconds):
             return self._expired(held, "it was not approved and begun in time")
         if held.state == "approved":
             return self._begin(held)
@@ -101,8 +89,9 @@ class PlanAgent:
             self._report_failure(held)
         return []
 
-    def _age(self, at: float) -> float:
-        return self._clock() - at
+    def _is_off(self, at: float, seconds: float) -> bool:
+        """Whether a time is not about now: long ago, or ahead, as after a clock was set back."""
+        return abs(self._facts.now() - at) > seconds
 
     def _expired(self, held: Proposal, why: str) -> list[ActReport]:
         changed = self._journal.change(held.id, ["proposed", "approved", "acting"], state="expired", note=why)
@@ -124,9 +113,25 @@ class PlanAgent:
                 return self._expired(held, f"its {name} are others by now")
         if all(step.is_done() for step in fresh.steps):
             return self._expired(held, "all of it is done already")
-        now = self._clock()
-        begun = self._journal.begin(fresh, lambda others: forbidden(self._policy, fresh, others, now), now)
+        now = self._facts.now()
+        begun = self._journal.begin(fresh, self._guard(fresh, now), now)
         return self._expired(held, begun) if isinstance(begun, str) else self._act(begun)
+
+    def _guard(self, proposal: Proposal, now: float) -> Callable[[Sequence[Proposal]], str | None]:
+        """What judges a proposal beside the records of the journal, and those that the service has."""
+        since = now - max(DAY_SECONDS, self._policy.cool_down_seconds)
+        here = [each.id for each in self._journal.all()]
+        elsewhere = [
+            Begun(
+                each.recorded_at.timestamp(),
+                each.nodes if TAKES_OUT.get(each.action) else (),
+                job == proposal.job,
+            )
+            for job in self._policy.jobs
+            for each in self._facts.begun(job, since)
+            if not any(record in each.note for record in here)
+        ]
+        return lambda others: forbidden(self._policy, proposal, others, elsewhere, now)
 
     def _not_allowed(self, held: Proposal) -> str | None:
         """Why the policy does not allow to carry out a record, as it is now."""
@@ -152,14 +157,14 @@ class PlanAgent:
         newest = incident.newest
         if newest is None or newest.verdict == "healthy":
             return "its newest window is healthy"
-        if self._age(newest.window_end.timestamp()) > self._policy.approval_seconds:
-            return "its newest window is old"
+        if self._is_off(newest.window_end.timestamp(), self._policy.approval_seconds):
+            return "its newest window is old, or its clock is wrong"
         return "the job has ended" if self._facts.has_ended(incident.job_id) else None
 
     def _go_on(self, held: Proposal) -> list[ActReport]:
         """Carry on with an action that was interrupted, unless it must not go on."""
         reason = self._not_allowed(held)
-        if reason is None and self._age(held.begun_at or held.at) > MAX_ACTING_SECONDS:
+        if reason is None and self._is_off(held.begun_at or held.at, MAX_ACTING_SECONDS):
             reason = f"it was not done in {MAX_ACTING_SECONDS:.0f} s. {held.note}".strip()
         reason = reason or self._not_needed(self._facts.incident(held.incident), held)
         return self._act(held) if reason is None else self._failed(held, reason)
@@ -188,13 +193,15 @@ class PlanAgent:
             except InvalidInput as error:
                 return self._failed(held, f"{step.text}: {error.message}")
             held = self._journal.change(held.id, ["acting"], n_done=number + 1) or held
-        done = self._journal.change(held.id, ["acting"], state="done", ended_at=self._clock())
+        done = self._journal.change(held.id, ["acting"], state="done", ended_at=self._facts.now())
         return [ActReport(held.job, f"{held.action} is done: {'; '.join(s.text for s in held.steps)}", done)]
 
     def _failed(self, held: Proposal, why: str) -> list[ActReport]:
         undo = [step.undo for step in held.steps[: held.n_done] if step.undo]
         note = f"{why}; to undo what was done: {'; '.join(undo)}" if undo else why
-        failed = self._journal.change(held.id, ["acting"], state="failed", ended_at=self._clock(), note=note)
+        failed = self._journal.change(
+            held.id, ["acting"], state="failed", ended_at=self._facts.now(), note=note
+        )
         if failed is None:
             return []
         report = ActReport(held.job, f"{held.action} failed: {note}", failed)
@@ -249,9 +256,7 @@ class PlanAgent:
         return reports
 
     def _propose(self, job: str, proposal: Proposal) -> list[ActReport]:
-        reason = self._journal.add(
-            proposal, lambda others: forbidden(self._policy, proposal, others, proposal.at)
-        )
+        reason = self._journal.add(proposal, self._guard(proposal, proposal.at))
         if reason is not None:
             return [ActReport(job, f"nothing is proposed: {reason}")]
         shown = "; ".join(step.text for step in proposal.steps)
@@ -270,6 +275,8 @@ class PlanAgent:
         InvalidInput
             If the action cannot be carried out on this job.
         """
+        if incident.job_id != job:
+            return f"the service answers with an incident of the job {incident.job_id!r}"
         reason = self._not_needed(incident, held)
         if reason is not None:
             return reason
@@ -296,10 +303,10 @@ class PlanAgent:
                 "diagnosis": incident.newest.diagnosis_id,
                 "steps": (),
                 "state": state,
-                "at": self._clock(),
+                "at": self._facts.now(),
             }
         )
-        reason = forbidden(self._policy, found, self._journal.all(), found.at)
+        reason = self._guard(found, found.at)(self._journal.all())
         if reason is not None:
             return reason
         steps = self._steps(job, incident, option)

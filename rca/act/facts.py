@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 from urllib.parse import quote
 
 import orjson
@@ -13,6 +13,11 @@ from rca.client import Client, ServiceError
 from rca.errors import SourceError
 from rca.recovery.option import Option
 from rca.recovery.site import Site
+
+#: Key of the action of an agent on an incident: the service takes one.
+CLAIM: Final = "rca act"
+#: Actions of a day that are read. No policy allows more.
+MAX_BEGUN: Final = 200
 
 
 class _Answer(BaseModel):
@@ -54,11 +59,43 @@ class IncidentFacts(_Answer):
         return next((each for each in self.diagnoses if each.verdict in ("sick", "healthy")), None)
 
 
+class BegunAction(_Answer):
+    """An action of an agent, as the service recorded it before its first step.
+
+    Attributes
+    ----------
+    recorded_at : datetime
+        On the clock of the service.
+    """
+
+    action: str
+    nodes: tuple[str, ...]
+    note: str
+    recorded_at: datetime
+
+
 class ServiceFacts:
     """Reads facts; each call raises `RcaError` if the service does not give them."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+    def now(self) -> float:
+        """Unix seconds on the clock of the service: that of this machine may jump."""
+        self._client.get("/healthz")
+        if self._client.answered_at is None:
+            raise SourceError("the answers of the service have no Date", hint="check the proxy before it")
+        return self._client.answered_at
+
+    def begun(self, job: str, since: float) -> list[BegunAction]:
+        """Actions of all agents on a job since a time, Unix seconds."""
+        at = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        path = f"/v1/actions?job={quote(job, safe='')}&since={at}&key={quote(CLAIM)}&limit={MAX_BEGUN}"
+        found = self._read(path)
+        try:
+            return TypeAdapter(list[BegunAction]).validate_python(found.get("items"))
+        except ValidationError as error:
+            raise _odd(path, str(error.errors()[0]["loc"])) from None
 
     def open_incidents(self, job: str) -> list[str]:
         """Ids of the open incidents of a job."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rca.act.journal import BEGUN, Proposal, State
@@ -14,13 +16,41 @@ DAY_SECONDS: Final = 86_400.0
 _FREE: frozenset[State] = frozenset({"tried", "expired"})
 
 
-def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal], at: float) -> str | None:
+@dataclass(frozen=True)
+class Begun:
+    """An action that was begun, by an agent with this journal or another one.
+
+    Attributes
+    ----------
+    at : float
+        Unix seconds.
+    leaving : tuple of str
+        Nodes that it takes out.
+    of_job : bool
+        Whether it was on the job of the proposal.
+    """
+
+    at: float
+    leaving: tuple[str, ...]
+    of_job: bool
+
+    @classmethod
+    def held(cls, record: Proposal, job: str) -> Begun:
+        """An action of the journal."""
+        return cls(record.begun_at or record.at, record.nodes if record.takes_out else (), record.job == job)
+
+
+def forbidden(
+    policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal], elsewhere: Sequence[Begun], at: float
+) -> str | None:
     """The first guard that forbids a proposal beside other records; None if it may be carried out.
 
     Parameters
     ----------
     others : sequence of Proposal
         Records of the journal; the proposal itself does not count.
+    elsewhere : sequence of Begun
+        Actions of other agents, and of journals that are gone.
     at : float
         Now, Unix seconds.
     """
@@ -32,22 +62,17 @@ def forbidden(policy: AgentPolicy, proposal: Proposal, others: Sequence[Proposal
         return f"it acts on the true cause with {probability(proposal.chance)}; the policy asks for {asked}"
     if any(each.incident == proposal.incident and each.state not in _FREE for each in others):
         return "the incident has an action already"
-    begun = [each for each in others if each.state in BEGUN and each.begun_at is not None]
-    recent = [each for each in begun if each.begun_at is not None and each.begun_at > at - DAY_SECONDS]
+    begun = [Begun.held(each, proposal.job) for each in others if each.state in BEGUN] + list(elsewhere)
+    recent = [each for each in begun if each.at > at - DAY_SECONDS]
     if len(recent) >= policy.max_actions_per_day:
         return (
             f"{len(recent)} actions were begun within a day; the policy allows {policy.max_actions_per_day}"
         )
-    out = {node for each in recent if each.takes_out for node in each.nodes}
+    out = {node for each in recent for node in each.leaving}
     new = set(proposal.nodes) - out if proposal.takes_out else set()
     if new and len(out | new) > policy.max_nodes_per_day:
         return (
             f"{len(out | new)} nodes would leave within a day; the policy allows {policy.max_nodes_per_day}"
         )
-    return _cooling(policy, proposal, begun, at)
-
-
-def _cooling(policy: AgentPolicy, proposal: Proposal, begun: Sequence[Proposal], at: float) -> str | None:
-    times = [each.begun_at for each in begun if each.job == proposal.job and each.begun_at is not None]
-    left = max(times, default=-policy.cool_down_seconds) + policy.cool_down_seconds - at
-    return f"the job had an action already, and cools down for {left:,.0f} s" if times and left > 0 else None
+    cool = max((each.at for each in begun if each.of_job), default=-math.inf) + policy.cool_down_seconds
+    return f"the job had an action already, and cools down for {cool - at:,.0f} s" if cool > at else None

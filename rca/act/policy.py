@@ -72,8 +72,8 @@ class AgentPolicy(Frozen):
 
     Attributes
     ----------
-    journal : Path
-        File of the durable records; relative to the policy's folder.
+    journal : Path or None
+        File of the durable records, of this policy alone; see `journal_of`.
     jobs : mapping of str to target
         By the job id of the telemetry. The agent acts on no other job.
     mode : {"dry-run", "approve", "automatic"}
@@ -84,19 +84,19 @@ class AgentPolicy(Frozen):
     cool_down_seconds : float
         Between two actions on one job.
     max_actions_per_day, max_nodes_per_day : int
-        Of all jobs together, in any 24 hours.
+        Of all these jobs together, in any 24 hours. Actions of other agents on them count as well.
     approval_seconds : float
         A proposal that is not begun for so long expires, and so old facts do not count.
     """
 
     service: str
-    journal: Path = Path("act.sqlite")
+    journal: Path | None = None
     jobs: dict[str, Target] = Field(min_length=1)
     mode: Mode = "dry-run"
     actions: tuple[str, ...] = tuple(TAKES_OUT)
     min_chance: Annotated[float, Field(ge=0.5, le=1.0)] = 0.9
     cool_down_seconds: Positive = 3600.0
-    max_actions_per_day: Annotated[int, Field(ge=1, le=1000)] = 3
+    max_actions_per_day: Annotated[int, Field(ge=1, le=100)] = 3
     max_nodes_per_day: Annotated[int, Field(ge=0, le=10_000)] = 2
     approval_seconds: Positive = 3600.0
     every_seconds: Positive = 10.0
@@ -110,7 +110,7 @@ class AgentPolicy(Frozen):
 
 
 def read_policy(path: Path) -> AgentPolicy:
-    """The policy of a YAML file; its journal counts from the file's folder.
+    """The policy of a YAML file.
 
     Raises
     ------
@@ -119,5 +119,12 @@ def read_policy(path: Path) -> AgentPolicy:
     InvalidInput
         Names the first wrong member.
     """
-    found = read_document(path, AgentPolicy, hint="`rca act --help` shows a policy")
-    return found.model_copy(update={"journal": path.resolve().parent / found.journal})
+    return read_document(path, AgentPolicy, hint="`rca act --help` shows a policy")
+
+
+def journal_of(path: Path, policy: AgentPolicy) -> Path:
+    """The file of the records of a policy, which counts from the folder of its file.
+
+    By default it has the name of the policy's file. An agent refuses the records of another policy.
+    """
+    return path.resolve().parent / (policy.journal or f"{path.stem}.sqlite")

@@ -54,9 +54,12 @@ class EndProcess(AgentStep):
             raise ToolError(f"process {self.pid} is of another user")
 
     def carry_out(self) -> None:
-        # A wrapper that is killed would leave the training behind.
-        for pid in reversed(_descendants(self.pid)) if self.kill and not self.is_done() else ():
-            _signal(pid, signal.SIGKILL, lambda: True)
+        if self.kill and not self.is_done():
+            # A wrapper that is killed would leave the training behind. One whose training ends may end with
+            # the code of a success before it is killed, and its launcher would not start it again.
+            _signal(self.pid, signal.SIGSTOP, lambda: not self.is_done())
+            for pid in reversed(_descendants(self.pid)):
+                _signal(pid, signal.SIGKILL, lambda: True)
         _signal(self.pid, signal.SIGKILL if self.kill else signal.SIGTERM, lambda: not self.is_done())
         ends = time.monotonic() + END_SECONDS
         while not self.is_done():

@@ -13,6 +13,7 @@ import ssl
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
@@ -103,6 +104,8 @@ class Service:
                 "the API key has a character that is not visible ASCII", hint="check api_key or RCA_API_KEY"
             )
         self._headers = ({"authorization": f"Bearer {key}"} if key else {}) | given
+        #: When the service gave its last answer, Unix seconds on its clock; None if it did not say.
+        self.answered_at: float | None = None
 
     def _diagnosis(
         self, window: Window | str | PathLike[str], idempotency_key: str | None
@@ -201,6 +204,7 @@ class Tries:
         RcaError
             If the service refuses and another try would not help.
         """
+        self._service.answered_at = _date_seconds(answer.headers.get("date"))
         if 200 <= answer.status < 300:
             return None
         retry_after = _retry_after_seconds(answer.headers.get("retry-after"))
@@ -317,3 +321,10 @@ def _checked_key(given: str | None) -> str:
 
 def _retry_after_seconds(header: str | None) -> float | None:
     return min(float(header), _MAX_WAIT_SECONDS) if header is not None and header.isdecimal() else None
+
+
+def _date_seconds(header: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(header or "").timestamp()
+    except ValueError:
+        return None

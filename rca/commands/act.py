@@ -113,10 +113,10 @@ def _person() -> str:
 
 def _opened(policy: Path) -> tuple[AgentPolicy, ActionJournal]:
     from rca.act.journal import ActionJournal
-    from rca.act.policy import read_policy
+    from rca.act.policy import journal_of, read_policy
 
     found = read_policy(policy)
-    return found, ActionJournal(found.journal)
+    return found, ActionJournal(journal_of(policy, found))
 
 
 def _line(report: ActReport, format_: OutputFormat) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rca.arrays import FloatArray, IntArray
 from rca.robust import nan_median
@@ -93,9 +94,13 @@ def _rare_change(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
     spans = np.lib.stride_tricks.sliding_window_view(seconds, RARE_STEPS)
     means = np.minimum(spans[:, :RARE_END_STEPS].mean(axis=1), spans[:, -RARE_END_STEPS:].mean(axis=1))
     last = float(means[-1])
+    # Nearly the factor: the median itself is compared below.
+    lower = _counted(means * (RARE_FACTOR - 1e-9) <= last)
     for first in range(seconds.size - RARE_STEPS, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
-        begin = max(0, first - MAX_REFERENCE_STEPS)
-        earlier = means[begin : first - RARE_STEPS + 1]
+        begin, end = max(0, first - MAX_REFERENCE_STEPS), first - RARE_STEPS + 1
+        if 2 * (lower[end] - lower[begin]) < end - begin:
+            continue
+        earlier = means[begin:end]
         usual = float(np.median(earlier))
         grown = min(last, float(seconds[first:].mean())) - usual
         if grown >= max((RARE_FACTOR - 1.0) * usual, RARE_RATIO * float(earlier.max() - usual)):
@@ -110,9 +115,13 @@ def _change(
     steps: IntArray, seconds: FloatArray, length: int, least: int, factor: float
 ) -> StepTimeChange | None:
     last = float(np.median(seconds[-length:]))
+    lower = _counted(factor * seconds <= last)
     # A change that began earlier must not be compared with itself, so earlier onsets are tried as well.
     for first in range(seconds.size - length, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
-        reference = seconds[max(0, first - MAX_REFERENCE_STEPS) : first]
+        begin = max(0, first - MAX_REFERENCE_STEPS)
+        if 2 * (lower[first] - lower[begin]) < first - begin:
+            continue
+        reference = seconds[begin:first]
         usual = float(np.median(reference))
         if last < factor * usual:
             continue
@@ -124,3 +133,11 @@ def _change(
                 onset -= 1
             return StepTimeChange(int(steps[onset]))
     return None
+
+
+def _counted(wanted: NDArray[np.bool_]) -> list[int]:
+    """How many are wanted before each place, and in all.
+
+    A median is at most a limit only if half of its values are. To count them is much faster.
+    """
+    return [0, *np.cumsum(wanted).tolist()]

@@ -1,1 +1,1 @@
-"""What runs inside a training job: AntDT, STAR, StragglAR, data shards and fixes of the workload."""
+"""What runs inside a training job: AntDT, STAR, StragglAR and data shards."""

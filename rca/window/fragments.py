@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.errors import InvalidInput
 from rca.window.job import MAX_REMARKS, Job
-from rca.window.rows.attempts import rows_of_latest_attempt
+from rca.window.rows.attempts import rank_of_two_trainers, rows_of_latest_attempt
 from rca.window.rows.clock_units import SLACK_SECONDS
 from rca.window.schema import COLLECTIVES, EVENTS, METRICS, OPS, STEPS, TableSpec
 from rca.window.step_times import ahead_note, ahead_of_arrival, steadied
@@ -74,6 +74,8 @@ def current(window: Window) -> Window:
     ------
     InvalidWindow
         If the rows make no window.
+    InvalidInput
+        If two trainers send rows of one rank.
     """
     steps, remarks = current_steps(window.steps)
     samples = {name: getattr(window, name) for name in ("metrics", "events")}
@@ -113,8 +115,19 @@ def current_steps(steps: pa.Table) -> tuple[pa.Table, list[str]]:
     ----------
     steps : pyarrow.Table
         As `joined` gives it; the columns of phases may be absent.
+
+    Raises
+    ------
+    InvalidInput
+        If two trainers send rows of one rank.
     """
     ahead = ahead_of_arrival(steps)
+    rank = rank_of_two_trainers(steps, ahead)
+    if rank is not None:
+        raise InvalidInput(
+            f"two trainers send rank {rank} of this job at the same time",
+            hint="give each of them a job_id of its own, with RCA_COLLECT_JOB_ID",
+        )
     kept, remarks = rows_of_latest_attempt(steps, ahead)
     notes = [*ahead_note(steps, ahead), *remarks]
     if "received_time" in steps.column_names:

@@ -1,4 +1,4 @@
-"""An agent for tests, with a clock that is set by hand."""
+"""An agent for tests, with the clock of its service, which is set by hand."""
 
 from __future__ import annotations
 
@@ -20,19 +20,28 @@ SPARE = {"site": {"spare_nodes": 1}}
 
 
 class Acting:
-    """An agent, its journal, and a clock that is set by hand."""
+    """An agent, its journal, and the clock of its service, which is set by hand."""
 
     def __init__(
         self, folder: Path, service: PlayedService, target: dict[str, Any] = KUBERNETES, **more: Any
     ) -> None:
         given = {"service": "http://rca", "jobs": {service.incident["job_id"]: SPARE | target}}
         self.policy = AgentPolicy.model_validate(given | {"mode": "approve"} | more)
-        self.journal = ActionJournal(folder / "act.sqlite")
-        self.service, self.now = service, 1.8e9
+        self.journal = ActionJournal(folder / "policy.sqlite")
+        self.service = service
 
     @property
     def agent(self) -> PlanAgent:
-        return PlanAgent(self.policy, self.journal, self.service, lambda: self.now)  # type: ignore[arg-type]
+        return PlanAgent(self.policy, self.journal, self.service)  # type: ignore[arg-type]
+
+    @property
+    def now(self) -> float:
+        """Unix seconds on the clock of the service."""
+        return self.service.answered_at
+
+    @now.setter
+    def now(self, at: float) -> None:
+        self.service.answered_at = at
 
     def change(self, **policy: Any) -> None:
         """Change the policy, as a person does who edits its file and starts the agent again."""

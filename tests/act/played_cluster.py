@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -146,6 +148,12 @@ class PlayedService:
         self.first: str = self.option["action"]
         self.ended_at: str | None = None
         self.away = False
+        #: Whether lists of incidents ignore the job that is asked for.
+        self.list_everything = False
+        #: Its clock, Unix seconds.
+        self.answered_at = 1.8e9
+        #: Actions on other incidents: as recorded, and the job.
+        self.others: list[tuple[dict[str, Any], str]] = []
 
     @property
     def reports(self) -> list[dict[str, Any]]:
@@ -155,9 +163,23 @@ class PlayedService:
 
     def get(self, path: str) -> bytes:
         if path.startswith("/v1/incidents?"):
-            items = [self.incident] if f"job={self.incident['job_id']}" in path else []
+            asked = self.list_everything or f"job={self.incident['job_id']}" in path
+            items = [self.incident] if asked else []
             return json.dumps({"items": items if self.incident["state"] == "open" else []}).encode()
+        if path.startswith("/v1/actions?"):
+            return json.dumps({"items": self._recorded(path)}).encode()
         return json.dumps(self.incident).encode()
+
+    def _recorded(self, path: str) -> list[dict[str, Any]]:
+        asked = parse_qs(urlsplit(path).query)
+        since, jobs = datetime.fromisoformat(asked["since"][0]), asked.get("job")
+        held = [(each, self.incident["job_id"]) for each in self.reports] + self.others
+        found = [each for each, job in held if jobs is None or job in jobs]
+        return [
+            each
+            for each in found
+            if [each["key"]] == asked["key"] and datetime.fromisoformat(each["recorded_at"]) >= since
+        ]
 
     def telemetry(self, job: str) -> dict[str, Any]:
         assert job == self.incident["job_id"]
@@ -169,11 +191,16 @@ class PlayedService:
         if self.away:
             raise SourceError("the service cannot be reached")
         same = [each for each in self.reports if each["key"] == document["key"]]
-        if same and same != [document]:
+        if same and any(same[0][name] != value for name, value in document.items()):
             raise ServiceError("the key was used for another action", code="conflict", status=409)
         if not same:
-            self.reports.append(document)
+            self.reports.append(self.recorded(document))
         return {}
+
+    def recorded(self, document: dict[str, Any]) -> dict[str, Any]:
+        """An action as the service gives it."""
+        at = datetime.fromtimestamp(self.answered_at, UTC).isoformat()
+        return {"nodes": [], "incident_id": self.incident["id"], "recorded_at": at} | document
 
 
 def window(verdict: str, end: str = "2027-01-15T07:59:00Z", diagnosis: str = "d" * 32) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from played_cluster import BUDGET, PlayedCluster, PlayedService, window
 from typer.testing import CliRunner
 
 from rca.act.agent import MAX_ACTING_SECONDS
-from rca.act.policy import AgentPolicy, read_policy
+from rca.act.policy import AgentPolicy, journal_of, read_policy
 from rca.cli import app
 from rca.errors import InvalidInput, SourceError
 from tests.for_each import for_each
@@ -113,6 +113,100 @@ def test_an_agent_whose_journal_was_deleted_acts_on_no_incident_again(
         mine.round()
     assert cluster.done == EVERYTHING
     assert mine.journal.all() == []
+
+
+def on_another_job(service: PlayedService, job: str, *nodes: str) -> None:
+    """An agent with another journal has acted an hour ago."""
+    service.answered_at -= 3600.0
+    said = {
+        "action": "drain_node",
+        "nodes": list(nodes),
+        "note": "rca act, record 17: cordon",
+        "key": "rca act",
+    }
+    service.others.append((service.recorded({**said, "incident_id": "b" * 32}), job))
+    service.answered_at += 3600.0
+
+
+@for_each(
+    ("nodes", "limit", "says"),
+    [
+        (("n-7",), {"max_actions_per_day": 1}, "1 actions were begun within a day; the policy allows 1"),
+        (("n-7", "n-8"), {"max_nodes_per_day": 2}, "3 nodes would leave within a day; the policy allows 2"),
+        (("node-2",), {"max_nodes_per_day": 1}, "proposed: drain_node"),
+    ],
+)
+def test_budgets_count_the_actions_of_all_agents_on_the_jobs_of_the_policy(
+    nodes: tuple[str, ...], limit: dict[str, int], says: str, cluster: PlayedCluster, tmp_path: Path
+) -> None:
+    mine = Acting(tmp_path / says[:3], PlayedService(), **limit)
+    mine.change(jobs=mine.policy.model_dump()["jobs"] | {"bert": KUBERNETES | SPARE})
+    on_another_job(mine.service, "bert", *nodes)
+    on_another_job(mine.service, "of another team", "n-9", "n-10", "n-11")
+    [text] = mine.round()
+    assert says in text
+
+
+def test_a_job_cools_down_after_the_action_of_another_agent(acting: Callable[..., Acting]) -> None:
+    mine = acting(cool_down_seconds=7200.0)
+    on_another_job(mine.service, mine.service.incident["job_id"], "n-7")
+    assert mine.round() == ["nothing is proposed: the job had an action already, and cools down for 3,600 s"]
+    mine.now += 3601.0
+    mine.service.incident["diagnoses"] = [window("sick", "2027-01-15T08:59:00Z")]
+    [text] = mine.round()
+    assert text.startswith("proposed")
+
+
+def test_a_clock_of_this_machine_that_jumps_frees_no_budget(
+    cluster: PlayedCluster, acting: Callable[..., Acting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = acting(mode="automatic", max_actions_per_day=1)
+    mine.round()
+    mine.round()
+    assert cluster.done == EVERYTHING
+    mine.service.incident |= {"id": "c" * 32, "actions": []}
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 2 * 86_400.0)
+    [text] = mine.round()
+    assert text.startswith("nothing is proposed: 1 actions were begun within a day")
+
+
+def test_an_agent_does_nothing_with_a_service_that_says_no_time(acting: Callable[..., Acting]) -> None:
+    mine = acting(mode="automatic")
+    mine.service.answered_at = None  # type: ignore[assignment]
+    assert mine.round() == ["not now: the answers of the service have no Date"]
+
+
+def test_an_incident_of_another_job_is_left_alone(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    """As of a service, or a proxy before it, that ignores the filter of a list."""
+    mine = acting(mode="automatic")
+    mine.service.incident["job_id"] = "bert"
+    mine.service.list_everything = True
+    assert mine.round() == ["nothing is proposed: the service answers with an incident of the job 'bert'"]
+    assert cluster.done == []
+
+
+def test_a_time_ahead_counts_as_little_as_an_old_one(
+    cluster: PlayedCluster, acting: Callable[..., Acting]
+) -> None:
+    mine = acting()
+    mine.round()
+    mine.approve()
+    mine.now -= 86_400.0
+    assert mine.round()[0] == "drain_node expired: it was not approved and begun in time"
+    assert mine.round() == ["nothing is proposed: its newest window is old, or its clock is wrong"]
+    assert cluster.done == []
+
+
+def test_policies_of_one_folder_have_journals_of_their_own(tmp_path: Path) -> None:
+    for name, more in (("vision", ""), ("speech", ""), ("own", "journal: held.db\n")):
+        jobs = "jobs: {a: {platform: torchrun}}\n"
+        (tmp_path / f"{name}.yaml").write_text(f"service: http://rca\n{jobs}{more}")
+    paths = [tmp_path / f"{name}.yaml" for name in ("vision", "speech", "own")]
+    held = [journal_of(path, read_policy(path)) for path in paths]
+    assert held == [tmp_path / name for name in ("vision.sqlite", "speech.sqlite", "held.db")]
 
 
 def test_a_journal_has_one_agent(acting: Callable[..., Acting]) -> None:

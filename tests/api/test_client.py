@@ -132,6 +132,20 @@ def test_a_busy_service_is_tried_again_after_the_wait_it_names(
     assert len(server.seen) == 3
 
 
+def test_the_client_knows_the_time_of_the_service(server: _Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client(f"http://127.0.0.1:{server.server_port}")
+    assert client.answered_at is None
+    server.script = [(200, {}, b"{}"), (200, {}, b"{}")]
+    monkeypatch.setattr(
+        server.RequestHandlerClass, "date_time_string", lambda *_: "Sat, 28 Nov 2026 22:00:00 GMT"
+    )
+    client.get("/healthz")
+    assert client.answered_at == 1795903200.0
+    monkeypatch.setattr(server.RequestHandlerClass, "date_time_string", lambda *_: "yesterday")
+    client.get("/healthz")
+    assert client.answered_at is None
+
+
 def test_retries_end(connect: Connect, server: _Server, waits: list[float]) -> None:
     server.script = [(503, {}, BUSY)] * 3
     with pytest.raises(ServiceError, match="at its limit") as here:

@@ -72,6 +72,22 @@ def test_a_repeated_body_is_stored_once(client: TestClient) -> None:
     assert first["segment"] == second["segment"]
 
 
+def test_telemetry_is_on_the_disk_before_it_is_known(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, known = state_of(client), []
+    flush = state.windows.flush
+
+    def flushed(digest: str) -> None:
+        with state.database.reading() as session:
+            known.append((digest, repository.newest_segments(session, "durable")))
+        flush(digest)
+
+    monkeypatch.setattr(state.windows, "flush", flushed)
+    receipt = send(client, "durable", fragments("durable", step_rows(10))[0])
+    assert known == [(receipt["segment"], [])]
+
+
 def test_of_rows_with_one_key_the_last_counts(client: TestClient) -> None:
     rows = step_rows(5)
     chosen = rows["rank"] == 0
@@ -131,19 +147,19 @@ def test_a_rank_that_becomes_late_in_a_noisy_job_is_diagnosed(client: TestClient
 
 def test_the_collector_and_the_client_send_without_glue(served: str, tmp_path: Path) -> None:
     api = Client(served)
-    rows = step_rows(70)
+    rows = step_rows(100)
     for rank in range(N_RANKS):
         who = Identity(rank, N_RANKS, 0, f"node-{rank}", "pushed/1", None)
         pusher = Pusher(PushSettings(served, None, tmp_path), {}, Faults())
         pusher.start(who)
-        held = np.full((70, len(COLUMNS)), np.nan)
+        held = np.full((100, len(COLUMNS)), np.nan)
         for number, name in enumerate(COLUMNS):
             if name in rows:
                 held[:, number] = rows[name][rows["rank"] == rank]
         pusher.add(held, [], None)
         pusher.end(over=False, seconds=20.0)
     assert until(lambda: api.telemetry("pushed/1")["diagnosis_id"])
-    assert api.telemetry("pushed/1")["last_step"] == 69
+    assert api.telemetry("pushed/1")["last_step"] == 99
     event = {"time": [START + 9.0], "kind": ["log"], "rank": [1]}
     job = {"job_id": "pushed/1", "world_size": N_RANKS, "start": START, "end": START + 10.0}
     window = Window.from_tables(job, events=pa.table(event), scope="fragment")
@@ -196,13 +212,38 @@ def test_a_steady_job_is_diagnosed_once(client: TestClient) -> None:
     bodies = fragments("steady", rows, every=40)
     for content in bodies[: 2 * N_RANKS]:
         send(client, "steady", content)
+    assert watch(client, "steady")["diagnosis_id"] is None
+    for content in bodies[2 * N_RANKS : 3 * N_RANKS]:
+        send(client, "steady", content)
     first = watch(client, "steady")["diagnosis_id"]
-    for content in bodies[2 * N_RANKS :]:
+    for content in bodies[3 * N_RANKS :]:
         send(client, "steady", content)
     job = watch(client, "steady")
     assert job["diagnosis_id"] == first
     assert job["changed_step"] is None
     assert diagnosed(client, first)["failure_mode"] == "healthy"
+
+
+def test_the_first_diagnosis_leaves_out_the_start_of_a_job_also_of_one_that_goes_on(
+    client: TestClient,
+) -> None:
+    rows = step_rows(110)
+    # Rank 1 loads slowly in the first steps, as one with a cold cache.
+    late = (rows["rank"] == 1) & (rows["step"] < 30)
+    rows["data_loading_seconds"][late] += 0.2
+    rows["step"] += 50_000
+    bodies = fragments("resumed", rows, first=50_000, every=55)
+    for content in bodies[:N_RANKS]:
+        send(client, "resumed", content)
+    assert watch(client, "resumed")["diagnosis_id"] is None
+    for content in bodies[N_RANKS:]:
+        send(client, "resumed", content)
+    found = diagnosed(client, watch(client, "resumed")["diagnosis_id"])
+    assert (found["failure_mode"], found["abstained"], found["quality"]["steps_used"]) == (
+        "healthy",
+        False,
+        78,
+    )
 
 
 def test_a_silence_is_diagnosed_again_once_it_is_twice_as_long_for_an_hour(client: TestClient) -> None:
@@ -493,6 +534,21 @@ def test_a_job_that_goes_on_with_fewer_ranks_is_watched_and_diagnosed(client: Te
     fragment = Window.from_tables(job, metrics=metrics, scope="fragment").to_json()
     sample = client.post("/v1/jobs/shrunk/telemetry", content=fragment, headers=JSON)
     assert sample.status_code == 409
+
+
+def test_two_trainers_with_one_job_id_are_named_and_not_diagnosed(client: TestClient) -> None:
+    first, second = step_rows(40), step_rows(40, seed=1, start=START + 0.05)
+    for each in zip(fragments("twice", first), fragments("twice", second), strict=True):
+        for content in each:
+            send(client, "twice", content)
+    job = watch(client, "twice", timedelta(hours=2))
+    [remark] = job["remarks"]
+    assert remark.startswith(
+        "two trainers send rank 0 of this job at the same time: give each of them a job_id"
+    )
+    assert job["diagnosis_id"] is None
+    refused = client.get("/v1/jobs/twice/window")
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid-input")
 
 
 def test_another_number_of_ranks_is_another_job(client: TestClient) -> None:

@@ -76,6 +76,28 @@ def test_a_look_reads_only_the_newest_segments(context: Context, monkeypatch: py
     assert set(read) == set(digests[steps // -20 :])
 
 
+def test_a_short_segment_is_read_once_and_a_long_one_each_time(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = [*stored(context, 200, every=100), *stored(context, 210)[-1:]]
+    read = []
+    whole = context.windows.read
+    monkeypatch.setattr(
+        context.windows, "read", lambda digest, *rest: read.append(digest) or whole(digest, *rest)
+    )
+    monkeypatch.setattr(segments, "MAX_HELD_BYTES", 50_000)
+    for _ in range(2):
+        work.look(context, digests, WantedLook(None, None, None))
+    assert sorted(read) == sorted([*digests, *digests[:2]])
+
+
+def test_the_oldest_segments_leave_a_process_first(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = stored(context, 4, every=1)
+    monkeypatch.setattr(segments, "MAX_SEGMENTS_HELD", 2)
+    segments.gathered(context, digests)
+    assert list(context.segments) == digests[1::-1]
+
+
 def test_too_few_steps_are_refused(context: Context) -> None:
     digests = stored(context, 100)
     context.max_memory_bytes = 17 << 20

@@ -92,6 +92,22 @@ def test_the_same_request_again_is_the_same_action(on_both: TestClient) -> None:
     assert len(ids(on_both, f"{path}?limit=1")) == 3
 
 
+def test_the_actions_of_all_incidents_are_listed_by_time_job_and_key(on_both: TestClient) -> None:
+    made = []
+    for key in ("rca act", "rca act", "ana"):
+        incident, _ = slow(on_both)
+        path = f"/v1/incidents/{incident}/actions"
+        made.append(on_both.post(path, json={"action": "drain_node", "key": key}).json())
+    found = [each["id"] for each in made][::-1]
+    assert ids(on_both, "/v1/actions") == found
+    assert ids(on_both, "/v1/actions?key=rca+act") == found[1:]
+    assert ids(on_both, "/v1/actions?limit=1") == found
+    since = made[1]["recorded_at"].replace("+", "%2B")
+    assert ids(on_both, f"/v1/actions?since={since}&key=rca+act") == found[1:2]
+    job = on_both.get(f"/v1/incidents/{made[0]['incident_id']}").json()["job_id"]
+    assert ids(on_both, f"/v1/actions?job={job}") == found[2:]
+
+
 def test_an_action_without_a_prediction_is_stored(client: TestClient) -> None:
     incident, _ = slow(client)
     action = client.post(f"/v1/incidents/{incident}/actions", json={"action": "other"}).json()

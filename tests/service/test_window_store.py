@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,35 @@ def test_equal_windows_are_one_file(store: WindowStore, window: Window, tmp_path
     assert store.put(other).digest != first.digest
 
 
+def test_a_window_is_durable_once_it_is_flushed(
+    store: WindowStore, window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda held: flushed.append(str(Path(f"/proc/self/fd/{held}").readlink()))
+    )
+    stored = store.put_unflushed(window)
+    assert (store.has(stored.digest), flushed) == (True, [])
+    path = the_file(tmp_path)
+    expected = [str(path), str(path.parent), str(path.parent.parent)]
+    store.flush(stored.digest)
+    assert flushed == expected
+    # Another request may not have flushed it yet.
+    flushed.clear()
+    assert (store.put(window), flushed) == (stored, expected)
+
+
+def test_a_window_that_the_disk_does_not_take_is_refused(
+    store: WindowStore, window: Window, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(WindowStoreError, match="No space left"):
+        store.put(window)
+
+
 def test_a_damaged_file_is_noticed(store: WindowStore, window: Window, tmp_path: Path) -> None:
     digest = store.put(window).digest
     path = the_file(tmp_path)
@@ -97,10 +127,10 @@ def test_a_folder_without_write_access_is_reported_without_its_path(tmp_path: Pa
 def test_readers_never_see_a_partial_file(
     store: WindowStore, window: Window, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(descriptor: int) -> None:
+    def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     with pytest.raises(WindowStoreError, match="No space left"):
         store.put(window)
     assert [path for path in (tmp_path / "windows").rglob("*") if path.is_file()] == []

@@ -9,8 +9,15 @@ import pyarrow as pa
 import pytest
 
 from rca.errors import InvalidWindow
-from rca.window.rows.attempts import UNKNOWN, _goes_on, earlier_attempts, latest_attempt
+from rca.window.rows.attempts import (
+    UNKNOWN,
+    _goes_on,
+    earlier_attempts,
+    latest_attempt,
+    rank_of_two_trainers,
+)
 from rca.window.window import Window
+from tests.for_each import for_each
 
 
 def table(rows: Sequence[tuple[int, int, float, int | None]]) -> pa.Table:
@@ -148,3 +155,39 @@ def test_one_attempt_has_each_step_once(make_window) -> None:
     numbered = twice.append_column("attempt", pa.array(np.full(twice.num_rows, 1)))
     with pytest.raises(InvalidWindow, match="is repeated"):
         Window.from_tables(window.job, numbered)
+
+
+def trainer(n_steps: int, step: float, start: float, first: int = 0) -> pa.Table:
+    """Steps of two ranks, in the order of their ends."""
+    number = np.repeat(np.arange(n_steps), 2)
+    return pa.table(
+        {
+            "rank": np.tile([0, 1], n_steps),
+            "step": first + number,
+            "start_time": start + step * number,
+            "step_seconds": np.full(number.size, step),
+        }
+    )
+
+
+def in_turns(*runs: pa.Table, rows: int = 12) -> pa.Table:
+    """Rows of several runs as they arrive: those of one fragment of each, then of the next."""
+    pieces = [run.slice(at, rows) for at in range(0, runs[0].num_rows, rows) for run in runs]
+    return pa.concat_tables(pieces)
+
+
+@for_each(
+    ("steps", "rank"),
+    [
+        (in_turns(trainer(60, 0.1, 1e9), trainer(60, 0.1, 1e9 + 0.03)), 0),
+        (in_turns(trainer(200, 0.03, 1e9, 500), trainer(200, 0.06, 1e9)), 0),
+        (trainer(300, 0.1, 1e9), None),
+        # Restarts from a checkpoint, of which one follows a clock that was set back.
+        (pa.concat_tables([trainer(100, 0.1, 1e9 + 11.0 * n, 20 * n) for n in range(6)]), None),
+        (pa.concat_tables([trainer(100, 0.1, 1e9), trainer(100, 0.1, 1e9 + 2.0, 40)]), None),
+        # Steps of a look-ahead loop begin a little before the last one ends.
+        (trainer(100, 0.1, 1e9).set_column(3, "step_seconds", pa.array(np.full(200, 0.14))), None),
+    ],
+)
+def test_two_trainers_are_told_from_restarts(steps: pa.Table, rank: int | None) -> None:
+    assert rank_of_two_trainers(steps, np.zeros(steps.num_rows, dtype=bool)) == rank

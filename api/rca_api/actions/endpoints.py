@@ -1,10 +1,10 @@
-"""`/v1/incidents/{id}/actions`."""
+"""`/v1/incidents/{id}/actions`, and the actions of all incidents at `/v1/actions`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response, Security, status
+from fastapi import APIRouter, Path, Query, Request, Response, Security, status
 from sqlalchemy.exc import IntegrityError
 
 from rca_api.actions import repository
@@ -12,6 +12,7 @@ from rca_api.actions.schemas import NewAction, TakenAction, TakenActionPage, rea
 from rca_api.actions.tables import TakenActionRow
 from rca_api.incidents.tables import IncidentRow
 from rca_api.shell.requests.pagination import LINK_HEADER, Paging
+from rca_api.shell.requests.parameters import Moment, Name
 from rca_api.shell.requests.problems import COMMON, problem_responses
 from rca_api.shell.requests.request_bodies import BODY_PROBLEMS, SmallBodies
 from rca_api.shell.security.access import Reader, requires
@@ -19,7 +20,7 @@ from rca_api.shell.security.principal import Principal, Scope
 from rca_api.shell.state import State
 from rca_api.shell.store.base import now
 
-router = APIRouter(prefix="/v1/incidents", tags=["incidents"], route_class=SmallBodies)
+router = APIRouter(prefix="/v1", tags=["incidents"], route_class=SmallBodies)
 
 IncidentId = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 #: People who judge diagnoses, and programs that act on them.
@@ -27,7 +28,7 @@ Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
 
 
 @router.post(
-    "/{incident_id}/actions",
+    "/incidents/{incident_id}/actions",
     status_code=status.HTTP_201_CREATED,
     summary="Record an action taken on an incident",
     responses={
@@ -56,7 +57,7 @@ def record_action(
 
 
 @router.get(
-    "/{incident_id}/actions",
+    "/incidents/{incident_id}/actions",
     summary="List the actions taken on an incident",
     responses={200: {"headers": LINK_HEADER}, **problem_responses(*COMMON, "not-found")},
 )
@@ -67,4 +68,24 @@ def list_actions(request: Request, incident_id: IncidentId, _: Reader, paging: P
             raise repository.unknown(incident_id)
         keys = (TakenActionRow.taken_at, TakenActionRow.id)
         found = paging.read(session, repository.taken(incident_id), keys, read_action)
+    return TakenActionPage(items=found.items, next=found.next)
+
+
+@router.get(
+    "/actions",
+    summary="List the actions taken on all incidents",
+    responses={200: {"headers": LINK_HEADER}, **problem_responses(*COMMON)},
+)
+def list_all_actions(
+    request: Request,
+    _: Reader,
+    paging: Paging,
+    since: Annotated[Moment | None, Query(description="Recorded at this time or later.")] = None,
+    job: Annotated[Name | None, Query(description="Id of the job.")] = None,
+    key: Annotated[Name | None, Query(description="Their `key`; agents have `rca act`.")] = None,
+) -> TakenActionPage:
+    """List the actions of all incidents, the one recorded last first: what agents and people have done."""
+    with State.of(request).database.reading() as session:
+        keys = (TakenActionRow.recorded_at, TakenActionRow.id)
+        found = paging.read(session, repository.recorded(since, job, key), keys, read_action)
     return TakenActionPage(items=found.items, next=found.next)

@@ -91,6 +91,16 @@ def taken(incident_id: str) -> Select[TakenActionRow]:
     return select(TakenActionRow).where(TakenActionRow.incident_id == incident_id)
 
 
+def recorded(since: datetime | None, job: str | None, key: str | None) -> Select[TakenActionRow]:
+    """Select the actions of all incidents that were recorded since a time, of one job or with one key."""
+    wanted = select(TakenActionRow)
+    if since is not None:
+        wanted = wanted.where(TakenActionRow.recorded_at >= since)
+    if job is not None:
+        wanted = wanted.join(IncidentRow).where(IncidentRow.job_id == job)
+    return wanted if key is None else wanted.where(TakenActionRow.key == key)
+
+
 def unknown(incident_id: str) -> ProblemError:
     """The problem that an incident does not exist."""
     return ProblemError("not-found", f"there is no incident {incident_id}")

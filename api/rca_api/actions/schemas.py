@@ -120,7 +120,7 @@ class TakenAction(BaseModel):
 
 
 class TakenActionPage(BaseModel):
-    """One page of the actions of an incident, newest first."""
+    """One page of actions, newest first."""
 
     items: list[TakenAction]
     next: str | None = Field(description="Cursor of the next page; null on the last.")

@@ -294,10 +294,10 @@ def decoded(context: Context, sent: Sent, scope: Scope = "window") -> Window:
     return window
 
 
-def store(context: Context, window: Window) -> StoredWindow:
-    """Put a window into the window store."""
+def store(context: Context, window: Window, *, flush: bool = True) -> StoredWindow:
+    """Put a window into the window store; durably, unless the caller flushes it."""
     with context.stage("keep"):
-        stored = context.windows.put(window)
+        stored = context.windows.put(window) if flush else context.windows.put_unflushed(window)
     return _described(window, stored)
 
 

@@ -44,7 +44,7 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     ahead = row.window_end > at.timestamp() + skew_seconds
     document = orjson.loads(row.document)
     verdict = {
-        **_verdict(document),
+        **verdict_of(document),
         "onset": _onset(document, row.window_start),
         "over": _over(document, row.window_end),
     }
@@ -64,7 +64,8 @@ def record(session: Session, row: DiagnosisRow, at: datetime, skew_seconds: floa
     return held
 
 
-def _verdict(document: dict[str, Any]) -> dict[str, Any]:
+def verdict_of(document: dict[str, Any]) -> dict[str, Any]:
+    """What a diagnosis says about its window: columns of `ObservationRow`."""
     healthy, suspect = document["failure_mode"] == "healthy", _is_suspect(document)
     named = not suspect or _reason(document) == _STANDS_OUT
     slow, steps = document["slowdown"], document["quality"]["steps_used"]

@@ -87,6 +87,8 @@ def _refuse_another(state: State, job_id: str, sender: Principal) -> None:
 
 def _add(state: State, job_id: str, fragment: work.Fragment, sender: Principal) -> bool:
     at = now()
+    # Here, so that a process goes on while the disk works, and takes what others have sent together.
+    state.windows.flush(fragment.window.digest)
     with state.database.session() as session:
         repository.refuse_beyond(state.settings.max_jobs_per_caller, session, job_id, sender.id, at)
         new = repository.add_fragment(session, job_id, fragment, at, sent_by=sender.id)

@@ -125,6 +125,12 @@ def newest_segments(session: Session, job_id: str) -> list[str]:
     return list(session.scalars(_between(job_id, -inf, inf).limit(MAX_SEGMENTS)))[::-1]
 
 
+def first_step(session: Session, job_id: str) -> int | None:
+    """The first step of a job that is held; a job that goes on from a checkpoint begins with a high one."""
+    mine = select(func.min(SegmentRow.first_step)).where(SegmentRow.job_id == job_id)
+    return session.scalar(mine.where(_of_present_size(job_id)))
+
+
 def open_segments(session: Session, job_id: str) -> list[str]:
     """Digests of the segments that may be merged, the oldest ones, in the order of arrival."""
     mine = select(SegmentRow.digest).where(

@@ -50,8 +50,8 @@ MAX_FAILURES = 3
 MAX_PAUSE = timedelta(minutes=5)
 #: Jobs whose failures are counted.
 MAX_FAILING = 10_000
-#: Step from which a job without a change is diagnosed once: it may be slow from its start.
-FIRST_STEP = 64
+#: Steps after which a job without a change is diagnosed once: it may be slow from its start.
+FIRST_STEPS = 96
 #: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
 _AGAIN_STEPS = 4
 _AGAIN_SHARE = 0.5
@@ -169,7 +169,7 @@ class Watcher:
             found = await self._look(claimed)
         except InvalidInput as error:
             # The same rows give the same error: it is looked at again when others arrive.
-            found = Look(None, None, None, None, (str(error),))
+            found = Look(None, None, None, None, (": ".join(filter(None, (error.message, error.hint))),))
         except ProblemError as error:
             if error.code not in _OWN_PROBLEMS or isinstance(error, NeverBegun):
                 raise
@@ -217,10 +217,12 @@ class Watcher:
             if not repository.newest_segments(session, job.job_id):
                 session.get_one(StreamedJobRow, job.job_id).pending = False
                 return None
+            is_new = job.diagnosis_id is None and job.changed_step is None
+            begun = repository.first_step(session, job.job_id) if is_new else None
         wanted = WantedLook(
             changed_step=job.changed_step,
             next_step=job.next_step,
-            first_step=FIRST_STEP if job.diagnosis_id is None and job.changed_step is None else None,
+            first_step=None if begun is None else begun + FIRST_STEPS,
             silent_until=at.timestamp() if is_silent else None,
             ended=job.ended_at is not None,
             steady_since=job.steady_since,

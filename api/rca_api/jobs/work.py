@@ -45,6 +45,8 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
+#: Steps of a job's first window. Those before are its start, in which caches and clocks settle.
+STEPS_OF_FIRST_WINDOW = 64
 #: Steps of each window after a change has ended: they show whether the job has recovered.
 STEADY_STEPS = 64
 #: Longer steps of the job, or ranks that became late.
@@ -158,7 +160,7 @@ class WatchedSteps:
 
 
 def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
-    """Decode, check and store telemetry of one job.
+    """Decode, check and store telemetry of one job; durably once the caller flushes it.
 
     Steps that begin long after now get the time of their arrival, by which it shows later that their own
     times are impossible.
@@ -172,7 +174,7 @@ def accept_fragment(context: Context, sent: Sent, job_id: str) -> Fragment:
     size = COPIES * sum(table.nbytes for table in window.tables.values())
     if context.max_memory_bytes is not None:
         refuse_beyond(context.max_memory_bytes, size, "rows that are joined with others")
-    return _fragment(context, replace(window, steps=with_arrival(window.steps, time.time())))
+    return _fragment(context, replace(window, steps=with_arrival(window.steps, time.time())), flush=False)
 
 
 def cut(
@@ -235,7 +237,8 @@ def first_step(change: Change | None, last_step: int, wanted: WantedLook) -> int
         return change.step - STEPS_BEFORE
     if wanted.steady_since is not None:
         return max(wanted.steady_since, last_step - STEADY_STEPS + 1)
-    return last_step - STEPS_OF_A_WINDOW
+    newest = last_step - STEPS_OF_A_WINDOW
+    return newest if wanted.first_step is None else max(newest, wanted.first_step - STEPS_OF_FIRST_WINDOW)
 
 
 def is_due(change: Change | None, last_step: int, wanted: WantedLook) -> bool:
@@ -313,7 +316,7 @@ def _without_steps(context: Context, digests: Sequence[str], wanted: WantedLook)
     return store(context, replace(window, job=window.job.model_copy(update={"end": end})))
 
 
-def _fragment(context: Context, window: Window) -> Fragment:
+def _fragment(context: Context, window: Window, *, flush: bool = True) -> Fragment:
     """Store rows, with the bounds of all of them."""
     begin, end = window.job.start, window.job.end
     for table, column in ((window.steps, "start_time"), (window.metrics, "time"), (window.events, "time")):
@@ -324,4 +327,4 @@ def _fragment(context: Context, window: Window) -> Fragment:
     if window.steps.num_rows:
         numbers = pc.min_max(window.steps.column("step")).as_py()
         first, last = numbers["min"], numbers["max"]
-    return Fragment(store(context, window), begin, end, first, last)
+    return Fragment(store(context, window, flush=flush), begin, end, first, last)

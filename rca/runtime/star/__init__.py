@@ -17,8 +17,8 @@ simulation
     Runs of a mode with steps that vary, pauses and a busy server.
 noise
     The gradient noise scale, which decides how many samples an update can use.
-prediction
-    Step times of the next step from CPU and bandwidth, and who is a straggler.
+usual_step
+    The usual step of each worker, and who is a straggler.
 leaving
     Which ranks leave a ring.
 learning_rate

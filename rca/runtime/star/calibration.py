@@ -22,8 +22,8 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.grouping import EVERY, Grouping, of_mode
 from rca.runtime.star.modes import GROUP_DISTANCE, candidates, synchronous
-from rca.runtime.star.prediction import is_straggler
 from rca.runtime.star.price import Mode, UpdateProgress
+from rca.runtime.star.usual_step import is_straggler
 
 #: A mode replaces another one if its price is lower by this share.
 MIN_GAIN = 0.05

@@ -12,8 +12,8 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
-from rca.runtime.star.prediction import STRAGGLER_SHARE
 from rca.runtime.star.price import UpdateProgress
+from rca.runtime.star.usual_step import STRAGGLER_SHARE
 
 #: Updates after which a rule looks again.
 EVERY = 8

@@ -21,8 +21,6 @@ import numpy as np
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 
-#: Share of the newest step in a running average.
-NEWEST = 0.05
 _DRAWS = 1000
 
 
@@ -114,40 +112,6 @@ def noise_scale(
     np.divide(np.maximum(noises, 0.0), signals, out=scales, where=signals > 0)
     low, high = np.quantile(scales, [0.05, 0.95], method="nearest")
     return NoiseScale(float(signal.mean()), float(noise.mean()), float(low), float(high))
-
-
-class NoiseMeter:
-    """A running average during training, as the noise scale grows while the loss falls.
-
-    Parameters
-    ----------
-    small, large : float
-        Samples of the gradients of each step.
-    newest : float
-        Weight of the newest step, above 0 and at most 1.
-    """
-
-    def __init__(self, small: float, large: float, *, newest: float = NEWEST) -> None:
-        signal_and_noise(0.0, 0.0, small, large)
-        if not 0 < newest <= 1:
-            raise InvalidInput(f"the weight of the newest step is {newest}")
-        self.small, self.large, self.newest = small, large, newest
-        self.n_steps = 0
-        self._signal = self._noise = 0.0
-
-    def record(self, small_squared: float, large_squared: float) -> None:
-        """Add the squared lengths of one step."""
-        signal, noise = signal_and_noise(small_squared, large_squared, self.small, self.large)
-        self.n_steps += 1
-        # Early steps count alike: otherwise the first would keep its weight for long.
-        weight = max(self.newest, 1.0 / self.n_steps)
-        self._signal += weight * (float(signal) - self._signal)
-        self._noise += weight * (float(noise) - self._noise)
-
-    @property
-    def samples(self) -> float | None:
-        """The noise scale; None before the first step, or while the gradient is within the noise."""
-        return _ratio(self._signal, self._noise) if self.n_steps else None
 
 
 def _ratio(signal: float, noise: float) -> float | None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.grouping import Choice, Grouping, XOrder
-from rca.runtime.star.prediction import LOOK_BACK, usual_seconds
+from rca.runtime.star.usual_step import LOOK_BACK, usual_seconds
 
 #: An answer begins with whether training is over, and whether the last gradient of its worker was applied.
 _HEADER = 2

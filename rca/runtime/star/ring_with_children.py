@@ -70,7 +70,7 @@ class RingWithChildren:
     parameters : sequence of Tensor
         ``list(model.parameters())``: on the CPU and of one type.
     stragglers : sequence of int
-        Ranks that become children. A diagnosis or `rca.runtime.star.prediction` names them.
+        Ranks that become children. A diagnosis or `rca.runtime.star.usual_step` names them.
     most_staleness : int
         A gradient whose parameters are more updates old is dropped.
 

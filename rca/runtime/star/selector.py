@@ -20,8 +20,8 @@ from rca.runtime.star.modes import (
     candidates,
     synchronous,
 )
-from rca.runtime.star.prediction import usual_seconds
 from rca.runtime.star.price import Kind, Mode, UpdateProgress
+from rca.runtime.star.usual_step import usual_seconds
 
 #: Jobs with more workers were not learned from.
 MAX_WORKERS = 12

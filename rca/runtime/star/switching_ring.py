@@ -36,8 +36,8 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.leaving import Rule
 from rca.runtime.star.mailbox import Mailbox
-from rca.runtime.star.prediction import LOOK_BACK, usual_seconds
 from rca.runtime.star.ring_with_children import HEADER, MAX_STALENESS, RingWithChildren
+from rca.runtime.star.usual_step import LOOK_BACK, usual_seconds
 
 #: After so long an all-reduce gives up, and the rank gets an error.
 TIMEOUT = timedelta(minutes=10)

@@ -7,7 +7,7 @@ chunk. The other ranks spread the finished chunks.
 Modules
 -------
 schedule
-    The rounds, for any number of ranks; `spreading` searches for them, `checker` proves them right.
+    The rounds, for any number of ranks; `spreading` searches for them.
 cost
     Whether it is worth it: `predicted_saving` in seconds per step, and the reason if it is not.
 execution, arrivals, measured_costs, ddp_hook

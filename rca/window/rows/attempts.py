@@ -20,6 +20,8 @@ from rca.window.rows.row_errors import listed
 UNKNOWN = -1
 #: A rank goes on from a row if its next row is so many times the usual number of steps further, or less.
 MAX_STRIDES = 2
+#: Two trainers send, if the rows of two runs that overlap in time arrive in so many turns.
+MIN_TURNS = 6
 
 
 def latest_attempt(steps: pa.Table) -> tuple[pa.Table, list[str]]:
@@ -64,6 +66,41 @@ def rows_of_latest_attempt(steps: pa.Table, implausible: BoolArray) -> tuple[Boo
         f"step and took them again (ranks {listed(list(map(str, ranks)))})"
     )
     return kept, [note]
+
+
+def rank_of_two_trainers(steps: pa.Table, implausible: BoolArray) -> int | None:
+    """A rank that two processes send at the same time; None without one. One rank of a job is looked at.
+
+    A process takes one step at a time. Steps that overlap are of another one, or of a clock that was set back
+    before a restart. After a restart all rows of one run arrive before those of the other. Rows of two
+    trainers arrive in turns.
+
+    Parameters
+    ----------
+    steps : pyarrow.Table
+        In the order of arrival.
+    implausible : ndarray of shape (n_rows,), bool
+        Rows whose begin is no sign.
+    """
+    if not steps.num_rows:
+        return None
+    ranks = steps.column("rank").to_numpy()
+    rows = np.flatnonzero((ranks == ranks.min()) & ~implausible)
+    begin, seconds = (steps.column(name).to_numpy()[rows] for name in ("start_time", "step_seconds"))
+    arrival = np.argsort(begin, kind="stable")
+    begin, seconds = begin[arrival], seconds[arrival]
+    # Half of a step is more than clocks and timers are wrong by.
+    if not (np.diff(begin) < seconds[:-1] / 2).any():
+        return None
+    second = np.zeros(rows.size, dtype=bool)
+    ends = [-np.inf, -np.inf]
+    for place, (start, length) in enumerate(
+        zip(begin.tolist(), np.nan_to_num(seconds).tolist(), strict=True)
+    ):
+        second[place] = start < ends[0]
+        ends[int(second[place])] = start + length / 2
+    in_turns = second[np.argsort(arrival)]
+    return int(ranks.min()) if np.count_nonzero(np.diff(in_turns)) >= MIN_TURNS else None
 
 
 def attempt_numbers(steps: pa.Table) -> IntArray:

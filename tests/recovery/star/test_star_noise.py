@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.runtime.star.noise import NoiseMeter, noise_scale, signal_and_noise
+from rca.runtime.star.noise import noise_scale, signal_and_noise
 from tests.for_each import for_each
 
 #: Loss of sample x: half the squared distance to it. The gradient of a sample is `at - x`.
@@ -49,27 +49,6 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     found = [noise_scale(*steps(80, seed), SMALL, SMALL * N_RANKS) for seed in range(100)]
     covered = sum(each.low <= NOISE / SIGNAL <= each.high for each in found)
     assert 80 <= covered <= 98
-
-
-def test_the_meter_follows_the_noise_scale_when_the_gradient_shrinks() -> None:
-    meter = NoiseMeter(SMALL, SMALL * N_RANKS, newest=0.02)
-    assert meter.samples is None
-    small, large = steps(600)
-    for pair in zip(small, large, strict=True):
-        meter.record(*map(float, pair))
-    before = meter.samples
-    assert before == pytest.approx(NOISE / SIGNAL, rel=0.3)
-    signal = SIGNAL / 4
-    for _ in range(400):
-        meter.record(signal + NOISE / SMALL, signal + NOISE / (SMALL * N_RANKS))
-    assert meter.samples == pytest.approx(NOISE / signal, rel=0.02)
-
-
-def test_the_first_steps_of_the_meter_count_alike() -> None:
-    meter = NoiseMeter(1, 2, newest=0.01)
-    meter.record(3.0, 2.0)  # signal 1, noise 2
-    meter.record(7.0, 5.0)  # signal 3, noise 4
-    assert meter.samples == pytest.approx(3 / 2)
 
 
 def test_a_gradient_that_is_only_noise_has_no_scale() -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from schedule_checker import InvalidSchedule, check
 
 from rca.errors import InvalidInput
 from rca.runtime.stragglar import schedule as stragglar_schedule
-from rca.runtime.stragglar.checker import InvalidSchedule, check
 from rca.runtime.stragglar.schedule import CollectiveSchedule, Transfer, fewest_rounds, schedule
 from rca.runtime.stragglar.spreading import exchanges_then_ring
 from tests.for_each import for_each
@@ -158,6 +158,6 @@ def _changed(rounds: CollectiveSchedule, number: int, transfers: list[Transfer])
 
 @pytest.mark.system
 def test_schedules_and_prices_need_no_torch() -> None:
-    modules = "rca.runtime.stragglar.cost, rca.runtime.stragglar.checker"
+    modules = "rca.runtime.stragglar.cost, rca.runtime.stragglar.schedule"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,6 +21,7 @@ import structlog
 from rca import process as command_process
 from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
+from rca.window.encodings.document import Decoded
 from rca_api.shell.observability import logs
 from rca_api.shell.observability.tracing import Timed, Watch
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
@@ -57,12 +58,15 @@ class Context:
         Most memory of one task, beyond that of an idle process; None for no limit.
     stages : dict of str to Timed
         Stages of the present task.
+    segments : dict of str to Decoded
+        Telemetry of running jobs that was read last, by its digest.
     """
 
     bundles: LoadedBundles
     windows: WindowStore
     max_memory_bytes: int | None = None
     stages: dict[str, Timed] = field(default_factory=dict)
+    segments: dict[str, Decoded] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -163,7 +163,7 @@ class Settings(BaseSettings):
     """Age at which the telemetry of jobs is deleted. Diagnosed windows stay."""
     data_shard_days: float = Field(30.0, ge=0)
     """Time after the last request of a worker when the shards of a data set are forgotten; 0 for never."""
-    watch_seconds: float = Field(0.5, gt=0)
+    watch_seconds: float = Field(0.2, gt=0)
     """Shortest time between two looks at the telemetry of a job."""
     job_silence_seconds: float = Field(120.0, gt=0)
     """A job that sent telemetry is diagnosed after so long without any, or after 20 steps if that is longer.

@@ -65,6 +65,7 @@ class _Place(Protocol):
 
     def size(self, name: str) -> int | None: ...
     def write(self, name: str, pieces: Iterable[bytes | memoryview]) -> int: ...
+    def flush(self, name: str) -> None: ...
     def read(self, name: str) -> bytes | None: ...
     def delete(self, name: str, older_than_seconds: float | None) -> bool: ...
     def names(self) -> Iterator[str]: ...
@@ -89,6 +90,20 @@ class WindowStore:
         ------
         WindowStoreError
         """
+        stored = self.put_unflushed(window)
+        self.flush(stored.digest)
+        return stored
+
+    def put_unflushed(self, window: Window) -> Stored:
+        """Store a window as `put` does, but durably only after `flush`.
+
+        A disk takes several flushes of one moment together, so threads may wait for them while a process
+        goes on.
+
+        Raises
+        ------
+        WindowStoreError
+        """
         pieces = CanonicalPieces(window)
         _, digest = _size_and_sha256(pieces)
         with _translated():
@@ -99,6 +114,16 @@ class WindowStore:
             if packed is not None:
                 _log.warning("a stored window was damaged and is written again", digest=digest)
             return Stored(digest, self._place.write(_name(digest), pieces))
+
+    def flush(self, digest: str) -> None:
+        """Wait until a window that was put is durable.
+
+        Raises
+        ------
+        WindowStoreError
+        """
+        with _translated():
+            self._place.flush(_name(digest))
 
     def has(self, digest: str) -> bool:
         """Whether a window has a file; the content is not checked.
@@ -166,7 +191,10 @@ class WindowStore:
 
 
 class _Folder:
-    """A local folder; a file is written under another name, flushed and renamed, so readers see it whole."""
+    """A local folder; a file is written under another name and renamed, so readers see it whole.
+
+    A file that was not flushed before a loss of power may be damaged: its content tells.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root.expanduser()
@@ -182,19 +210,27 @@ class _Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
-            # Arrow closes its own descriptor; this one stays open for the flush.
+            # Arrow closes its own descriptor.
             with os.fdopen(descriptor, "rb") as file:
                 with pa.CompressedOutputStream(pa.OSFile(aside, "wb"), "zstd") as stream:
                     for piece in pieces:
                         stream.write(piece)
-                os.fsync(file.fileno())
                 size = os.fstat(file.fileno()).st_size
             Path(aside).replace(path)
         except BaseException:
             Path(aside).unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
         return size
+
+    def flush(self, name: str) -> None:
+        # The folder has the name of the file, and the one above may have that of a new folder.
+        path = self._root / name
+        for each in (path, path.parent, path.parent.parent):
+            descriptor = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -243,6 +279,9 @@ class _Bucket:
         self._files.pipe_file(path, packed)
         return len(packed)
 
+    def flush(self, name: str) -> None:
+        """What was written is durable."""
+
     def read(self, name: str) -> bytes | None:
         try:
             return bytes(self._files.cat_file(f"{self._root}/{name}"))
@@ -287,16 +326,6 @@ def _size_and_sha256(pieces: Iterable[bytes | memoryview]) -> tuple[int, str]:
         size += len(piece)
         digest.update(piece)
     return size, digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush a rename to the disk, and the folder above, which may be new."""
-    for path in (folder, folder.parent):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

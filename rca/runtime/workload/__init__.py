@@ -1,1 +1,0 @@
-"""Fixes of the workload: stage balance, sequence packing and planned garbage collection."""
