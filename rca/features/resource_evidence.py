@@ -231,7 +231,10 @@ def pcie_errors_vs_nominal(evidence: ResourceEvidence) -> FloatArray:
         for one in RESOURCES["pcie"]
         if isinstance(one.nominal, float) and one.channel in evidence.values
     ]
-    return np.where(np.isfinite(nominal), nan_max(np.array(scores)), np.nan) if scores else nominal * np.nan
+    if not scores:
+        return np.full(nominal.shape, np.nan)
+    worst: FloatArray = np.where(np.isfinite(nominal), nan_max(np.array(scores)), np.nan)
+    return worst
 
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
