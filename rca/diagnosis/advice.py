@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rca.diagnosis.abstention import deciding_resource
-from rca.diagnosis.data_quality import listed
+from rca.classify.classifier import Classification, named_ranks
+from rca.classify.link_evidence import transfer_grew
+from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
+from rca.diagnosis.abstention import contradicting_evidence, deciding_resource
+from rca.diagnosis.data_quality import listed, silent_ranks
 from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Cause, Interval, RecoveryFacts, Removal
+from rca.diagnosis.slowdown import events_check, job_wide_check, planned_check
+from rca.features import FeatureSet
 from rca.features.resource_evidence import RESOURCES
 from rca.window.catalogue import channels
 from rca.window.causes import CAUSES
@@ -115,6 +120,67 @@ def _check_of(cause: Cause) -> str:
     """The check of a cause, at the part that its ranks share."""
     check = CAUSES[cause.cause].next_check
     return check if cause.shared is None else f"look at {cause.shared.title}: {check}"
+
+
+def look_at(
+    classification: Classification,
+    features: FeatureSet,
+    found: list[Cause],
+    missing: list[str],
+    *,
+    named: bool,
+    abstained: bool,
+    unexplained: Cause | None,
+) -> str:
+    """The one check to do next; of the ranks that no known cause explains, if that is the answer.
+
+    Parameters
+    ----------
+    found : list of Cause
+        Of the catalogue, in the order of the answer.
+    missing : list of str
+        Signals that the window lacks.
+    named, abstained : bool
+        Whether the first cause may be named; whether the answer abstains.
+    unexplained : Cause or None
+        `unknown` where it is the answer.
+    """
+    if classification.events:
+        return events_check(classification, features)
+    if classification.mode == "healthy":
+        if features.job_end.all_released or stays_silent(features):
+            return LEFT_CHECK
+        if features.job_end.failed.any():
+            return FAILED_CHECK
+        if (check := planned_check(features, decided=classification.decided and not abstained)) is not None:
+            return check
+        if idles_between_steps(features) or works_untimed(features):
+            return BETWEEN_STEPS_CHECK
+        chances = classification.probability
+        if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
+            return check
+    if unexplained is not None:
+        found = []
+    if found and contradicting_evidence(found[0]):
+        return swap_check(found[0])
+    return next_check(
+        classification.mode,
+        classification.decided and not (abstained and classification.mode == "healthy"),
+        found,
+        missing,
+        suspected=_suspected_type(classification, features),
+        silent=silent_ranks(features),
+        named=named,
+        suspects=named_ranks(classification.suspects) if unexplained is None else unexplained.ranks,
+    )
+
+
+def _suspected_type(classification: Classification, features: FeatureSet) -> str | None:
+    """Straggler type that further signals should confirm."""
+    for suspect in classification.suspects:
+        if suspect.types:
+            return max(suspect.types, key=lambda name: suspect.types[name])
+    return "communication" if transfer_grew(features) else None
 
 
 def next_check(

@@ -12,11 +12,9 @@ from uuid import uuid4
 import numpy as np
 
 from rca.causal.scores import BusyEvidence
-from rca.classify.classifier import Classification, Suspect, named_ranks
+from rca.classify.classifier import Classification, Suspect
 from rca.classify.decision_table import MIN_PROBABILITY, MIN_TO_ACT_ON, SLOW_BEFORE_STOP, TRIFLE
-from rca.classify.link_evidence import transfer_grew
 from rca.classify.operator_inputs import checked_node_odds, checked_priors
-from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
 from rca.classify.uncertainty import Doubt
 from rca.diagnosis.abstention import (
     LEFT_OPEN,
@@ -27,21 +25,14 @@ from rca.diagnosis.abstention import (
     is_certainly_unknown,
     objection,
 )
-from rca.diagnosis.advice import (
-    BETWEEN_STEPS_CHECK,
-    FAILED_CHECK,
-    LEFT_CHECK,
-    next_check,
-    removals,
-    swap_check,
-)
+from rca.diagnosis.advice import look_at, removals
 from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import Outline, with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
 from rca.diagnosis.candidates import SLOWING, max_alarm, stalled
 from rca.diagnosis.causes import catalogued, named_first, opened, slow_causes, stop_causes
-from rca.diagnosis.data_quality import quality, silent_ranks, with_history_notes, with_unusable_signals
+from rca.diagnosis.data_quality import quality, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
 from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
@@ -58,7 +49,7 @@ from rca.diagnosis.result import (
     ModelVersion,
     Straggler,
 )
-from rca.diagnosis.slowdown import events_check, job_wide_check, planned_check, slowdown_of
+from rca.diagnosis.slowdown import slowdown_of
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.diagnosis.stopped_collective import diagnose_collectives
 from rca.diagnosis.stragglers import straggler
@@ -261,7 +252,7 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
         unexplained_seconds_per_step=(slowdown.seconds_per_step or 0.0)
         - sum(cause.seconds_per_step or 0.0 for cause in everything),
         abstained=reason is not None,
-        next_check=_look_at(
+        next_check=look_at(
             classification,
             features,
             found,
@@ -293,47 +284,6 @@ def _modes_left(doubt: Doubt, classification: Classification, reason: Abstention
 def _worth_acting_on(cause: Cause, pricing: Pricing) -> bool:
     likely = cause.probability >= MIN_TO_ACT_ON
     return likely and covers_the_loss(cause, pricing) and not contradicting_evidence(cause)
-
-
-def _look_at(
-    classification: Classification,
-    features: FeatureSet,
-    found: list[Cause],
-    missing: list[str],
-    *,
-    named: bool,
-    abstained: bool,
-    unexplained: Cause | None,
-) -> str:
-    """The one check to do next; of the ranks that no known cause explains, if that is the answer."""
-    if classification.events:
-        return events_check(classification, features)
-    if classification.mode == "healthy":
-        if features.job_end.all_released or stays_silent(features):
-            return LEFT_CHECK
-        if features.job_end.failed.any():
-            return FAILED_CHECK
-        if (check := planned_check(features, decided=classification.decided and not abstained)) is not None:
-            return check
-        if idles_between_steps(features) or works_untimed(features):
-            return BETWEEN_STEPS_CHECK
-        chances = classification.probability
-        if chances["fail_slow"] >= chances["fail_stop"] and (check := job_wide_check(features)) is not None:
-            return check
-    if unexplained is not None:
-        found = []
-    if found and contradicting_evidence(found[0]):
-        return swap_check(found[0])
-    return next_check(
-        classification.mode,
-        classification.decided and not (abstained and classification.mode == "healthy"),
-        found,
-        missing,
-        suspected=_suspected_type(classification, features),
-        silent=silent_ranks(features),
-        named=named,
-        suspects=named_ranks(classification.suspects) if unexplained is None else unexplained.ranks,
-    )
 
 
 def _stragglers(
@@ -406,11 +356,3 @@ def missing_signals(features: FeatureSet) -> list[str]:
     if not np.isfinite(features.work.own).any():
         phases.append("phases")
     return phases + missing_resources(features.evidence)
-
-
-def _suspected_type(classification: Classification, features: FeatureSet) -> str | None:
-    """Straggler type that further signals should confirm."""
-    for suspect in classification.suspects:
-        if suspect.types:
-            return max(suspect.types, key=lambda name: suspect.types[name])
-    return "communication" if transfer_grew(features) else None
