@@ -278,22 +278,29 @@ def gather_evidence(
     shape = (topology.n_ranks, len(RESOURCES))
     peers, past, nominal = (np.full(shape, np.nan) for _ in range(3))
     worst_channel = np.full(shape, -1)
-    measured = [one for one in chain(*RESOURCES.values()) if one.channel in inside]
+    held = [
+        (column, place, one)
+        for column, channels in enumerate(RESOURCES.values())
+        for place, one in enumerate(channels)
+        if one.channel in inside
+    ]
+    measured = [one for _, _, one in held]
     names = [one.channel for one in measured]
     if not measured:
         return ResourceEvidence(peers, past, nominal, worst_channel, dict(inside), {}, others=outside)
     of_channel = _peer_references(inside, levels, topology)
-    value, other, peer = (np.stack([held[name] for name in names]) for held in (inside, outside, of_channel))
+    value, other, peer = (
+        np.stack([found[name] for name in names]) for found in (inside, outside, of_channel)
+    )
     healthy = np.stack([_healthy_values(one, inside, outside, load) for one in measured])
     by_peers, by_past = _deviations(measured, value, peer), _deviations(measured, value, other)
     by_nominal = np.maximum(_deviations(measured, value, healthy), 0.0)
     # A link at its maximum shows less than a counter of errors at zero.
     links = np.array([isinstance(one.nominal, str) for one in measured])[:, None]
     telling = np.where(~links | (by_nominal > 0), by_nominal, np.nan)
-    for column, channels in enumerate(RESOURCES.values()):
-        rows = [row for row, one in enumerate(measured) if one in channels]
-        if not rows:
-            continue
+    column_of, place_of = np.array([each[:2] for each in held]).T
+    for column in np.unique(column_of):
+        rows = np.flatnonzero(column_of == column)
         peers[:, column] = nan_max(by_peers[rows])
         past[:, column] = nan_max(by_past[rows])
         nominal[:, column] = nan_max(by_nominal[rows])
@@ -301,8 +308,7 @@ def gather_evidence(
         use_nominal = ~(nan_max(score) > 0) & np.isfinite(telling[rows]).any(axis=0)
         score = np.where(use_nominal, telling[rows], score)
         worst = np.where(np.isfinite(score), score, -np.inf).argmax(0)
-        index = np.array([channels.index(measured[row]) for row in rows])[worst]
-        worst_channel[:, column] = np.where(np.isfinite(score).any(axis=0), index, -1)
+        worst_channel[:, column] = np.where(np.isfinite(score).any(axis=0), place_of[rows][worst], -1)
     of_peers = np.isfinite(peer)
     of_past = ~of_peers & np.isfinite(other)
     references = np.where(of_peers, peer, np.where(of_past, other, healthy))
