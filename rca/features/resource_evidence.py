@@ -236,7 +236,8 @@ def pcie_errors_vs_nominal(evidence: ResourceEvidence) -> FloatArray:
 
 def compare(channel: Channel, value: FloatArray, reference: FloatArray) -> FloatArray:
     """Deviation of `value` from `reference` in units, as in `_deviations`."""
-    return _deviations([channel], value[None], reference[None])[0]
+    score: FloatArray = _deviations([channel], value[None], reference[None])[0]
+    return score
 
 
 def _deviations(channels: Sequence[Channel], values: FloatArray, references: FloatArray) -> FloatArray:
