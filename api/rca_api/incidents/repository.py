@@ -49,7 +49,7 @@ def total(losses: Iterable[Loss]) -> IncidentTotal:
     return IncidentTotal(seconds, hours)
 
 
-#: Least probability of a healthy job of a window that abstains and is probably healthy: likelier than a fault.
+#: Least probability of a healthy job of a window that abstains and is probably healthy.
 MIN_PROBABLY_HEALTHY = 0.5
 #: Most windows since the last event that are replayed; streaks that matter are far shorter.
 HORIZON = 64
