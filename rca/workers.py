@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 #: Tasks that are sent ahead: for each thread of the workers, and at least.
 AHEAD_OF_THREAD, MIN_AHEAD = 2, 8
 #: Below this many windows, starting workers takes longer than the work.
-FEWEST = 64
+MIN_WINDOWS = 64
 #: Bytes of items that are sent before their results have come, and not further ones.
 BYTES_AHEAD = 256 << 20
 #: Time between two questions for the number of threads, seconds.
@@ -121,8 +121,8 @@ class Workers:
         return self._start().result()
 
     def for_few(self, n: int) -> Workers:
-        """These workers; but this process for less than `FEWEST` windows, if workers would have to start."""
-        return self if self.scheduler is not None or n >= FEWEST else HERE
+        """These workers; this process for less than `MIN_WINDOWS` windows, if workers would have to start."""
+        return self if self.scheduler is not None or n >= MIN_WINDOWS else HERE
 
     def map(
         self,

@@ -18,7 +18,7 @@ import pytest
 from rca import workers as module
 from rca.dask_client import local_cluster
 from rca.errors import InvalidInput, SourceError
-from rca.workers import FEWEST, HERE, Workers
+from rca.workers import HERE, MIN_WINDOWS, Workers, counted
 from tests.waiting import until
 
 pytest.importorskip("distributed", reason="the extra [scale] is not installed")
@@ -177,8 +177,8 @@ def test_a_task_that_ends_every_worker_is_refused() -> None:
 
 def test_few_tasks_stay_here_unless_a_cluster_is_given() -> None:
     several = Workers(4)
-    assert several.for_few(FEWEST - 1) is HERE
-    assert several.for_few(FEWEST) is several
+    assert several.for_few(MIN_WINDOWS - 1) is HERE
+    assert several.for_few(MIN_WINDOWS) is several
     cluster = Workers(1, "tcp://127.0.0.1:1")
     assert cluster.for_few(1) is cluster
     assert HERE.are_here
@@ -246,3 +246,16 @@ def test_an_interrupt_in_a_terminal_ends_all_processes_quietly(tmp_path: Path) -
     assert "Worker process" not in said
     assert "Client is closed" not in said
     until(lambda: not any(map(running, processes)))
+
+
+def test_results_are_counted_before_the_first_one_is_there() -> None:
+    reports: list[tuple[int, int]] = []
+
+    def results() -> Iterator[str]:
+        assert reports == [(0, 2)]
+        yield from "ab"
+
+    assert list(counted(results(), 2, lambda *report: reports.append(report))) == ["a", "b"]
+    assert reports == [(0, 2), (1, 2), (2, 2)]
+    assert list(counted([], 0, lambda *report: reports.append(report))) == []
+    assert len(reports) == 3

@@ -133,7 +133,8 @@ def diagnose_exporters(window: Window, model: ModelVersion) -> Diagnosis:
         stragglers=_stragglers(outliers, compared, window.job.end),
         causes=causes,
         findings=shown,
-        reason=None if healthy else _reason(suspected),
+        # A fault that is less likely than none is shown, and not suspected.
+        reason=None if healthy else _reason(suspected if mode != "healthy" else []),
         next_check=_HEALTHY_CHECK if healthy else _next_check(outliers, compared, present),
         missing=["steps", *missing_resources(compared.evidence)],
         quality=_quality(window, compared, present),

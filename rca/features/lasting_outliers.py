@@ -48,7 +48,7 @@ MIN_ONSET_Z, MIN_ONSET_SHARE = 6.0, 0.5
 STALE_INTERVALS, STALE_SECONDS = 5.0, 60.0
 #: Least units of a channel that is shown.
 REMARKABLE = 1.0
-#: States that an exporter reports until the next boot: only their change is news.
+#: States that an exporter reports until the next boot: only their change counts.
 STICKY = frozenset({"xid", "ecc_dbe"})
 #: Counters of which one step is a fault until the next boot: its rate stands from then on.
 _ONCE_IS_ENOUGH = ("ecc_dbe",)

@@ -68,7 +68,8 @@ def _abstained(diagnosis: Diagnosis) -> Phrase:
     if code == "machine_stands_out" or over:
         culprits = (*_culprits(diagnosis.stragglers, diagnosis.window), *_cause(diagnosis.causes))
         end = f"; over since {diagnosis.until:%H:%M:%S} UTC" if over else ""
-        return (f"SUSPECTED {mode.replace('_', '-')}: ", *culprits, f", {COST_UNKNOWN}{end}")
+        what = "fault" if mode == "healthy" else mode.replace("_", "-")
+        return (f"SUSPECTED {what}: ", *culprits, f", {COST_UNKNOWN}{end}")
     if mode == "healthy" and odds < MIN_PROBABLE:
         return (f"NOT CERTAIN: nothing shows whether the job is healthy, {_cost(diagnosis)}",)
     if mode == "healthy" and likeliest != "healthy":

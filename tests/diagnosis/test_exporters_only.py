@@ -15,6 +15,8 @@ from rca.cli import app
 from rca.diagnosis.exporters_only import RIGHT, cause_of_resource
 from rca.features.machine_outliers import UNSPECIFIC
 from rca.features.resource_evidence import resource_names
+from rca.runbook.headline import headline
+from rca.runbook.phrases import plain
 from tests.for_each import for_each
 
 START, SECONDS, INTERVAL = 1_760_000_000.0, 1800.0, 15.0
@@ -208,6 +210,16 @@ def test_an_xid_code_of_long_ago_is_no_news() -> None:
     assert code_of(with_code(np.full(TIMES.size, 48.0))) != "machine_stands_out"
     new = with_code(np.where(TIMES[-12] <= TIMES, 48.0, 0.0))
     assert (code_of(new), new.stragglers[0].ranks) == ("machine_stands_out", [5])
+
+
+@for_each("last", [1500.0, 1640.0, 1680.0, 1720.0])
+def test_a_machine_is_suspected_only_if_a_fault_is_likelier_than_none(last: float) -> None:
+    def lower(values: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(values.size) >= values.size - 12, last, values)
+
+    diagnosis = rca.diagnose(fleet(only("DCGM_FI_DEV_SM_CLOCK", 37, lower)))
+    assert (code_of(diagnosis) == "machine_stands_out") == (diagnosis.failure_mode != "healthy")
+    assert "SUSPECTED healthy" not in plain(headline(diagnosis))
 
 
 def test_a_gpu_at_its_power_cap_with_a_usual_clock_is_no_suspect() -> None:

@@ -90,7 +90,7 @@ def test_resolved_alerts_and_those_without_a_job_are_skipped() -> None:
     )
     assert jobs == []
     assert over.detail == "the alert is resolved"
-    assert (nameless.detail or "").startswith("the alert names no job: it has none of the labels job_id, ")
+    assert (nameless.detail or "").startswith("the alert names no job: it has none of the labels hpc_job, ")
 
 
 def test_alerts_of_gpu_exporters_name_the_job_by_their_pod_and_else_the_machine() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from rca.classify.uncertainty import CONFIDENCE_BINS, AnswerShares, confidence_bin
-from rca_api.shell.observability.drift import FEWEST, RECENT, AnswerDrift, population_stability_index
+from rca_api.shell.observability.drift import MIN_ANSWERS, RECENT, AnswerDrift, population_stability_index
 
 USUAL = AnswerShares(
     {"healthy": 0.9, "fail_slow": 0.08, "fail_stop": 0.02}, (0.0,) * 5 + (0.05, 0.05, 0.1, 0.1, 0.7)
@@ -65,7 +65,7 @@ def test_without_drift_it_is_about_bins_less_one_over_answers() -> None:
 
 def test_nothing_is_shown_before_there_is_something_to_compare() -> None:
     watched = Watched()
-    watched.tell("healthy", 0.95, FEWEST - 1)
+    watched.tell("healthy", 0.95, MIN_ANSWERS - 1)
     assert watched.shown("failure_mode") is None
     watched.tell("healthy", 0.95, 1)
     assert watched.shown("failure_mode") is not None

@@ -15,10 +15,10 @@ import pytest
 from rca.errors import InvalidInput
 from rca.lab.training.collection import simulate_collection
 from rca.sources.labels import MANIFEST_FILE, read_collection
-from rca.workers import FEWEST, Workers
+from rca.workers import MIN_WINDOWS, Workers
 from tests.waiting import until
 
-N_WINDOWS = FEWEST + 8
+N_WINDOWS = MIN_WINDOWS + 8
 SEED = 11
 
 

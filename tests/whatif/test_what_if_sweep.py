@@ -245,7 +245,7 @@ def test_results_do_not_depend_on_the_workers(
     pytest.importorskip("distributed", reason="the extra [scale] is not installed")
     swept(archive, tmp_path / "one")
     assert len(rows(tmp_path / "one")) == 6
-    monkeypatch.setattr(workers_module, "FEWEST", 0)
+    monkeypatch.setattr(workers_module, "MIN_WINDOWS", 0)
     swept(archive, tmp_path / "two", workers=two_workers)
     monkeypatch.setattr(Workers, "share_files", False)
     swept(f"file://{archive}", tmp_path / "shared", workers=two_workers)

@@ -89,7 +89,7 @@ def jobs_of(group: AlertGroup, sources: Sources, now: float) -> tuple[list[JobAl
 
 
 def _not_asked(alert: Alert) -> str | None:
-    """Why an alert wants no diagnosis; None if it does."""
+    """Why an alert is skipped; None if it is answered."""
     if alert.status == "resolved":
         return "the alert is resolved"
     if alert.labels.get("alertname") == ALERT_NAME:

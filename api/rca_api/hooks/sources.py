@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from rca.errors import InvalidInput, cut
-from rca.sources.prometheus.job_names import JobName, job_of
+from rca.sources.prometheus.job_names import JOB_LABELS, NODE_LABELS, JobName, job_of
+from rca.sources.prometheus.kubernetes import POD_PAIRS
 from rca.window.window import Window
 from rca.yaml_documents import read_document
 from rca_api.watch.prometheus_access import PrometheusAccess, Span
 
-#: Labels with the machine of an alert, and those that usually name its job.
-_MACHINE_LABELS = ("Hostname", "hostname", "node", "nodename")
-_NAMING = ("job_id", "hpc_job", "slurm_job_id", "pod", "exported_pod", "label_jobset_sigs_k8s_io_jobset_name")
+#: Labels that usually name the job of an alert.
+_NAMING = (*JOB_LABELS, *(pod for pod, _ in POD_PAIRS), "label_jobset_sigs_k8s_io_jobset_name")
 #: At most a day.
 WindowSpan = Annotated[Span, Field(le=86_400)]
 
@@ -36,8 +36,8 @@ class PrometheusSource(PrometheusAccess):
         Label of an alert that names the namespace of the job's pods.
     since : float
         Seconds before the begin of the alert at which the window begins.
-    most : float
-        Longest window, seconds. It ends now.
+    max_span : float
+        Longest window, seconds. It ends now. `most` is its former name.
     """
 
     url: str = Field(min_length=1)
@@ -45,7 +45,7 @@ class PrometheusSource(PrometheusAccess):
     job_labels: tuple[str, ...] = ()
     namespace_label: str = "namespace"
     since: WindowSpan = 900.0
-    most: WindowSpan = 3600.0
+    max_span: WindowSpan = Field(3600.0, validation_alias=AliasChoices("max_span", "most"))
 
     def job_of(self, labels: Mapping[str, str]) -> JobName | None:
         """The job that an alert is about: by its own labels, those of exporters, or its pod; else None."""
@@ -95,9 +95,9 @@ class Sources(BaseModel):
             raise InvalidInput(
                 "no source takes alerts with these labels", hint="see `match` in the file of RCA_SOURCES"
             )
-        node = next((labels[name] for name in _MACHINE_LABELS if labels.get(name)), None)
+        node = next((labels[name] for name in NODE_LABELS if labels.get(name)), None)
         for each in taking:
-            job, begin = each.job_of(labels), max(min(began, now) - each.since, now - each.most)
+            job, begin = each.job_of(labels), max(min(began, now) - each.since, now - each.max_span)
             if job is not None:
                 return WantedWindow(each, job.name, job.namespace or None, begin, now)
         if node is not None:

@@ -93,7 +93,7 @@ class Announcer:
     def _body(
         self, session: Session, form: str, incident: IncidentRow, event: Transition, row: IncidentEventRow
     ) -> bytes:
-        """The message about an event; read only if a webhook wants it."""
+        """The message about an event; read only for a webhook that gets it."""
         nodes = repository.nodes_of(session, [incident.id])[incident.id]
         summary = summary_of(session, event.diagnosis_id)
         message = IncidentNotification(

@@ -21,13 +21,13 @@ class IncidentSeries(Collector):
 
     Parameters
     ----------
-    most : int
+    max_incidents : int
         Incidents that have series. One job has at most one open incident.
     """
 
-    def __init__(self, session: Session, most: int) -> None:
+    def __init__(self, session: Session, max_incidents: int) -> None:
         newest = select(IncidentRow).where(IncidentRow.open_job_id.is_not(None))
-        newest = newest.order_by(IncidentRow.opened_at.desc(), IncidentRow.id).limit(most)
+        newest = newest.order_by(IncidentRow.opened_at.desc(), IncidentRow.id).limit(max_incidents)
         self._rows = list(session.scalars(newest))
 
     def collect(self) -> Iterator[Metric]:
@@ -62,8 +62,8 @@ def _began(row: IncidentRow) -> float:
     return row.began if row.onset is None else row.onset
 
 
-def exposition(session: Session, most: int) -> bytes:
+def exposition(session: Session, max_incidents: int) -> bytes:
     """The series in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(IncidentSeries(session, most))
+    registry.register(IncidentSeries(session, max_incidents))
     return generate_latest(registry)

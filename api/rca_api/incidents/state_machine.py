@@ -392,8 +392,8 @@ def _changed(incident: OpenIncident, subject: Subject) -> OpenIncident:
     return OpenIncident(subject, incident.last_end, reopened=incident.reopened, changes=incident.changes + 1)
 
 
-def _doubled(windows: int, times: int, most: int) -> int:
-    return max(windows, min(windows << min(times, 6), most))
+def _doubled(windows: int, times: int, limit: int) -> int:
+    return max(windows, min(windows << min(times, 6), limit))
 
 
 def _event(

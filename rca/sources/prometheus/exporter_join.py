@@ -119,7 +119,7 @@ def _order(place: RankPlace) -> tuple[int, int]:
 
 
 def _places(own: Job, places: Mapping[int, RankPlace]) -> tuple[RankPlace, ...] | None:
-    """The ranks' own places, filled with what the exporters know."""
+    """The ranks' own places, completed by those of the exporters."""
     held = {each.rank: each for each in own.ranks or ()}
     found = []
     for rank in sorted({*held, *places}):

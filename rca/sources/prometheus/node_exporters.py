@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rca.sources.prometheus.client import Prometheus
+from rca.sources.prometheus.job_names import NODE_LABELS
 from rca.sources.prometheus.promql import chunks, hosts, matcher, selector
 from rca.window.node_names import LOOPBACK, same_nodes
 
 #: Node exporter's metric that has the machine's own name.
 UNAME = "node_uname_info"
-#: Labels with a machine's name, the most certain first.
-_NAMES = ("nodename", "node", "kubernetes_node", "Hostname", "hostname", "instance")
+#: Labels with a machine's name, the most certain first: `nodename` is of the machine itself.
+_NAMES = tuple(dict.fromkeys(("nodename", "node", "kubernetes_node", *NODE_LABELS)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from rca.window.topology.hardware import canonical_address
 from rca.window.topology.kubernetes import LEAF_LABELS, leaf_of
 
 #: Metric of kube-state-metrics. It has labels only if ``--metric-labels-allowlist=nodes=[*]`` allows them.
-NODE_LABELS = "kube_node_labels"
+KUBE_NODE_LABELS = "kube_node_labels"
 #: Label of DCGM's exporter.
 _PCI_ADDRESS = "pci_bus_id"
 
@@ -65,7 +65,7 @@ def _leaves(
     nodes: Sequence[str], server: Prometheus, matchers: Sequence[str], start: float, end: float
 ) -> dict[str, str]:
     """Leaf switch of each machine whose node has a label with it."""
-    named = matcher("__name__", [NODE_LABELS])
+    named = matcher("__name__", [KUBE_NODE_LABELS])
     asked = [
         selector(named, *matchers, regex(PREFIXES[0] + label_name(label), ".+")) for label in LEAF_LABELS
     ]

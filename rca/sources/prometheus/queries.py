@@ -174,13 +174,13 @@ def planned(
         return []
     counted = server.query(f"count by (__name__) ({selector(matcher('__name__', names), *matchers)})", end)
     series = {each["metric"].get("__name__", ""): each["value"] for each in counted}
-    most = max(1.0, PLANNED_SAMPLES * USUAL_INTERVAL / (end - start))
+    limit = max(1.0, PLANNED_SAMPLES * USUAL_INTERVAL / (end - start))
     chunks: list[list[str]] = []
-    size = most
+    size = limit
     for name in names:
         # A name that is not counted has ended; it may have as many series as others.
-        more = series.get(name, max(series.values(), default=most))
-        if size + more > most or len(chunks[-1]) >= MAX_ALTERNATIVES:
+        more = series.get(name, max(series.values(), default=limit))
+        if size + more > limit or len(chunks[-1]) >= MAX_ALTERNATIVES:
             chunks.append([])
             size = 0.0
         chunks[-1].append(name)
@@ -204,9 +204,9 @@ def _split(query: Query, error: TooMuchError) -> tuple[Query, Query]:
     return query.halves()
 
 
-def _refuse_too_many(found: int, most: int, what: str) -> None:
-    if found > most:
+def _refuse_too_many(found: int, limit: int, what: str) -> None:
+    if found > limit:
         raise TooLarge(
-            f"the job has more than {most:,} {what} in this time",
+            f"the job has more than {limit:,} {what} in this time",
             hint="shorten it with --since, or --start and --end; or select less with --match",
         )

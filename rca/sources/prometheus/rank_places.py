@@ -20,6 +20,7 @@ from rca.sources.prometheus.job_names import (
 )
 from rca.sources.prometheus.kubernetes import POD_PAIRS, ordinals, pod_name
 from rca.sources.prometheus.label_map import LabelMap
+from rca.sources.prometheus.node_exporters import host_of
 from rca.window.job import RankPlace
 
 #: Labels of the exporter, and of the scrape, with the name of the machine.
@@ -62,14 +63,14 @@ def node_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> str | Non
     """Name of the machine that a device's series is about."""
     own = label_map.labels.node
     if own is not None:
-        return _host(labels.get(own, "")) or None
+        return host_of(labels.get(own, "")) or None
     own_name = next((labels[label] for label in _HOST_LABELS if labels.get(label)), "")
     if own_name and not EXPORTER_POD.fullmatch(own_name):
-        return _host(own_name)
+        return host_of(own_name)
     pod = pod_name(labels)
     if pod is not None and pod in found.node_of_pod:
         return found.node_of_pod[pod]
-    return next((_host(labels[label]) for label in _SCRAPE_LABELS if labels.get(label)), None)
+    return next((host_of(labels[label]) for label in _SCRAPE_LABELS if labels.get(label)), None)
 
 
 def device_of(labels: Labels, found: JobDevices, label_map: LabelMap) -> Device | None:
@@ -176,7 +177,7 @@ def _pod_of(labels: Labels, label_map: LabelMap) -> dict[str, str]:
 
 
 def _no_place(series: Sequence[Labels], label_map: LabelMap) -> InvalidInput:
-    """The error of devices without a machine, a number or a rank; it names what the map asks for in vain."""
+    """The error of devices without a machine, a number or a rank; it names absent labels of the map."""
     own = label_map.labels.model_dump(exclude_none=True, include={"node", "gpu", "rank", "pod"})
     absent = [
         f"{part}: {label}" for part, label in own.items() if not any(each.get(label) for each in series)
@@ -191,11 +192,6 @@ def _no_place(series: Sequence[Labels], label_map: LabelMap) -> InvalidInput:
         "no device of the job has both a machine and a GPU index in its labels",
         hint=f"name the labels that hold them with --labels; there are {cut(', '.join(held), 400)}",
     )
-
-
-def _host(name: str) -> str:
-    host, colon, port = name.rpartition(":")
-    return host if colon and port.isdigit() else name
 
 
 def _without_parents(devices: Mapping[Device, Labels]) -> dict[Device, Labels]:

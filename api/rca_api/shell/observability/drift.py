@@ -21,7 +21,7 @@ from rca.features.work import OWN_PHASES
 SIGNALS = (*OWN_PHASES, "communication_wait_seconds", "phases", *MACHINE_RESOURCES)
 #: Number of latest answers that are compared, and fewest answers for a comparison. Without drift the index of
 #: `k` bins is about ``(k - 1) / n``: 0.09 for ten bins after a hundred answers.
-RECENT, FEWEST = 500, 100
+RECENT, MIN_ANSWERS = 500, 100
 
 
 def population_stability_index(expected: Sequence[float], counts: Sequence[int]) -> float:
@@ -86,7 +86,7 @@ class AnswerDrift:
                 self._recent.clear()
                 self._gauge.clear()
             self._recent.append((failure_mode, confidence_bin(confidence)))
-            if usual is not None and len(self._recent) >= FEWEST:
+            if usual is not None and len(self._recent) >= MIN_ANSWERS:
                 self._compare(usual)
 
     def _compare(self, usual: AnswerShares) -> None:

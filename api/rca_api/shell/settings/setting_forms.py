@@ -21,7 +21,7 @@ from rca_api.shell.store.redis_pool import is_redis
 
 _DATABASES = frozenset({"sqlite", "postgres", "postgresql", "postgresql+psycopg"})
 _HOST = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9._-]*")
-_MOST, _MAX_BYTES = 2**31 - 1, 2**60
+_MAX_NUMBER, _MAX_BYTES = 2**31 - 1, 2**60
 #: Largest float by the end of the name: times of 30 years and ages of 100 years, which clocks can add.
 _LARGEST = {"_seconds": 1e9, "_hours": 876_000.0, "_days": 36_500.0}
 
@@ -54,7 +54,7 @@ def _too_large(name: str, value: object) -> str | None:
     if isinstance(value, ByteSize):
         return None if value <= _MAX_BYTES else "needs at most 1EiB"
     if isinstance(value, int) and not isinstance(value, bool):
-        return None if value <= _MOST else f"needs at most {_MOST}"
+        return None if value <= _MAX_NUMBER else f"needs at most {_MAX_NUMBER}"
     if isinstance(value, float):
         most = next((most for end, most in _LARGEST.items() if name.endswith(end)), 1e9)
         # A NaN compares with nothing.
@@ -89,7 +89,7 @@ def _is_window_store(url: str) -> bool:
 
 def _is_rate(text: str) -> bool:
     [rate] = limits.parse_many(text)
-    return 0 < rate.amount <= _MOST and rate.multiples > 0
+    return 0 < rate.amount <= _MAX_NUMBER and rate.multiples > 0
 
 
 def _is_scheduler(address: str) -> bool:
