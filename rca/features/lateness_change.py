@@ -16,7 +16,7 @@ import numpy as np
 
 from rca.arrays import FloatArray, IntArray
 from rca.features.late_episodes import capped
-from rca.features.step_time_change import WARM_UP_STEPS
+from rca.features.step_time_change import WARM_UP_STEPS, tried_onsets
 from rca.robust import group_members, nan_mean, nan_quantile, peer_reference, zero_if_nan
 from rca.window.times.own_work import own_work
 from rca.window.times.phases import PhaseArrays
@@ -143,7 +143,7 @@ def _change(
         Least growth of lateness.
     """
     n_steps = excess.shape[1]
-    onsets = _onsets(n_steps, length)
+    onsets = tried_onsets(n_steps - length, max(MIN_REFERENCE_STEPS, length) + GUARD_STEPS, ONSET_STRIDE)
     if not (onsets and len(excess)):
         return None
     # A few very late steps are in one or two of the parts only.
@@ -168,12 +168,6 @@ def _change(
             unit, growth = int(units[clearest]), float(grown[clearest])
             return unit, _onset(excess[unit] - centre[unit], growth), growth
     return None
-
-
-def _onsets(n_steps: int, length: int) -> range:
-    """Columns from which a change may last to the end, the latest first."""
-    min_first = max(MIN_REFERENCE_STEPS, length) + GUARD_STEPS
-    return range(n_steps - length, min_first - 1, -ONSET_STRIDE)
 
 
 def _means(values: FloatArray, length: int) -> FloatArray:

@@ -35,7 +35,7 @@ RARE_FACTOR = 1.25
 #: and so many times more than those of the reference ever did.
 RARE_RATIO = 2.0
 #: Distance of the onsets that are tried, steps.
-ONSET_STRIDE = 8
+ONSET_STRIDE = 4
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _rare_change(steps: IntArray, seconds: FloatArray) -> StepTimeChange | None:
     last = float(means[-1])
     # Nearly the factor: the median itself is compared below.
     lower = _counted(means * (RARE_FACTOR - 1e-9) <= last)
-    for first in range(seconds.size - RARE_STEPS, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
+    for first in tried_onsets(seconds.size - RARE_STEPS, MIN_REFERENCE_STEPS, ONSET_STRIDE):
         begin, end = max(0, first - MAX_REFERENCE_STEPS), first - RARE_STEPS + 1
         if 2 * (lower[end] - lower[begin]) < end - begin:
             continue
@@ -117,7 +117,7 @@ def _change(
     last = float(np.median(seconds[-length:]))
     lower = _counted(factor * seconds <= last)
     # A change that began earlier must not be compared with itself, so earlier onsets are tried as well.
-    for first in range(seconds.size - length, MIN_REFERENCE_STEPS - 1, -ONSET_STRIDE):
+    for first in tried_onsets(seconds.size - length, MIN_REFERENCE_STEPS, ONSET_STRIDE):
         begin = max(0, first - MAX_REFERENCE_STEPS)
         if 2 * (lower[first] - lower[begin]) < first - begin:
             continue
@@ -133,6 +133,15 @@ def _change(
                 onset -= 1
             return StepTimeChange(int(steps[onset]))
     return None
+
+
+def tried_onsets(latest: int, earliest: int, stride: int) -> list[int]:
+    """Places from which a change may last to the end, the latest first, and always the earliest one.
+
+    A short reference that begins a stride later may hold too many steps of the change.
+    """
+    found = list(range(latest, earliest, -stride))
+    return [*found, earliest] if latest >= earliest else found
 
 
 def _counted(wanted: NDArray[np.bool_]) -> list[int]:

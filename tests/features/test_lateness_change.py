@@ -121,6 +121,15 @@ def test_a_change_is_still_seen_long_after_its_onset() -> None:
     assert found.step == pytest.approx(ONSET, abs=4)
 
 
+def test_a_change_early_in_a_job_stays_seen() -> None:
+    own = 0.1 + 0.001 * np.random.default_rng(0).standard_normal((N_RANKS, 80))
+    own[6, 34:] += 0.03
+    units = lateness(own)
+    seen = [last for last in range(34, 80) if units.change(last, USUAL, N_STEPS) is not None]
+    assert seen == list(range(seen[0], 80))
+    assert seen[0] <= 34 + 8
+
+
 def test_steps_without_timers_show_no_lateness() -> None:
     step = np.broadcast_to(job().max(axis=0), (N_RANKS, N_STEPS))
     phases = PhaseArrays(

@@ -98,6 +98,15 @@ def test_a_change_is_still_seen_long_after_its_onset() -> None:
     assert found.step == pytest.approx(ONSET, abs=8)
 
 
+@for_each("seed", range(5))
+def test_a_change_early_in_a_job_stays_seen(seed: int) -> None:
+    seconds = series(seed, 80)
+    seconds[30:] *= 1.3
+    seen = [end for end in range(30, 81) if change_in(np.arange(end), seconds[:end]) is not None]
+    assert seen == list(range(seen[0], 81))
+    assert seen[0] <= 36
+
+
 def test_values_that_are_not_known_are_left_out() -> None:
     seconds = series(0)
     seconds[ONSET:] *= 1.3

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from time import monotonic
 from typing import Any
@@ -51,7 +51,7 @@ MAX_PAUSE = timedelta(minutes=5)
 #: Jobs whose failures are counted.
 MAX_FAILING = 10_000
 #: Steps after which a job without a change is diagnosed once: it may be slow from its start.
-FIRST_STEPS = 96
+FIRST_STEPS = 64
 #: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
 _AGAIN_STEPS = 4
 _AGAIN_SHARE = 0.5
@@ -67,10 +67,12 @@ _SILENT_STEPS = 20
 
 @dataclass(frozen=True)
 class _Claimed:
-    """A claimed job: what to look for, and the arrival of its newest rows and steps."""
+    """A claimed job: when, what to look for, and the arrival of its newest rows and steps."""
 
     job_id: str
+    at: datetime
     begun_by: str | None
+    ended: bool
     updated_at: datetime
     stepped_at: datetime | None
     wanted: WantedLook
@@ -224,10 +226,11 @@ class Watcher:
             next_step=job.next_step,
             first_step=None if begun is None else begun + FIRST_STEPS,
             silent_until=at.timestamp() if is_silent else None,
-            ended=job.ended_at is not None,
+            ended=job.ended_at is not None and is_due,
             steady_since=job.steady_since,
         )
-        return _Claimed(job.job_id, job.begun_by, job.updated_at, job.stepped_at, wanted)
+        ended = job.ended_at is not None
+        return _Claimed(job.job_id, at, job.begun_by, ended, job.updated_at, job.stepped_at, wanted)
 
     def _digests(self, claimed: _Claimed, of: Callable[[Session, str], list[str]]) -> list[str]:
         with self._database.reading() as session:
@@ -246,11 +249,12 @@ class Watcher:
         silent = claimed.wanted.silent_until is not None
         with self._database.session() as session:
             job = session.get_one(StreamedJobRow, claimed.job_id, with_for_update=True)
-            same = job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.wanted.ended
+            same = job.updated_at == claimed.updated_at and (job.ended_at is not None) == claimed.ended
             if same and not 0 < failed < MAX_FAILURES:
                 job.pending = False
-            # Metrics that arrived meanwhile do not end a silence.
-            if silent and job.stepped_at == claimed.stepped_at and not 0 < failed < MAX_FAILURES:
+            # Metrics that arrived meanwhile do not end a silence, nor do those after the end of a job.
+            stopped = silent or (claimed.wanted.ended and diagnosis_id is not None)
+            if stopped and job.stepped_at == claimed.stepped_at and not 0 < failed < MAX_FAILURES:
                 job.silent = True
                 job.silence_again_at = None if failed else silence_again(claimed)
             if found.usual_seconds is not None:
@@ -279,13 +283,11 @@ class Watcher:
 def silence_again(claimed: _Claimed) -> datetime | None:
     """When a silence that is diagnosed now is diagnosed again: once it is twice as long, for an hour at most.
 
-    A short silence may be a pause, so its first diagnosis may be undecided.
+    A short silence may be a pause, so its first diagnosis may be undecided. After the end of a job with a
+    failure, exits of other ranks may follow.
     """
-    if claimed.wanted.silent_until is None:
-        return None
-    until = datetime.fromtimestamp(claimed.wanted.silent_until, UTC)
-    length = until - (claimed.stepped_at or claimed.updated_at)
-    return until + length if 2 * length <= repository.RUNNING else None
+    length = claimed.at - (claimed.stepped_at or claimed.updated_at)
+    return claimed.at + length if 2 * length <= repository.RUNNING else None
 
 
 def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | None, int | None, int | None]:

@@ -45,8 +45,6 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
-#: Steps of a job's first window. Those before are its start, in which caches and clocks settle.
-STEPS_OF_FIRST_WINDOW = 64
 #: Steps of each window after a change has ended: they show whether the job has recovered.
 STEADY_STEPS = 64
 #: Longer steps of the job, or ranks that became late.
@@ -237,8 +235,7 @@ def first_step(change: Change | None, last_step: int, wanted: WantedLook) -> int
         return change.step - STEPS_BEFORE
     if wanted.steady_since is not None:
         return max(wanted.steady_since, last_step - STEADY_STEPS + 1)
-    newest = last_step - STEPS_OF_A_WINDOW
-    return newest if wanted.first_step is None else max(newest, wanted.first_step - STEPS_OF_FIRST_WINDOW)
+    return last_step - STEPS_OF_A_WINDOW
 
 
 def is_due(change: Change | None, last_step: int, wanted: WantedLook) -> bool:
