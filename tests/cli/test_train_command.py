@@ -76,7 +76,7 @@ def test_the_alarm_alone_is_fitted_again_of_a_bundle_or_the_shipped_one(
     assert f"rca evaluate COLLECTION --bundle {tmp_path / 'ours'}" in ran.out
     rca_command("train", "--alarm-of", tmp_path / "mine", "--output", tmp_path / "ours", "--windows", "300")
     (shipped, first), (mine, second) = taken
-    assert (shipped / "alarm.txt").is_file()
+    assert (shipped / "alarm.txt.gz").is_file()
     assert (first["seed"], first["n_windows"]) == (7, 4000)
     assert (mine, second["n_windows"]) == (tmp_path / "mine", 300)
 

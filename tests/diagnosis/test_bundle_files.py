@@ -234,8 +234,6 @@ DOUBT_DAMAGE = {
         "sets": {"level": 0.9, "floors": {"mode": {"healthy": 7}, "cause": {}, "stop_cause": {}}}
     },
     "familiarity without a shape": {"familiarity": {"ranges": {}}},
-    "a reference of an unknown feature": {"healthy": {"window": {"phase_of_moon": 1.0}}},
-    "references that are a list": {"healthy": {"rank": [1, 2]}},
 }
 
 
