@@ -147,7 +147,7 @@ def test_heads_that_contradict_their_models_are_refused(
 
 
 def drop_doubt(document: dict) -> None:
-    for member in ("sets", "familiarity", "healthy"):
+    for member in ("sets", "familiarity"):
         document.pop(member, None)
 
 
@@ -168,8 +168,6 @@ DOUBT_DAMAGE = {
         "sets": {"level": 0.9, "floors": {"mode": {"healthy": 7}, "cause": {}, "stop_cause": {}}}
     },
     "familiarity without a shape": {"familiarity": {"ranges": {}}},
-    "a reference of an unknown feature": {"healthy": {"window": {"phase_of_moon": 1.0}}},
-    "references that are a list": {"healthy": {"rank": [1, 2]}},
 }
 
 
