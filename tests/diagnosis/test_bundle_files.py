@@ -213,7 +213,7 @@ def test_heads_that_contradict_their_models_are_refused(
 
 
 def drop_doubt(document: dict) -> None:
-    for member in ("sets", "familiarity", "healthy"):
+    for member in ("sets", "familiarity"):
         document.pop(member, None)
 
 
