@@ -272,6 +272,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
 
     monkeypatch.setattr(parts.pool, "run", run)
     monkeypatch.setattr(parts.journal, "has_window", lambda _: True)
+    monkeypatch.setattr(parts.windows, "flush", lambda _: None)
     yield held
     parts.database.close()
 

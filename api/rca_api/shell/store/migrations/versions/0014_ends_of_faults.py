@@ -12,4 +12,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.add_column("observations", sa.Column("over", sa.Float(), nullable=True))
+    op.add_column("observations", sa.Column("over", sa.Double(), nullable=True))
