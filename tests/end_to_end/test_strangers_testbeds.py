@@ -36,7 +36,7 @@ class Bounds(NamedTuple):
 
 BOUNDS = {
     "second": Bounds(18, 69, 0, 0.78, 0.81, 0.94),
-    "third": Bounds(33, 102, 0, 0.68, 0.76, 0.84),
+    "third": Bounds(33, 102, 0, 0.67, 0.76, 0.84),
     "fourth": Bounds(39, 99, 2, 0.69, 0.82, 0.91),
 }
 #: The second has the fewest windows: `pytest --long` judges them, too.
@@ -89,7 +89,8 @@ def test_the_first_cause_is_mostly_a_true_one_on_its_ranks(answers_of: AnswersOf
     faulty = [each for each in answers_of(testbed) if each.label.failure_mode != "healthy"]
     assert len(faulty) == bounds.faulty
     assert sum(map(is_right, faulty)) / len(faulty) > bounds.right
-    named = [each for each in faulty if each.found.causes and not each.found.abstained]
+    answered = [each for each in faulty if each.found.causes and not each.found.abstained]
+    named = [each for each in answered if not each.found.cause_is_unknown]
     assert sum(map(is_right, named)) / len(named) > bounds.right_of_named
 
 
