@@ -121,8 +121,6 @@ UNKNOWN_MODE = 0.33
 
 # --- Suspects: which ranks, nodes or stages ---------------------------------------------------------------
 
-#: A node is split into its ranks only where the type of each is at least this probable.
-CERTAIN_TYPE = 0.6
 #: Least probability of the ranks with which the stop began, by the events.
 NAMED_BY_EVENTS = 0.9
 #: From this probability on a job is a suspect as a whole, a rank of a stopped job although nothing shows
@@ -134,6 +132,13 @@ LEFT_BEHIND = 0.8
 WORKS_ALONE = 0.9
 #: Probability of a component that machine evidence points to, without a late rank.
 POINTED_TO = 0.5
+#: Least straggler probability of a rank that stands out of a slow job, and the most of every other rank.
+CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
+#: Largest share of the ranks that can stand out.
+MAX_OUTLIER_SHARE = 0.5
+#: Probability from which a job-wide cause, except one that every job shows, keeps the job a suspect beside
+#: them.
+JOB_CAUSE_CERTAIN = 0.75
 
 # --- Naming a cause ---------------------------------------------------------------------------------------
 

@@ -97,18 +97,22 @@ def is_certainly_unknown(causes: Sequence[Cause]) -> bool:
     return bool(causes) and causes[0].cause == UNKNOWN and causes[0].probability > CERTAINLY_UNKNOWN
 
 
-def is_certain_place(classification: Classification, suspects: Sequence[Suspect]) -> bool:
+def is_certain_place(classification: Classification, suspects: Sequence[Suspect], share: float) -> bool:
     """Whether the job is certainly slow, and its first suspect the reason, whatever the cause.
 
     Parameters
     ----------
     suspects : sequence of Suspect
         In the order of the answer.
+    share : float
+        Part of the loss that lies within the steps of the suspects. The rest lies in pauses of the job.
     """
     if classification.mode != "fail_slow" or not classification.decided or not suspects:
         return False
-    slow = classification.probability["fail_slow"]
-    return min(slow, suspects[0].component.probability) >= CERTAIN_PLACE
+    first = suspects[0].component
+    if first.scope != "job" and share < MIN_COVERAGE:
+        return False
+    return min(classification.probability["fail_slow"], first.probability) >= CERTAIN_PLACE
 
 
 def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> str | None:

@@ -38,7 +38,7 @@ from rca.files import read_file, replace_file
 
 FORMAT = 2
 #: Models are small: a file that holds more is none.
-MAX_MODEL_BYTES = 1 << 28
+MAX_MODEL_BYTES = 1 << 26
 _GZIP = 31
 #: Member of ``heads.json`` and of the manifest's provenance for the alarm of latenesses.
 ALARM = "alarm"
@@ -87,7 +87,7 @@ class Bundle:
                 alarm = Head.load(ALARM, heads["heads"][ALARM], _model(contents, ALARM), ALARM_NUMBERS)
             mechanisms = Mechanisms.from_document(_json(contents["causal.json"], "causal.json"))
             name, version = str(manifest["name"]), str(manifest["version"])
-        except (AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleError(f"the bundle in {folder} is incomplete or malformed: {error!r}") from error
         digest = hashlib.sha256(manifest_bytes).hexdigest()
         number = _registry_version(folder / REGISTERED_FILE, digest)
@@ -155,7 +155,10 @@ def _model(contents: dict[str, bytes], name: str) -> str:
     if packed is None:
         return contents[f"{name}.txt"].decode()
     reader = zlib.decompressobj(_GZIP)
-    text = reader.decompress(packed, MAX_MODEL_BYTES)
+    try:
+        text = reader.decompress(packed, MAX_MODEL_BYTES)
+    except zlib.error as error:
+        raise BundleError(f"{name}.txt.gz is damaged: {error}") from error
     if not reader.eof:
         raise BundleError(f"{name}.txt.gz is cut off, or holds more than {MAX_MODEL_BYTES:,} bytes")
     return text.decode()

@@ -105,7 +105,7 @@ def named_first(causes: Sequence[Cause]) -> list[Cause]:
 def opened(causes: Sequence[Cause], ranks: list[int], nodes: list[str]) -> list[Cause]:
     """The causes with `unknown` at the front, for ranks that are certainly slow and whose cause is open.
 
-    Its probability is that of every cause but the likeliest one of the catalogue. The candidates follow.
+    Its probability is what the candidates leave. They follow.
     """
     found = next((cause for cause in causes if cause.cause == UNKNOWN and cause.ranks == ranks), None)
     known = [cause for cause in catalogued(causes) if cause.ranks == ranks]
@@ -114,7 +114,7 @@ def opened(causes: Sequence[Cause], ranks: list[int], nodes: list[str]) -> list[
         cause=UNKNOWN,
         ranks=ranks,
         nodes=nodes,
-        probability=1.0 if likeliest is None else 1.0 - likeliest.probability,
+        probability=max(1.0 - sum(cause.probability for cause in known), 0.0),
         seconds_per_step=None,
         interval=None,
         share=None,

@@ -227,7 +227,9 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
     unexplained = not named and is_certainly_unknown(everything)
-    unknown = unexplained or (not named and is_certain_place(classification, pricing.suspects))
+    lost = slowdown_of(window, features, pricing, since, together=pricing.together).seconds_per_step or 0.0
+    share = pricing.attribution.slowdown / lost if lost > 0 else 1.0
+    unknown = unexplained or (not named and is_certain_place(classification, pricing.suspects, share))
     if unknown and not unexplained:
         ranks = list(pricing.suspects[0].component.ranks)
         everything = opened(everything, ranks, features.topology.nodes_of(ranks))

@@ -73,7 +73,7 @@ def single_events_sentence(classification: Classification, features: FeatureSet)
     plural = "s" if len(events) > 1 else ""
     without = f"without {'them' if plural else 'it'} the job is healthy"
     if pause := _pause(classification, features):
-        return f"the job paused after step{plural} {numbers}{more} (up to {pause:.3g} s); {without}"
+        return f"the job paused after step{plural} {numbers}{more} (up to {pause:,.0f} s); {without}"
     step = features.work.job_step
     longer = float(np.nanmax(step[list(events)]) - nan_median(step[None, :], axis=1)[0])
     return (

@@ -10,8 +10,8 @@ from rca.recovery.situation import Situation
 
 #: Later break-even is never.
 LATEST_STEPS = 10**12
-#: An action of a slow job that saves less of its loss is none.
-MIN_SAVED = 0.05
+#: An action of a slow job that saves less of its step is none. The loss may be of a pause that is over.
+MIN_SAVED = 0.005
 
 
 def priced(option: Option, situation: Situation) -> Option:
@@ -44,7 +44,7 @@ def refused(option: Option, situation: Situation, taken: Iterable[Option]) -> Re
 
     A share of the pool may be out of service. A job that is not elastic gives up as many nodes as there are
     spare ones. Half of a job's nodes must not leave at once, but a single one may. A heavy action has to save
-    something before the job ends, and each action of a slow job `MIN_SAVED` of its loss.
+    something before the job ends, and each action of a slow job `MIN_SAVED` of its step.
     """
     reason = _too_many_nodes(option, situation, taken) or _does_not_pay(option, situation)
     return None if reason is None else Rejection(action=option.action, reason=reason)
@@ -70,8 +70,8 @@ def _does_not_pay(option: Option, situation: Situation) -> str | None:
     saved, left = option.seconds_per_step_saved, situation.site.steps_left
     if situation.mode == "fail_stop" or saved is None:
         return None
-    if 0 < saved < MIN_SAVED * situation.lost:
-        return f"it saves {saved / situation.lost:.1%} of the loss"
+    if 0 < saved < MIN_SAVED * situation.step_seconds:
+        return f"it saves {saved / situation.step_seconds:.1%} of a step"
     if option.weight != "heavy":
         return None
     if saved <= 0 or option.break_even_steps is None:

@@ -180,12 +180,12 @@ def _needed_spec(names: Sequence[str]) -> TableSpec:
 
 
 def _with_seconds(spec: TableSpec, table: pa.Table, notes: list[str]) -> pa.Table:
-    """The table with Unix seconds where most times are so late that they have a smaller unit."""
+    """The table with Unix seconds where all times are so late that they have one smaller unit."""
     for name in TIMES & set(table.column_names):
         times = _numbers(table, name)
-        usual = float(np.nanmedian(times)) if np.isfinite(times).any() else 0.0
-        if usual > LATEST:
-            unit, factor = next((each for each in UNITS if usual / each[1] <= LATEST), UNITS[-1])
+        if np.isfinite(times).any() and float(np.nanmin(times)) > LATEST:
+            latest = float(np.nanmax(times))
+            unit, factor = next((each for each in UNITS if latest / each[1] <= LATEST), UNITS[-1])
             table = table.set_column(table.column_names.index(name), name, pa.array(times / factor))
             notes.append(f"{spec.name}: {name} is read as {unit}")
     return table

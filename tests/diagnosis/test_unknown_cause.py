@@ -168,7 +168,7 @@ def test_an_open_cause_comes_before_its_candidates() -> None:
     unknown, *others = opened(known, [1], ["node-0"])
     assert others == known
     assert (unknown.cause, unknown.ranks, unknown.seconds_per_step) == (UNKNOWN, [1], None)
-    assert unknown.probability == pytest.approx(0.44)
+    assert unknown.probability == pytest.approx(0.05)
 
 
 def test_certain_ranks_are_the_answer_although_their_cause_is_open() -> None:

@@ -210,14 +210,15 @@ def test_one_cause_of_two_suspects_does_not_compete_with_itself(features) -> Non
 
 
 @pytest.mark.parametrize(
-    ("slow", "straggles", "certain"), [(0.96, 0.96, True), (0.96, 0.9, False), (0.9, 0.96, False)]
+    ("slow", "straggles", "share", "certain"),
+    [(0.96, 0.96, 0.9, True), (0.96, 0.9, 0.9, False), (0.9, 0.96, 0.9, False), (0.96, 0.96, 0.3, False)],
 )
-def test_a_place_is_certain_where_the_job_and_its_straggler_are(slow, straggles, certain) -> None:
+def test_a_place_is_certain_where_the_job_and_its_straggler_are(slow, straggles, share, certain) -> None:
     classification = classified("fail_slow", slow, suspects=1)
     (suspect,) = classification.suspects
     suspect = replace(suspect, component=replace(suspect.component, probability=straggles))
-    assert is_certain_place(classification, [suspect]) == certain
-    assert not is_certain_place(classification, [])
+    assert is_certain_place(classification, [suspect], share) == certain
+    assert not is_certain_place(classification, [], share)
 
 
 def test_a_slow_job_without_suspects_says_so(features) -> None:

@@ -313,8 +313,12 @@ def test_a_site_with_impossible_values_is_refused(tmp_path: Path, text: str) -> 
         Site.read(tmp_path / "site.yaml")
 
 
-def test_an_action_that_saves_hardly_any_of_the_loss_is_refused() -> None:
-    given = situation(lost=10.0, lost_interval=(9.0, 11.0), faults=(fault(saved=0.3, interval=(0.2, 0.4)),))
+def test_an_action_that_saves_hardly_any_of_a_step_is_refused() -> None:
+    step = situation().step_seconds
+    little = 0.002 * step
+    given = situation(
+        lost=step, lost_interval=(0.9 * step, step), faults=(fault(saved=little, interval=(0.0, little)),)
+    )
     found = plan(given)
-    assert all((each.seconds_per_step_saved or 10.0) >= 0.5 for each in found.options)
-    assert any(each.reason == "it saves 3.0% of the loss" for each in found.rejected)
+    assert all((each.seconds_per_step_saved or step) >= 0.005 * step for each in found.options)
+    assert any(each.reason == "it saves 0.2% of a step" for each in found.rejected)

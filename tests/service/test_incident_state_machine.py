@@ -132,7 +132,7 @@ def test_lives(letters: str, expected: list[str]) -> None:
         # The same end, seen again, opens nothing; another fault does.
         ("nNllNNN", ["0 opened", "3 resolved"]),
         ("nNllC", ["0 opened", "3 resolved", "4 opened"]),
-        # Whoever sends the window of a fault that is over gets its incident.
+        # The incident of a window of a fault that is over.
         ("N", ["0 opened"]),
     ],
 )

@@ -131,7 +131,7 @@ def test_steps_without_times_follow_one_another(tmp_path: Path) -> None:
 def test_unix_times_in_smaller_units_are_read_as_seconds(tmp_path: Path, unit: float) -> None:
     path = tmp_path / "steps.csv"
     rows = [f"{rank},{step},{int((1774058828 + step) * unit)},0.5" for step in range(3) for rank in (0, 1)]
-    path.write_text("\n".join(["gpu,iter,ts,dt", *rows]))
+    path.write_text("\n".join(["rank,iter,ts,step_time", *rows]))
     window = rca.read_window(path)
     assert window.steps.column("start_time").to_numpy()[0] == pytest.approx(1774058828, abs=1)
     assert window.steps.column("step_seconds").to_pylist() == [0.5] * 6
@@ -141,6 +141,7 @@ def test_unix_times_in_smaller_units_are_read_as_seconds(tmp_path: Path, unit: f
 @for_each(
     ("text", "message"),
     [
+        ("rank,step,ts,step_ms\n0,1,1774058828,5\n1,1,1774058828000,5\n0,2,1774058829,5\n", "year 5000"),
         (
             "rank,step,start_time,iter_time_ms\n0,1,5,oops\n",
             "line 2, column iter_time_ms: 'oops' is no number",

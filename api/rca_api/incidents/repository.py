@@ -50,7 +50,7 @@ def total(losses: Iterable[Loss]) -> IncidentTotal:
 
 
 #: Least probability of health in a window that abstains and is probably healthy: likelier than a fault.
-MIN_PROBABLY_HEALTHY = 0.5
+MIN_PROBABLY_HEALTHY = 0.8
 #: Most windows since the last event that are replayed; streaks that matter are far shorter.
 HORIZON = 64
 

@@ -256,13 +256,14 @@ class Rounds:
 
     def _ended(self, one: _Followed) -> bool:
         """End a job that left its selection; gives whether the service knows of it."""
-        one.stopping.set()
         reason = f"no longer listed by {one.job.prometheus}"
         try:
             self.end(one.job.id, reason)
         except RcaError as error:
+            # It is looked at on, and ended with the next list.
             self._reported(RoundOutcome(one.job.id, None, error))
             return False
+        one.stopping.set()
         self._reported(RoundOutcome(one.job.id, None, None, f"{reason}; it is not watched any more"))
         return True
 
@@ -287,7 +288,8 @@ class Rounds:
         at = self.clock()
         try:
             whole = self.read(job)
-            newest = _newest(whole)
+            # A sample may be of a clock that is ahead.
+            newest = min(_newest(whole), at)
             if known is not None and newest <= known:
                 since = datetime.fromtimestamp(newest, UTC)
                 return self._reported(

@@ -35,7 +35,7 @@ _STEPS = ("iteration", "iter", "batch", "train_step", "training_step", "global_s
 _NAMES: Mapping[str, Mapping[str, str]] = {
     STEPS.name: {
         **_RANKS,
-        **dict.fromkeys(("worker", "worker_id", "gpu", "gpu_id"), "rank"),
+        "worker": "rank",
         **_PLACES,
         **dict.fromkeys(_TIMES, "start_time"),
         **dict.fromkeys(("start", "begin", "begin_time", "step_start", "start_timestamp"), "start_time"),
@@ -47,7 +47,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 }
 #: Other names of what a step takes time for; `step` is all of it.
 _PHASES: Mapping[str, str] = {
-    **dict.fromkeys((*_STEPS, "duration", "dt"), "step"),
+    **dict.fromkeys((*_STEPS, "duration"), "step"),
     **dict.fromkeys(("fwd", "forward_pass", "forward_compute"), "forward"),
     **dict.fromkeys(("bwd", "backward_pass", "backward_compute"), "backward"),
     **dict.fromkeys(("data", "data_load", "data_wait", "dataloading"), "data_loading"),
@@ -57,11 +57,6 @@ _PHASES: Mapping[str, str] = {
     **dict.fromkeys(("ckpt", "checkpointing", "save_checkpoint"), "checkpoint"),
     "h2d": "host_to_device",
 }
-#: Names that are durations although they state neither a unit nor a word of durations.
-_DURATIONS = frozenset(
-    {"dt", "forward", "fwd", "backward", "bwd", "data_loading", "dataloading", "data_wait"}
-    | {"communication", "comm", "allreduce", "all_reduce"}
-)
 
 
 class ColumnName(NamedTuple):
@@ -110,7 +105,7 @@ def _meant(spec: TableSpec, name: str) -> ColumnName:
     plain = "_".join(held)
     if unit is not None and (time := known.get(plain, plain)) in TIMES and time in spec.by_name:
         return ColumnName(time, unit)
-    if unit is not None or plain in _DURATIONS or _OF_DURATIONS & set(held):
+    if unit is not None or _OF_DURATIONS & set(held):
         rest = [word for word in held if word not in _OF_DURATIONS and word != _PER]
         # "duration" alone is that of the step; "time" and "elapsed" may be anything.
         stem = "_".join(rest) if rest else plain
