@@ -121,6 +121,8 @@ UNKNOWN_MODE = 0.33
 
 # --- Suspects: which ranks, nodes or stages ---------------------------------------------------------------
 
+#: A node is split into its ranks only where the type of each is at least this probable.
+CERTAIN_TYPE = 0.6
 #: Least probability of the ranks with which the stop began, by the events.
 NAMED_BY_EVENTS = 0.9
 #: From this probability on a job is a suspect as a whole, a rank of a stopped job although nothing shows

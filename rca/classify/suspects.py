@@ -17,6 +17,7 @@ from rca.arrays import BoolArray, FloatArray
 from rca.classify.components import Component, cover, exact_cover, likely_among_all_ranks
 from rca.classify.decision_table import (
     CERTAIN_STRAGGLER,
+    CERTAIN_TYPE,
     JOB_CAUSE_CERTAIN,
     LEFT_BEHIND,
     LIKELIER_THAN_NOT,
@@ -128,7 +129,7 @@ class Suspicion:
     Attributes
     ----------
     heads : mapping of str to Head
-        ``scope`` of the classifier.
+        ``scope`` and ``type`` of the classifier.
     threshold : float
         Probability from which a rank is suspected.
     per_rank : ndarray of shape (n_ranks,)
@@ -176,23 +177,23 @@ class Suspicion:
         return likely_among_all_ranks(stop_origin(components, self.features), self.per_rank.size)
 
     def _by_ranks(self) -> list[Component]:
-        components = cover(self.per_rank, self.threshold, self.features.topology)
-        if not components:
-            components = self._best_guess()
+        found = cover(self.per_rank, self.threshold, self.features.topology)
+        components = [part for component in found for part in self._parts(component)]
         if components:
             return likely_among_all_ranks(components[:MAX_COMPONENTS], self.per_rank.size)
         if not transfer_grew(self.features):
             return []
         return [Component("job", tuple(range(self.per_rank.size)), POINTED_TO)]
 
-    def _best_guess(self) -> list[Component]:
-        """The one rank that clearly leads the others where no rank reaches the threshold, if any."""
-        order = np.argsort(-self.per_rank, kind="stable")
-        best = int(order[0])
-        runner_up = float(self.per_rank[order[1]]) if order.size > 1 else 0.0
-        if self.per_rank[best] < self.threshold / 2 or self.per_rank[best] < 2 * runner_up:
-            return []
-        return [Component("rank", (best,), float(self.per_rank[best]))]
+    def _parts(self, component: Component) -> list[Component]:
+        """The ranks of a node with two faults; any other component as it is."""
+        if component.scope != "node":
+            return [component]
+        chances = self.heads["type"].probabilities(self.features.rank[list(component.ranks)])
+        likeliest = chances.argmax(axis=1)
+        if chances.max(axis=1).min() < CERTAIN_TYPE or (likeliest == likeliest[0]).all():
+            return [component]
+        return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in component.ranks]
 
 
 def most_probable(components: list[Component]) -> tuple[list[Component], int]:
