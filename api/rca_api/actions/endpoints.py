@@ -84,7 +84,7 @@ def list_all_actions(
     job: Annotated[Name | None, Query(description="Id of the job.")] = None,
     key: Annotated[Name | None, Query(description="Their `key`; agents have `rca act`.")] = None,
 ) -> TakenActionPage:
-    """List the actions of all incidents, the one recorded last first: what agents and people have done."""
+    """List the actions of all incidents, the one recorded last first."""
     with State.of(request).database.reading() as session:
         keys = (TakenActionRow.recorded_at, TakenActionRow.id)
         found = paging.read(session, repository.recorded(since, job, key), keys, read_action)

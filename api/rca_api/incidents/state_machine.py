@@ -11,8 +11,7 @@
   except those after a healthy one that are probably healthy: the time after a fault is short at first.
 - It is reopened by a faulty window, or several suspects, soon after its resolution.
 - Its cause and place change when confident diagnoses in a row, or suspects of a suspected incident, name the
-  same other one. If they name different
-  ones, the incident becomes uncertain.
+  same other one. If they name different ones, the incident becomes uncertain.
 - The end of a mute is an event that changes nothing: it repeats the present state.
 
 Repeated changes need more windows. Each reopening doubles the healthy windows that resolve the incident. Each
