@@ -227,7 +227,8 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
     against = objection(everything, pricing, thresholds["name"])
     named = against is None
     unexplained = not named and is_certainly_unknown(everything)
-    lost = slowdown_of(window, features, pricing, since, together=pricing.together).seconds_per_step or 0.0
+    slowdown = slowdown_of(window, features, pricing, since, together=pricing.together)
+    lost = slowdown.seconds_per_step or 0.0
     share = pricing.attribution.slowdown / lost if lost > 0 else 1.0
     unknown = unexplained or (not named and is_certain_place(classification, pricing.suspects, share))
     if unknown and not unexplained:
@@ -238,7 +239,9 @@ def _assemble(window: Window, bundle: Bundle, found_by: Analysis, since: int | N
     reason = abstention(classification, features, answered, strangeness, None if unknown else against)
     healthy = classification.mode == "healthy" and reason is None
     left_out = {"stragglers": classification.left_out, "findings": max(len(of_machines) - MAX_DATED, 0)}
-    slowdown = slowdown_of(window, features, pricing, since, together=0.0 if healthy else pricing.together)
+    if healthy and pricing.together > 0:
+        # What all ranks share is the pace of a healthy job.
+        slowdown = slowdown_of(window, features, pricing, since)
     return Diagnosis(
         diagnosis_id=uuid4().hex,
         window_id=window.job.window_id,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rca.sources.prometheus.matrix import SeriesMatrix
-from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
+from rca.sources.prometheus.metric_table import PlacedMatrix, SeriesPlace, metric_table
 
 
 def series(labels: Mapping[str, str], times: Sequence[float], value: float = 1.0) -> SeriesMatrix:
@@ -16,7 +16,7 @@ def series(labels: Mapping[str, str], times: Sequence[float], value: float = 1.0
 
 
 def rows(*placed: tuple[SeriesPlace | None, SeriesMatrix]) -> tuple[list[dict[str, object]], list[str]]:
-    table, notes = metric_table([PlacedSeries(matrix, (place,)) for place, matrix in placed])
+    table, notes = metric_table([PlacedMatrix(matrix, (place,)) for place, matrix in placed])
     return table.to_pylist(), notes
 
 

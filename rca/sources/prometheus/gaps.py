@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rca.sources.prometheus.client import Prometheus
 from rca.sources.prometheus.job_devices import JobDevices
-from rca.sources.prometheus.metric_table import PlacedSeries
+from rca.sources.prometheus.metric_table import PlacedMatrix
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.promql import chunks, matcher, selector
 from rca.window.catalogue import resolve
@@ -29,7 +29,7 @@ def gaps(
     server: Prometheus,
     found: JobDevices,
     exporters: NodeExporters,
-    placed: Sequence[PlacedSeries],
+    placed: Sequence[PlacedMatrix],
     matchers: Sequence[str],
     end: float,
 ) -> list[str]:
@@ -37,7 +37,7 @@ def gaps(
 
     Parameters
     ----------
-    placed : sequence of PlacedSeries
+    placed : sequence of PlacedMatrix
         Series that were read.
     end : float, Unix seconds
         End of the window.
@@ -62,7 +62,7 @@ def gaps(
     return notes
 
 
-def _reporting(found: JobDevices, placed: Sequence[PlacedSeries]) -> set[str]:
+def _reporting(found: JobDevices, placed: Sequence[PlacedMatrix]) -> set[str]:
     """Machines of which a metric other than those of devices was read."""
     return {
         place.node

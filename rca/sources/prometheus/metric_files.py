@@ -28,7 +28,7 @@ from rca.sources.prometheus.device_dumps import DCGMI_DMON, SMI_QUERY, of_dmon, 
 from rca.sources.prometheus.exporter_join import with_exporters
 from rca.sources.prometheus.job_names import GPU_LABELS, NODE_LABELS
 from rca.sources.prometheus.matrix import SeriesMatrix
-from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
+from rca.sources.prometheus.metric_table import PlacedMatrix, SeriesPlace, metric_table
 from rca.sources.prometheus.signals import level_of
 from rca.sources.source import HEAD_BYTES, Source
 from rca.window.rows.validation import MAX_WORLD_SIZE
@@ -110,7 +110,7 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
     size = len(devices) or len(nodes)
     if size > MAX_WORLD_SIZE:
         raise InvalidInput(f"{size:,} devices; a job has at most {MAX_WORLD_SIZE:,}")
-    table, notes = metric_table([PlacedSeries.of(matrix, lambda labels: _series_place(labels, number))])
+    table, notes = metric_table([PlacedMatrix.of(matrix, lambda labels: _series_place(labels, number))])
     places: list[dict[str, Any]] = [
         {"rank": rank, "node": device.node, "gpu": device.gpu} for rank, device in enumerate(devices)
     ] or [{"rank": rank, "node": node} for rank, node in enumerate(nodes)]

@@ -66,8 +66,8 @@ class SeriesPlace:
 
 
 @dataclass(frozen=True)
-class PlacedSeries:
-    """Series with their places.
+class PlacedMatrix:
+    """A matrix of series with their places.
 
     Attributes
     ----------
@@ -81,11 +81,11 @@ class PlacedSeries:
     @classmethod
     def of(
         cls, matrix: SeriesMatrix, place: Callable[[Mapping[str, str]], SeriesPlace | None]
-    ) -> PlacedSeries:
+    ) -> PlacedMatrix:
         return cls(matrix, tuple(map(place, matrix.labels)))
 
 
-def metric_table(parts: Sequence[PlacedSeries]) -> tuple[pa.Table, list[str]]:
+def metric_table(parts: Sequence[PlacedMatrix]) -> tuple[pa.Table, list[str]]:
     """One row per sample, and notes on what was left out.
 
     Two series with one name, place and device, sampled at the same time, are one measurement scraped twice:

@@ -19,7 +19,7 @@ from rca.sources.prometheus.job_names import job_id
 from rca.sources.prometheus.kubernetes import pod_name
 from rca.sources.prometheus.label_map import LabelMap, label_map_of
 from rca.sources.prometheus.machines import find_machines
-from rca.sources.prometheus.metric_table import PlacedSeries, SeriesPlace, metric_table
+from rca.sources.prometheus.metric_table import PlacedMatrix, SeriesPlace, metric_table
 from rca.sources.prometheus.node_exporters import NodeExporters
 from rca.sources.prometheus.node_labels import with_hardware
 from rca.sources.prometheus.promql import ANY_METRIC, check_matchers, matcher, quoted, selector
@@ -166,7 +166,7 @@ class _Reading:
         self.report(f"{places.world_size} ranks on {len(nodes)} nodes, {len(queries)} queries", 0, 0)
         parts = read_samples(self.server, queries, self.report, max_samples=self.max_samples)
         placed = [
-            PlacedSeries.of(part, lambda labels: self._place(labels, found, places, devices, exporters))
+            PlacedMatrix.of(part, lambda labels: self._place(labels, found, places, devices, exporters))
             for part in parts
         ]
         table, notes = metric_table(placed)
