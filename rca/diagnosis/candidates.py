@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import numpy as np
 
-from rca.arrays import FloatArray
-from rca.causal.scores import BusyEvidence
 from rca.classify.beliefs import at_least, types_of
 from rca.classify.classifier import Classification, Suspect
 from rca.classify.components import Component
@@ -17,15 +14,11 @@ from rca.classify.decision_table import ALARM_WITH_FINDING, STALLED, STALLED_BY_
 from rca.classify.preconditions import stalls_most_of_the_time
 from rca.diagnosis.cause_table import OF_PHASE
 from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, Deviation
-from rca.diagnosis.machine_evidence import MAX_NORMAL_SCORE, most_unlike
-from rca.features import RANK_FEATURES, WINDOW_FEATURES, FeatureSet
+from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.late_episodes import late_threshold
-from rca.features.resource_evidence import resource_names
 from rca.robust import nan_mean, nan_median, zero_if_nan
 from rca.window.causes import DECIDING, UNKNOWN
 from rca.window.job import Topology
-
-Standing = Literal["shown", "weak", "not measured", "excluded"]
 
 #: Resources whose deviation on some ranks is broken hardware, and units from which it is.
 HARDWARE, BROKEN = frozenset({"gpu_clock", "gpu_memory", "pcie", "nvlink"}), 1.5
@@ -36,7 +29,6 @@ NEARLY_ALL = 0.75
 #: Input of the largest rank above that of the median rank, below which all ranks have as much.
 EQUAL_INPUT = 0.005
 _IMBALANCE = WINDOW_FEATURES.index("load_imbalance")
-_ACTIVITY = RANK_FEATURES.index("activity_per_compute")
 
 
 def max_alarm(found: Sequence[Deviation], topology: Topology, resources: frozenset[str] = HARDWARE) -> float:
@@ -69,83 +61,27 @@ def _may_be_another_model(deviation: Deviation, topology: Topology) -> bool:
     return whole and deviation.resource == "gpu_clock"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a window shows of the causes on some ranks.
+def is_shown(
+    cause: str, ranks: Sequence[int], phase: str | None, features: FeatureSet, found: Sequence[Deviation]
+) -> bool:
+    """Whether a finding, or the main phase by itself, shows the cause on these ranks.
 
-    Attributes
+    A cause that only timing decides is shown, unless the input excludes it.
+
+    Parameters
     ----------
     phase : str or None
         The ranks' main phase.
-    unlike : ndarray of shape (n_resources,), units
-        From `rca.diagnosis.machine_evidence.most_unlike`.
-    equal_input : bool
-        Whether the input is counted, and all ranks have as much of it.
-    seen : bool
-        Whether the signals are of the steps in which the ranks were late.
     """
-
-    ranks: tuple[int, ...]
-    found: tuple[Deviation, ...]
-    phase: str | None
-    unlike: FloatArray
-    equal_input: bool
-    seen: bool
-
-    @classmethod
-    def of(
-        cls, ranks: Sequence[int], features: FeatureSet, busy: BusyEvidence, found: Sequence[Deviation]
-    ) -> Shown:
-        """Look for findings on these ranks."""
-        rows = list(ranks)
-        unlike = most_unlike(rows, features, busy)
-        if not np.isfinite(features.rank[rows, _ACTIVITY]).any():
-            # Without its computing time, a device's activity cannot be told from waiting.
-            unlike[resource_names().index("gpu_activity")] = np.nan
-        return cls(
-            tuple(rows),
-            tuple(found),
-            main_phase(rows, features),
-            unlike,
-            _has_equal_input(features),
-            _late_in_segment(rows, features),
-        )
-
-    @property
-    def by_phase(self) -> str | None:
-        """The cause that the main phase shows by itself."""
-        return OF_PHASE.get(self.phase or "")
-
-    def standing(self, cause: str) -> Standing:
-        """Whether a finding shows the cause, its signals deviate a little, are normal, or were not measured.
-
-        A cause that only timing decides is shown, unless the input excludes it.
-        """
-        if cause == "sequence_length_imbalance" and self.equal_input:
-            return "excluded"
-        decide = DECIDING.get(cause)
-        if decide is None or cause == self.by_phase or shows(cause, self.ranks, self.found):
-            return "shown"
-        scores = self.unlike[[resource_names().index(name) for name in decide]]
-        if not self.seen or not np.isfinite(scores[0]):
-            return "not measured"
-        return "weak" if np.nanmax(scores) >= MAX_NORMAL_SCORE else "excluded"
+    if cause == "sequence_length_imbalance" and _has_equal_input(features):
+        return False
+    return cause not in DECIDING or cause == OF_PHASE.get(phase or "") or shows(cause, ranks, found)
 
 
 def _has_equal_input(features: FeatureSet) -> bool:
     """Whether tokens or lengths are counted, and all ranks have as many in every step."""
     counted = {"tokens", "sum_squared_sequence_length"} & features.work.load.keys()
     return bool(counted and features.window[_IMBALANCE] < EQUAL_INPUT)
-
-
-def _late_in_segment(rows: list[int], features: FeatureSet) -> bool:
-    """Whether these ranks were late mostly in the slow segment, whose signals are compared."""
-    comparison = features.comparison
-    late = np.nan_to_num(comparison.excess[rows]) > late_threshold(
-        features.work.step_reference, comparison.noise
-    )
-    inside = comparison.segment.mask(late.shape[1])
-    return bool(2 * late[:, inside].sum() >= late.sum())
 
 
 def shows(cause: str, ranks: Sequence[int], found: Sequence[Deviation]) -> bool:
