@@ -68,6 +68,11 @@ def nan_median(values: npt.NDArray[np.floating[Any]], axis: int = 0) -> FloatArr
     return nan_quantile(values, 0.5, axis)
 
 
+def robust_spread(deviations: FloatArray) -> float:
+    """Standard deviation of normal values with such a median deviation; NaN where nothing was measured."""
+    return MAD_TO_SIGMA * float(nan_median(np.abs(deviations).ravel()))
+
+
 def nan_mean(values: FloatArray, axis: int = 0) -> FloatArray:
     """Mean along `axis` ignoring NaN, NaN (without a warning) where nothing was measured."""
     finite = np.isfinite(values)

@@ -189,7 +189,7 @@ def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSe
     inside = segment.mask(work.steps.size)
 
     def grown(series: FloatArray) -> float:
-        return float(nan_mean(series[inside][:, None])[0] - nan_mean(series[~inside][:, None])[0])
+        return float(nan_mean(series[inside]) - nan_mean(series[~inside]))
 
     transfer = grown(nan_median(work.transfer))
     return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)

@@ -33,7 +33,7 @@ from rca.classify.decision_table import (
 )
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.work import LostTime
-from rca.robust import MAD_TO_SIGMA, group_members, nan_max, nan_median, nan_min
+from rca.robust import group_members, nan_max, nan_median, nan_min, robust_spread
 from rca.window.job import Topology
 from rca.window.times.hidden_waits import (
     BEFORE_EXCHANGE,
@@ -111,7 +111,7 @@ def single_events(features: FeatureSet) -> BoolArray | None:
     if not np.isfinite(work.step_reference):
         return None
     height = _height(features)
-    spread = MAD_TO_SIGMA * float(np.median(np.abs(height)))
+    spread = robust_spread(height)
     outlying = height > max(OUTLYING * work.step_reference, OUTLYING_NOISE * spread)
     begins, ends = runs(outlying)
     allowed = max(1, ceil(EVENT_SHARE * height.size))
@@ -147,7 +147,7 @@ def _height(features: FeatureSet) -> FloatArray:
     """
     found = np.zeros(features.work.steps.size)
     for series in (features.work.job_step + features.work.pause_after, nan_max(features.comparison.excess)):
-        above = series - nan_median(series[None, :], axis=1)[0]
+        above = series - nan_median(series)
         found = np.fmax(found, above)
     return found
 

@@ -104,6 +104,6 @@ def _are_alive(ranks: list[int], features: FeatureSet) -> bool:
     used = features.job_end.cpu_ratio
     if used is None or not features.job_end.steps_since_progress >= LONG_SILENCE:
         return False
-    usual = float(nan_median(np.delete(used, ranks)[:, None])[0]) if used.size > len(ranks) else 0.0
+    usual = float(nan_median(np.delete(used, ranks))) if used.size > len(ranks) else 0.0
     needed = max(ALIVE, LIKE_OTHERS * float(np.nan_to_num(usual)))
     return bool((used[ranks] > needed).all())

@@ -100,7 +100,7 @@ def _longer(features: FeatureSet) -> float:
     inside = features.comparison.segment.mask(step.size)
     others, share = (step, REFERENCE_QUANTILE) if inside.all() else (step[~inside], 0.5)
     usual = float(nan_quantile(others[:, None], share)[0])
-    return float(nan_mean(step[inside][:, None])[0]) - min(usual, features.work.step_reference)
+    return float(nan_mean(step[inside])) - min(usual, features.work.step_reference)
 
 
 def _lateness_removed(outliers: BoolArray, features: FeatureSet, *, newly: bool = False) -> float:
@@ -116,10 +116,10 @@ def _lateness_removed(outliers: BoolArray, features: FeatureSet, *, newly: bool 
         if outliers[stage == heavy].all():
             gain = features.comparison.gain_stage[heavy]
             always = float(np.median(gain[~inside])) if newly and not inside.all() else 0.0
-            return float(nan_mean(gain[inside][:, None])[0]) - always
+            return float(nan_mean(gain[inside])) - always
     last = np.maximum(nan_max(excess[:, inside]), 0.0)
     others = np.maximum(nan_max(excess[~outliers][:, inside]), 0.0)
-    return float(nan_mean((last - others)[:, None])[0])
+    return float(nan_mean(last - others))
 
 
 @dataclass(frozen=True)

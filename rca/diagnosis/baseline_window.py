@@ -142,7 +142,7 @@ def with_earlier(
 def _compared(window: Window, earlier: Window, both: Window, first: int) -> EarlierWindow:
     phases = PhaseArrays.from_window(both, only=("step_seconds",))
     job_step, now = nan_median(phases.phase("step_seconds")), phases.steps >= first
-    then_usual, now_usual = (float(nan_median(job_step[part, None])[0]) for part in (~now, now))
+    then_usual, now_usual = (float(nan_median(job_step[part])) for part in (~now, now))
     known = then_usual > 0 and np.isfinite(now_usual)
     return EarlierWindow(
         window_id=earlier.job.window_id,

@@ -107,10 +107,7 @@ def main_phase(ranks: Sequence[int], features: FeatureSet) -> str | None:
         }
     elif not comparison.segment.whole:
         own, *phases = (nan_median(each[rows]) for each in (work.own, *work.phases.values()))
-        whole, *grown = (
-            float(nan_mean(each[inside, None])[0] - nan_mean(each[~inside, None])[0])
-            for each in (own, *phases)
-        )
+        whole, *grown = (float(nan_mean(each[inside]) - nan_mean(each[~inside])) for each in (own, *phases))
         parts = dict(zip(work.phases, grown, strict=True))
     else:
         return None

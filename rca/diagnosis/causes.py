@@ -213,7 +213,7 @@ def _step_evidence(features: FeatureSet) -> list[Evidence]:
     if segment.whole:
         return []
     inside = segment.mask(step.size)
-    value, reference = (float(nan_mean(step[part, None])[0]) for part in (inside, ~inside))
+    value, reference = (float(nan_mean(step[part])) for part in (inside, ~inside))
     return [
         Evidence(
             signal="step_seconds",
@@ -231,13 +231,13 @@ def _transfer_evidence(rows: list[int], features: FeatureSet) -> Evidence:
     segment = features.comparison.segment
     inside = segment.mask(features.work.steps.size)
     group = nan_median(features.work.transfer)
-    value = float(nan_mean(group[inside][:, None])[0])
+    value = float(nan_mean(group[inside]))
     note, against = "mean over the slow steps", OTHER_STEPS
     if segment.whole:
         own = nan_mean(features.work.transfer[rows][:, inside].ravel()[:, None])
         value, reference, note, against = float(own[0]), value, "mean transfer", "all ranks"
     else:
-        reference = float(nan_mean(group[~inside][:, None])[0])
+        reference = float(nan_mean(group[~inside]))
     return Evidence(
         signal="communication_transfer_seconds",
         value=value if np.isfinite(value) else None,
@@ -302,8 +302,8 @@ def _normal_evidence(
     evidence, found = features.evidence, []
     for name in DECIDING[cause]:
         channel = next(each.channel for each in RESOURCES[name] if each.channel in evidence.values)
-        value = float(nan_mean(evidence.values[channel][ranks][:, None])[0])
-        reference = float(nan_mean(evidence.references[channel][ranks][:, None])[0])
+        value = float(nan_mean(evidence.values[channel][ranks]))
+        reference = float(nan_mean(evidence.references[channel][ranks]))
         found.append(
             Evidence(
                 signal=channel,

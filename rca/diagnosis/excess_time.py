@@ -290,9 +290,9 @@ def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
     if not slow.any():
         ends = nan_quantile(transfer[:, None], 0.1)[0], nan_quantile(transfer[:, None], 0.9)[0]
         slow = transfer > 0.5 * (ends[0] + ends[1])
-    quiet = float(nan_median(transfer[~slow][:, None])[0])
-    high = float(nan_median(transfer[slow][:, None])[0])
-    spread = float(nan_median(np.abs(transfer[~slow] - quiet)[:, None])[0])
+    quiet = float(nan_median(transfer[~slow]))
+    high = float(nan_median(transfer[slow]))
+    spread = float(nan_median(np.abs(transfer[~slow] - quiet)))
     return (quiet, high) if high - quiet >= DEVIATIONS * spread else (quiet, quiet)
 
 

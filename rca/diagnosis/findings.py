@@ -196,7 +196,7 @@ def _on_all(resource: str, past: FloatArray, beyond: FloatArray) -> list[Deviati
         marked = np.nan_to_num(score) >= REMARKABLE
         if 2 * int(marked.sum()) > marked.size:
             ranks = tuple(np.flatnonzero(marked).tolist())
-            units = float(nan_median(score[marked][None, :], axis=1)[0])
+            units = float(nan_median(score[marked]))
             return [Deviation(resource, ranks, units, against, units)]
     return []
 
@@ -327,5 +327,5 @@ def _with_onset(finding: Finding, signals: SignalArrays) -> Finding:
 
 def _usual(values: FloatArray) -> float | None:
     """Median over the ranks of their means; None if nothing is known."""
-    middle = float(nan_median(nan_mean(values, axis=1)[None, :], axis=1)[0])
+    middle = float(nan_median(nan_mean(values, axis=1)))
     return middle if np.isfinite(middle) else None

@@ -245,7 +245,7 @@ def _idleness(evidence: ResourceEvidence) -> FloatArray:
         values = evidence.values.get(name)
         if values is None or not np.isfinite(values).any():
             continue
-        usual = float(nan_median(values[None, :], axis=1)[0])
+        usual = float(nan_median(values))
         share = 1.0 - np.nan_to_num(values / max(usual, 0.02 * full), nan=1.0)
         idle = np.nan_to_num(values, nan=usual) < 0.75 * usual
         return np.asarray(np.where(idle, np.sqrt(np.clip(share, 0.0, 1.0)), 0.0))

@@ -15,7 +15,7 @@ from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.diagnosis.timeline import Timeline
 from rca.features.late_episodes import late_threshold
 from rca.high_segment import high_segment
-from rca.robust import MAD_TO_SIGMA, nan_mean, nan_median, zero_if_nan
+from rca.robust import nan_mean, nan_median, robust_spread, zero_if_nan
 
 Kind = Literal[
     "ranks",
@@ -132,8 +132,8 @@ def late_ranks(line: Timeline) -> list[Lateness]:
 def _late_all_along(line: Timeline) -> BoolArray:
     """Ranks whose usual step is later than that of the others, bool of shape (n_ranks,)."""
     medians = nan_median(line.comparison.excess, axis=1)
-    middle = float(nan_median(medians[None, :], axis=1)[0])
-    spread = MAD_TO_SIGMA * float(nan_median(np.abs(medians - middle)[None, :], axis=1)[0])
+    middle = float(nan_median(medians))
+    spread = robust_spread(medians - middle)
     least = max(CHRONIC * line.usual, CHRONIC_SPREADS * spread, line.noise)
     return np.asarray(np.nan_to_num(medians) > least)
 
@@ -186,14 +186,14 @@ def excess_by_phase(line: Timeline, ranks: IntArray, steps: BoolArray) -> dict[s
     """Mean excess of each phase on some ranks in their late steps, seconds; the rest is untimed."""
     chosen = np.ix_(ranks, np.flatnonzero(steps))
     parts = {
-        name.removesuffix("_seconds"): max(float(nan_mean(values[chosen].reshape(-1, 1))[0]), 0.0)
+        name.removesuffix("_seconds"): max(float(nan_mean(values[chosen].ravel())), 0.0)
         for name, values in line.comparison.phase_excess.items()
         if np.isfinite(values[chosen]).any()
     }
     if parts.get("gc") and "forward" in parts:
         # Pauses of the collector lie within the forward pass.
         parts["forward"] = max(parts["forward"] - parts["gc"], 0.0)
-    whole = float(np.nan_to_num(nan_mean(line.comparison.excess[chosen].reshape(-1, 1))[0]))
+    whole = float(np.nan_to_num(nan_mean(line.comparison.excess[chosen].ravel())))
     rest = whole - sum(parts.values())
     return parts | ({"untimed": rest} if rest > 0.1 * abs(whole) else {})
 
@@ -205,8 +205,8 @@ def late_in_transfer(line: Timeline) -> list[Lateness]:
     if not timed or line.topology.n_ranks < 4:
         return []
     beyond = nan_median(transfer - nan_median(transfer)[None, :], axis=1)
-    middle = float(nan_median(beyond[None, :], axis=1)[0])
-    spread = MAD_TO_SIGMA * float(nan_median(np.abs(beyond - middle)[None, :], axis=1)[0])
+    middle = float(nan_median(beyond))
+    spread = robust_spread(beyond - middle)
     slow = np.nan_to_num(beyond) > max(LATE_TRANSFER * line.usual, LATE_TRANSFER_SPREADS * spread)
     if not slow.any() or slow.mean() > 0.5:
         return []

@@ -12,7 +12,7 @@ from rca.diagnosis.explanations import places_of
 from rca.diagnosis.interval_evidence import NAMES, NOMINAL, WindowSignals
 from rca.diagnosis.lateness import Lateness, excess_by_phase
 from rca.diagnosis.timeline import Timeline
-from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
+from rca.robust import nan_median, robust_spread, zero_if_nan
 
 #: Units from which a place is loud, and beyond a healthy machine, from which all machines are.
 LOUD, ALL_LOUD = 1.5, 4.0
@@ -70,9 +70,9 @@ def _place(
         return Lateness("place", ranks, steps, pace, units)
     rows = list(ranks)
     usual = nan_median(line.comparison.excess[:, steps], axis=1)
-    middle = float(nan_median(usual[None, :], axis=1)[0])
-    spread = MAD_TO_SIGMA * float(nan_median(np.abs(usual - middle)[None, :], axis=1)[0]) + 1e-9
-    seconds = max(float(np.nan_to_num(nan_median(usual[None, rows], axis=1)[0])), 0.0)
+    middle = float(nan_median(usual))
+    spread = robust_spread(usual - middle) + 1e-9
+    seconds = max(float(np.nan_to_num(nan_median(usual[rows]))), 0.0)
     phases = excess_by_phase(line, np.array(rows), steps) if seconds > 0 else {}
     return Lateness("place", ranks, steps, seconds, seconds / spread, phases)
 
@@ -83,8 +83,8 @@ def _missing_clock(signals: WindowSignals, ranks: list[int]) -> float:
     if clock is None or len(ranks) == clock.shape[0]:
         return 0.0
     usual = nan_median(clock, axis=1)
-    peers = float(nan_median(np.delete(usual, ranks)[None, :], axis=1)[0])
-    here = float(nan_median(usual[None, ranks], axis=1)[0])
+    peers = float(nan_median(np.delete(usual, ranks)))
+    here = float(nan_median(usual[ranks]))
     lost = 1.0 - here / peers if peers > 0 and np.isfinite(here) else 0.0
     return lost if lost >= MIN_CLOCK_LOSS else 0.0
 

@@ -118,9 +118,9 @@ def price(
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
     attribution = attribute(work, ideal, removals, partial(_step_seconds, replay), counted=counted)
-    measured = float(nan_mean(replay.measured[counted, None])[0])
+    measured = float(nan_mean(replay.measured[counted]))
     if not np.isfinite(measured):
-        measured = float(nan_mean(_step_seconds(replay, work)[counted, None])[0])
+        measured = float(nan_mean(_step_seconds(replay, work)[counted]))
     past = not features.comparison.segment.whole
     pricing = Pricing(causes, attribution, measured, busy, suspects, past)
     return replace(pricing, attribution=replace(attribution, intervals=_widened(pricing, mechanisms)))
@@ -161,7 +161,7 @@ def _predicted_transfer(
             columns = [mechanisms.resources.index(name) for name in SPECS[cause].resources]
             if "transfer" in SPECS[cause].phases and columns:
                 expected += suspect.component.probability * belief * float(np.nansum(effects[columns]))
-    usual = float(nan_mean(transfer[:, None])[0])
+    usual = float(nan_mean(transfer))
     if expected < MIN_PREDICTED or not usual > 0:
         return np.zeros(transfer.size)
     share = min(expected * features.work.step_reference / usual, MAX_PREDICTED_SHARE)

@@ -21,7 +21,7 @@ from rca.features.device_load import DEVICE_PHASES
 from rca.features.input_load import LOAD_COUNTS
 from rca.features.work import LostTime
 from rca.high_segment import high_segment
-from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
+from rca.robust import nan_median, robust_spread, zero_if_nan
 
 #: Ranks are late in turns unless one of them is the latest in this share of the steps.
 MOSTLY_ONE = 0.6
@@ -160,7 +160,7 @@ def _change(line: Timeline, series: FloatArray) -> tuple[BoolArray, float, float
         return None
     usual = float(np.nanmedian(before))
     contrast = float(np.nanmedian(series[steps])) - usual
-    spread = MAD_TO_SIGMA * float(np.nanmedian(np.abs(before - usual))) + 1e-9
+    spread = robust_spread(before - usual) + 1e-9
     return steps, contrast, contrast / spread * float(np.sqrt(min(steps.sum(), (~steps).sum())))
 
 

@@ -75,7 +75,7 @@ def single_events_sentence(classification: Classification, features: FeatureSet)
     if pause := _pause(classification, features):
         return f"the job paused after step{plural} {numbers}{more} (up to {pause:,.0f} s); {without}"
     step = features.work.job_step
-    longer = float(np.nanmax(step[list(events)]) - nan_median(step[None, :], axis=1)[0])
+    longer = float(np.nanmax(step[list(events)]) - nan_median(step))
     return (
         f"only step{plural} {numbers}{more} took long (up to {max(longer, 0.0):.3g} s more than usual"
         f"{_late(classification, features)}); {without}"

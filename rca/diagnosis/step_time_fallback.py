@@ -83,7 +83,7 @@ def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
     Checkpoints and evaluations are as frequent outside the slow segment as inside. Their length outside is
     subtracted; the rest is at least the usual growth of the segment's steps.
     """
-    quiet = float(nan_median(step[~inside][:, None])[0])
+    quiet = float(nan_median(step[~inside]))
     longer = np.maximum(np.nan_to_num(step - quiet), 0.0)
     usual = float(np.median(longer[inside]))
     spike = longer > SPIKE * usual
@@ -109,7 +109,7 @@ def _phases_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool
         return False
     step = features.work.job_step
     inside = features.comparison.segment.mask(step.size)
-    longer = float(nan_mean(step[None, inside], axis=1)[0] - nan_median(step[None, ~inside], axis=1)[0])
-    late, before = (float(nan_mean(nan_max(excess[:, part])[None], axis=1)[0]) for part in (inside, ~inside))
+    longer = float(nan_mean(step[inside]) - nan_median(step[~inside]))
+    late, before = (float(nan_mean(nan_max(excess[:, part]))) for part in (inside, ~inside))
     began = late - before >= OWN_SYMPTOM * features.work.step_reference
     return not (began and late < MIN_LATENESS_SHARE * longer)

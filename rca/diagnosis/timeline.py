@@ -17,7 +17,7 @@ from rca.features import FeatureSet
 from rca.features.comparison import Comparison
 from rca.features.device_load import DEVICE_PHASES
 from rca.features.work import Work
-from rca.robust import MAD_TO_SIGMA, nan_median, zero_if_nan
+from rca.robust import nan_median, robust_spread, zero_if_nan
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.job import Topology
 
@@ -136,11 +136,8 @@ def healthy_noise(comparison: Comparison) -> float:
 
     Of two ranks both differ from each other, so the change from step to step counts as well.
     """
-    jumps = np.abs(np.diff(comparison.excess, axis=1))
-    jumps = jumps[np.isfinite(jumps)]
-    if not jumps.size:
-        return comparison.noise
-    return min(comparison.noise, MAD_TO_SIGMA * float(np.median(jumps)) / 2**0.5)
+    jumps = robust_spread(np.diff(comparison.excess, axis=1))
+    return float(np.fmin(comparison.noise, jumps / 2**0.5))
 
 
 def own_gaps(work: Work) -> FloatArray:
@@ -157,10 +154,6 @@ def own_gaps(work: Work) -> FloatArray:
     # Clocks of hosts differ, and so do usual gaps.
     pause = pause - nan_median(pause, axis=1)[:, None]
     beyond = pause - nan_median(pause)[None, :]
-    known = np.abs(beyond[np.isfinite(beyond)])
-    if not known.size:
-        return gap
-    spread = MAD_TO_SIGMA * float(np.median(known))
-    floor = max(MIN_GAP * work.step_reference, MIN_GAP_SPREADS * spread)
+    floor = np.fmax(MIN_GAP * work.step_reference, MIN_GAP_SPREADS * robust_spread(beyond))
     gap[:, 1:] = np.where(zero_if_nan(beyond) > floor, zero_if_nan(beyond), 0.0)
     return gap

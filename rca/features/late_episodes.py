@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import MAD_TO_SIGMA, nan_max, nan_median, nan_min
+from rca.robust import nan_max, nan_min, robust_spread
 
 #: A rank is late in a step when its excess is above both: this share of the usual step, this many times the
 #: noise.
@@ -31,7 +31,7 @@ MAX_COMPARED = 1_000_000
 
 def healthy_spread(excess: FloatArray) -> float:
     """Robust standard deviation of the excess, seconds; most ranks must be healthy."""
-    return float(MAD_TO_SIGMA * nan_median(np.abs(excess).ravel()[:, None])[0])
+    return robust_spread(excess)
 
 
 def late_threshold(usual: float, noise: float) -> float:
