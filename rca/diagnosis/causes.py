@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from rca.features import FeatureSet
 from rca.features.resource_evidence import RESOURCES, resource_names
 from rca.robust import nan_mean, nan_median
 from rca.window.catalogue import unit_of_channel
-from rca.window.causes import CAUSES, DECIDING, SPECS, UNKNOWN
+from rca.window.causes import DECIDING, SPECS, UNKNOWN
 from rca.window.job import SharedPart, Topology
 
 #: Resource scores from here on are worth showing, in units.
@@ -104,6 +105,32 @@ def named_first(causes: Sequence[Cause]) -> list[Cause]:
     return [*first, *(cause for cause in causes if cause not in first)]
 
 
+def without_cost(
+    cause: str,
+    ranks: list[int],
+    nodes: list[str],
+    probability: float,
+    evidence: list[Evidence],
+    *,
+    basis: Literal["signals", "timing"] = "signals",
+    shared: Shared | None = None,
+) -> Cause:
+    """A cause of unknown cost, or of a stop."""
+    return Cause(
+        cause=cause,
+        ranks=ranks,
+        nodes=nodes,
+        probability=probability,
+        seconds_per_step=None,
+        interval=None,
+        share=None,
+        owner=SPECS[cause].owner,
+        evidence=evidence,
+        basis=basis,
+        shared=shared,
+    )
+
+
 def opened(causes: Sequence[Cause], ranks: list[int], nodes: list[str]) -> list[Cause]:
     """The causes with `unknown` at the front, for ranks that are certainly slow and whose cause is open.
 
@@ -112,20 +139,9 @@ def opened(causes: Sequence[Cause], ranks: list[int], nodes: list[str]) -> list[
     found = next((cause for cause in causes if cause.cause == UNKNOWN and cause.ranks == ranks), None)
     known = [cause for cause in catalogued(causes) if cause.ranks == ranks]
     likeliest = max(known, key=lambda cause: cause.probability, default=None)
-    first = found or Cause(
-        cause=UNKNOWN,
-        ranks=ranks,
-        nodes=nodes,
-        probability=max(1.0 - sum(cause.probability for cause in known), 0.0),
-        seconds_per_step=None,
-        interval=None,
-        share=None,
-        owner=SPECS[UNKNOWN].owner,
-        evidence=[]
-        if likeliest is None
-        else [each for each in likeliest.evidence if each.direction == "for"],
-        basis="timing",
-    )
+    seen = [] if likeliest is None else [each for each in likeliest.evidence if each.direction == "for"]
+    left = max(1.0 - sum(cause.probability for cause in known), 0.0)
+    first = found or without_cost(UNKNOWN, ranks, nodes, left, seen, basis="timing")
     return [first, *(cause for cause in causes if cause is not found)]
 
 
@@ -139,21 +155,11 @@ def stop_causes(suspects: list[Suspect], features: FeatureSet) -> list[Cause]:
     found = []
     for suspect in suspects:
         ranks = list(suspect.component.ranks)
-        for name, chance in suspect.causes.items():
-            spec = CAUSES[name]
-            found.append(
-                Cause(
-                    cause=name,
-                    ranks=ranks,
-                    nodes=features.topology.nodes_of(ranks),
-                    probability=chance * suspect.component.probability,
-                    seconds_per_step=None,
-                    interval=None,
-                    share=None,
-                    owner=spec.owner,
-                    evidence=_ending_evidence(ranks, features),
-                )
-            )
+        nodes, evidence = features.topology.nodes_of(ranks), _ending_evidence(ranks, features)
+        found += [
+            without_cost(name, ranks, nodes, chance * suspect.component.probability, evidence)
+            for name, chance in suspect.causes.items()
+        ]
     return by_expected_cost(found)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.classify.decision_table import FOUND_SLOW, GONE, HEALTHY_MACHINES, UNKNOWN_MODE, VERY_LOUD
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
-from rca.diagnosis.causes import PEERS, described
+from rca.diagnosis.causes import PEERS, described, without_cost
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.findings import Scores, deviations, findings
 from rca.diagnosis.result import (
@@ -21,7 +21,7 @@ from rca.diagnosis.result import (
     Quality,
     Straggler,
 )
-from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
+from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis, untimed_quality, untimed_straggler
 from rca.diagnosis.when_and_where import utc
 from rca.features.lasting_outliers import MIN_PART_SECONDS, OF_DEVICES, Present
 from rca.features.machine_outliers import LOUD_SCORE, SLOW_FROM, MachineComparison, Outlier
@@ -227,20 +227,18 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float
         kind = SPECS[cause].type if cause is not None else None
         if each.channel in _OF_KERNELS:
             kind = "compute"
+        ranks = list(each.ranks)
         found.setdefault(
             each.ranks,
-            Straggler(
-                ranks=list(each.ranks),
-                nodes=compared.topology.nodes_of(list(each.ranks)),
-                scope="rank" if len(each.ranks) == 1 or _is_part_of_a_node(each) else "node",
-                straggler_type=None if kind in (None, "fail_stop", "unknown") else kind,
-                pattern=None,
-                probability=_probability(each),
-                first_step=None,
-                last_step=None,
+            untimed_straggler(
+                ranks,
+                compared.topology.nodes_of(ranks),
+                "rank" if len(ranks) == 1 or _is_part_of_a_node(each) else "node",
+                _probability(each),
                 # The value of series that ended is the time without a sample before the window's end.
-                since=utc(end - each.value if each.kind == "ended" else each.since),
+                utc(end - each.value if each.kind == "ended" else each.since),
                 until=utc(each.until),
+                straggler_type=None if kind in (None, "fail_stop", "unknown") else kind,
                 shared=described(each.part, compared.topology),
             ),
         )
@@ -283,16 +281,12 @@ def _cause(outlier: Outlier, compared: MachineComparison) -> Cause | None:
     if name is None:
         return None
     ranks = list(outlier.ranks)
-    return Cause(
-        cause=name,
-        ranks=ranks,
-        nodes=compared.topology.nodes_of(ranks),
-        probability=_probability(outlier),
-        seconds_per_step=None,
-        interval=None,
-        share=None,
-        owner=SPECS[name].owner,
-        evidence=[UNKNOWN_COST, _evidence(outlier), *_beside(outlier)],
+    return without_cost(
+        name,
+        ranks,
+        compared.topology.nodes_of(ranks),
+        _probability(outlier),
+        [UNKNOWN_COST, _evidence(outlier), *_beside(outlier)],
         shared=described(outlier.part, compared.topology),
     )
 
@@ -369,7 +363,7 @@ def _next_check(outliers: list[Outlier], compared: MachineComparison, present: P
 
 
 def _quality(window: Window, compared: MachineComparison, present: Present) -> Quality:
-    notes = [*window.notes, "the window has no steps: only machines were compared"]
+    notes = ["the window has no steps: only machines were compared"]
     if compared.silent:
         names, nodes = compared.silent, len(compared.topology.node_names)
         notes.append(
@@ -379,15 +373,6 @@ def _quality(window: Window, compared: MachineComparison, present: Present) -> Q
     if any(each.kind == "ended" for each in present.outliers):
         notes.append("series that end may also mean that their exporter ended")
     signals = compared.signals
-    return Quality(
-        rows_used=0,
-        rows_unused=0,
-        steps_used=0,
-        warmup_steps=0,
-        metric_samples_used=signals.samples_used,
-        metric_samples_unused=window.metrics.num_rows - signals.samples_used,
-        events_used=0,
-        events_unused=window.events.num_rows,
-        unknown_metrics=sorted(signals.unknown_names),
-        notes=notes,
+    return untimed_quality(
+        window, notes, samples_used=signals.samples_used, unknown_metrics=signals.unknown_names
     )

@@ -14,19 +14,20 @@ from rca.arrays import BoolArray
 from rca.classify.decision_table import FAILED, STOPPED
 from rca.collect.exits import lost_peer
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
+from rca.diagnosis.causes import without_cost
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.failure_origin import Origin, is_terminated, origin_of
 from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
     AbstentionReason,
-    Cause,
     Diagnosis,
     Evidence,
     ModelVersion,
     Quality,
+    Scope,
     Straggler,
 )
-from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis
+from rca.diagnosis.untimed import UNKNOWN_COST, untimed_diagnosis, untimed_quality, untimed_straggler
 from rca.diagnosis.when_and_where import utc
 from rca.features.end_events import DEATHS, Event, ranks_named, read_events
 from rca.features.failure_order import (
@@ -99,16 +100,12 @@ def diagnose_events(window: Window, model: ModelVersion) -> Diagnosis:
     groups = _groups(window, origin, ranks, places)
     shown = groups[:MAX_STRAGGLERS]
     causes = [
-        Cause(
-            cause=origin.cause,
-            ranks=each.ranks,
-            nodes=each.nodes or _nodes(window, each.ranks),
-            probability=probability,
-            seconds_per_step=None,
-            interval=None,
-            share=None,
-            owner=SPECS[origin.cause].owner,
-            evidence=[UNKNOWN_COST, *_evidence(each, failures, places)],
+        without_cost(
+            origin.cause,
+            each.ranks,
+            each.nodes or _nodes(window, each.ranks),
+            probability,
+            [UNKNOWN_COST, *_evidence(each, failures, places)],
         )
         for each in shown
     ]
@@ -280,17 +277,9 @@ def _straggler(
     group: _Group, probability: float, window: Window, failures: Sequence[Event], places: Topology
 ) -> Straggler:
     own = [each.time for each in failures if group.names(each, places)]
-    return Straggler(
-        ranks=group.ranks,
-        nodes=group.nodes or _nodes(window, group.ranks),
-        scope="rank" if len(group.ranks) == 1 else "node",
-        straggler_type=None,
-        pattern=None,
-        probability=probability,
-        first_step=None,
-        last_step=None,
-        since=utc(min(own, default=None)),
-    )
+    nodes = group.nodes or _nodes(window, group.ranks)
+    scope: Scope = "rank" if len(group.ranks) == 1 else "node"
+    return untimed_straggler(group.ranks, nodes, scope, probability, utc(min(own, default=None)))
 
 
 def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
@@ -318,7 +307,6 @@ def _next_check(groups: list[_Group], attempt: Attempt, window: Window) -> str:
 
 
 def _quality(window: Window, attempt: Attempt) -> Quality:
-    failures = attempt.failures
     early = sum(time < window.job.start for time in window.events.column("time").to_pylist())
     notes = [
         f"{number} {what} are left out"
@@ -328,19 +316,5 @@ def _quality(window: Window, attempt: Attempt) -> Quality:
         )
         if number
     ]
-    return Quality(
-        rows_used=0,
-        rows_unused=0,
-        steps_used=0,
-        warmup_steps=0,
-        metric_samples_used=0,
-        metric_samples_unused=0,
-        events_used=len(failures),
-        events_unused=window.events.num_rows - len(failures),
-        unknown_metrics=[],
-        notes=[
-            *window.notes,
-            *notes,
-            "the window has events only: the answer follows from failures that they report",
-        ],
-    )
+    notes.append("the window has events only: the answer follows from failures that they report")
+    return untimed_quality(window, notes, events_used=len(attempt.failures))

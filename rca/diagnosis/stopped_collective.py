@@ -10,7 +10,7 @@ import numpy as np
 from rca.classify.decision_table import LONG_WAIT, MIN_WAIT, NAMED_OF_COLLECTIVE, RIGHT_RANKS, STOPPED
 from rca.diagnosis.advice import LEFT_CHECK
 from rca.diagnosis.answer_limits import MAX_STRAGGLERS
-from rca.diagnosis.causes import by_expected_cost
+from rca.diagnosis.causes import by_expected_cost, without_cost
 from rca.diagnosis.data_quality import listed
 from rca.diagnosis.findings import findings_in_events
 from rca.diagnosis.result import (
@@ -21,13 +21,14 @@ from rca.diagnosis.result import (
     Evidence,
     ModelVersion,
     Quality,
+    Scope,
     Straggler,
 )
-from rca.diagnosis.untimed import untimed_diagnosis
+from rca.diagnosis.untimed import untimed_diagnosis, untimed_quality, untimed_straggler
 from rca.diagnosis.when_and_where import utc
 from rca.features.collective_progress import CollectiveProgress
 from rca.features.machine_outliers import groups_of
-from rca.window.causes import CAUSES, FailureMode
+from rca.window.causes import FailureMode
 from rca.window.window import Window
 
 #: Probability of each cause, given the ranks: a process that wrote its dump is alive and does not join; one
@@ -137,19 +138,9 @@ def _longest_wait(window: Window, progress: CollectiveProgress) -> float:
 def _causes(window: Window, progress: CollectiveProgress, ranks: list[int]) -> list[Cause]:
     recorded = bool(progress.recorded[ranks].any())
     chances = CAUSE_WITH_DUMP if recorded else CAUSE_WITHOUT_DUMP
+    nodes, evidence = window.job.topology.nodes_of(ranks), _evidence(progress, ranks)
     return [
-        Cause(
-            cause=name,
-            ranks=ranks,
-            nodes=window.job.topology.nodes_of(ranks),
-            probability=RIGHT_RANKS * chance,
-            seconds_per_step=None,
-            interval=None,
-            share=None,
-            owner=CAUSES[name].owner,
-            evidence=_evidence(progress, ranks),
-        )
-        for name, chance in chances.items()
+        without_cost(name, ranks, nodes, RIGHT_RANKS * chance, evidence) for name, chance in chances.items()
     ]
 
 
@@ -165,17 +156,9 @@ def _evidence(progress: CollectiveProgress, ranks: list[int]) -> list[Evidence]:
 
 def _straggler(window: Window, progress: CollectiveProgress, ranks: list[int]) -> Straggler:
     waits = (progress.waits[rank].since for rank in ranks if rank in progress.waits)
-    return Straggler(
-        ranks=ranks,
-        nodes=window.job.topology.nodes_of(ranks),
-        scope="rank" if len(ranks) == 1 else "node",
-        straggler_type=None,
-        pattern=None,
-        probability=RIGHT_RANKS,
-        first_step=None,
-        last_step=None,
-        since=utc(min((since for since in waits if np.isfinite(since)), default=None)),
-    )
+    since = utc(min((since for since in waits if np.isfinite(since)), default=None))
+    scope: Scope = "rank" if len(ranks) == 1 else "node"
+    return untimed_straggler(ranks, window.job.topology.nodes_of(ranks), scope, RIGHT_RANKS, since)
 
 
 def _next_check(progress: CollectiveProgress, missing: Sequence[int]) -> str:
@@ -187,7 +170,7 @@ def _next_check(progress: CollectiveProgress, missing: Sequence[int]) -> str:
 
 
 def _quality(window: Window, progress: CollectiveProgress) -> Quality:
-    notes = [*window.notes, "the window has no steps: the answer follows from records of collectives alone"]
+    notes = ["the window has no steps: the answer follows from records of collectives alone"]
     waiting = int(progress.waiting.sum())
     since = min((wait.since for wait in progress.waits.values() if np.isfinite(wait.since)), default=None)
     if waiting and since is not None:
@@ -196,15 +179,4 @@ def _quality(window: Window, progress: CollectiveProgress) -> Quality:
     absent = np.flatnonzero(~progress.recorded)
     if absent.size:
         notes.append(f"no record: {listed(absent.tolist())}")
-    return Quality(
-        rows_used=window.collectives.num_rows,
-        rows_unused=0,
-        steps_used=0,
-        warmup_steps=0,
-        metric_samples_used=0,
-        metric_samples_unused=window.metrics.num_rows,
-        events_used=0,
-        events_unused=window.events.num_rows,
-        unknown_metrics=[],
-        notes=notes,
-    )
+    return untimed_quality(window, notes, rows_used=window.collectives.num_rows)

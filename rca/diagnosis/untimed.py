@@ -17,10 +17,12 @@ from rca.diagnosis.result import (
     Finding,
     ModelVersion,
     Quality,
+    Scope,
+    Shared,
     Slowdown,
     Straggler,
 )
-from rca.window.causes import FailureMode
+from rca.window.causes import FailureMode, StragglerType
 from rca.window.window import Window
 
 #: Explains why a cause of such a window has no price.
@@ -30,6 +32,57 @@ UNKNOWN_COST = Evidence(
 _NO_COST = Slowdown(
     ratio=None, seconds_per_step=None, versus_own_past=None, interval=None, gpu_hours_lost=None
 )
+
+
+def untimed_straggler(
+    ranks: list[int],
+    nodes: list[str],
+    scope: Scope,
+    probability: float,
+    since: datetime | None,
+    *,
+    until: datetime | None = None,
+    straggler_type: StragglerType | None = None,
+    shared: Shared | None = None,
+) -> Straggler:
+    """A straggler whose steps are unknown."""
+    return Straggler(
+        ranks=ranks,
+        nodes=nodes,
+        scope=scope,
+        straggler_type=straggler_type,
+        pattern=None,
+        probability=probability,
+        first_step=None,
+        last_step=None,
+        since=since,
+        until=until,
+        shared=shared,
+    )
+
+
+def untimed_quality(
+    window: Window,
+    notes: Sequence[str],
+    *,
+    rows_used: int = 0,
+    samples_used: int = 0,
+    events_used: int = 0,
+    unknown_metrics: Sequence[str] = (),
+) -> Quality:
+    """Used and unused data of a window without steps; the notes follow those of the window."""
+    return Quality(
+        rows_used=rows_used,
+        rows_unused=0,
+        steps_used=0,
+        warmup_steps=0,
+        metric_samples_used=samples_used,
+        metric_samples_unused=window.metrics.num_rows - samples_used,
+        events_used=events_used,
+        events_unused=window.events.num_rows - events_used,
+        unknown_metrics=sorted(unknown_metrics),
+        notes=[*window.notes, *notes],
+    )
 
 
 def untimed_diagnosis(
