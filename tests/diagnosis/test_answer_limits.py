@@ -82,7 +82,7 @@ def test_no_megabyte_of_names_comes_back(name: str, make_window: MakeWindow) -> 
 def test_what_is_left_out_is_counted(make_window: MakeWindow) -> None:
     diagnosis = rca.diagnose(make_window(metrics=samples([f"vendor_{i:05d}" for i in range(MANY)])))
     shown = diagnosis.quality.unknown_metrics
-    assert len(shown) == answer_limits.MAX_UNKNOWN_METRICS
+    assert len(shown) == answer_limits.MAX_ENTRIES["quality.unknown_metrics"]
     assert diagnosis.left_out == {"quality.unknown_metrics": MANY - len(shown)}
     # People read how many there are in all.
     assert f"and {MANY - 12:,} more" in diagnosis.to_markdown()
@@ -139,7 +139,7 @@ def test_ranks_and_nodes_of_an_answer_share_one_limit(
 def test_of_many_components_the_first_are_kept(
     everywhere: rca.Diagnosis, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    monkeypatch.setattr(answer_limits, f"MAX_{field.upper()}", 3)
+    monkeypatch.setitem(answer_limits.MAX_ENTRIES, field, 3)
     many = everywhere.model_copy(update={field: [getattr(everywhere, field)[0]] * 10})
     found = within_limits(many)
     assert (len(getattr(found, field)), found.left_out[field]) == (3, 7)
