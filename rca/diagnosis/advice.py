@@ -9,7 +9,6 @@ from rca.classify.link_evidence import transfer_grew
 from rca.classify.preconditions import idles_between_steps, stays_silent, works_untimed
 from rca.diagnosis.abstention import contradicting_evidence, deciding_resource
 from rca.diagnosis.data_quality import listed, silent_ranks
-from rca.diagnosis.feature_units import subject_of_signal
 from rca.diagnosis.result import Cause, Interval, RecoveryFacts, Removal
 from rca.diagnosis.slowdown import events_check, job_wide_check, planned_check
 from rca.features import FeatureSet
@@ -80,11 +79,8 @@ def removals(
 
 def signals_for(cause: Cause) -> list[str]:
     """Exporter signals, not phases, that are evidence for the cause."""
-    return [
-        evidence.signal
-        for evidence in cause.evidence
-        if evidence.direction == "for" and subject_of_signal(evidence.signal) in RESOURCES
-    ]
+    of_machines = {each.channel for channels in RESOURCES.values() for each in channels}
+    return [each.signal for each in cause.evidence if each.direction == "for" and each.signal in of_machines]
 
 
 def swap_check(cause: Cause) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 
 from rca.classify.out_of_distribution import SHAPE, Outside, Strangeness
 from rca.classify.preconditions import idles_between_steps, lost_in_pauses
-from rca.diagnosis.feature_units import in_user_units, table_of
 from rca.diagnosis.result import Diagnosis, Quality
-from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.features import FeatureSet, describe
 from rca.features.end_events import FATAL_EVENTS, MISSED_EVENTS
 from rca.features.resource_evidence import RESOURCES
+from rca.features.table import Feature
 from rca.window.catalogue import resolve
 from rca.window.window import Window
 
@@ -20,6 +20,8 @@ from rca.window.window import Window
 EARLY_END_STEPS = 3
 _SHOWN_RANKS = 8
 _SHOWN_SHAPE = 3
+#: What the logarithms of a job's shape count.
+_COUNTED = {"log2_ranks": "ranks", "log2_nodes": "nodes", "log2_steps": "steps"}
 
 
 def silent_ranks(features: FeatureSet) -> list[int]:
@@ -108,7 +110,7 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
     if not strangeness.out_of_distribution:
         return []
     of_the_shape = [each for each in strangeness.outside if each.feature in SHAPE]
-    named = ", ".join(_meaning(name) for name in strangeness.oddest[:_SHOWN_SHAPE])
+    named = ", ".join(_features()[name].meaning for name in strangeness.oddest[:_SHOWN_SHAPE])
     times = strangeness.distance / strangeness.distance_limit
     unusual = (
         "the job's shape is unlike those of the training windows: "
@@ -118,7 +120,7 @@ def unfamiliar(strangeness: Strangeness, features: FeatureSet) -> list[str]:
 
 
 def _outside(found: Outside, features: FeatureSet) -> str:
-    feature = table_of("window")[WINDOW_FEATURES.index(found.feature)]
+    feature = _features()[found.feature]
     step = features.work.step_reference
     (value, unit), (low, _), (high, _) = (
         in_user_units(feature, number, step) for number in (found.value, found.low, found.high)
@@ -128,8 +130,18 @@ def _outside(found: Outside, features: FeatureSet) -> str:
     return f"{shown}; training windows had {learned}"
 
 
-def _meaning(name: str) -> str:
-    return table_of("window")[WINDOW_FEATURES.index(name)].meaning
+def in_user_units(feature: Feature, value: float, step_seconds: float) -> tuple[float, str]:
+    """Value and unit for people: relative durations in seconds, logarithms undone, shares in per cent."""
+    if feature.unit == "relative":
+        return value * step_seconds, "s"
+    if feature.unit == "log2":
+        # numpy, not `**`: an absurd exponent becomes infinite instead of an error.
+        return float(np.exp2(value)), _COUNTED.get(feature.name, "")
+    return (100.0 * value, "percent") if feature.unit == "share" else (value, "")
+
+
+def _features() -> dict[str, Feature]:
+    return {each.name: each for each in describe()["window"]}
 
 
 def _number(value: float) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 import rca
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.feature_units import in_user_units, table_of
-from rca.features import WINDOW_FEATURES
+from rca.diagnosis.data_quality import in_user_units
+from rca.features import describe
 
 
 def test_an_ignorant_bundle_gives_no_sets(make_window, doubting) -> None:
@@ -47,11 +47,11 @@ def test_a_stopped_jobs_causes_have_prediction_sets_of_stops(
     ("name", "value", "shown", "unit"),
     [
         ("log2_ranks", 6.0, 64.0, "ranks"),
-        ("top_gain_rank", 0.5, 0.05, "s"),
-        ("last_rank_spread", 0.25, 25.0, "percent"),
-        ("steps_since_progress", 3.0, 3.0, "steps"),
+        ("step_noise", 0.5, 0.05, "s"),
+        ("resources_measured", 0.25, 25.0, "percent"),
+        ("pipeline_stages", 3.0, 3.0, ""),
     ],
 )
 def test_units_are_those_people_use(name: str, value: float, shown: float, unit: str) -> None:
-    feature = table_of("window")[WINDOW_FEATURES.index(name)]
+    feature = next(each for each in describe()["window"] if each.name == name)
     assert in_user_units(feature, value, step_seconds=0.1) == (pytest.approx(shown), unit)
