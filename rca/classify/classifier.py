@@ -33,7 +33,6 @@ from rca.classify.preconditions import (
     single_events,
 )
 from rca.classify.shared_parts import reaching, through_switches
-from rca.classify.stop_origin import refine_stop_cause
 from rca.classify.suspects import Suspicion, job_is_suspect, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
@@ -52,6 +51,8 @@ HEADS = {
     "cause": RANK_FEATURES,
     "stop_cause": WINDOW_FEATURES,
 }
+#: Factor on the probability of a hang where the process died. It is not 0: clocks of logs differ.
+CONTRADICTED = 0.01
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,7 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, ordered(refine_stop_cause(component, causes, features)))
+            return Suspect(component, {}, ordered(refined_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
@@ -315,6 +316,21 @@ def as_component_cause(suspect: Suspect) -> ComponentCause:
     cause = next(iter(suspect.causes))
     likeliest = max(suspect.types, key=lambda name: suspect.types[name], default=None)
     return ComponentCause(suspect.component, cause, likeliest if cause == UNKNOWN else None)
+
+
+def refined_stop_cause(
+    component: Component, causes: dict[str, float], features: FeatureSet
+) -> dict[str, float]:
+    """Probabilities of the causes of a stop, given which processes died.
+
+    The end of a crashed job looks like a hang, because the peers wait until their watchdogs fire. A rank that
+    died before the first timeout did not hang. Nor did several ranks of a node that stopped first: ranks hang
+    one by one and crash together.
+    """
+    ranks, job_end = list(component.ranks), features.job_end
+    together = len(ranks) > 1 and bool(job_end.origin[ranks].all())
+    died = together or job_end.died[ranks].any()
+    return reweighted(causes, {"hang": CONTRADICTED}) if died else causes
 
 
 def _likeliest_known(causes: Mapping[str, float]) -> str:

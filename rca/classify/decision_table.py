@@ -125,13 +125,11 @@ UNKNOWN_MODE = 0.33
 CERTAIN_TYPE = 0.6
 #: Least probability of the ranks with which the stop began, by the events.
 NAMED_BY_EVENTS = 0.9
-#: From this probability on a job is a suspect as a whole, a rank of a stopped job although nothing shows
-#: that it stopped first, and a cause of the catalogue has its price before `unknown`.
+#: From this probability on a job is a suspect as a whole, and a cause of the catalogue has its price before
+#: `unknown`.
 LIKELIER_THAN_NOT = 0.5
 #: Least probability of ranks that were left behind in a step, where nothing came after it. Not measured.
 LEFT_BEHIND = 0.8
-#: Probability of the one rank that works on while all others wait in a stopped job.
-WORKS_ALONE = 0.9
 #: Probability of a component that machine evidence points to, without a late rank.
 POINTED_TO = 0.5
 #: Least straggler probability of a rank that stands out of a slow job, and the most of every other rank.

@@ -31,7 +31,6 @@ from rca.classify.link_evidence import (
     transfer_grew,
 )
 from rca.classify.preconditions import stopped_within_a_step
-from rca.classify.stop_origin import stop_origin
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
 from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
@@ -170,11 +169,11 @@ class Suspicion:
             return exact_cover(began, chances, self.features.topology)
         if stopped_within_a_step(self.features):
             chances = np.where(self.features.job_end.left_behind, np.maximum(self.per_rank, LEFT_BEHIND), 0.0)
-            return stop_origin(cover(chances, LEFT_BEHIND, self.features.topology), self.features)
+            return cover(chances, LEFT_BEHIND, self.features.topology)
         lost = self.features.job_end.lost
         chances = self.per_rank if lost.all() else np.where(lost, 0.0, self.per_rank)
         components = cover(chances, self.threshold, self.features.topology)
-        return likely_among_all_ranks(stop_origin(components, self.features), self.per_rank.size)
+        return likely_among_all_ranks(components, self.per_rank.size)
 
     def _by_ranks(self) -> list[Component]:
         found = cover(self.per_rank, self.threshold, self.features.topology)
