@@ -11,15 +11,12 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.beliefs import at_least, combine, ordered, pooled, types_of
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
-from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
+from rca.classify.decision_table import LIKELIER_THAN_NOT, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
     Ports,
-    between_machines,
-    residual_collectives,
     through_ports,
-    transfer_is_timed,
 )
 from rca.classify.operator_inputs import ratios, reweighted, with_history
 from rca.classify.preconditions import (
@@ -39,7 +36,7 @@ from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
-from rca.window.causes import CAUSES, UNKNOWN
+from rca.window.causes import UNKNOWN
 
 #: Head -> which feature table its rows come from.
 HEADS = {
@@ -201,7 +198,7 @@ class Classifier:
         if features.topology.parts:
             parts = self._rearranged(through_switches, parts, features, priors)
         parts = self._rearranged(_through_ports, parts, features, priors)
-        return [*parts, *(whole or self._collectives(parts, features, priors))]
+        return [*parts, *whole]
 
     def _rearranged(
         self,
@@ -219,21 +216,6 @@ class Classifier:
             else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
-
-    def _collectives(
-        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
-    ) -> list[Suspect]:
-        """The links as a further suspect, where stragglers do not explain slower collectives."""
-        known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
-        if not residual_collectives(known, features) or not transfer_is_timed(features):
-            return []
-        links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
-        if any(each.component.ranks == links.ranks for each in suspects):
-            # The same ranks are suspects already: the link may be their fault, so it is no second one.
-            return []
-        found = self._suspect(links, features, "fail_slow", priors)
-        causes = between_machines(found.causes)
-        return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet, alarm: float) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment.
@@ -331,11 +313,6 @@ def refined_stop_cause(
     together = len(ranks) > 1 and bool(job_end.origin[ranks].all())
     died = together or job_end.died[ranks].any()
     return reweighted(causes, {"hang": CONTRADICTED}) if died else causes
-
-
-def _likeliest_known(causes: Mapping[str, float]) -> str:
-    """The first cause of the catalogue: the effect of an unknown cause on other ranks is unknown."""
-    return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
 def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:

@@ -1,7 +1,6 @@
-"""Evidence on links: whose link is at fault, and whether collectives are slow beside a straggler.
+"""Evidence on links: whose link is at fault.
 
-A fault of one node's link belongs to the node, that of many nodes to the fabric. Stragglers explain waiting,
-but not longer transfers of all ranks.
+A fault of one node's link belongs to the node, that of many nodes to the fabric.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from rca.classify.components import Component, ComponentCause
 from rca.classify.decision_table import POINTED_TO
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.resource_evidence import resource_names
-from rca.robust import nan_mean, nan_median
-from rca.window.causes import CAUSES
 from rca.window.job import Topology
 
 NIC, NVLINK = "nic_degradation", "nvlink_degradation"
@@ -38,11 +35,6 @@ ERRING = 2.0
 ALONE = 0.25
 #: Transfer grown by this share of the step makes slow links a possible explanation.
 SLOW_TRANSFER = 0.02
-#: Least growth of the collectives: this share of the steps' growth, and this share of a step.
-OWN_MATTER, MIN_GROWTH = 0.2, 0.05
-#: Causes of single ranks that also delay their transfers: a host that reclaims memory is late to copy into
-#: and out of its sockets. Transfer is not among their phases in the catalogue, so they have no price for it.
-_ALSO_LENGTHENS_TRANSFER = frozenset({"memory_pressure"})
 
 
 @dataclass(frozen=True)
@@ -168,40 +160,3 @@ def _whole_node(suspected: ComponentCause, topology: Topology) -> Component:
 def transfer_grew(features: FeatureSet) -> bool:
     """Whether transfers became slower within the window."""
     return bool(features.window[WINDOW_FEATURES.index("transfer_growth")] >= SLOW_TRANSFER)
-
-
-def transfer_is_timed(features: FeatureSet) -> bool:
-    """Whether transfer is timed, rather than estimated as the shortest communication of all ranks.
-
-    Where ranks meet several times a step, or stages wait for each other, every rank waits. The shortest
-    communication then grows without a slow link.
-    """
-    return bool(np.isfinite(features.phases.phase("communication_transfer_seconds")).any())
-
-
-def residual_collectives(suspects: Sequence[ComponentCause], features: FeatureSet) -> bool:
-    """Whether the collectives became slower by more than the suspects' causes explain."""
-    if not suspects or not transfer_grew(features):
-        return False
-    work, segment = features.work, features.comparison.segment
-    if segment.whole or any(_lengthens_transfer(each.cause) for each in suspects):
-        return False
-    inside = segment.mask(work.steps.size)
-
-    def grown(series: FloatArray) -> float:
-        return float(nan_mean(series[inside]) - nan_mean(series[~inside]))
-
-    transfer = grown(nan_median(work.transfer))
-    return transfer >= max(OWN_MATTER * grown(work.job_step), MIN_GROWTH * work.step_reference)
-
-
-def _lengthens_transfer(cause: str) -> bool:
-    """Whether the cause slows collectives, or its effect on them is unknown."""
-    return cause not in CAUSES or "transfer" in CAUSES[cause].phases or cause in _ALSO_LENGTHENS_TRANSFER
-
-
-def between_machines(causes: dict[str, float]) -> dict[str, float]:
-    """Probabilities of the causes given a link fault; empty if no link cause has any."""
-    links = {name: chance for name, chance in causes.items() if name in LINK_CAUSES and chance > 0}
-    total = sum(links.values())
-    return {name: chance / total for name, chance in links.items()} if total > 0 else {}
