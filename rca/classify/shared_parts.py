@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.components import Component, ComponentCause
-from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
+from rca.classify.link_evidence import NIC, NVLINK, Ports, isolated_link_fault
 from rca.features import FeatureSet
 from rca.features.port_evidence import PORT_RESOURCES, PortEvidence
-from rca.features.resource_evidence import RESOURCES, ResourceEvidence, compare, resource_names
+from rca.features.resource_evidence import compare, resource_names
 from rca.window.job import PartLevel, SharedPart, Topology
 
 CONGESTION, PCIE = "network_congestion", "pcie_degradation"
@@ -27,9 +26,8 @@ CARRIED: Mapping[PartLevel, frozenset[str]] = {
 BETWEEN_NODES = frozenset({"leaf_switch", "rail"})
 #: Causes of single nodes' links and of the fabric, which a part between nodes may explain together.
 _LINKS = frozenset({NIC, CONGESTION})
-#: Least score of a crowded port, in units: against its past; against the usual port outside the part; against
-#: the quietest port.
-CROWDED_VS_PAST, CROWDED_VS_USUAL, CROWDED_VS_QUIETEST = 0.5, 1.5, 1.5
+#: Least score of a crowded port, in units: against its past, and against the usual port outside the part.
+CROWDED_VS_PAST, CROWDED_VS_USUAL = 0.5, 1.5
 #: Ports outside a part are quiet if all of them show less than this share of the part's quietest port.
 QUIET = 0.5
 #: A PCIe switch is at fault if more than this share of its ranks, and two or more, are slow.
@@ -197,11 +195,11 @@ def reaching(
     Returns
     -------
     component : Component
-        Narrowed to the crowded nodes if the whole job was suspected of a congestion that reaches only some.
+        Narrowed to those behind a crowded switch if the whole job was suspected of congestion.
     causes : dict of str to float
         In no particular order.
     """
-    evidence, topology = features.evidence, features.topology
+    topology = features.topology
     if component.scope != "job":
         if is_between_nodes(component, topology):
             return component, without_single_node_link(causes)
@@ -218,8 +216,6 @@ def reaching(
         part = crowded_switch(features)
         if part is not None:
             return behind_switch(part, component.probability, topology), causes
-        ranks = crowded_part(evidence, topology)
-        component = replace(component, scope="node", ranks=ranks) if ranks else component
     return component, causes
 
 
@@ -236,49 +232,3 @@ def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
     others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
     total = sum(causes.get(name, 0.0) for name in (*others, link))
     return causes | dict.fromkeys(others, 0.0) | {link: total}
-
-
-def crowded_part(evidence: ResourceEvidence, topology: Topology) -> tuple[int, ...]:
-    """Ranks on nodes with crowded ports while all other ports are quiet, as behind one switch of several.
-
-    Collectives slow all ranks alike, so only the ports' counters show which nodes the congestion reaches.
-
-    Returns
-    -------
-    tuple of int
-        Empty where the ports do not fall into two such groups, or only one port is crowded.
-    """
-    for resource in ("fabric", "nic"):
-        column = resource_names().index(resource)
-        scores = of_nodes(evidence.versus_past[:, column], topology)
-        least = CROWDED_VS_PAST
-        if not np.isfinite(scores).any():
-            # Where most ports are crowded, the peers' median is crowded too: the quietest port is the zero.
-            versus_peers = of_nodes(evidence.versus_peers[:, column], topology)
-            scores, least = versus_peers - versus_peers.min(initial=np.inf), CROWDED_VS_QUIETEST
-        crowded = _apart(scores, least)
-        ranks = np.flatnonzero(np.isin(topology.node, crowded))
-        if crowded.size > 1 and _all_measured(resource, ranks, evidence):
-            return tuple(ranks.tolist())
-        if (scores >= least).all():
-            return ()
-    return ()
-
-
-def _apart(scores: FloatArray, least: float) -> IntArray:
-    """Indices above the widest gap, if all scores are known, those reach `least`, and the others far less."""
-    none = np.zeros(0, dtype=np.int64)
-    if scores.size < 3 or not np.isfinite(scores).all():
-        return none
-    order = np.argsort(-scores, kind="stable")
-    falling = scores[order]
-    last = int(np.argmax(falling[:-1] - falling[1:]))
-    clear = falling[last] >= least and falling[last + 1] < ALONE * falling[last]
-    return np.asarray(order[: last + 1]) if clear else none
-
-
-def _all_measured(resource: str, crowded: IntArray, evidence: ResourceEvidence) -> bool:
-    """Whether all ranks have the channel by which some are crowded: absent is not quiet."""
-    best = evidence.worst_channel[crowded, resource_names().index(resource)]
-    channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel
-    return bool(np.isfinite(evidence.values[channel]).all())

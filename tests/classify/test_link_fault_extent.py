@@ -1,4 +1,4 @@
-"""One node's link is its port, that of all nodes the fabric, and crowded among quiet ports a part of it."""
+"""One node's link is its port, that of all nodes the fabric."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rca.classify.components import Component
-from rca.classify.shared_parts import crowded_part, of_one_node, reaching
+from rca.classify.shared_parts import of_one_node, reaching
 from rca.features.resource_evidence import RESOURCES, ResourceEvidence, resource_names
 from rca.window.job import Job, RankPlace, Topology
 
@@ -52,67 +52,12 @@ def ranks(*nodes: int) -> tuple[int, ...]:
     return tuple(rank for node in nodes for rank in range(node * PER_NODE, (node + 1) * PER_NODE))
 
 
-@pytest.mark.parametrize("past", [True, False], ids=["since", "from the first step on"])
-def test_crowded_ports_beside_quiet_ones_are_a_part(past: bool) -> None:
-    shown = evidence(dict.fromkeys((0, 2, 3, 5), CROWDED), past=past)
-    assert crowded_part(shown, topology()) == ranks(0, 2, 3, 5)
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        {},
-        dict.fromkeys(range(NODES), CROWDED),
-        {node: CROWDED - 0.4 * node for node in range(NODES)},
-        {3: CROWDED},
-    ],
-    ids=["nobody", "all_ranks", "one more than the other", "one port"],
-)
-def test_otherwise_there_is_no_part(nodes: dict[int, float]) -> None:
-    assert crowded_part(evidence(nodes), topology()) == ()
-
-
-def test_a_node_that_does_not_export_the_counter_is_not_quiet() -> None:
-    shown = evidence(dict.fromkeys(range(5), CROWDED), unmeasured=(5,))
-    assert crowded_part(shown, topology()) == ()
-
-
-def test_everybodys_congestion_is_that_of_the_part() -> None:
-    all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
-    belief = {NIC: 0.5, CONGESTION: 0.3, "nvlink_degradation": 0.2}
-    shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, causes = reaching(all_ranks, belief, seen(shown, topology()))
-    assert (component.ranks, component.scope, component.probability) == (ranks(1, 4), "node", 0.7)
-    assert causes == {NIC: 0.0, CONGESTION: pytest.approx(0.8), "nvlink_degradation": 0.2}
-
-
 def test_a_fault_that_is_not_the_fabrics_stays_everybodys() -> None:
     all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
     shown = evidence(dict.fromkeys((1, 4), CROWDED))
     belief = {"storage_degradation": 0.6, CONGESTION: 0.4}
     component, _ = reaching(all_ranks, belief, seen(shown, topology()))
     assert component == all_ranks
-
-
-def test_without_a_timer_around_transfers_everybody_has_to_be_priced() -> None:
-    all_ranks = Component("job", tuple(range(NODES * PER_NODE)), 0.7)
-    shown = evidence(dict.fromkeys((1, 4), CROWDED))
-    component, _ = reaching(all_ranks, {CONGESTION: 1.0}, seen(shown, topology(), transfer=np.nan))
-    assert component == all_ranks
-
-
-def test_racks_that_always_differ_are_no_part_where_all_grew_alike() -> None:
-    """What was before the congestion says more than how the nodes compare."""
-    shown = evidence(dict.fromkeys(range(NODES), CROWDED))
-    shown.versus_peers[:] = np.where(np.arange(NODES * PER_NODE)[:, None] < NODES, -CROWDED, 0.0)
-    assert crowded_part(shown, topology()) == ()
-
-
-def test_a_crowded_fabric_is_not_narrowed_by_a_few_ports_own_trouble() -> None:
-    shown = evidence(dict.fromkeys(range(NODES), CROWDED))
-    nic = resource_names().index("nic")
-    shown.versus_past[:, nic] = np.repeat([CROWDED, CROWDED, 0.0, 0.0, 0.0, 0.0], PER_NODE)
-    assert crowded_part(shown, topology()) == ()
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["its queue alone", "no queue"])
