@@ -26,7 +26,7 @@ LINK_CAUSES = OF_THE_NODE | {"network_congestion"}
 FABRIC_SHARE = 0.5
 #: A score from here on is evidence, in units; ports with less than this share of the worst score are not.
 REMARKABLE, COMPARABLE = 1.0, 0.5
-#: Without a late rank, connections or a single port explain slow collectives from here on, in units.
+#: Without a late rank, a single port explains slow collectives from here on, in units.
 NOTICEABLE = 0.7
 #: Errors on the links inside a single node count from here on, in units: a healthy link has hardly any.
 ERRING = 2.0
@@ -39,20 +39,18 @@ SLOW_TRANSFER = 0.02
 
 @dataclass(frozen=True)
 class Ports:
-    """Scores of a node's port and connections against those of the other nodes.
+    """Scores of a node's links against those of the other nodes.
 
     Attributes
     ----------
-    queues, connections, errors : ndarray of shape (n_nodes,), units
-        `queues`: queues, limits and errors of the port. `connections`: round trips and retransmissions, which
-        neighbours in a ring share. `errors`: of the links inside the node.
+    queues, errors : ndarray of shape (n_nodes,), units
+        `queues`: queues, limits and errors of the port. `errors`: of the links inside the node.
     went_down : ndarray of shape (n_nodes,), bool
         An event reports that a port which the job may use was down. All false where ports or connections are
         measured, because these would show the effect.
     """
 
     queues: FloatArray
-    connections: FloatArray
     errors: FloatArray
     went_down: BoolArray
 
@@ -60,25 +58,25 @@ class Ports:
     def from_features(cls, features: FeatureSet) -> Ports:
         """The worst rank's scores of every known node."""
         evidence, topology = features.evidence, features.topology
-        resources = [resource_names().index(name) for name in ("nic", "tcp", "nvlink")]
-        worst = [of_nodes(evidence.versus_peers[:, column], topology) for column in resources]
-        queues, connections, errors = (np.nan_to_num(scores, nan=0.0) for scores in worst)
+        queues, connections, errors = (
+            of_nodes(evidence.versus_peers[:, resource_names().index(name)], topology)
+            for name in ("nic", "tcp", "nvlink")
+        )
         down = np.isin(np.arange(len(topology.node_names)), topology.node[features.job_end.link_down])
-        watched = np.isfinite(worst[0]).any() or np.isfinite(worst[1]).any()
-        return cls(queues, connections, errors, down & ~watched)
+        watched = np.isfinite(queues).any() or np.isfinite(connections).any()
+        return cls(np.nan_to_num(queues), np.nan_to_num(errors), down & ~watched)
 
 
 def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[Component]:
-    """Widen components whose likeliest cause is a shared link to all ranks that share it.
+    """The components without ports that only show their neighbour's symptoms.
 
-    A collective slows all ranks alike. So timers rarely show which rank of a node, or which of two
-    neighbours, a bad port belongs to.
+    Bad ports of many nodes are one component, the job. A collective slows all ranks alike. So timers rarely
+    show which of two neighbours a bad port belongs to.
 
     Returns
     -------
     list of Component
-        In the same order, without those that became part of another, and without ports that only show
-        their neighbour's symptoms.
+        In the same order.
     """
     meant = _meant(suspects, ports, topology)
     bad = [each for each in meant if each.cause == NIC]
@@ -87,13 +85,16 @@ def through_ports(suspects: Sequence[ComponentCause], ports: Ports, topology: To
         chance = max(each.component.probability for each in bad)
         rest = [each.component for each in meant if each.cause != NIC]
         return [Component("job", tuple(range(topology.n_ranks)), chance), *rest]
-    widened: list[Component] = []
-    for each in meant:
-        wider = _whole_node(each, topology)
-        if not any(set(wider.ranks) <= set(other.ranks) for other in widened):
-            widened = [other for other in widened if not set(other.ranks) <= set(wider.ranks)]
-            widened.append(wider)
-    return widened
+    return [each.component for each in meant]
+
+
+def _meant(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[ComponentCause]:
+    """Leave out ports whose queues are clearly shorter than the longest."""
+    nodes = [each.node(topology) for each in suspects if each.cause == NIC]
+    if len(set(nodes)) < 2 or -1 in nodes or ports.queues[nodes].max() < REMARKABLE:
+        return list(suspects)
+    least = COMPARABLE * ports.queues[nodes].max()
+    return [each for each in suspects if each.cause != NIC or ports.queues[each.node(topology)] >= least]
 
 
 def isolated_link_fault(ports: Ports, topology: Topology) -> ComponentCause | None:
@@ -125,36 +126,6 @@ def of_nodes(scores: FloatArray, topology: Topology) -> FloatArray:
     known = topology.node >= 0
     np.fmax.at(worst, topology.node[known], scores[known])
     return worst
-
-
-def _meant(suspects: Sequence[ComponentCause], ports: Ports, topology: Topology) -> list[ComponentCause]:
-    """Leave out ports that are clearly better than the worst: by their queues, or else by connections."""
-    bad = [each for each in suspects if each.cause == NIC]
-    nodes = [each.node(topology) for each in bad]
-    if len(set(nodes)) < 2 or -1 in nodes:
-        return list(suspects)
-    if ports.queues[nodes].max() >= REMARKABLE:
-        kept = set(np.array(nodes)[ports.queues[nodes] >= COMPARABLE * ports.queues[nodes].max()].tolist())
-    elif ports.connections[nodes].max() >= REMARKABLE:
-        # A slow connection shows at both ends: only the worse end is kept.
-        order = [
-            (ports.connections[node], each.component.probability)
-            for node, each in zip(nodes, bad, strict=True)
-        ]
-        kept = {nodes[max(range(len(nodes)), key=lambda index: order[index])]}
-    else:
-        return list(suspects)
-    return [each for each in suspects if each.cause != NIC or each.node(topology) in kept]
-
-
-def _whole_node(suspected: ComponentCause, topology: Topology) -> Component:
-    component, node = suspected.component, suspected.node(topology)
-    if suspected.cause not in OF_THE_NODE or component.scope != "rank" or node < 0:
-        return component
-    members = np.flatnonzero(topology.node == node)
-    if members.size == 1 or len(topology.node_names) < 2:
-        return component
-    return Component("node", tuple(int(rank) for rank in members), component.probability)
 
 
 def transfer_grew(features: FeatureSet) -> bool:
