@@ -30,7 +30,7 @@ from rca.classify.preconditions import (
     single_events,
 )
 from rca.classify.shared_parts import reaching, through_switches
-from rca.classify.suspects import Suspicion, job_is_suspect, most_probable
+from rca.classify.suspects import Suspicion, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -187,18 +187,13 @@ class Classifier:
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
-        """Suspects of a slow job, merged where they share a cause; the job as a whole comes last."""
+        """Suspects of a slow job, merged where they share a cause."""
         if not suspects or suspects[0].component.scope == "job":
             return suspects
-        whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
-        parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
-        named = named_ranks(parts)
-        whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
-        parts = self._rearranged(_joined, parts, features, priors)
+        parts = self._rearranged(_joined, suspects, features, priors)
         if features.topology.parts:
             parts = self._rearranged(through_switches, parts, features, priors)
-        parts = self._rearranged(_through_ports, parts, features, priors)
-        return [*parts, *whole]
+        return self._rearranged(_through_ports, parts, features, priors)
 
     def _rearranged(
         self,

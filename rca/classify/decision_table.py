@@ -132,13 +132,6 @@ LIKELIER_THAN_NOT = 0.5
 LEFT_BEHIND = 0.8
 #: Probability of a component that machine evidence points to, without a late rank.
 POINTED_TO = 0.5
-#: Least straggler probability of a rank that stands out of a slow job, and the most of every other rank.
-CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
-#: Largest share of the ranks that can stand out.
-MAX_OUTLIER_SHARE = 0.5
-#: Probability from which a job-wide cause, except one that every job shows, keeps the job a suspect beside
-#: them.
-JOB_CAUSE_CERTAIN = 0.75
 
 # --- Naming a cause ---------------------------------------------------------------------------------------
 
