@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rca.arrays import FloatArray
-from rca.classify.components import Component, cover, exact_cover, likely_among_all_ranks
+from rca.classify.components import Component, cover, likely_among_all_ranks
 from rca.classify.decision_table import (
     CERTAIN_TYPE,
     LEFT_BEHIND,
@@ -75,7 +75,7 @@ class Suspicion:
         """Components that may have stopped the job: the origin by the events, else the model's suspects."""
         if (began := self.features.job_end.origin).any():
             chances = np.where(began, np.maximum(self.per_rank, NAMED_BY_EVENTS), 0.0)
-            return exact_cover(began, chances, self.features.topology)
+            return cover(chances, LIKELIER_THAN_NOT, self.features.topology)
         if stopped_within_a_step(self.features):
             chances = np.where(self.features.job_end.left_behind, np.maximum(self.per_rank, LEFT_BEHIND), 0.0)
             return cover(chances, LEFT_BEHIND, self.features.topology)
