@@ -15,7 +15,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.diagnosis.bundle import baseline
-from rca.diagnosis.excess_time import excesses_of, ideal_work, lock_step_waits, transfer_excess
+from rca.diagnosis.excess_time import excesses_of, ideal_work, transfer_excess
 from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.high_segment import Segment
@@ -218,14 +218,6 @@ def test_next_to_a_rank_the_job_is_not_charged_with_random_excess(
     features = extract(make_window(8, 60, late={2: 0.05}, noise=0.003))
     job = excesses_of(suspects, features)[-1]
     assert np.delete(job.total, 2, axis=0).max(axis=0).mean() == pytest.approx(most, rel=0.5)
-
-
-def test_the_job_as_a_suspect_does_not_explain_lock_step_waiting(make_window) -> None:
-    shape = {"data": 4, "tensor": 2}
-    features = extract(make_window(8, 60, late={4: 0.05, 5: 0.05}, parallelism=shape, noise=1e-5))
-    alone = lock_step_waits([rank_suspected(4)], features)
-    np.testing.assert_allclose(alone[5], 0.05, atol=1e-3)
-    np.testing.assert_array_equal(lock_step_waits([rank_suspected(4), SLOW_JOB], features), alone)
 
 
 def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
