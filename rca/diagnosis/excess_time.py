@@ -11,7 +11,6 @@ from rca.arrays import BoolArray, FloatArray
 from rca.causal.responsibility import UNMEASURED
 from rca.classify.classifier import Suspect
 from rca.features import FeatureSet
-from rca.features.work import Work
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile
 from rca.window.times.own_work import SERIAL_PHASES
 
@@ -107,8 +106,6 @@ def excesses_of(suspects: Sequence[Suspect], features: FeatureSet) -> list[Exces
         excess = excess_of(suspect, left)
         excess = replace(excess, lag=np.where(lags[rows, None], 0.0, excess.lag))
         lags[rows] |= excess.lag.any(axis=1)
-        if found and suspect.component.scope == "job" and not _balances(suspect):
-            excess = _as_felt(excess, left.work)
         found[place] = excess
         if len(found) < len(suspects):
             left = _without(excess, left)
@@ -311,19 +308,6 @@ def _other_stages(seconds: FloatArray, rows: list[int], features: FeatureSet) ->
 def _balances(suspect: Suspect) -> bool:
     """Whether removing the suspect's likeliest cause would move work instead of removing it."""
     return next(iter(suspect.causes), None) == "sequence_length_imbalance"
-
-
-def _as_felt(excess: Excess, work: Work) -> Excess:
-    """The excess of all ranks in each step, limited to the excess of the job's step over its quick steps.
-
-    Each rank is above its own past by chance in more than half of the steps, and of many ranks one always is.
-    Without the limit a straggler in a slow job would be charged too little.
-    """
-    quick = float(nan_quantile(work.job_step[:, None], USUAL_QUANTILE)[0])
-    longer, most = _positive(work.job_step - quick), excess.total.max(axis=0)
-    share = np.minimum(longer / np.maximum(most, 1e-12), 1.0)
-    parts = {name: seconds * share for name, seconds in excess.parts.items()}
-    return replace(excess, total=excess.total * share, parts=parts)
 
 
 def _usual(seconds: FloatArray) -> FloatArray:

@@ -210,16 +210,6 @@ def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
     assert not job.lag.any()
 
 
-@pytest.mark.parametrize(("suspects", "most"), [([SLOW_JOB], 0.006), ([rank_suspected(2), SLOW_JOB], 0.0015)])
-def test_next_to_a_rank_the_job_is_not_charged_with_random_excess(
-    make_window, suspects: list[Suspect], most: float
-) -> None:
-    """Of eight ranks one is above its own past by chance in every step, and no step is longer for that."""
-    features = extract(make_window(8, 60, late={2: 0.05}, noise=0.003))
-    job = excesses_of(suspects, features)[-1]
-    assert np.delete(job.total, 2, axis=0).max(axis=0).mean() == pytest.approx(most, rel=0.5)
-
-
 def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
     """Seconds per step of every cause of rank 5, of which one is nearly certain."""
     suspect = Suspect(Component("rank", (5,), 1.0), {}, {cause: 0.95})
