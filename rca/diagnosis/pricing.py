@@ -112,7 +112,7 @@ def price(
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
         for cause in _causes(index, suspect, excess, spare, features, unseen)
     ]
-    causes = one_fault_each(_share_transfer(causes, spare))
+    causes = one_fault_each(causes)
     causes.sort(key=_weight)
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
@@ -304,18 +304,6 @@ def _computes_untimed(features: FeatureSet) -> bool:
     left = work.step - np.where(phases_timed > 0, phases_timed, np.nan) - exchanged
     known = left[np.isfinite(left)]
     return known.size > 0 and float(np.median(known)) >= UNTIMED_STEP * work.step_reference
-
-
-def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[PricedCause]:
-    """Several suspects may claim the collectives' slowness; together they get at most all of it."""
-    claimed = sum((cause.removal.transfer for cause in causes), np.zeros(spare.size))
-    scale = np.where(claimed > spare, spare / np.maximum(claimed, 1e-12), 1.0)
-    if (scale >= 1).all():
-        return causes
-    return [
-        replace(cause, removal=replace(cause.removal, transfer=cause.removal.transfer * scale))
-        for cause in causes
-    ]
 
 
 def _weight(cause: PricedCause) -> tuple[bool, float, str]:
