@@ -20,15 +20,13 @@ from rca.classify.decision_table import LIKELIER_THAN_NOT, MAIN_SHARE_OF_EXCESS
 from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
 from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, transfer_excess
 from rca.features import FeatureSet
-from rca.robust import nan_mean, nan_median, zero_if_nan
+from rca.robust import nan_mean, nan_median
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.causes import SLOW_CAUSES, SPECS, UNKNOWN
-from rca.window.times.own_work import SERIAL_PHASES, UNTIMED
+from rca.window.times.own_work import SERIAL_PHASES
 
 #: A cause that takes less than this off the step is not carried into the replay.
 MIN_RELATIVE_SAVING = 1e-3
-#: Jobs that spend this share of a usual step in no phase may compute there, for example generate text.
-UNTIMED_STEP, COMPUTING = 0.1, frozenset({"forward", "backward"})
 #: Transfer predicted by a mechanism counts from this share of the step on, up to this share of the transfer.
 MIN_PREDICTED = 0.02
 MAX_PREDICTED_SHARE = 0.8
@@ -106,11 +104,10 @@ def price(
         own[list(excess.ranks)] += excess.lag
     work = JobWork(own, replay.transfer, replay.serial)
     ideal = _step_seconds(replay, JobWork(ideal_own, np.maximum(work.transfer - spare, 0.0), ideal_serial))
-    unseen = COMPUTING if suspects and _computes_untimed(features) else frozenset[str]()
     causes = [
         cause
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
-        for cause in _causes(index, suspect, excess, spare, features, unseen)
+        for cause in _causes(index, suspect, excess, spare, features)
     ]
     causes = one_fault_each(causes)
     causes.sort(key=_weight)
@@ -179,13 +176,11 @@ def _causes(
     excess: Excess,
     spare: FloatArray,
     features: FeatureSet,
-    unseen: frozenset[str],
 ) -> list[PricedCause]:
     unit, rows = features.work.step_reference, list(excess.ranks)
     means = _means(excess, spare, features, suspect.steps)
     beliefs = {cause: suspect.causes.get(cause, 0.0) for cause in SLOW_CAUSES}
-    measured = _measured(features, rows) - unseen
-    weights = responsibilities(beliefs, means, measured)
+    weights = responsibilities(beliefs, means, _measured(features, rows))
     charges = _charges(beliefs, weights, means)
     found = []
     for cause, (believed, shares) in charges.items():
@@ -283,27 +278,6 @@ def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
     return {
         name.removesuffix("_seconds") for name, seconds in columns.items() if np.isfinite(seconds[rows]).any()
     }
-
-
-def _computes_untimed(features: FeatureSet) -> bool:
-    """Whether much of a usual step is in no phase, neither of work nor of communication.
-
-    An untimed exchange is in no phase either, unless the ranks are known to meet within one.
-    """
-    work = features.work
-    untimed = features.phases.seconds.get(UNTIMED)
-    if untimed is None and not np.isfinite(work.wait).any():
-        return False
-    exchanged = zero_if_nan(work.transfer) + work.wait
-    if untimed is not None:
-        # Waiting for other ranks was already removed from the phases.
-        own = untimed[:, work.warmup :]
-        exchanged = np.where(np.isfinite(own), zero_if_nan(own).max(axis=0), np.nan)
-    # Ranks without timers do not count.
-    phases_timed = sum((zero_if_nan(seconds) for seconds in work.phases.values()), np.zeros(work.step.shape))
-    left = work.step - np.where(phases_timed > 0, phases_timed, np.nan) - exchanged
-    known = left[np.isfinite(left)]
-    return known.size > 0 and float(np.median(known)) >= UNTIMED_STEP * work.step_reference
 
 
 def _weight(cause: PricedCause) -> tuple[bool, float, str]:

@@ -11,16 +11,11 @@ import pyarrow as pa
 import pytest
 
 from rca.arrays import FloatArray
-from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.diagnosis.bundle import baseline
 from rca.diagnosis.excess_time import excesses_of, ideal_work, transfer_excess
-from rca.diagnosis.pricing import price
 from rca.features import FeatureSet, extract
 from rca.high_segment import Segment
-from rca.whatif.phases.phase_replay import PhaseReplay
-from rca.window.window import Window
 
 STEPS, QUIET, SLOW = 60, 0.2, 0.5
 #: Three steps of five, not in turns.
@@ -208,54 +203,3 @@ def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
     alone, job = excesses_of([rank_suspected(2), SLOW_JOB], late)
     np.testing.assert_allclose(alone.lag, 0.03, atol=1e-3)
     assert not job.lag.any()
-
-
-def priced_for(cause: str, window: Window, features: FeatureSet) -> dict[str, float]:
-    """Seconds per step of every cause of rank 5, of which one is nearly certain."""
-    suspect = Suspect(Component("rank", (5,), 1.0), {}, {cause: 0.95})
-    mechanisms = baseline().mechanisms
-    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
-    busy = BusyEvidence.from_features(features, mechanisms)
-    found = price(features, [suspect], busy, mechanisms, replay)
-    costs = zip(found.causes, found.attribution.seconds, strict=True)
-    return {priced.removal.cause: cost for priced, cost in costs if cost > 1e-3}
-
-
-@pytest.mark.parametrize(("generates", "answer"), [(0.3, True), (0.0, False)], ids=["much", "nothing"])
-def test_a_job_that_spends_much_in_no_phase_computes_there(
-    make_window, generates: float, answer: bool
-) -> None:
-    """Rank 5 is late in no phase, and its device is shared: where all that computes is timed, not by that."""
-    window = make_window(late={5: 0.05}, steps=slice(20, None), phase="untimed_seconds")
-    whole = window.steps.column("step_seconds").to_numpy() + generates
-    place = window.steps.schema.names.index("step_seconds")
-    steps = window.steps.set_column(place, window.steps.schema.field(place), [whole])
-    features = extract(replace(window, steps=steps))
-    assert features.comparison.excess[5, 20:].mean() == pytest.approx(0.05, rel=0.1)
-    seconds = priced_for("gpu_contention", window, features)
-    assert (seconds.get("gpu_contention", 0.0) > 0.02) == answer
-
-
-def test_what_the_others_waited_for_is_no_time_that_a_job_usually_spends_untimed(make_window) -> None:
-    """Rank 5 copies untimed for long, and the others wait in the forward: all that computes is timed."""
-    window = make_window(late={5: 0.03}, steps=slice(8, None), phase="copies", transfer=0.0005)
-    wait = window.steps.column("communication_wait_seconds").to_numpy()
-    steps = window.steps.drop_columns(["communication_wait_seconds", "communication_transfer_seconds"])
-    place = steps.schema.names.index("forward_seconds")
-    longer = steps.column("forward_seconds").to_numpy() + wait
-    features = extract(replace(window, steps=steps.set_column(place, steps.schema.field(place), [longer])))
-    assert features.comparison.excess[5, 8:].mean() == pytest.approx(0.03, rel=0.1)
-    assert "gpu_contention" not in priced_for("gpu_contention", window, features)
-
-
-def test_ranks_without_timers_do_not_compute_untimed(make_window) -> None:
-    """Five of eight report whole steps only: that says nothing of what the others leave untimed."""
-    window = make_window(late={5: 0.05}, steps=slice(20, None), phase="untimed_seconds")
-    blind = np.isin(window.steps.column("rank").to_numpy(), [0, 1, 2, 3, 4])
-    steps = window.steps
-    for place, name in enumerate(steps.schema.names):
-        if name.endswith("_seconds") and name != "step_seconds":
-            held = np.where(blind, np.nan, steps.column(name).to_numpy())
-            steps = steps.set_column(place, steps.schema.field(place), [pa.array(held, from_pandas=True)])
-    features = extract(replace(window, steps=steps))
-    assert "gpu_contention" not in priced_for("gpu_contention", window, features)
