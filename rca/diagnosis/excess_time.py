@@ -18,11 +18,6 @@ from rca.window.times.own_work import SERIAL_PHASES
 MIN_LAG = 0.02
 #: Quantile of a job's own steps that is its usual step where there are no peers.
 USUAL_QUANTILE = 0.35
-#: Single steps with a slow link count if they differ from quiet ones by this share of a step, and by so many
-#: times the quiet steps' usual deviation.
-FLAPPING, DEVIATIONS = 0.05, 8.0
-#: A program's own cycle has at most so many steps, occurs so often, and holds in this share of all steps.
-MAX_CYCLE, MIN_CYCLES, REGULAR = 20, 3, 0.95
 _SERIAL = frozenset(name.removesuffix("_seconds") for name in SERIAL_PHASES)
 
 
@@ -215,57 +210,13 @@ def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[Float
     return removed, serial
 
 
-def transfer_excess(features: FeatureSet, *, flaps: bool = False) -> FloatArray:
-    """Transfer above the job's own quiet level, seconds, shape (n_steps,); 0 where there is none.
-
-    Parameters
-    ----------
-    flaps : bool
-        Whether a link is suspected. Links flap, so equally slow steps outside the slow segment count as well,
-        and steps of two kinds count without a segment. They do not count if they follow a program's cycle,
-        for example an exchange of gradients in every fourth step.
-    """
-    transfer = nan_median(features.work.transfer)
-    segment = features.comparison.segment
-    if segment.whole and not flaps:
+def transfer_excess(features: FeatureSet) -> FloatArray:
+    """Transfer in the slow segment above that of the other steps, seconds, shape (n_steps,)."""
+    transfer, segment = nan_median(features.work.transfer), features.comparison.segment
+    if segment.whole:
         return np.zeros(transfer.size)
-    slow = np.zeros(transfer.size, dtype=bool) if segment.whole else segment.mask(transfer.size)
-    quiet, high = _two_kinds(transfer, slow)
-    if flaps and high - quiet >= FLAPPING * features.work.step_reference:
-        like = transfer > quiet + 0.5 * (high - quiet)
-        slow = slow if _by_program(like[~slow]) else slow | like
-    return _positive(np.where(slow, transfer - quiet, 0.0))
-
-
-def _by_program(slow: BoolArray) -> bool:
-    """Whether slow steps repeat in a fixed cycle, as a program makes them.
-
-    A lasting fault repeats in the next step at least as often.
-    """
-    shifts = range(2, min(MAX_CYCLE, slow.size // MIN_CYCLES) + 1)
-    next_step = np.mean(slow[1:] == slow[:-1])
-    return any(REGULAR <= np.mean(slow[by:] == slow[:-by]) > next_step for by in shifts)
-
-
-def _two_kinds(transfer: FloatArray, slow: BoolArray) -> tuple[float, float]:
-    """Usual transfer of quiet steps and of slow ones, seconds; twice the same if they are not of two kinds.
-
-    Parameters
-    ----------
-    transfer : ndarray of shape (n_steps,), seconds
-    slow : ndarray of shape (n_steps,), bool
-        The slow segment; all false if there is none.
-    """
-    known = np.isfinite(transfer)
-    if not known.any():
-        return 0.0, 0.0
-    if not slow.any():
-        ends = nan_quantile(transfer[:, None], 0.1)[0], nan_quantile(transfer[:, None], 0.9)[0]
-        slow = transfer > 0.5 * (ends[0] + ends[1])
-    quiet = float(nan_median(transfer[~slow]))
-    high = float(nan_median(transfer[slow]))
-    spread = float(nan_median(np.abs(transfer[~slow] - quiet)))
-    return (quiet, high) if high - quiet >= DEVIATIONS * spread else (quiet, quiet)
+    slow = segment.mask(transfer.size)
+    return _positive(np.where(slow, transfer - nan_median(transfer[~slow]), 0.0))
 
 
 def _lag(rows: list[int], features: FeatureSet) -> FloatArray:

@@ -95,7 +95,7 @@ def price(
     """
     counted = np.ones(replay.measured.size, dtype=bool) if since is None else features.work.steps >= since
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
-    spare = transfer_excess(features, flaps=any(suspect.by_link for suspect in suspects))
+    spare = transfer_excess(features)
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)
     excesses = excesses_of(suspects, features)
