@@ -9,7 +9,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray
 from rca.causal.responsibility import UNMEASURED
-from rca.classify.classifier import Suspect
+from rca.classify.classifier import Suspect, named_ranks
 from rca.features import FeatureSet
 from rca.robust import group_members, nan_mean, nan_median, nan_quantile
 from rca.window.times.own_work import SERIAL_PHASES
@@ -208,6 +208,31 @@ def _together(excesses: Sequence[Excess], shape: tuple[int, ...]) -> tuple[Float
     removed += sum(shared.values(), np.zeros(shape))
     serial += sum((seconds for name, seconds in shared.items() if name in _SERIAL), np.zeros(shape))
     return removed, serial
+
+
+def lock_step_waits(suspects: Sequence[Suspect], features: FeatureSet) -> FloatArray:
+    """Waiting of a tensor group's other members inside its layers, (n_ranks, n_steps), seconds.
+
+    Collectives within forward and backward make the other members as slow as the slow rank. So if that rank
+    is a suspect, their excess over the reference is waiting for it.
+    """
+    topology, above = features.topology, features.comparison.phase_excess
+    # A fault of the whole job does not explain which member of a group is late.
+    named = named_ranks(suspect for suspect in suspects if suspect.component.scope != "job")
+    waits = np.zeros(features.comparison.excess.shape)
+    compute = [_positive(above[name]) for name in ("forward_seconds", "backward_seconds") if name in above]
+    if not named or not compute or topology.n_workers == topology.n_ranks:
+        return waits
+    held_up = np.minimum(sum(compute, waits), _positive(features.comparison.excess))
+    worker = topology.worker
+    is_named = np.zeros(topology.n_ranks, dtype=bool)
+    is_named[named] = True
+    for members in group_members(worker):
+        late = is_named[members]
+        if not late.any():
+            continue
+        waits[members[~late]] = np.minimum(held_up[members[~late]], held_up[members[late]].max(axis=0))
+    return waits
 
 
 def transfer_excess(features: FeatureSet) -> FloatArray:

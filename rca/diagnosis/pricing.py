@@ -18,7 +18,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.decision_table import LIKELIER_THAN_NOT, MAIN_SHARE_OF_EXCESS
 from rca.diagnosis.cause_pooling import PricedCause, affordable_causes, one_fault_each
-from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, transfer_excess
+from rca.diagnosis.excess_time import Excess, excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet
 from rca.robust import nan_mean, nan_median
 from rca.whatif.phases.phase_replay import PhaseReplay
@@ -95,6 +95,7 @@ def price(
     """
     counted = np.ones(replay.measured.size, dtype=bool) if since is None else features.work.steps >= since
     own = np.where(np.isfinite(replay.own), replay.own, np.nan)
+    own -= lock_step_waits(suspects, features)
     spare = transfer_excess(features)
     if features.comparison.segment.whole and not spare.any():
         spare = _predicted_transfer(features, suspects, busy, mechanisms, replay.transfer)

@@ -13,7 +13,7 @@ import pytest
 from rca.arrays import FloatArray
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.diagnosis.excess_time import excesses_of, ideal_work, transfer_excess
+from rca.diagnosis.excess_time import excesses_of, ideal_work, lock_step_waits, transfer_excess
 from rca.features import FeatureSet, extract
 from rca.high_segment import Segment
 
@@ -151,3 +151,11 @@ def test_a_late_transfer_is_one_ranks_once(both: FeatureSet) -> None:
     alone, job = excesses_of([rank_suspected(2), SLOW_JOB], late)
     np.testing.assert_allclose(alone.lag, 0.03, atol=1e-3)
     assert not job.lag.any()
+
+
+def test_the_job_as_a_suspect_does_not_explain_lock_step_waiting(make_window) -> None:
+    shape = {"data": 4, "tensor": 2}
+    features = extract(make_window(8, 60, late={4: 0.05, 5: 0.05}, parallelism=shape, noise=1e-5))
+    alone = lock_step_waits([rank_suspected(4)], features)
+    np.testing.assert_allclose(alone[5], 0.05, atol=1e-3)
+    np.testing.assert_array_equal(lock_step_waits([rank_suspected(4), SLOW_JOB], features), alone)
