@@ -13,7 +13,6 @@ import rca
 from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
-from rca.classify.suspects import shown_by_machines
 from rca.diagnosis.bundle import baseline
 from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
@@ -164,15 +163,6 @@ def test_slower_collectives_lengthen_whatever_phase_they_are_in(cause: str, by_s
     assert (blind is not features) == by_steps
 
 
-@pytest.mark.parametrize(
-    "telemetry", [{"visibility": "minimal"}, {"phase_accounting": LAUNCHES}], ids=["steps", "launches"]
-)
-def test_of_suspects_without_a_symptom_those_stay_whose_machines_show_something(telemetry: dict) -> None:
-    features = extract(simulate(job(**telemetry)).window)
-    components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
-    assert shown_by_machines(components, features) == components[1:]
-
-
 def test_a_cause_that_nothing_prices_is_named_all_the_same() -> None:
     """Steps were as long from the first to the last: who and why is plain, and how much is not."""
     scenario = job(visibility="minimal")
@@ -217,14 +207,6 @@ def test_a_link_costs_what_whole_steps_are_longer() -> None:
     true = labelled.label["causes"][0]["seconds_per_step"]
     assert found.causes[0].seconds_per_step == pytest.approx(true, rel=0.2)
     assert not found.abstained
-
-
-def test_without_timers_the_busy_device_is_the_late_rank() -> None:
-    fault = Fault(cause="gpu_contention", ranks=SLOW, nodes=(0,), severity=0.9, strength=1.5, first_step=40)
-    telemetry = simulated_jobs.every_exporter(visibility="minimal")
-    features = extract(simulate(simulated_jobs.job(fault, seed=23, telemetry=telemetry)).window)
-    components = [Component("rank", MATE, 0.9), Component("rank", SLOW, 0.8)]
-    assert shown_by_machines(components, features) == components[1:]
 
 
 def leaders_only(window: rca.Window, *leaders: int) -> rca.Window:
