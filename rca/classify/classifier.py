@@ -15,7 +15,7 @@ from rca.classify.decision_table import LIKELIER_THAN_NOT, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
-    Ports,
+    port_queues,
     through_ports,
 )
 from rca.classify.operator_inputs import ratios, reweighted, with_history
@@ -315,7 +315,7 @@ def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Compon
 
 
 def _through_ports(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:
-    return through_ports(suspects, Ports.from_features(features), features.topology)
+    return through_ports(suspects, port_queues(features), features.topology)
 
 
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:

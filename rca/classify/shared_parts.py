@@ -8,7 +8,7 @@ import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.components import Component, ComponentCause
-from rca.classify.link_evidence import NIC, NVLINK, Ports, isolated_link_fault
+from rca.classify.link_evidence import NIC
 from rca.features import FeatureSet
 from rca.features.port_evidence import PORT_RESOURCES, PortEvidence
 from rca.features.resource_evidence import compare, resource_names
@@ -99,11 +99,6 @@ def carrying(ranks: Sequence[int], cause: str | None, features: FeatureSet) -> S
     return min(fitting, key=lambda part: len(part.ranks), default=None)
 
 
-def is_between_nodes(component: Component, topology: Topology) -> bool:
-    """Whether the ranks are exactly those behind one leaf switch or rail."""
-    return any(part.ranks == component.ranks for part in _between_nodes(topology))
-
-
 def _is_shared(part: SharedPart, slow: frozenset[int], features: FeatureSet) -> bool:
     members = frozenset(part.ranks)
     if part.level in BETWEEN_NODES:
@@ -187,48 +182,21 @@ def _shared_by(links: Sequence[ComponentCause], features: FeatureSet) -> SharedP
 def reaching(
     component: Component, causes: dict[str, float], features: FeatureSet
 ) -> tuple[Component, dict[str, float]]:
-    """The component and the probabilities of its causes, made consistent with each other.
+    """The component narrowed to the one crowded switch, if links slow the whole job; and its causes.
 
-    By the catalogue one node's link fault is `nic_degradation`, that of many nodes `network_congestion`.
-    The rank models see one rank at a time and cannot separate the two.
-
-    Returns
-    -------
-    component : Component
-        Narrowed to those behind a crowded switch if the whole job was suspected of congestion.
-    causes : dict of str to float
-        In no particular order.
+    By the catalogue a fault of a switch is congestion, and one of a node's port is not.
     """
-    topology = features.topology
-    if component.scope != "job":
-        if is_between_nodes(component, topology):
-            return component, without_single_node_link(causes)
-        alone = isolated_link_fault(Ports.from_features(features), topology)
-        if alone is None or not set(component.ranks) <= set(alone.component.ranks):
-            return component, causes
-        return component, of_one_node(causes, alone.cause)
-    if len(topology.node_names) == 1:
-        return component, causes
-    causes = without_single_node_link(causes)
-    likeliest = max(causes, key=lambda name: causes[name])
+    links = causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0)
     # Without transfer times the cost is part of every rank's own time, so all ranks have to be priced.
-    if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
+    if (
+        component.scope == "job"
+        and links >= max(causes.values())
+        and np.isfinite(features.work.transfer).any()
+    ):
         part = crowded_switch(features)
-        if part is not None:
-            return behind_switch(part, component.probability, topology), causes
+        component = (
+            component if part is None else behind_switch(part, component.probability, features.topology)
+        )
+    if any(part.ranks == component.ranks for part in _between_nodes(features.topology)):
+        causes = causes | {CONGESTION: links, NIC: 0.0}
     return component, causes
-
-
-def without_single_node_link(causes: dict[str, float]) -> dict[str, float]:
-    """Probabilities given that no node is an outlier: a single node's link is ruled out."""
-    return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
-
-
-def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
-    """Probabilities given that only this link of one node is faulty: congestion is ruled out.
-
-    Where the links inside the node are faulty, its port is ruled out as well.
-    """
-    others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
-    total = sum(causes.get(name, 0.0) for name in (*others, link))
-    return causes | dict.fromkeys(others, 0.0) | {link: total}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from rca.classify.components import Component, ComponentCause
-from rca.classify.link_evidence import NVLINK, Ports, isolated_link_fault
 from rca.classify.link_evidence import through_ports as through
 from rca.window.job import Job, RankPlace, Topology
 
@@ -21,25 +20,13 @@ def topology(n_nodes: int = 4, per_node: int = 2, *, named: bool = True) -> Topo
     return job.topology
 
 
-def ports(
-    n_nodes: int = 4,
-    *,
-    queues: dict[int, float] | None = None,
-    errors: dict[int, float] | None = None,
-    down: tuple[int, ...] = (),
-) -> Ports:
-    shown = np.zeros((2, n_nodes))
-    for row, given in enumerate((queues or {}, errors or {})):
-        for node, score in given.items():
-            shown[row, node] = score
-    return Ports(shown[0], shown[1], np.isin(np.arange(n_nodes), down))
-
-
 def through_ports(
-    components: list[Component], causes: list[str], topology: Topology, shown: Ports | None = None
+    components: list[Component], causes: list[str], topology: Topology, queues: dict[int, float] | None = None
 ) -> list[Component]:
     suspects = [ComponentCause(component, cause) for component, cause in zip(components, causes, strict=True)]
-    return through(suspects, shown or ports(len(topology.node_names)), topology)
+    shown = np.zeros(len(topology.node_names))
+    shown[list(queues or {})] = list((queues or {}).values())
+    return through(suspects, shown, topology)
 
 
 def rank(number: int, chance: float = 0.9) -> Component:
@@ -68,44 +55,10 @@ def test_a_single_port_of_a_two_node_job_is_no_fabric() -> None:
 
 
 def test_a_port_whose_neighbour_queues_is_not_meant() -> None:
-    found = through_ports([rank(2), rank(4)], [NIC, NIC], topology(), ports(queues={1: 4.2, 2: 0.3}))
+    found = through_ports([rank(2), rank(4)], [NIC, NIC], topology(), {1: 4.2, 2: 0.3})
     assert found == [rank(2)]
 
 
 def test_ports_that_queue_alike_are_the_fabric() -> None:
-    found = through_ports([rank(0), rank(4)], [NIC, NIC], topology(), ports(queues={0: 4.1, 2: 3.2}))
+    found = through_ports([rank(0), rank(4)], [NIC, NIC], topology(), {0: 4.1, 2: 3.2})
     assert found == [Component("job", tuple(range(8)), 0.9)]
-
-
-SECOND = Component("node", (2, 3), 0.5)
-
-
-def test_only_a_link_that_stands_alone_stands_against_a_fault_of_the_whole_job() -> None:
-    assert isolated_link_fault(ports(queues={1: 4.0}), topology()) == ComponentCause(SECOND, NIC)
-    assert isolated_link_fault(ports(queues={1: 0.9, 2: 0.1}), topology()) == ComponentCause(SECOND, NIC)
-    assert isolated_link_fault(ports(queues={1: 0.6}), topology()) is None
-    assert isolated_link_fault(ports(queues={1: 4.0, 2: 1.5}), topology()) is None
-
-
-def test_errors_inside_one_node_alone_are_that_nodes_links() -> None:
-    assert isolated_link_fault(ports(errors={1: 4.0}), topology()) == ComponentCause(SECOND, NVLINK)
-    # Sound links count an error now and then.
-    assert isolated_link_fault(ports(errors={1: 1.5}), topology()) is None
-    assert isolated_link_fault(ports(errors={1: 4.0, 3: 2.0}), topology()) is None
-    assert isolated_link_fault(ports(queues={2: 1.0}, errors={1: 4.0}), topology()) == ComponentCause(
-        Component("node", (4, 5), 0.5), NIC
-    )
-
-
-def test_what_several_nodes_show_is_not_outdone_by_a_weaker_sign_of_one() -> None:
-    crowded = {0: 5.0, 1: 4.0, 2: 5.0, 3: 4.0}
-    assert isolated_link_fault(ports(queues=crowded, errors={1: 4.0}), topology()) is None
-    assert isolated_link_fault(ports(errors=crowded, down=(1,)), topology()) is None
-
-
-def test_the_one_port_that_was_down_is_meant_where_nothing_else_tells() -> None:
-    assert isolated_link_fault(ports(down=(1,)), topology()) == ComponentCause(SECOND, NIC)
-    assert isolated_link_fault(ports(down=(1, 2)), topology()) is None
-    assert isolated_link_fault(ports(queues={2: 1.0}, down=(1,)), topology()) == ComponentCause(
-        Component("node", (4, 5), 0.5), NIC
-    )
