@@ -38,7 +38,6 @@ from rca.diagnosis.exporters_only import diagnose_exporters
 from rca.diagnosis.failure_events import diagnose_events
 from rca.diagnosis.failure_origin import tells_origin
 from rca.diagnosis.findings import MAX_DATED, Deviation, Scores, deviations, deviations_in_events, findings
-from rca.diagnosis.machines_beside_steps import with_machines
 from rca.diagnosis.planning import with_actions, with_replayed_actions
 from rca.diagnosis.pricing import Pricing, price
 from rca.diagnosis.result import (
@@ -148,7 +147,6 @@ def diagnose(
         diagnosis = with_earlier(
             diagnosis, window, outline, earlier, lambda both, since: once(both, since)[:2]
         )
-    diagnosis = with_machines(diagnosis, window)
     diagnosis = with_unusable_signals(with_actions(diagnosis, window, site=site), window)
     diagnosis = with_devices(completed(diagnosis, window), window)
     return within_limits(diagnosis if odds is None else with_history_notes(diagnosis, odds))
