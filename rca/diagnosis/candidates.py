@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from rca.classify.beliefs import at_least, types_of
-from rca.classify.classifier import Classification, Suspect
-from rca.classify.components import Component
-from rca.classify.decision_table import ALARM_WITH_FINDING, STALLED, STALLED_BY_INPUT
-from rca.classify.preconditions import stalls_most_of_the_time
+from rca.classify.decision_table import ALARM_WITH_FINDING
 from rca.diagnosis.cause_table import OF_PHASE
 from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, Deviation
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.late_episodes import late_threshold
 from rca.robust import nan_mean, nan_median, zero_if_nan
-from rca.window.causes import DECIDING, UNKNOWN
+from rca.window.causes import DECIDING
 from rca.window.job import Topology
 
 #: Resources whose deviation on some ranks is broken hardware, and units from which it is.
@@ -115,16 +110,3 @@ def main_phase(ranks: Sequence[int], features: FeatureSet) -> str | None:
     if longest is None or not whole > 0 or not parts[longest] >= NEARLY_ALL * whole:
         return None
     return longest.removesuffix("_seconds")
-
-
-def stalled(classification: Classification, features: FeatureSet) -> Classification:
-    """The classification of a job that waits for input most of the time, on all ranks together."""
-    if classification.mode != "healthy" or not stalls_most_of_the_time(features):
-        return classification
-    causes = {"data_loader_stall": STALLED_BY_INPUT, UNKNOWN: 1.0 - STALLED_BY_INPUT}
-    job = Component("job", tuple(range(features.topology.n_ranks)), STALLED)
-    probability = at_least(classification.probability, "fail_slow", STALLED)
-    suspects = [Suspect(job, types_of(causes), causes)]
-    return replace(
-        classification, mode="fail_slow", probability=probability, decided=True, suspects=suspects, events=()
-    )

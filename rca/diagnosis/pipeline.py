@@ -30,7 +30,7 @@ from rca.diagnosis.alarm import explained
 from rca.diagnosis.answer_limits import within_limits
 from rca.diagnosis.baseline_window import Outline, with_earlier, without_gap
 from rca.diagnosis.bundle import Bundle, baseline
-from rca.diagnosis.candidates import SLOWING, max_alarm, stalled
+from rca.diagnosis.candidates import SLOWING, max_alarm
 from rca.diagnosis.causes import catalogued, named_first, opened, slow_causes, stop_causes
 from rca.diagnosis.data_quality import quality, with_history_notes, with_unusable_signals
 from rca.diagnosis.evidence_devices import with_devices
@@ -190,7 +190,6 @@ def analyse(
     classification = bundle.classifier.classify(
         features, shares, node_odds, max_alarm=max_alarm(shown, features.topology)
     )
-    classification = stalled(classification, features)
     signals, late = explained(window, features, replay, since)
     line = signals.line
     if classification.mode == "fail_stop":
