@@ -25,8 +25,6 @@ MIN_JOB_SHARE = 0.75
 FURTHER = math.log(2.0)
 #: Bound on a rank's log-odds for or against a component: a model may be certain and wrong.
 MAX_RANK_LOG_ODDS = 4.0
-#: Causes whose resource serves several nodes at once, so that ranks on different nodes may share the fault.
-BETWEEN_NODES = frozenset({"storage_degradation"})
 #: Causes that the job's layout decides: their place is the stage, on however many nodes.
 OF_THE_STAGE = frozenset({"stage_imbalance"})
 
@@ -198,12 +196,10 @@ def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> li
 
 
 def _place(suspected: ComponentCause, topology: Topology) -> tuple[int, ...]:
-    """Where the cause acts: the suspect's nodes, or its stages; a shared resource is one place.
+    """Where the cause acts: the suspect's nodes, or its stages.
 
     Ranks without a node name are one place as well: one fault is likelier than two of the same cause.
     """
-    if suspected.cause in BETWEEN_NODES:
-        return ()
     where = topology.stage if suspected.cause in OF_THE_STAGE else topology.node
     return tuple(int(place) for place in np.unique(where[list(suspected.component.ranks)]))
 
