@@ -49,10 +49,6 @@ MOST_OF_A_NODE, A_LITTLE = 0.75, 0.1
 LATE_TRANSFER, LATE_TRANSFER_SPREADS = 0.04, 5.0
 #: Least gain of a stage, as a share of the usual step, and least share of the steps without late ranks.
 STAGE_GAIN, MIN_FREE = 0.02, 0.3
-#: A stage is heavier if its forward takes this many times as long as the next one's, beyond these spreads.
-HEAVIER, HEAVIER_SPREADS = 1.08, 5.0
-#: Backward takes twice as long as forward, and the stage's excess is in both; judgement of the rest.
-FORWARD_TO_STEP = 2.5
 #: Shares of a stage's excess in its phases.
 STAGE_PHASES = {"forward": 0.4, "backward": 0.6}
 #: Steps within which a lateness that ends is warm-up: caches, connections, compilation.
@@ -231,29 +227,11 @@ def late_stages(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
     usual = np.median(gain[:, free] if free.mean() >= MIN_FREE else gain, axis=1)
     stage = int(usual.argmax())
     if usual[stage] < STAGE_GAIN * line.usual:
-        return _heavier_forward(line)
+        return []
     error = max(line.noise / np.sqrt(line.n_steps), 1e-9)
-    return [_of_stage(line, stage, float(gain[stage].mean()), float(usual[stage] / error))]
-
-
-def _of_stage(line: Timeline, stage: int, seconds: float, z: float) -> Lateness:
     ranks = np.flatnonzero(line.topology.stage == stage)
-    return Lateness("stage", tuple(ranks.tolist()), line.everywhere(), seconds, z, STAGE_PHASES)
-
-
-def _heavier_forward(line: Timeline) -> list[Lateness]:
-    """The stage with the longest forward, where the backward holds the waiting of all stages."""
-    forward = line.work.phases.get("forward_seconds")
-    if forward is None or np.isfinite(line.work.wait).any():
-        return []
-    stages = [np.flatnonzero(line.topology.stage == stage) for stage in range(line.topology.n_stages)]
-    usual = np.array([float(np.nanmedian(forward[members])) for members in stages])
-    top, second = int(usual.argmax()), float(np.sort(usual)[-2])
-    spread = float(np.nanmedian(np.abs(forward[stages[top]] - usual[top])))
-    more = usual[top] - second
-    if usual[top] < HEAVIER * second or more < HEAVIER_SPREADS * spread:
-        return []
-    return [_of_stage(line, top, FORWARD_TO_STEP * more, more / max(spread, 1e-9))]
+    seconds, z = float(gain[stage].mean()), float(usual[stage] / error)
+    return [Lateness("stage", tuple(ranks.tolist()), line.everywhere(), seconds, z, STAGE_PHASES)]
 
 
 def without_warmup(found: Sequence[Lateness], line: Timeline) -> list[Lateness]:
