@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect
 from rca.diagnosis.causes import shared_part
 from rca.diagnosis.result import Straggler
@@ -20,8 +19,8 @@ from rca.window.causes import UNKNOWN, Pattern, pattern_of
 MIN_CONTRAST, MAX_LATENESS_OUTSIDE = 0.02, 0.1
 #: A step counts with at most so many usual steps of lateness.
 MAX_LATENESS = 3.0
-#: Contrast, z and number of the longer steps of a job, in which the component is later than outside by this.
-MIN_CONTRAST_OF_JOB, MIN_Z_OF_JOB, MIN_STEPS_OF_JOB, LATER = 0.1, 12.0, 8, 2.0
+#: Contrast, z and number of the longer steps of a job.
+MIN_CONTRAST_OF_JOB, MIN_Z_OF_JOB, MIN_STEPS_OF_JOB = 0.1, 12.0, 8
 #: A step is one of a component's late ones if this share of its ranks was late.
 HELD_UP = 0.5
 #: Late steps so near to an end of the window, in steps or in usual gaps between late steps, reach it.
@@ -82,27 +81,14 @@ def _own_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int] | N
     """Columns of an interval in which nearly all lateness of some ranks lies."""
     if suspect.component.scope == "job":
         return None
-    lateness = _lateness(suspect, features)
-    found = high_segment(lateness, min_contrast=MIN_CONTRAST * features.work.step_reference)
+    usual = features.work.step_reference
+    excess = zero_if_nan(nan_max(features.comparison.excess[list(suspect.component.ranks)]))
+    lateness = np.clip(excess, 0.0, MAX_LATENESS * usual)
+    found = high_segment(lateness, min_contrast=MIN_CONTRAST * usual)
     inside = found.mask(lateness.size)
     if found.whole or lateness[~inside].mean() > MAX_LATENESS_OUTSIDE * lateness[inside].mean():
         return None
     return found.first, found.last
-
-
-def _lateness(suspect: Suspect, features: FeatureSet) -> FloatArray:
-    """Lateness of the latest rank in each step, seconds; 0 of the whole job."""
-    if suspect.component.scope == "job":
-        return np.zeros(features.work.steps.size)
-    excess = zero_if_nan(nan_max(features.comparison.excess[list(suspect.component.ranks)]))
-    return np.clip(excess, 0.0, MAX_LATENESS * features.work.step_reference)
-
-
-def _is_as_late_outside(lateness: FloatArray, inside: BoolArray, features: FeatureSet) -> bool:
-    """Whether lateness that counts is nearly as large outside an interval as inside."""
-    outside = float(lateness[~inside].mean())
-    counts = outside >= MIN_CONTRAST * features.work.step_reference
-    return counts and float(lateness[inside].mean()) < LATER * outside
 
 
 def _late_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int]:
@@ -115,12 +101,8 @@ def _late_interval(suspect: Suspect, features: FeatureSet) -> tuple[int, int]:
     if late.all() or not late.any():
         least = MIN_CONTRAST_OF_JOB * work.step_reference
         longer = high_segment(work.job_step, min_z=MIN_Z_OF_JOB, min_contrast=least)
-        lateness = _lateness(suspect, features)
-        inside = longer.mask(lateness.size)
         short = longer.last - longer.first + 1 < MIN_STEPS_OF_JOB
-        if short or (not inside.all() and _is_as_late_outside(lateness, inside, features)):
-            return 0, late.size - 1
-        return longer.first, longer.last
+        return (0, late.size - 1) if short else (longer.first, longer.last)
     columns, end = np.flatnonzero(late), late.size - 1
     gaps = np.diff(columns)
     near = max(NEAR_END, NEAR_END_GAPS * float(np.quantile(gaps, USUAL_GAP))) if gaps.size else late.size
