@@ -38,8 +38,6 @@ LONG_STEP, MAX_LONG_STEPS = 1.4, 0.25
 #: Shares of the step that no healthy job spends in a phase; 0.3 elsewhere.
 EXTREME_SHARE = {"gc": 0.05, "transfer": 0.6}
 USUAL_EXTREME = 0.3
-#: Share of the step in checkpoints that counts.
-MIN_CHECKPOINTS = 0.03
 #: Share of a change that more input has to explain.
 BY_INPUT = 0.6
 #: Least z of a change, in standard errors.
@@ -266,7 +264,4 @@ def _extreme_shares(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]
         seconds, z = float(np.nanmean(series)), 100 * share
         if share > EXTREME_SHARE.get(phase, USUAL_EXTREME):
             rows.append(Lateness("share", line.everybody, line.everywhere(), seconds, z, {phase: 1.0}))
-        elif phase == "checkpoint" and share > MIN_CHECKPOINTS:
-            steps = np.nan_to_num(series) > 0
-            rows.append(Lateness("share", line.everybody, steps, seconds, z, {phase: 1.0}, single=True))
     return rows
