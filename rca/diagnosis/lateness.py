@@ -186,9 +186,6 @@ def excess_by_phase(line: Timeline, ranks: IntArray, steps: BoolArray) -> dict[s
         for name, values in line.comparison.phase_excess.items()
         if np.isfinite(values[chosen]).any()
     }
-    if parts.get("gc") and "forward" in parts:
-        # Pauses of the collector lie within the forward pass.
-        parts["forward"] = max(parts["forward"] - parts["gc"], 0.0)
     whole = float(np.nan_to_num(nan_mean(line.comparison.excess[chosen].ravel())))
     rest = whole - sum(parts.values())
     return parts | ({"untimed": rest} if rest > 0.1 * abs(whole) else {})
