@@ -11,7 +11,7 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.decision_table import TRIFLE
 from rca.classify.shared_parts import carrying
-from rca.diagnosis.candidates import is_shown, main_phase
+from rca.diagnosis.candidates import is_shown
 from rca.diagnosis.cause_pooling import PricedCause
 from rca.diagnosis.findings import Deviation
 from rca.diagnosis.machine_evidence import is_contradicted, most_unlike
@@ -33,8 +33,6 @@ PEERS, OTHER_STEPS = "peers", "other steps"
 
 def slow_causes(pricing: Pricing, features: FeatureSet, shown: Sequence[Deviation]) -> list[Cause]:
     """Causes with their Shapley seconds, by expected cost."""
-    places = {priced.removal.ranks for priced in pricing.causes}
-    phases = {ranks: main_phase(ranks, features) for ranks in places}
     found = []
     rows = zip(pricing.causes, pricing.attribution.seconds, pricing.attribution.intervals, strict=True)
     for priced, seconds, (low, high) in rows:
@@ -58,9 +56,7 @@ def slow_causes(pricing: Pricing, features: FeatureSet, shown: Sequence[Deviatio
                     *_signal_evidence(name, ranks, features, pricing.busy),
                     *_normal_evidence(name, ranks, features, pricing.busy),
                 ],
-                basis="signals"
-                if is_shown(name, ranks, phases[priced.removal.ranks], features, shown)
-                else "timing",
+                basis="signals" if is_shown(name, ranks, shown) else "timing",
                 shared=shared_part(ranks, name, features),
             )
         )
