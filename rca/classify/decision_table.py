@@ -145,8 +145,6 @@ SURE_DESPITE_DOUBT = 0.8
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
 MAIN_SHARE_OF_EXCESS = 0.5
-#: Least lead of the first cause over the next one of the same ranks, in probability.
-MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.
 MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
 #: Probability above which `unknown` is the answer, where it comes first and no known cause may be named:

@@ -11,7 +11,6 @@ from rca.classify.decision_table import (
     CERTAIN_PLACE,
     CERTAINLY_UNKNOWN,
     MIN_COVERAGE,
-    MIN_MARGIN,
     MIN_SHARE,
     MIN_STEPS,
     MIN_STEPS_OF_ALARM,
@@ -126,8 +125,6 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
         Least probability.
     """
     found = catalogued(causes)
-    if unexplained := _unexplained(causes, threshold):
-        return unexplained
     if not found:
         return "no cause of the suspects explains lost time"
     first = found[0]
@@ -141,8 +138,6 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     # Causes of a stopped job have no price, and the stop matters more than crash or hang.
     if first.stops_the_job:
         return None
-    if first.probability - _second(found, pricing) < MIN_MARGIN:
-        return f"no cause is clearly likelier than the next: {_candidates(found)}"
     if unsure and not covers_the_loss(first, pricing):
         return f"{first.cause} is likely but explains less than half of the delay of its ranks"
     has_an_open_cause = any(cause.cause == UNKNOWN for cause in causes)
@@ -152,35 +147,9 @@ def objection(causes: Sequence[Cause], pricing: Pricing, threshold: float) -> st
     return None
 
 
-def _unexplained(causes: Sequence[Cause], threshold: float) -> str | None:
-    """The sentence on ranks that no catalogue cause explains; None if one is certain enough."""
-    unknown = next((cause for cause in causes if cause.cause == UNKNOWN), None)
-    if unknown is None or any(cause.probability >= threshold for cause in catalogued(causes)):
-        return None
-    chance = probability(unknown.probability)
-    return f"no known cause explains the delay of {listed(unknown.ranks)} ({chance})"
-
-
 def contradicting_evidence(cause: Cause) -> list[Evidence]:
     """The cause's own signals that were measured and are normal."""
     return [evidence for evidence in cause.evidence if evidence.direction == "against"]
-
-
-def _second(found: Sequence[Cause], pricing: Pricing) -> float:
-    """Probability of the next other cause of the first one's suspects.
-
-    Causes that lengthen the same single phase do not compete: place, type and cost are the same for both.
-    """
-    suspects, *others = (pricing.suspects_of(cause.cause, cause.ranks) for cause in found)
-    phases = CAUSES[found[0].cause].phases
-    rest = [
-        cause.probability
-        for cause, of in zip(found[1:], others, strict=True)
-        if suspects & of
-        and cause.cause != found[0].cause
-        and not (len(phases) == 1 and CAUSES[cause.cause].phases == phases)
-    ]
-    return max(rest, default=0.0)
 
 
 def _leaves_the_slowdown_open(first: Cause, pricing: Pricing) -> bool:
