@@ -43,8 +43,6 @@ SOLID = 0.6
 MIN_COST, MIN_COST_OF_SINGLE = 0.004, 0.02
 #: Ranks belong together if their lateness is this share of the worst one's: on one node, and elsewhere.
 ALIKE, ALIKE_ELSEWHERE = 0.4, (0.65, 1.55)
-#: Share of a node's ranks that make the whole node late, and the least lateness of the others.
-MOST_OF_A_NODE, A_LITTLE = 0.75, 0.1
 #: A rank's own part of the transfer is longer from this share of the step, and these spreads, on.
 LATE_TRANSFER, LATE_TRANSFER_SPREADS = 0.04, 5.0
 #: Least gain of a stage, as a share of the usual step, and least share of the steps without late ranks.
@@ -102,8 +100,6 @@ def late_ranks(line: Timeline) -> list[Lateness]:
     excess = zero_if_nan(line.comparison.excess)
     chronic = _late_all_along(line)
     late = (excess > late_threshold(line.usual, line.noise)) | (chronic[:, None] & (excess > 0))
-    if 2 * int((late.mean(axis=1) > 0.5).sum()) > late.shape[0] and line.comparison.slowed is None:
-        return []  # most ranks cannot be later than most ranks
     left = np.where(late, excess, 0.0)
     own, found = line.replay.own.copy(), []
     for _ in range(MAX_LATENESSES):
@@ -161,8 +157,6 @@ def _alike(line: Timeline, late: FloatArray, worst: int) -> IntArray:
     low, high = (each * size[worst] for each in ALIKE_ELSEWHERE)
     near = (size > ALIKE * size[worst]) & (share > 0.5 * share[worst])
     near &= home | ((size > low) & (size < high))
-    if home.sum() > 1 and (near & home).sum() >= MOST_OF_A_NODE * home.sum():
-        near |= home & (size > A_LITTLE * size[worst])
     return np.flatnonzero(near)
 
 
