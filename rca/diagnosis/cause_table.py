@@ -79,11 +79,6 @@ EXPLAINED_BY: Mapping[str, tuple[str, float]] = {
     "gpu_contention": ("gpu_clock", 0.0),
     "cpu_contention": ("loader_cpu", 0.5),
 }
-#: Share of the usual strength of a resource that differs between healthy machines.
-STRENGTH: Mapping[str, float] = {"tcp": 0.8}
-#: Causes whose place is the node that stands out.
-OF_NODE = frozenset({"nic_degradation", "memory_pressure", "storage_degradation"})
-
 CAUSE_TABLE: Mapping[str, CauseRow] = {
     "gpu_throttling": _row(0.3, _COMPUTE, "ranks", "job", support=("gpu_heat", "stopped")),
     "gpu_contention": _row(-0.2, _COMPUTE | {"host_to_device": 0.04}, "ranks", support=("stopped",)),

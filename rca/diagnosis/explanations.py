@@ -18,9 +18,7 @@ from rca.diagnosis.cause_table import (
     EXPLAINED_BY,
     FORMS,
     OF_DEVICE,
-    OF_NODE,
     OF_PHASE,
-    STRENGTH,
     CauseRow,
     deciding,
     showing,
@@ -31,7 +29,7 @@ from rca.diagnosis.interval_evidence import NAMES, IntervalEvidence, WindowSigna
 from rca.diagnosis.lateness import Lateness
 from rca.diagnosis.timeline import Timeline
 from rca.features.input_load import LOAD_COUNTS
-from rca.robust import nan_median, row_correlation, zero_if_nan
+from rca.robust import nan_median, zero_if_nan
 from rca.window.causes import UNKNOWN
 
 #: Phases of a lateness.
@@ -57,12 +55,8 @@ FINDING = strength(REMARKABLE)
 IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
 STANDS_OUT, AS_LOUD = 0.7, 0.75
-#: Correlations of own work with the counted input that explain it, deny it, and exclude a machine's fault.
-INPUT_EXPLAINS, INPUT_DENIES, INPUT_EXCLUDES = 0.5, 0.2, 0.8
-#: Correlations of forward and backward that more input makes, and that a pause within one does not.
-IN_STEP, NOT_IN_STEP = 0.85, 0.6
-#: Lateness in turns that comes in each step, in standard errors; what is larger comes now and then.
-STEADY_Z = 10.0
+#: Correlations of own work with the counted input that explain it, and deny it.
+INPUT_EXPLAINS, INPUT_DENIES = 0.5, 0.2
 
 
 @dataclass(frozen=True)
@@ -113,9 +107,6 @@ def places_of(cause: str, row: CauseRow, evidence: IntervalEvidence, line: Timel
     if loud.max() < STANDS_OUT:
         return places
     ranks = np.flatnonzero(loud >= max(AS_LOUD * loud.max(), STANDS_OUT))
-    nodes = np.unique(line.topology.node[ranks])
-    if cause in OF_NODE and nodes.size == 1 and nodes[0] >= 0:
-        ranks = np.flatnonzero(line.topology.node == nodes[0])
     return [tuple(ranks.tolist()), *places] if 2 * ranks.size <= line.topology.n_ranks else places
 
 
@@ -159,7 +150,7 @@ def _shown(cause: str, units: FloatArray, measured: BoolArray) -> float:
     weight = left if other and units[NAMES.index(other)] >= NORMAL else 1.0
     said = sorted(
         (
-            weight * STRENGTH.get(name, 1.0) * strength(float(units[NAMES.index(name)]))
+            weight * strength(float(units[NAMES.index(name)]))
             for name in showing(cause)
             if measured[NAMES.index(name)]
         ),
@@ -209,15 +200,9 @@ def _distinguishing(
 ) -> tuple[float, float]:
     """Nats that distinguish causes of the same phases, and the part of them that is evidence."""
     if cause == "sequence_length_imbalance":
-        return _of_input(line, late)
-    if cause == "runtime_gc":
-        return _of_collector(line, late), 0.0
+        return _of_input(line)
     if cause in {"nic_degradation", "network_congestion"}:
         return _of_network(line, cause, ranks, evidence), 0.0
-    if cause in OF_DEVICE or cause == "cpu_contention":
-        by_input = input_explains(line)
-        excluded = by_input is not None and by_input > INPUT_EXCLUDES
-        return (-3.0 if excluded and late.kind in {"ranks", "rotating"} else 0.0), 0.0
     if cause in {"nvlink_degradation", "communication_misconfiguration"}:
         nodes = {int(line.topology.node[rank]) for rank in late.ranks}
         apart = 2 * len(late.ranks) <= line.topology.n_ranks and len(nodes) > 1
@@ -225,29 +210,14 @@ def _distinguishing(
     return 0.0, 0.0
 
 
-def _of_input(line: Timeline, late: Lateness) -> tuple[float, float]:
-    """Whether unequal input explains it: by its counts, else by forward and backward that grow in step."""
+def _of_input(line: Timeline) -> tuple[float, float]:
+    """Whether unequal input explains it, by its counts."""
     by_input = input_explains(line)
     if by_input is not None:
         if by_input > INPUT_EXPLAINS:
             return 8.0, 4.0
         return (0.0 if by_input > INPUT_DENIES else -4.0), 0.0
-    if late.kind != "rotating":
-        return -2.0, 0.0
-    together = passes_together(line)
-    if together > IN_STEP and late.z < STEADY_Z:
-        return 4.5, 2.5
-    return (0.0 if together > NOT_IN_STEP else -2.0), 0.0
-
-
-def _of_collector(line: Timeline, late: Lateness) -> float:
-    found = 0.0
-    if "gc" in late.phases or "gc_seconds" in line.work.phases:
-        total = sum(late.phases.values()) or 1.0
-        found += 1.5 if late.phases.get("gc", 0.0) / total > 0.3 else -2.5
-    if late.kind == "rotating" and passes_together(line) > NOT_IN_STEP:
-        found -= 2.0
-    return found
+    return -2.0, 0.0
 
 
 def _of_network(line: Timeline, cause: str, ranks: tuple[int, ...], evidence: IntervalEvidence) -> float:
@@ -283,12 +253,3 @@ def input_explains(line: Timeline) -> float | None:
         if known.sum() >= 8 and np.std(relative[known]) >= 1e-3 and np.std(own[known]) > 0:
             best = max(best, float(np.corrcoef(relative[known], own[known])[0, 1]))
     return best
-
-
-def passes_together(line: Timeline) -> float:
-    """Correlation of the excess of forward and backward over all ranks and steps; 0 if it is unknown."""
-    pair = [line.comparison.phase_excess.get(f"{name}_seconds") for name in ("forward", "backward")]
-    forward, backward = (None if each is None else each.reshape(1, -1) for each in pair)
-    if forward is None or backward is None:
-        return 0.0
-    return float(np.nan_to_num(row_correlation(forward, backward)[0]))
