@@ -14,7 +14,6 @@ from rca.causal.scores import BusyEvidence
 from rca.classify.classifier import Suspect
 from rca.classify.components import Component
 from rca.classify.decision_table import CERTAIN_SAME_CAUSE
-from rca.diagnosis.abstention import objection
 from rca.diagnosis.cause_pooling import PricedCause, one_fault_each
 from rca.diagnosis.pipeline import _is_on
 from rca.diagnosis.pricing import Pricing
@@ -78,18 +77,6 @@ def test_what_is_not_surely_the_same_elsewhere_stays_apart(
 def test_nothing_explains_two_ranks_for_two_reasons() -> None:
     causes = [priced("unknown", (rank,), 0.9, place) for place, rank in enumerate(PLACES)]
     assert one_fault_each(causes) == causes
-
-
-def test_a_rival_on_one_of_the_places_is_a_rival_of_the_common_cause() -> None:
-    answer = rca.diagnose(simulate(job(*map(throttled, PLACES), seed=7, workload=WORKLOAD)).window).causes[0]
-    nothing = Attribution(np.zeros(2), np.zeros(2), np.zeros((2, 2)), 0.0, 0.0, (0.0, 0.0))
-    common = replace(priced("gpu_throttling", PLACES, 0.85, 0), suspects=(0, 1))
-    for suspect, named in ((1, False), (2, True)):
-        rival = priced("gpu_contention", (12,), 0.8, suspect)
-        second = answer.model_copy(update={"cause": "gpu_contention", "ranks": [12], "probability": 0.8})
-        first = answer.model_copy(update={"probability": 0.85})
-        against = objection([first, second], Pricing([common, rival], nothing, 0.0, BUSY), 0.4)
-        assert (against is None) is named
 
 
 def test_a_cause_belongs_to_every_straggler_it_was_priced_for() -> None:
