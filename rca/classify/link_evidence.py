@@ -32,7 +32,8 @@ def port_queues(features: FeatureSet) -> FloatArray:
     worst, known = np.full(len(topology.node_names), np.nan), topology.node >= 0
     scores = features.evidence.versus_peers[:, resource_names().index("nic")]
     np.fmax.at(worst, topology.node[known], scores[known])
-    return np.nan_to_num(worst)
+    known_scores: FloatArray = np.nan_to_num(worst)
+    return known_scores
 
 
 def through_ports(

@@ -238,7 +238,7 @@ def _stragglers(outliers: list[Outlier], compared: MachineComparison, end: float
                 # The value of series that ended is the time without a sample before the window's end.
                 utc(end - each.value if each.kind == "ended" else each.since),
                 until=utc(each.until),
-                straggler_type=None if kind in (None, "fail_stop", "unknown") else kind,
+                straggler_type=None if kind == "fail_stop" or kind == "unknown" else kind,
                 shared=described(each.part, compared.topology),
             ),
         )
