@@ -55,8 +55,8 @@ FINDING = strength(REMARKABLE)
 IN_OWN_PHASE = 0.5
 #: Units from which a place stands out, and share of the loudest that belongs to it.
 STANDS_OUT, AS_LOUD = 0.7, 0.75
-#: Correlations of own work with the counted input that explain it, and deny it.
-INPUT_EXPLAINS, INPUT_DENIES = 0.5, 0.2
+#: Correlations of own work with the counted input that explain it, deny it, and exclude a machine's fault.
+INPUT_EXPLAINS, INPUT_DENIES, INPUT_EXCLUDES = 0.5, 0.2, 0.8
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,10 @@ def _distinguishing(
         return _of_input(line)
     if cause in {"nic_degradation", "network_congestion"}:
         return _of_network(line, cause, ranks, evidence), 0.0
+    if cause in OF_DEVICE or cause == "cpu_contention":
+        by_input = input_explains(line)
+        excluded = by_input is not None and by_input > INPUT_EXCLUDES
+        return (-3.0 if excluded and late.kind in {"ranks", "rotating"} else 0.0), 0.0
     if cause in {"nvlink_degradation", "communication_misconfiguration"}:
         nodes = {int(line.topology.node[rank]) for rank in late.ranks}
         apart = 2 * len(late.ranks) <= line.topology.n_ranks and len(nodes) > 1
