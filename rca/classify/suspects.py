@@ -22,9 +22,12 @@ from rca.classify.link_evidence import (
 )
 from rca.classify.preconditions import stopped_within_a_step
 from rca.features import WINDOW_FEATURES, FeatureSet
+from rca.robust import nan_max, zero_if_nan
 
 #: Most separate components of an answer.
 MAX_COMPONENTS = 16
+#: A machine's score against peers that shows why its ranks are late, where no timer does, in units.
+SHOWN = 2.0
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
 
 
@@ -55,7 +58,16 @@ class Suspicion:
         whole = float(self.heads["scope"].probabilities(self.features.window[None, :])[0, 1])
         if whole >= LIKELIER_THAN_NOT:
             return [Component("job", tuple(range(self.per_rank.size)), whole)]
-        return self._by_ranks()
+        components = self._by_ranks()
+        if np.isfinite(self.features.work.own).any():
+            return components
+        # Whole steps are equally long on all ranks: several of them are suspects if their machines show why.
+        loudest = zero_if_nan(nan_max(self.features.evidence.versus_peers, axis=1))
+        return [
+            each
+            for each in components
+            if len(each.ranks) == 1 or each.scope == "job" or loudest[list(each.ranks)].min() >= SHOWN
+        ]
 
     def of_a_stopped_job(self) -> list[Component]:
         """Components that may have stopped the job: the origin by the events, else the model's suspects."""
