@@ -15,7 +15,7 @@ from rca.diagnosis.findings import REMARKABLE, UNITS_OF_CORRECTION, deviations_i
 from rca.diagnosis.timeline import Timeline
 from rca.features.device_load import BUSIER, SM_ACTIVE, DeviceLoad, activity_growth, activity_per_compute
 from rca.features.extract import with_derived_channels
-from rca.features.resource_evidence import ResourceEvidence, gather_evidence, resource_names
+from rca.features.resource_evidence import gather_evidence, idle_devices, resource_names
 from rca.robust import nan_mean, nan_median, nan_quantile, zero_if_nan
 from rca.window.signals.signal_arrays import PlacedSeries, SignalArrays
 from rca.window.window import Window
@@ -181,9 +181,8 @@ class WindowSignals:
         peers, past, nominal = (
             each.copy() for each in (raw.versus_peers, raw.versus_past, raw.versus_nominal)
         )
-        busy = 1.0 - _idleness(raw)
-        peers[:, _CLOCK] *= busy
-        past[:, _CLOCK] *= busy
+        idle = idle_devices(raw)
+        peers[idle, _CLOCK] = past[idle, _CLOCK] = np.nan
         # A device that works while others wait is warmer.
         peers[zero_if_nan(peers[:, _ACTIVITY]) >= REMARKABLE, _HEAT] = np.nan
         # A late rank's device is active while others wait, so its activity counts per own computing time.
@@ -237,16 +236,3 @@ def _of_events(window: Window, line: Timeline) -> dict[str, FloatArray]:
         units = found.setdefault(each.resource, np.zeros(line.topology.n_ranks))
         units[list(each.ranks)] += max(each.units, UNITS_OF_CORRECTION)
     return found
-
-
-def _idleness(evidence: ResourceEvidence) -> FloatArray:
-    """From 0 of a busy device to 1 of one that idles beside busy peers, shape (n_ranks,)."""
-    for name, full in ((SM_ACTIVE, 1.0), ("gpu_util", 100.0)):
-        values = evidence.values.get(name)
-        if values is None or not np.isfinite(values).any():
-            continue
-        usual = float(nan_median(values))
-        share = 1.0 - np.nan_to_num(values / max(usual, 0.02 * full), nan=1.0)
-        idle = np.nan_to_num(values, nan=usual) < 0.75 * usual
-        return np.asarray(np.where(idle, np.sqrt(np.clip(share, 0.0, 1.0)), 0.0))
-    return np.zeros(evidence.versus_peers.shape[0])
