@@ -49,8 +49,6 @@ LATE_TRANSFER, LATE_TRANSFER_SPREADS = 0.04, 5.0
 STAGE_GAIN, MIN_FREE = 0.02, 0.3
 #: Shares of a stage's excess in its phases.
 STAGE_PHASES = {"forward": 0.4, "backward": 0.6}
-#: Steps within which a lateness that ends is warm-up: caches, connections, compilation.
-WARMUP_STEPS, MIN_STEPS_AFTER_WARMUP = 10, 30
 
 
 @dataclass(frozen=True)
@@ -223,14 +221,3 @@ def late_stages(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
     ranks = np.flatnonzero(line.topology.stage == stage)
     seconds, z = float(gain[stage].mean()), float(usual[stage] / error)
     return [Lateness("stage", tuple(ranks.tolist()), line.everywhere(), seconds, z, STAGE_PHASES)]
-
-
-def without_warmup(found: Sequence[Lateness], line: Timeline) -> list[Lateness]:
-    """Without what ends within the first steps of a long window."""
-    return [
-        each
-        for each in found
-        if line.n_steps < MIN_STEPS_AFTER_WARMUP
-        or not each.steps.any()
-        or np.flatnonzero(each.steps)[-1] > WARMUP_STEPS
-    ]

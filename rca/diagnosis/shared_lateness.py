@@ -14,7 +14,6 @@ from rca.diagnosis.lateness import (
     late_in_transfer,
     late_ranks,
     late_stages,
-    without_warmup,
 )
 from rca.diagnosis.timeline import Timeline
 from rca.features.device_load import DEVICE_PHASES
@@ -66,7 +65,7 @@ def latenesses(line: Timeline) -> list[Lateness]:
     found += _lost(line, "between", line.work.pauses)
     found += _lost(line, "untimed", line.work.untimed)
     found += _extreme_shares(line, found)
-    return without_warmup(found, line)
+    return found
 
 
 def _in_turns(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
