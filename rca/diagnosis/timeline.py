@@ -74,7 +74,7 @@ class Timeline:
             replay,
             features.topology,
             work.step_reference,
-            comparison.noise,
+            healthy_noise(comparison),
             column,
         )
 
@@ -129,6 +129,15 @@ class Timeline:
     def everywhere(self) -> BoolArray:
         """A mask of all steps."""
         return np.ones(self.n_steps, dtype=bool)
+
+
+def healthy_noise(comparison: Comparison) -> float:
+    """Spread of the healthy excess, seconds.
+
+    Of two ranks both differ from each other, so the change from step to step counts as well.
+    """
+    jumps = robust_spread(np.diff(comparison.excess, axis=1))
+    return float(np.fmin(comparison.noise, jumps / 2**0.5))
 
 
 def own_gaps(work: Work) -> FloatArray:
