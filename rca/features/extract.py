@@ -192,9 +192,7 @@ def _collect_evidence(
     if not sampled_until_end(window, edges):
         return signals, evidence, post_stop, FinalSignals()
     last = {name: values[:, -1] for name, values in signals.values.items()}
-    per_rank = frozenset(name for name, level in signals.level.items() if level == "rank")
-    final_signals = FinalSignals.from_channels(before, last, networked=networked, rank_channels=per_rank)
-    return signals, evidence, post_stop, final_signals
+    return signals, evidence, post_stop, FinalSignals.from_channels(before, last, networked=networked)
 
 
 def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:
