@@ -30,7 +30,7 @@ from rca.classify.preconditions import (
     single_events,
 )
 from rca.classify.shared_parts import reaching, through_switches
-from rca.classify.suspects import Suspicion, most_probable
+from rca.classify.suspects import MAX_COMPONENTS, Suspicion
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
@@ -151,8 +151,9 @@ class Classifier:
             per_rank = with_history(per_rank, node_odds, features.topology)
         found = Suspicion(self.heads, self.thresholds["straggler"], features, per_rank)
         components = found.of_a_slow_job() if mode == "fail_slow" else found.of_a_stopped_job()
-        components, left_out = most_probable(components)
-        suspects = [self._suspect(component, features, mode, priors) for component in components]
+        left_out = max(len(components) - MAX_COMPONENTS, 0)
+        kept = components[:MAX_COMPONENTS]
+        suspects = [self._suspect(component, features, mode, priors) for component in kept]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, alarm, left_out=left_out)

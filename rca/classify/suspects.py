@@ -102,13 +102,6 @@ class Suspicion:
         return [Component("rank", (rank,), float(self.per_rank[rank])) for rank in component.ranks]
 
 
-def most_probable(components: list[Component]) -> tuple[list[Component], int]:
-    """The first `MAX_COMPONENTS` components and the job as a whole, and how many others there are."""
-    parts = [each for each in components if each.scope != "job"]
-    whole = [each for each in components if each.scope == "job"]
-    return [*parts[:MAX_COMPONENTS], *whole], max(len(parts) - MAX_COMPONENTS, 0)
-
-
 def own_work_is_timed(ranks: Sequence[int], features: FeatureSet) -> bool:
     """Whether timers separate own work from waiting on any of these ranks.
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 import pytest
 
 import rca
-from rca.classify.components import Component
-from rca.classify.suspects import MAX_COMPONENTS, most_probable
 from rca.diagnosis import answer_limits
 from rca.diagnosis.answer_limits import MAX_TEXT_LENGTH, MIN_PLACES, within_limits
 from rca.window import Window
@@ -169,11 +167,3 @@ def test_texts_are_cut(everywhere: rca.Diagnosis) -> None:
     found = within_limits(everywhere.model_copy(update={"next_check": long}))
     assert len(found.next_check) == MAX_TEXT_LENGTH
     assert found.next_check.endswith("…")
-
-
-def test_suspects_beyond_the_most_probable_are_counted() -> None:
-    ranks = [Component("rank", (rank,), 0.9) for rank in range(40)]
-    job = Component("job", tuple(range(64)), 0.5)
-    kept, left_out = most_probable([*ranks, job])
-    assert (kept, left_out) == ([*ranks[:MAX_COMPONENTS], job], 40 - MAX_COMPONENTS)
-    assert most_probable(ranks[:3]) == (ranks[:3], 0)
