@@ -66,7 +66,9 @@ class Answers:
 
     def diagnose(self, _: object, window: Window, *__: object, **___: object) -> Diagnosis:
         found = self.sick if window.job.job_id.startswith("sick") else self.healthy
-        return found.model_copy(update={"diagnosis_id": new_id(), "job_id": window.job.job_id})
+        # The fault goes on: an end would be in the time of the real window.
+        changes = {"diagnosis_id": new_id(), "job_id": window.job.job_id, "since": None, "until": None}
+        return found.model_copy(update=changes)
 
     def usual_answers(self, _: object) -> None:
         """No answers to compare with."""

@@ -151,7 +151,7 @@ def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: Te
 
 
 def test_a_job_without_telemetry_of_its_own_is_ended_with_a_reason(client: TestClient) -> None:
-    live(client, "suspect", "suspect", job="ns/watched")
+    live(client, "suspect", "suspect", "suspect", job="ns/watched")
     reason = "no longer listed by http://p"
     assert client.post("/v1/jobs/ns%2Fwatched/end", params={"reason": reason}).json()["ended_at"]
     (incident,) = client.get("/v1/incidents?job=ns/watched").json()["items"]

@@ -1,9 +1,9 @@
 """State machine of an incident: a pure function from a state and a window to the next state.
 
 - An incident opens at once if the job stopped or the diagnosis is very confident. Otherwise it opens when
-  several of the last confident windows are faulty.
-- Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
-  incident. The first window with a cause confirms it.
+  several of the last windows are faulty, and may show the same fault.
+- Windows that are certain of a fault and not of its cause are suspects. They open a suspected incident, which
+  needs one faulty window more. The first window with a cause confirms it.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
   for its silence.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. A window that shows
@@ -50,7 +50,7 @@ class Hysteresis:
     Attributes
     ----------
     opening_windows, opening_of : int
-        Number of faulty windows, among how many confident ones, that open an incident of a slow job.
+        Number of faulty windows, among how many, that open an incident of a slow job.
     sure_probability : float
         A single window with at least this probability opens it.
     reopen_seconds : float
@@ -67,7 +67,7 @@ class Hysteresis:
 
     opening_windows: int = 2
     opening_of: int = 3
-    sure_probability: float = 0.99
+    sure_probability: float = 0.998
     reopen_seconds: float = 3600.0
     healthy_windows: int = 3
     changed_windows: int = 2
@@ -93,8 +93,10 @@ class Subject:
         return self.is_same_fault(other) and not apart
 
     def may_be(self, other: Subject) -> bool:
-        """Whether both may be the same fault, if this one has no certain cause."""
-        return replace(self, cause=self.cause or other.cause).agrees(other)
+        """Whether both may be the same fault, where the cause of one may be open."""
+        return replace(self, cause=self.cause or other.cause).agrees(
+            replace(other, cause=other.cause or self.cause)
+        )
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class NoIncident:
     resolved : OpenIncident or None
         The last incident, if healthy windows ended it.
     recent : tuple of Observation
-        The last confident windows since, oldest first, as many as the opening of an incident needs.
+        The last windows since, oldest first, as many as the opening of an incident needs.
     """
 
     resolved: OpenIncident | None = None
@@ -287,25 +289,25 @@ def replay(
 def _without_incident(
     state: NoIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
-    if observation.verdict == "unsure" or _is_known(state.resolved, observation):
+    if _is_known(state.resolved, observation):
         return state, ()
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
         observation
     ]
-    recent = recent[-max(settings.opening_of, settings.opening_windows) :]
-    subject = observation.subject
-    if observation.verdict == "healthy" or subject is None:
-        return replace(state, recent=tuple(recent)), ()
+    recent = recent[-max(settings.opening_of, _suspects(settings)) :]
+    state, subject = replace(state, recent=tuple(recent)), observation.subject
+    if subject is None:
+        return state, ()
     before = state.resolved
-    faulty = [each for each in recent if each.verdict != "healthy"]
+    faulty = [each for each in recent if each.subject is not None and each.subject.may_be(subject)]
     if observation.verdict == "suspect":
-        return _after_suspect(replace(state, recent=tuple(recent)), observation, faulty, settings)
+        return _after_suspect(state, observation, faulty, settings)
     if before is not None and _is_relapse(before, observation, settings):
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
     at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
     if not at_once and len(faulty) < settings.opening_windows:
-        return replace(state, recent=tuple(recent)), ()
+        return state, ()
     return OpenIncident(subject, observation.end), (
         _event("opened", subject, observation, first=faulty[0].order),
     )
@@ -318,7 +320,7 @@ def _after_suspect(
 
     Suspects alone reopen the incident before, with the subject that it had.
     """
-    if len(faulty) < _opening(settings):
+    if len(faulty) < _suspects(settings):
         return state, ()
     first, end, before = faulty[0].order, observation.end, state.resolved
     named = next((each for each in reversed(faulty) if each.verdict == "sick"), None)
@@ -339,9 +341,9 @@ def _after_suspect(
     return OpenIncident(named_subject, end, suspected=named is None), (event,)
 
 
-def _opening(settings: Hysteresis) -> int:
-    """Suspects that open an incident: a single one never does."""
-    return max(settings.opening_windows, 2)
+def _suspects(settings: Hysteresis) -> int:
+    """Faulty windows that open an incident where the last one is a suspect."""
+    return settings.opening_windows + 1
 
 
 def _is_relapse(before: OpenIncident, observation: Observation, settings: Hysteresis) -> bool:
@@ -352,9 +354,7 @@ def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
     streak = incident.healthy_streak + 1
-    # What so many windows showed is over when as many no longer do.
-    needed = _opening(settings) if observation.untimed else settings.healthy_windows
-    if streak < _doubled(needed, incident.reopened, _MAX_HEALTHY):
+    if streak < _doubled(settings.healthy_windows, incident.reopened, _MAX_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
     return NoIncident(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
 

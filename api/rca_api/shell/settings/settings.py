@@ -179,11 +179,11 @@ class Settings(BaseSettings):
     retry_after_seconds: int = Field(1, ge=1)
     """Shortest `Retry-After` of a refused request. It is longer if the queue takes longer."""
     incident_opening_windows: int = Field(2, ge=1, le=16)
-    """Faulty windows among the last `incident_opening_of` confident ones that open an incident of a slow job.
-    A stopped job opens one at once."""
+    """Faulty windows among the last `incident_opening_of` that open an incident of a slow job. Where the last
+    one's cause is open it takes one more. A stopped job opens one at once."""
     incident_opening_of: int = Field(3, ge=1, le=16)
-    """Confident windows among which the faulty ones are counted."""
-    incident_sure_probability: float = Field(0.99, ge=0.5, le=1)
+    """Windows among which the faulty ones are counted, undecided ones included."""
+    incident_sure_probability: float = Field(0.998, ge=0.5, le=1)
     """A single window that is fail-slow with this probability opens an incident."""
     incident_suspected: Literal["notify", "quiet"] = "notify"
     """Whether webhooks get messages about suspected incidents: windows are certain of a fault, and the cause
