@@ -55,8 +55,8 @@ FIRST_STEPS = 64
 #: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
 _AGAIN_STEPS = 4
 _AGAIN_SHARE = 0.5
-#: Windows after the first diagnosis, or after the end of a change, that are diagnosed. They confirm a job that
-#: is slow from its start; healthy ones resolve an incident.
+#: Windows from the first step, or after the end of a change, that are diagnosed. They confirm that a job is
+#: slow from its start; healthy ones resolve an incident.
 _STEADY_WINDOWS = 6
 #: So many open segments are stored as one.
 MERGED_FROM = 64
