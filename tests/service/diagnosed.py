@@ -17,7 +17,7 @@ from rca_api.shell.store.base import new_id
 START = 1_795_000_000.0
 SECONDS = 60.0
 #: Opens incidents at the first slow or stopped window, and never reopens them.
-SETTINGS = Hysteresis(opening_windows=1, reopen_seconds=0.0, silence_seconds=3600.0)
+SETTINGS = Hysteresis(sure_probability=0.5, opening_windows=2, reopen_seconds=0.0, silence_seconds=3600.0)
 
 
 class Clock:

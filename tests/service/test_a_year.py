@@ -227,7 +227,6 @@ def test_rows_and_windows_are_bounded_in_steady_use(
         webhook_keep_days=kept / 3,
         webhook_dead_days=kept / 2,
         webhook_attempts=2,
-        incident_opening_windows=2,
         incident_silence_seconds=4 * 3600.0,
     )
     seen: dict[str, list[int]] = defaultdict(list)

@@ -220,7 +220,7 @@ def test_the_first_diagnosis_of_a_steady_job_is_repeated_a_few_times(client: Tes
         if job["diagnosis_id"] and job["diagnosis_id"] not in found:
             found.append(job["diagnosis_id"])
     answers = [diagnosed(client, each) for each in found]
-    assert [each["quality"]["steps_used"] for each in answers] == [80, 160, 200, 201, 201, 201]
+    assert [each["quality"]["steps_used"] for each in answers] == [80, *[64] * 5]
     assert {each["failure_mode"] for each in answers} == {"healthy"}
 
 

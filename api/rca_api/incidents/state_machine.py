@@ -1,9 +1,9 @@
 """State machine of an incident: a pure function from a state and a window to the next state.
 
-- An incident opens at once if the job stopped or the diagnosis is very confident. Otherwise it opens when
-  several of the last windows are faulty, and may show the same fault.
-- Windows that are certain of a fault and not of its cause are suspects. They open a suspected incident, which
-  needs one faulty window more. The first window with a cause confirms it.
+- An incident opens at once if the job stopped. If it is slow, it opens when the last windows that may show
+  the same fault are together certain: the chance that all of them are wrong is small.
+- Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
+  incident. The first window with a cause confirms it.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
   for its silence.
 - It is resolved by several healthy windows in a row, or when no window arrives for long. A window that shows
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
 Verdict = Literal["healthy", "sick", "suspect", "unsure"]
@@ -49,10 +50,10 @@ class Hysteresis:
 
     Attributes
     ----------
-    opening_windows, opening_of : int
-        Number of faulty windows, among how many, that open an incident of a slow job.
     sure_probability : float
-        A single window with at least this probability opens it.
+        Certainty of the last windows together that opens an incident of a slow job: one of .999, two of .97.
+    opening_windows, opening_of : int
+        Number of faulty windows that open a suspected incident, and of the last windows that count.
     reopen_seconds : float
         A faulty window so soon after the last healthy one reopens it.
     healthy_windows : int
@@ -65,9 +66,9 @@ class Hysteresis:
         Time without a window after which an incident is resolved.
     """
 
-    opening_windows: int = 2
+    sure_probability: float = 0.999
+    opening_windows: int = 3
     opening_of: int = 3
-    sure_probability: float = 0.998
     reopen_seconds: float = 3600.0
     healthy_windows: int = 3
     changed_windows: int = 2
@@ -294,7 +295,7 @@ def _without_incident(
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
         observation
     ]
-    recent = recent[-max(settings.opening_of, _suspects(settings)) :]
+    recent = recent[-max(settings.opening_of, settings.opening_windows) :]
     state, subject = replace(state, recent=tuple(recent)), observation.subject
     if subject is None:
         return state, ()
@@ -305,8 +306,8 @@ def _without_incident(
     if before is not None and _is_relapse(before, observation, settings):
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
-    at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
-    if not at_once and len(faulty) < settings.opening_windows:
+    doubt = prod(1.0 - each.probability for each in faulty)
+    if subject.failure_mode != "fail_stop" and doubt > 1.0 - settings.sure_probability:
         return state, ()
     return OpenIncident(subject, observation.end), (
         _event("opened", subject, observation, first=faulty[0].order),
@@ -320,7 +321,7 @@ def _after_suspect(
 
     Suspects alone reopen the incident before, with the subject that it had.
     """
-    if len(faulty) < _suspects(settings):
+    if len(faulty) < max(settings.opening_windows, 2):
         return state, ()
     first, end, before = faulty[0].order, observation.end, state.resolved
     named = next((each for each in reversed(faulty) if each.verdict == "sick"), None)
@@ -339,11 +340,6 @@ def _after_suspect(
     found = (named or observation).diagnosis_id
     event = Transition(kind, named_subject, end, found, first=first, suspected=named is None)
     return OpenIncident(named_subject, end, suspected=named is None), (event,)
-
-
-def _suspects(settings: Hysteresis) -> int:
-    """Faulty windows that open an incident where the last one is a suspect."""
-    return settings.opening_windows + 1
 
 
 def _is_relapse(before: OpenIncident, observation: Observation, settings: Hysteresis) -> bool:

@@ -45,7 +45,7 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
-#: Steps from one diagnosis without a change to the next.
+#: Steps of each later window without a change. They do not overlap: what misleads in one is not in the next.
 STEADY_STEPS = 64
 #: Longer steps of the job, or ranks that became late.
 Change = StepTimeChange | LatenessChange
@@ -233,7 +233,9 @@ def first_step(change: Change | None, last_step: int, wanted: WantedLook) -> int
     """First step of the window to diagnose, which may lie before the job's first one."""
     if change is not None:
         return change.step - STEPS_BEFORE
-    return max(wanted.steady_since or 0, last_step - STEPS_OF_A_WINDOW)
+    if wanted.steady_since is not None:
+        return max(wanted.steady_since, last_step - STEADY_STEPS + 1)
+    return last_step - STEPS_OF_A_WINDOW
 
 
 def is_due(change: Change | None, last_step: int, wanted: WantedLook) -> bool:
