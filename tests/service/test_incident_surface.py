@@ -67,7 +67,7 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert summary["diagnosis_id"] == diagnoses[2]
     assert summary["headline"].startswith("FAIL-SLOW: node node-1 (ranks 2-3), +100 ms per step")
     assert {"title": "Owner", "lines": ["infrastructure"]} in summary["parts"]
-    assert "- **How sure:** fail-slow 0.90; cpu_contention 0.90" in page.text
+    assert "- **How sure:** fail-slow 0.97; cpu_contention 0.90" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
 
@@ -79,7 +79,7 @@ def test_the_page_of_an_incident_speaks_of_its_cause_only(client: TestClient) ->
     assert (shown["cause"], shown["summary"]["diagnosis_id"]) == ("nic_degradation", named)
     assert shown["runbook"].endswith(named)
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"}).text
-    assert "- **How sure:** fail-slow 0.90; nic_degradation 0.90" in page
+    assert "- **How sure:** fail-slow 0.97; nic_degradation 0.90" in page
     # Each of its diagnoses leads to it.
     for diagnosis in (named, other):
         assert client.get(f"/ui/diagnoses/{diagnosis}").json()["incident_id"] == incident
