@@ -31,16 +31,10 @@ from rca.process import usable_cores
 from rca.window.fragments import between_steps
 from rca.window.window import Window
 from rca.workers import Workers
+from rca_api.incidents.observation import Observation
 from rca_api.incidents.observe import verdict_of
 from rca_api.incidents.repository import observation
-from rca_api.incidents.state_machine import (
-    Hysteresis,
-    NoIncident,
-    Observation,
-    OpenIncident,
-    State,
-    next_state,
-)
+from rca_api.incidents.state_machine import Hysteresis, NoIncident, OpenIncident, State, next_state
 from rca_api.incidents.tables import ObservationRow
 from rca_api.jobs.watcher import FIRST_STEPS, followed
 from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due

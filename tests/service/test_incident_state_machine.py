@@ -9,16 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rca_api.incidents.observation import Observation, Subject, Verdict
 from rca_api.incidents.repository import Loss, total
 from rca_api.incidents.state_machine import (
     Hysteresis,
     NoIncident,
-    Observation,
     OpenIncident,
     State,
-    Subject,
     Transition,
-    Verdict,
     next_state,
     replay,
 )
