@@ -31,9 +31,10 @@ from rca.process import usable_cores
 from rca.window.fragments import between_steps
 from rca.window.window import Window
 from rca.workers import Workers
+from rca_api.incidents.observation import Observation
 from rca_api.incidents.observe import verdict_of
 from rca_api.incidents.repository import observation
-from rca_api.incidents.state_machine import Hysteresis, NoIncident, Observation, State, next_state
+from rca_api.incidents.state_machine import Hysteresis, NoIncident, OpenIncident, State, next_state
 from rca_api.incidents.tables import ObservationRow
 from rca_api.jobs.watcher import FIRST_STEPS, followed
 from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
@@ -62,10 +63,11 @@ class Watched:
         Incidents that were opened, by the diagnosis that opened them.
     signs, late_signs : int
         Changes that began a diagnosis, and those of them that were of lateness.
-    seen_after, alarmed_after : int or None
-        Steps from the onset to the first look with a change, and to the first alarm.
+    seen_after, alarmed_after, opened_after : int or None
+        Steps from the onset to the first look with a change, to the first alarm, and until an incident has a
+        cause.
     slowdown : float
-        Median step after the onset over that before it.
+        Median step after the onset over that before it; 1 where there is none before it.
     """
 
     hours: float
@@ -76,6 +78,7 @@ class Watched:
     late_signs: int = 0
     seen_after: int | None = None
     alarmed_after: int | None = None
+    opened_after: int | None = None
     slowdown: float = 1.0
 
 
@@ -83,7 +86,7 @@ def main(arguments: list[str]) -> int:
     """Watch healthy and faulty jobs, and print both tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks online", description=__doc__)
     parser.add_argument("--hours", type=float, default=1000.0, help="healthy job-hours [default: 1000]")
-    parser.add_argument("--faulty", type=int, default=300, help="faulty jobs [default: 300]")
+    parser.add_argument("--faulty", type=int, default=300, help="faulty jobs of each kind [default: 300]")
     parser.add_argument(
         "--undiagnosed",
         action="store_true",
@@ -108,7 +111,10 @@ def main(arguments: list[str]) -> int:
                 break
         _print_healthy(healthy)
         seeds = range(FAULTY_SEED, FAULTY_SEED + given.faulty)
-        _print_faulty(list(workers.map(watched_faulty, seeds, chunk=2)))
+        faulty, from_start = (
+            list(workers.map(of, seeds, chunk=2)) for of in (watched_faulty, watched_from_start)
+        )
+    _print_faulty(faulty, from_start)
     return 0
 
 
@@ -121,6 +127,11 @@ def watched_healthy(seed: int, *, diagnosed: bool = True) -> Watched:
 def watched_faulty(seed: int) -> Watched:
     """Watch a job with one lasting fault that begins in it."""
     return watched(simulate(_small(seed, _with_late_fault)).window, onset=ONSET)
+
+
+def watched_from_start(seed: int) -> Watched:
+    """Watch a job with one lasting fault that it has from its first step."""
+    return watched(simulate(_small(seed, partial(_with_late_fault, onset=0))).window, onset=0)
 
 
 def _small(
@@ -139,14 +150,19 @@ def _without_faults(scenario: SimulationScenario, n_steps: int) -> SimulationSce
     return SimulationScenario.model_validate(values)
 
 
-def _with_late_fault(scenario: SimulationScenario) -> SimulationScenario | None:
+def _with_late_fault(scenario: SimulationScenario, onset: int = ONSET) -> SimulationScenario | None:
     slow = [fault for fault in scenario.faults if fault.cause not in ("process_crash", "hang")]
     if len(slow) != 1 or len(scenario.faults) != 1:
         return None
-    fault = slow[0].model_copy(update={"first_step": ONSET, "last_step": None})
-    return SimulationScenario.model_validate(
-        scenario.model_dump() | {"faults": (fault.model_dump(),), "n_steps": FAULTY_STEPS}
+    fault = slow[0].model_copy(update={"first_step": onset, "last_step": None})
+    benign = scenario.benign.model_copy(
+        update={
+            "bursts": tuple(each for each in scenario.benign.bursts if each.first_step < FAULTY_STEPS),
+            "events": tuple(each for each in scenario.benign.events if each.step < FAULTY_STEPS),
+        }
     )
+    values = {"faults": (fault.model_dump(),), "benign": benign.model_dump(), "n_steps": FAULTY_STEPS}
+    return SimulationScenario.model_validate(scenario.model_dump() | values)
 
 
 def watched(
@@ -170,7 +186,7 @@ def watched(
     window = replace(window, steps=window.steps.set_column(place, "step", counted))
     nodes = {place.rank: place.node for place in window.job.ranks or () if place.node}
     job = WatchedSteps.of(window, nodes)
-    seen = alarmed = None
+    seen = alarmed = opened = None
     wanted = WantedLook(None, None, FIRST_STEPS)
     diagnoses, alarms, incidents = Counter[str](), Counter[str](), Counter[str]()
     incident: State = NoIncident()
@@ -189,6 +205,8 @@ def watched(
             answer = rca.diagnose(cut)
             incident, events = next_state(incident, _observed(answer, cut), Hysteresis())
             incidents[why] += sum(each.kind in ("opened", "suspected", "reopened") for each in events)
+            if opened is None and isinstance(incident, OpenIncident) and not incident.suspected:
+                opened = None if onset is None or last < onset else last - onset
             if not answer.abstained and answer.failure_mode != "healthy":
                 alarms[why] += 1
                 if onset is not None and alarmed is None and last >= onset:
@@ -200,10 +218,10 @@ def watched(
         first = None if due else wanted.first_step
         wanted = WantedLook(changed_step, next_step, first, steady_since=steady)
     slowdown = 1.0
-    if onset is not None:
+    if onset:
         slowdown = float(np.nanmedian(job.seconds[onset:]) / np.nanmedian(job.seconds[:onset][-WARM:]))
     hours = float(np.nansum(job.seconds)) / 3600.0
-    return Watched(hours, diagnoses, alarms, incidents, signs, late_signs, seen, alarmed, slowdown)
+    return Watched(hours, diagnoses, alarms, incidents, signs, late_signs, seen, alarmed, opened, slowdown)
 
 
 def _observed(answer: Diagnosis, window: Window) -> Observation:
@@ -237,15 +255,25 @@ def _rate(number: int, hours: float) -> str:
     return f"{rate:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def _print_faulty(jobs: Sequence[Watched]) -> None:
+def _print_faulty(jobs: Sequence[Watched], from_start: Sequence[Watched]) -> None:
     rows = []
     for low, high in ((0.0, 1.05), (1.05, 1.1), (1.1, 1.25), (1.25, 2.0), (2.0, np.inf)):
-        group = [job for job in jobs if low <= job.slowdown < high]
-        seen, alarmed = ([getattr(job, name) for job in group] for name in ("seen_after", "alarmed_after"))
-        soon = [sum(each is not None and each <= WITHIN_STEPS for each in after) for after in (seen, alarmed)]
-        rows.append((f"{low:g} to {high:g}", len(group), *soon, sum(each is not None for each in alarmed)))
-    within = (f"seen within {WITHIN_STEPS}", f"alarm within {WITHIN_STEPS}")
-    print_table("stragglers", ("step time grows by a factor of", "jobs", *within, "alarm"), rows)
+        rows.append((f"grows {low:g} to {high:g} times", *_reached(jobs, low, high)))
+    rows.append(("is long from the start", *_reached(from_start)))
+    within = (f"{stage} within {WITHIN_STEPS}" for stage in ("seen", "alarm", "incident"))
+    print_table("stragglers", ("step time", "jobs", *within, "alarm", "incident"), rows)
+
+
+def _reached(jobs: Sequence[Watched], low: float = 0.0, high: float = np.inf) -> tuple[int, ...]:
+    """Number of jobs of a slowdown, and of those that reached each stage soon, or at all."""
+    group = [job for job in jobs if low <= job.slowdown < high]
+    seen, alarmed, opened = (
+        [getattr(job, name) for job in group] for name in ("seen_after", "alarmed_after", "opened_after")
+    )
+    soon = [
+        sum(each is not None and each <= WITHIN_STEPS for each in after) for after in (seen, alarmed, opened)
+    ]
+    return len(group), *soon, *(sum(each is not None for each in after) for after in (alarmed, opened))
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ def _slower_pace(line: Timeline, found: Sequence[Lateness]) -> list[Lateness]:
     left = line.work.job_step.copy()
     for each in found:
         if line.localises and each.kind in {"transfer", "job"}:
-            left[each.steps] -= each.seconds * line.n_judged / each.steps.sum()
+            left[each.steps] -= each.seconds * line.n_judged / max(int(each.steps.sum()), 1)
     paces = []
     for steps, contrast, z in _intervals(line, left, MIN_CHANGE_OF_STEPS):
         more = _has_more_input(line, steps, contrast)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from sqlalchemy.orm import Session
 
-from rca.window.causes import SPECS, UNKNOWN
+from rca.window.causes import SPECS
 from rca_api.diagnoses.tables import BlameRow, DiagnosisRow
 from rca_api.incidents.state_machine import Hysteresis
 from rca_api.shell.state import OnDiagnosed
@@ -17,7 +17,7 @@ from rca_api.shell.store.base import new_id
 START = 1_795_000_000.0
 SECONDS = 60.0
 #: Opens incidents at the first slow or stopped window, and never reopens them.
-SETTINGS = Hysteresis(opening_windows=1, reopen_seconds=0.0, silence_seconds=3600.0)
+SETTINGS = Hysteresis(sure_probability=0.5, opening_windows=2, reopen_seconds=0.0, silence_seconds=3600.0)
 
 
 class Clock:
@@ -45,7 +45,7 @@ def document(diagnosis_id: str, job: str, said: str, **more: Any) -> dict[str, A
     mode = "healthy" if not sick else "fail_stop" if SPECS[said].type == "fail_stop" else "fail_slow"
     mode = "fail_slow" if said == "suspect" else mode
     probability = dict.fromkeys(("healthy", "fail_slow", "fail_stop"), 0.05)
-    probability[mode] = more.get("mode_probability", 0.96 if said in ("suspect", UNKNOWN) else 0.9)
+    probability[mode] = more.get("mode_probability", 0.97)
     nodes, ranks = more.get("nodes", ["node-1"]), more.get("ranks", [2, 3])
     seconds = more.get("seconds_per_step", 0.1) if mode != "healthy" else 0.0
     cause = {

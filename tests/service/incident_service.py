@@ -33,7 +33,8 @@ def service_without_model(database_url: str, folder: Path) -> Iterator[TestClien
         webhook_private=True,
         node_priors="on",
         # One sick window is enough for these tests.
-        incident_opening_windows=1,
+        incident_sure_probability=0.5,
+        incident_opening_windows=2,
     )
     held = TestClient(create_app(settings), raise_server_exceptions=False)
     state_of(held).database.upgrade()

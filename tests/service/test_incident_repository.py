@@ -98,7 +98,7 @@ def test_a_suspect_that_turns_out_to_be_certain_confirms_its_incident(
 
 
 @pytest.mark.parametrize(
-    ("letters", "suspected", "cause"), [("ss", True, None), ("nn", False, "nic_degradation")]
+    ("letters", "suspected", "cause"), [("sss", True, None), ("nnn", False, "nic_degradation")]
 )
 def test_a_relapse_by_suspects_goes_on_with_the_same_incident(
     database: Database, clock: Clock, letters: str, suspected: bool, cause: str | None
@@ -106,10 +106,10 @@ def test_a_relapse_by_suspects_goes_on_with_the_same_incident(
     firm = IncidentTracker(
         Hysteresis(silence_seconds=3600.0, reopen_seconds=900.0), Announcer(Metrics()), clock
     )
-    post(database, firm, letters + "hhhss")
+    post(database, firm, letters + "hhhsss")
     assert [each.split()[1] for each in events(database)][1:] == ["resolved", "reopened"]
     (row,) = incidents(database)
-    assert (row.suspected, row.cause, row.reopened, row.windows) == (suspected, cause, 1, 7)
+    assert (row.suspected, row.cause, row.reopened, row.windows) == (suspected, cause, 1, 9)
     with database.reading() as session:
         reopened = repository.timeline(session, row.id)[-1]
         decided = session.scalars(
@@ -117,8 +117,8 @@ def test_a_relapse_by_suspects_goes_on_with_the_same_incident(
         ).one()
     assert (reopened.cause, decided.cause) == (cause, cause)
     # It takes twice as many healthy windows now.
-    post(database, firm, "hhhhhh", range(7, 13))
-    assert events(database)[3:] == ["12 resolved"]
+    post(database, firm, "hhhhhh", range(9, 15))
+    assert events(database)[3:] == ["14 resolved"]
 
 
 def test_suspected_incidents_can_be_quiet(database: Database, clock: Clock) -> None:

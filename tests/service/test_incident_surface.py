@@ -67,7 +67,7 @@ def test_an_incident_has_a_timeline_and_a_page_for_people(client: TestClient) ->
     assert summary["diagnosis_id"] == diagnoses[2]
     assert summary["headline"].startswith("FAIL-SLOW: node node-1 (ranks 2-3), +100 ms per step")
     assert {"title": "Owner", "lines": ["infrastructure"]} in summary["parts"]
-    assert "- **How sure:** fail-slow 0.90; cpu_contention 0.90" in page.text
+    assert "- **How sure:** fail-slow 0.97; cpu_contention 0.90" in page.text
     assert client.get(f"/v1/incidents/{incident}", headers={"Accept": "image/png"}).status_code == 406
     assert client.get("/v1/incidents/" + "0" * 32).json()["code"] == "not-found"
 
@@ -79,7 +79,7 @@ def test_the_page_of_an_incident_speaks_of_its_cause_only(client: TestClient) ->
     assert (shown["cause"], shown["summary"]["diagnosis_id"]) == ("nic_degradation", named)
     assert shown["runbook"].endswith(named)
     page = client.get(f"/v1/incidents/{incident}", headers={"Accept": "text/markdown"}).text
-    assert "- **How sure:** fail-slow 0.90; nic_degradation 0.90" in page
+    assert "- **How sure:** fail-slow 0.97; nic_degradation 0.90" in page
     # Each of its diagnoses leads to it.
     for diagnosis in (named, other):
         assert client.get(f"/ui/diagnoses/{diagnosis}").json()["incident_id"] == incident
@@ -151,7 +151,7 @@ def test_a_muted_incident_sends_no_message_but_that_of_its_resolution(client: Te
 
 
 def test_a_job_without_telemetry_of_its_own_is_ended_with_a_reason(client: TestClient) -> None:
-    live(client, "suspect", "suspect", job="ns/watched")
+    live(client, "suspect", "suspect", "suspect", job="ns/watched")
     reason = "no longer listed by http://p"
     assert client.post("/v1/jobs/ns%2Fwatched/end", params={"reason": reason}).json()["ended_at"]
     (incident,) = client.get("/v1/incidents?job=ns/watched").json()["items"]

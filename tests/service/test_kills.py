@@ -48,7 +48,7 @@ SETTINGS = {
     "RCA_WATCH_SECONDS": "0.5",
     # Trainers wait for the service as long as it is away.
     "RCA_JOB_SILENCE_SECONDS": "100000",
-    "RCA_INCIDENT_OPENING_WINDOWS": "1",
+    "RCA_INCIDENT_SURE_PROBABILITY": "0.5",
     "RCA_WEBHOOK_HTTP": "true",
     "RCA_WEBHOOK_PRIVATE": "true",
 }

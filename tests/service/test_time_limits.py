@@ -41,7 +41,8 @@ def served(database_url: str, folder: Path) -> Iterator[TestClient]:
         database_url=database_url,
         deadline_seconds=DEADLINE_SECONDS,
         database_timeout_seconds=30,
-        incident_opening_windows=1,
+        incident_sure_probability=0.5,
+        incident_opening_windows=2,
     )
     client = TestClient(create_app(settings), raise_server_exceptions=False)
     state_of(client).database.upgrade()

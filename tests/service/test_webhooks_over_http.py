@@ -102,7 +102,7 @@ def test_dead_deliveries_are_listed_and_can_be_retried(client: TestClient) -> No
 
 def test_the_running_service_sends_deliveries(tmp_path: Path) -> None:
     given_settings = Settings(
-        data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_opening_windows=1
+        data_dir=tmp_path, webhook_http=True, webhook_hosts=("127.0.0.1",), incident_sure_probability=0.5
     )
     with receiver() as held, TestClient(create_app(given_settings)) as client:
         client.post("/v1/webhooks", json={"url": held.url})

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from rca.window.causes import UNKNOWN
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import repository
-from rca_api.incidents.state_machine import Verdict
+from rca_api.incidents.observation import Verdict
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.shell.store.deletion import insert_if_absent
 

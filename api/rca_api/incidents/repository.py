@@ -10,7 +10,7 @@ from sqlalchemy import Select, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from rca_api.diagnoses.tables import BlameRow
-from rca_api.incidents.state_machine import Observation, Subject, Verdict
+from rca_api.incidents.observation import Observation, Subject, Verdict
 from rca_api.incidents.tables import FollowedJobRow, IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.shell.store.deletion import insert_if_absent
 from rca_api.shell.store.waits import is_recent

@@ -12,7 +12,8 @@ from rca.runbook.phrases import plain
 from rca.runbook.summary import Summary
 from rca.window.causes import FailureMode
 from rca_api.actions.schemas import TakenAction
-from rca_api.incidents.state_machine import EventKind, Reason, Verdict
+from rca_api.incidents.observation import Verdict
+from rca_api.incidents.state_machine import EventKind, Reason
 from rca_api.incidents.tables import IncidentEventRow, IncidentRow, ObservationRow
 from rca_api.shell.store.base import values_of
 

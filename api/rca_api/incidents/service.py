@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 from rca_api.diagnoses.tables import DiagnosisRow
 from rca_api.incidents import observe, repository
 from rca_api.incidents.announce import Announce
+from rca_api.incidents.observation import Subject
 from rca_api.incidents.state_machine import (
     Hysteresis,
     NoIncident,
     OpenIncident,
     Reason,
     State,
-    Subject,
     Transition,
     counts,
     ended_by_silence,

@@ -1,7 +1,7 @@
 """State machine of an incident: a pure function from a state and a window to the next state.
 
-- An incident opens at once if the job stopped or the diagnosis is very confident. Otherwise it opens when
-  several of the last confident windows are faulty.
+- An incident opens at once if the job stopped. If it is slow, it opens when the last windows that may show
+  the same fault are together certain: the chance that all of them are wrong is small.
 - Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
   incident. The first window with a cause confirms it.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Literal
 
-Verdict = Literal["healthy", "sick", "suspect", "unsure"]
+from rca_api.incidents.observation import Observation, Subject
+
 EventKind = Literal[
     "opened",
     "suspected",
@@ -49,10 +51,10 @@ class Hysteresis:
 
     Attributes
     ----------
-    opening_windows, opening_of : int
-        Number of faulty windows, among how many confident ones, that open an incident of a slow job.
     sure_probability : float
-        A single window with at least this probability opens it.
+        Certainty of the last windows together that opens an incident of a slow job: one of .999, two of .97.
+    opening_windows, opening_of : int
+        Number of faulty windows that open a suspected incident, and of the last windows that count.
     reopen_seconds : float
         A faulty window so soon after the last healthy one reopens it.
     healthy_windows : int
@@ -65,72 +67,14 @@ class Hysteresis:
         Time without a window after which an incident is resolved.
     """
 
-    opening_windows: int = 2
+    sure_probability: float = 0.999
+    opening_windows: int = 3
     opening_of: int = 3
-    sure_probability: float = 0.99
     reopen_seconds: float = 3600.0
     healthy_windows: int = 3
     changed_windows: int = 2
     uncertain_windows: int = 6
     silence_seconds: float = 6 * 3600.0
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Fault and place; `place` holds names of nodes, else of ranks, and is empty if not known."""
-
-    failure_mode: str
-    cause: str | None
-    place: tuple[str, ...] = ()
-
-    def is_same_fault(self, other: Subject) -> bool:
-        """Whether failure mode and cause are the same."""
-        return (self.failure_mode, self.cause) == (other.failure_mode, other.cause)
-
-    def agrees(self, other: Subject) -> bool:
-        """Whether both may be the same fault: equal cause, and places that are not disjoint."""
-        apart = self.place and other.place and set(self.place).isdisjoint(other.place)
-        return self.is_same_fault(other) and not apart
-
-    def may_be(self, other: Subject) -> bool:
-        """Whether both may be the same fault, if this one has no certain cause."""
-        return replace(self, cause=self.cause or other.cause).agrees(other)
-
-
-@dataclass(frozen=True)
-class Observation:
-    """One diagnosed window of a job.
-
-    Attributes
-    ----------
-    start, end : float
-        Bounds of the window, Unix seconds.
-    subject : Subject or None
-        Fault of a faulty window or a suspect.
-    probability : float
-        Probability of its failure mode.
-    untimed : bool
-        Whether no step was timed, so that exporters alone show it.
-    over : float or None
-        When its fault was over, Unix seconds; None if it goes on, or ended shortly before the window did.
-    probably_healthy : bool
-        Whether the diagnosis abstained, and the job is probably healthy.
-    """
-
-    diagnosis_id: str
-    start: float
-    end: float
-    verdict: Verdict
-    subject: Subject | None = None
-    probability: float = 0.0
-    untimed: bool = False
-    over: float | None = None
-    probably_healthy: bool = False
-
-    @property
-    def order(self) -> tuple[float, float]:
-        """Place among the windows of the job."""
-        return self.end, self.start
 
 
 @dataclass(frozen=True)
@@ -176,7 +120,7 @@ class NoIncident:
     resolved : OpenIncident or None
         The last incident, if healthy windows ended it.
     recent : tuple of Observation
-        The last confident windows since, oldest first, as many as the opening of an incident needs.
+        The last windows since, oldest first, as many as the opening of an incident needs.
     """
 
     resolved: OpenIncident | None = None
@@ -287,25 +231,25 @@ def replay(
 def _without_incident(
     state: NoIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
-    if observation.verdict == "unsure" or _is_known(state.resolved, observation):
+    if _is_known(state.resolved, observation):
         return state, ()
     recent = [each for each in state.recent if observation.start - each.end <= settings.silence_seconds] + [
         observation
     ]
     recent = recent[-max(settings.opening_of, settings.opening_windows) :]
-    subject = observation.subject
-    if observation.verdict == "healthy" or subject is None:
-        return replace(state, recent=tuple(recent)), ()
+    state, subject = replace(state, recent=tuple(recent)), observation.subject
+    if subject is None:
+        return state, ()
     before = state.resolved
-    faulty = [each for each in recent if each.verdict != "healthy"]
+    faulty = [each for each in recent if each.subject is not None and each.subject.may_be(subject)]
     if observation.verdict == "suspect":
-        return _after_suspect(replace(state, recent=tuple(recent)), observation, faulty, settings)
+        return _after_suspect(state, observation, faulty, settings)
     if before is not None and _is_relapse(before, observation, settings):
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
-    at_once = subject.failure_mode == "fail_stop" or observation.probability >= settings.sure_probability
-    if not at_once and len(faulty) < settings.opening_windows:
-        return replace(state, recent=tuple(recent)), ()
+    doubt = prod(1.0 - each.probability for each in faulty)
+    if subject.failure_mode != "fail_stop" and doubt > 1.0 - settings.sure_probability:
+        return state, ()
     return OpenIncident(subject, observation.end), (
         _event("opened", subject, observation, first=faulty[0].order),
     )
@@ -318,7 +262,7 @@ def _after_suspect(
 
     Suspects alone reopen the incident before, with the subject that it had.
     """
-    if len(faulty) < _opening(settings):
+    if len(faulty) < max(settings.opening_windows, 2):
         return state, ()
     first, end, before = faulty[0].order, observation.end, state.resolved
     named = next((each for each in reversed(faulty) if each.verdict == "sick"), None)
@@ -339,11 +283,6 @@ def _after_suspect(
     return OpenIncident(named_subject, end, suspected=named is None), (event,)
 
 
-def _opening(settings: Hysteresis) -> int:
-    """Suspects that open an incident: a single one never does."""
-    return max(settings.opening_windows, 2)
-
-
 def _is_relapse(before: OpenIncident, observation: Observation, settings: Hysteresis) -> bool:
     return abs(observation.start - before.last_end) < settings.reopen_seconds
 
@@ -352,9 +291,7 @@ def _after_healthy(
     incident: OpenIncident, observation: Observation, settings: Hysteresis
 ) -> tuple[State, tuple[Transition, ...]]:
     streak = incident.healthy_streak + 1
-    # What so many windows showed is over when as many no longer do.
-    needed = _opening(settings) if observation.untimed else settings.healthy_windows
-    if streak < _doubled(needed, incident.reopened, _MAX_HEALTHY):
+    if streak < _doubled(settings.healthy_windows, incident.reopened, _MAX_HEALTHY):
         return replace(incident, healthy_streak=streak, candidate=None, candidate_streak=0), ()
     return NoIncident(incident), (_event("resolved", incident.subject, observation, reason="healthy"),)
 

@@ -55,7 +55,8 @@ FIRST_STEPS = 64
 #: Steps until a change is diagnosed again: so many at least, and this share of those that it has lasted.
 _AGAIN_STEPS = 4
 _AGAIN_SHARE = 0.5
-#: Windows after the end of a change that are diagnosed: healthy ones resolve its incident.
+#: Windows from the first step, or after the end of a change, that are diagnosed. They confirm that a job is
+#: slow from its start; healthy ones resolve an incident.
 _STEADY_WINDOWS = 6
 #: So many open segments are stored as one.
 MERGED_FROM = 64
@@ -302,6 +303,8 @@ def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | No
     steady = wanted.steady_since
     if steady is None and wanted.changed_step is not None:
         steady = found.last_step + 1
+    elif steady is None and wanted.first_step is not None and queued:
+        steady = wanted.first_step - FIRST_STEPS
     if steady is None:
         return None, None, None
     following = work.steady_step(steady, wanted) + queued * work.STEADY_STEPS

@@ -45,7 +45,7 @@ STEPS_BEFORE = 120
 USED_TABLES = ("steps", "metrics", "events")
 #: Steps of a window without a change.
 STEPS_OF_A_WINDOW = 200
-#: Steps of each window after a change has ended: they show whether the job has recovered.
+#: Steps of each later window without a change. They do not overlap: what misleads in one is not in the next.
 STEADY_STEPS = 64
 #: Longer steps of the job, or ranks that became late.
 Change = StepTimeChange | LatenessChange

@@ -178,13 +178,13 @@ class Settings(BaseSettings):
     """Longest time for a caller to send its body."""
     retry_after_seconds: int = Field(1, ge=1)
     """Shortest `Retry-After` of a refused request. It is longer if the queue takes longer."""
-    incident_opening_windows: int = Field(2, ge=1, le=16)
-    """Faulty windows among the last `incident_opening_of` confident ones that open an incident of a slow job.
-    A stopped job opens one at once."""
+    incident_sure_probability: float = Field(0.999, ge=0.5, le=1)
+    """Windows of a slow job that may show the same fault open an incident once they are together this
+    certain: one of 0.999, two of 0.97, three of 0.9. A stopped job opens one at once."""
+    incident_opening_windows: int = Field(3, ge=2, le=16)
+    """Faulty windows among the last `incident_opening_of` that open an incident while the cause is open."""
     incident_opening_of: int = Field(3, ge=1, le=16)
-    """Confident windows among which the faulty ones are counted."""
-    incident_sure_probability: float = Field(0.99, ge=0.5, le=1)
-    """A single window that is fail-slow with this probability opens an incident."""
+    """Windows that count together, undecided ones included."""
     incident_suspected: Literal["notify", "quiet"] = "notify"
     """Whether webhooks get messages about suspected incidents: windows are certain of a fault, and the cause
     is open. With "quiet" they are listed only, until the cause is certain."""
