@@ -5,65 +5,44 @@ The names of the columns decide. Files of one folder are put together, such as o
 
 from __future__ import annotations
 
-import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
 from rca.arrays import FloatArray
-from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge, cut
+from rca.errors import InvalidInput, InvalidWindow, SourceError, TooLarge
 from rca.files import open_file
-from rca.sources.source import HEAD_BYTES, Source
+from rca.sources.source import Source
+from rca.sources.table_text import TableText, names_of, needed_spec, read_text, spec_of
 from rca.window.rows.clock_units import UNITS
-from rca.window.rows.column_names import TIMES, column_names
-from rca.window.rows.conversion import TableLike, as_table, first_text, names_in
-from rca.window.rows.row_errors import listed
+from rca.window.rows.column_names import TIMES
+from rca.window.rows.conversion import TableLike, as_table, names_in
 from rca.window.rows.validation import MAX_WORLD_SIZE
-from rca.window.schema import EVENTS, METRICS, STEPS, TableSpec
+from rca.window.schema import STEPS, TableSpec
 from rca.window.window import Window
 
 #: Of files that are tables, whatever their columns are.
 SUFFIXES = frozenset({".csv", ".tsv"})
-#: Bytes of one file, and of a row.
-MAX_BYTES, MAX_ROW_BYTES = 1 << 30, 1 << 20
-#: Rows of all tables of a job.
-MAX_ROWS = 30_000_000
-#: Columns by which a table is recognised.
-_NEEDED: tuple[tuple[TableSpec, frozenset[str]], ...] = (
-    (STEPS, frozenset({"rank", "step", "step_seconds"})),
-    (METRICS, frozenset({"time", "name", "value"})),
-    (EVENTS, frozenset({"time", "kind"})),
-)
+#: Bytes of one file.
+MAX_BYTES = 1 << 30
 #: The year 5000, Unix seconds: later times are errors, or of another unit.
 LATEST = 95_617_584_000.0
 #: Note on steps without times.
 UNDATED = "the steps have no start_time: they were put one after another from time 0"
-_TEXTS = frozenset({"node", "device", "name", "kind", "code", "message"})
 _SHOWN = 3
-_SEPARATORS = (",", "\t", ";")
 
 
 def is_table(head: bytes, _: str) -> bool:
     """Whether a file is such a table, by the names in its first line."""
-    return _spec(_names(head)[0]) is not None
-
-
-@dataclass(frozen=True)
-class _Content:
-    """A table as text: its name in messages, and what gives a new stream of it each time."""
-
-    name: str
-    stream: Callable[[], BinaryIO]
+    return spec_of(names_of(head)[0]) is not None
 
 
 def read(paths: Sequence[Path], job_id: str) -> Window:
@@ -91,8 +70,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
             if (size := path.stat().st_size) > MAX_BYTES:
                 raise TooLarge(f"{path.name} has {size:,} bytes; the limit of a table is {MAX_BYTES:,} bytes")
             n_rows = sum(table.num_rows for _, table in tables)
-            content = _Content(path.name, partial(open_file, path))
-            tables.append((path.name, _table(content, MAX_ROWS - n_rows)))
+            content = TableText(path.name, partial(open_file, path))
+            tables.append((path.name, read_text(content, n_rows)))
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror or error}") from error
     return read_tables(tables, job_id)
@@ -100,8 +79,8 @@ def read(paths: Sequence[Path], job_id: str) -> Window:
 
 def read_content(body: bytes | bytearray | memoryview, job_id: str) -> Window:
     """Read a table from its bytes into a window; see `read`."""
-    content = _Content("the table", lambda: io.BytesIO(body))
-    return read_tables([(content.name, _table(content, MAX_ROWS))], job_id)
+    content = TableText("the table", lambda: io.BytesIO(body))
+    return read_tables([(content.name, read_text(content))], job_id)
 
 
 def read_tables(tables: Sequence[tuple[str, TableLike]], job_id: str) -> Window:
@@ -118,7 +97,7 @@ def read_tables(tables: Sequence[tuple[str, TableLike]], job_id: str) -> Window:
     try:
         for name, data in tables:
             shown = [name]
-            spec = _needed_spec(names_in(data))
+            spec = needed_spec(names_in(data))
             table, remarks = as_table(spec, data)
             table = _with_seconds(spec, table, remarks)
             notes += [remark for remark in remarks if remark not in notes]
@@ -138,45 +117,6 @@ def read_tables(tables: Sequence[tuple[str, TableLike]], job_id: str) -> Window:
     except (InvalidWindow, pa.ArrowException) as error:
         raise InvalidInput(f"{', '.join(shown)}: {error}") from None
     return replace(window, notes=(*window.notes, *notes))
-
-
-def _names(head: bytes) -> tuple[list[str], str]:
-    """Column names in the first line of a file, and the separator; empty for JSON lines."""
-    line = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].strip(b" \r")
-    if line.startswith(b"{"):
-        try:
-            return list(orjson.loads(line)), ""
-        except orjson.JSONDecodeError:
-            return [], ""
-    text = line.decode("utf-8", "replace")
-    separator = max(_SEPARATORS, key=text.count)
-    try:
-        return [name.strip() for name in next(csv.reader([text], delimiter=separator))], separator
-    except csv.Error:
-        return [], separator
-
-
-def _spec(names: Sequence[str]) -> TableSpec | None:
-    """The table that has columns of such names."""
-    held = {spec.name: _usual(spec, names) for spec, _ in _NEEDED}
-    return next((spec for spec, needed in _NEEDED if needed <= set(held[spec.name])), None)
-
-
-def _usual(spec: TableSpec, names: Sequence[str]) -> list[str]:
-    return [name for name, _ in column_names(spec, names)]
-
-
-def _needed_spec(names: Sequence[str]) -> TableSpec:
-    spec = _spec(names)
-    if spec is not None:
-        return spec
-    lacking = [sorted(needed - set(_usual(each, names))) for each, needed in _NEEDED]
-    fewest = min(lacking, key=lambda missing: len(missing))
-    raise InvalidInput(
-        f"no column is {' or '.join(fewest)}; the columns are {listed(names)}",
-        hint="steps need rank, step and step_seconds (or step_ms); metrics need time, name and value; events "
-        "need time and kind",
-    )
 
 
 def _with_seconds(spec: TableSpec, table: pa.Table, notes: list[str]) -> pa.Table:
@@ -200,127 +140,6 @@ def _with_start_times(steps: pa.Table) -> tuple[pa.Table, list[str]]:
     np.fmax.at(longest, place, np.nan_to_num(_numbers(steps, "step_seconds")))
     begin = np.concatenate([[0.0], np.cumsum(longest)[:-1]])
     return steps.append_column("start_time", pa.array(begin[place])), [UNDATED]
-
-
-def _table(content: _Content, most_rows: int) -> pa.Table:
-    try:
-        with content.stream() as file:
-            names, separator = _names(file.read(HEAD_BYTES))
-        spec = _needed_spec(names)
-        if _is_empty(content):
-            raise InvalidInput("names of columns, and no row")
-        table = _csv(content, spec, names, separator, most_rows) if separator else _json_lines(content)
-        _refuse_other_encoding(table)
-        _refuse_many(content, table.num_rows, most_rows)
-        _refuse_bad_cell(spec, table)
-        return table
-    except pa.ArrowException as error:
-        raise InvalidInput(
-            f"{content.name} is no complete table: {str(error)[:300]}",
-            hint="every row needs a value for each name in the first line, and a column values of one type",
-        ) from None
-    except InvalidInput as error:
-        raise error.restated(f"{content.name}: {error.message}") from None
-
-
-def _is_empty(content: _Content) -> bool:
-    """Whether nothing but white space follows the first line."""
-    with content.stream() as file:
-        first = file.readline(HEAD_BYTES)
-        return not first.startswith(b"{") and not file.read(HEAD_BYTES).strip()
-
-
-def _csv(content: _Content, spec: TableSpec, names: list[str], separator: str, most_rows: int) -> pa.Table:
-    """Read a table in blocks, with the types that its first block shows."""
-    usual = dict(zip(names, _usual(spec, names), strict=True))
-
-    @contextmanager
-    def opened(types: Mapping[str, pa.DataType]) -> Iterator[pyarrow.csv.CSVStreamingReader]:
-        with (
-            content.stream() as file,
-            pyarrow.csv.open_csv(
-                file,
-                read_options=pyarrow.csv.ReadOptions(
-                    column_names=names, skip_rows=1, block_size=MAX_ROW_BYTES
-                ),
-                parse_options=pyarrow.csv.ParseOptions(delimiter=separator),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    # A column without a name is the index of a data frame.
-                    include_columns=[name for name in names if name],
-                    column_types=types,
-                    strings_can_be_null=True,
-                ),
-            ) as reader,
-        ):
-            yield reader
-
-    def rows(types: Mapping[str, pa.DataType]) -> pa.Table:
-        batches: list[pa.RecordBatch] = []
-        n_rows = 0
-        with opened(types) as reader:
-            for batch in reader:
-                n_rows += batch.num_rows
-                _refuse_many(content, n_rows, most_rows)
-                batches.append(batch)
-            return pa.Table.from_batches(batches, reader.schema)
-
-    with opened({name: pa.string() for name in names if usual[name] in _TEXTS}) as first:
-        types = {field.name: _lasting(spec, usual[field.name], field.type) for field in first.schema}
-    try:
-        return rows(types)
-    except pa.ArrowInvalid:
-        # Arrow does not name the row of a bad cell.
-        _refuse_bad_cell(spec, rows(dict.fromkeys(names, pa.string())))
-        raise
-
-
-def _refuse_bad_cell(spec: TableSpec, table: pa.Table) -> None:
-    """Name the first text in a column of numbers, with its line; texts of times are read elsewhere."""
-    for name, usual in zip(table.column_names, _usual(spec, table.column_names), strict=True):
-        known = spec.by_name.get(usual)
-        if known is None or known.kind == "text" or usual in TIMES:
-            continue
-        bad = first_text(table.column(name))
-        if bad is not None:
-            raise InvalidInput(
-                f"line {bad[0] + 2}, column {name}: {cut(bad[1])!r} is no number",
-                hint="correct the cell, or leave it empty",
-            )
-
-
-def _refuse_other_encoding(table: pa.Table) -> None:
-    """Refuse columns that are read as bytes because a text of them is not UTF-8."""
-    for name, kind in zip(table.column_names, table.schema.types, strict=True):
-        if pa.types.is_binary(kind):
-            raise InvalidInput(
-                f"the column {name} holds bytes that are not UTF-8",
-                hint="save the table as UTF-8, and put every value into its own column",
-            )
-
-
-def _lasting(spec: TableSpec, name: str, kind: pa.DataType) -> pa.DataType:
-    """A type that also holds later values of a column: fractions, and times to the nanosecond."""
-    if name not in spec.by_name and name != "node":
-        # It is left out.
-        return pa.string()
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ns", kind.tz)
-    if pa.types.is_null(kind) or (pa.types.is_integer(kind) and name not in ("rank", "step")):
-        return pa.float64()
-    return kind
-
-
-def _refuse_many(content: _Content, n_rows: int, most_rows: int) -> None:
-    if n_rows > most_rows:
-        raise TooLarge(
-            f"{content.name} has more than {most_rows:,} rows; the limit of all tables is {MAX_ROWS:,} rows",
-            hint="give a shorter time: a window needs some hundred steps",
-        )
-
-
-def _json_lines(content: _Content) -> pa.Table:
-    with content.stream() as file:
-        return pyarrow.json.read_json(file, read_options=pyarrow.json.ReadOptions(block_size=MAX_ROW_BYTES))
 
 
 def _refuse_impossible_end(name: str, ends: FloatArray) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import rca
 from rca.errors import InvalidInput, InvalidWindow, TooLarge
-from rca.sources import table
+from rca.sources import table_text
 from rca.sources.registry import source_of
 from tests.for_each import for_each
 
@@ -171,7 +171,7 @@ def test_unusable_files_are_refused_by_name(tmp_path: Path, text: str, message: 
 def test_values_after_the_first_block_may_have_fractions_or_be_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "MAX_ROW_BYTES", 256)
+    monkeypatch.setattr(table_text, "MAX_ROW_BYTES", 256)
     lines = ["rank,step,start_time,step_ms,forward_ms,remark"]
     lines += [f"0,{step},2026-03-21T02:07:{step:02d}Z,5,," for step in range(20)]
     lines += [f"0,{step},2026-03-21T02:07:{step:02d}.250Z,5.5,2.5,slow" for step in range(20, 40)]
@@ -187,7 +187,7 @@ def test_values_after_the_first_block_may_have_fractions_or_be_missing(
 
 @pytest.mark.parametrize("write", [csv, json_lines])
 def test_more_rows_than_the_limit_are_refused_by_name(tmp_path: Path, monkeypatch: Any, write: Any) -> None:
-    monkeypatch.setattr(table, "MAX_ROWS", 100)
+    monkeypatch.setattr(table_text, "MAX_ROWS", 100)
     for rank in range(4):
         own = [row for row in rows() if row["rank"] == rank]
         (tmp_path / f"rank_{rank}.csv").write_text(write(own))
