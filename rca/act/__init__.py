@@ -2,6 +2,8 @@
 
 Modules
 -------
+budget
+    How often agents may act; the service decides with the same rules.
 policy
     What an agent may do, in which jobs, how often, and whether a person approves.
 journal

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
+from rca.act.budget import TAKES_OUT, ActionBudget, Begun, leaving
 from rca.act.facts import CLAIM, IncidentFacts, ServiceFacts
-from rca.act.guards import DAY_SECONDS, Begun, forbidden
+from rca.act.guards import forbidden
 from rca.act.journal import ActionJournal, Proposal
 from rca.act.kubernetes import cordon_and_evict
-from rca.act.policy import TAKES_OUT, AgentPolicy, KubernetesJob, SlurmJob
+from rca.act.policy import AgentPolicy, KubernetesJob, SlurmJob
 from rca.act.processes import processes_of
 from rca.act.slurm import drain_and_requeue
 from rca.act.steps import AgentStep
@@ -119,12 +120,12 @@ class PlanAgent:
 
     def _guard(self, proposal: Proposal, now: float) -> Callable[[Sequence[Proposal]], str | None]:
         """What judges a proposal beside the records of the journal, and those that the service has."""
-        since = now - max(DAY_SECONDS, self._policy.cool_down_seconds)
+        since = now - self._policy.counted_seconds
         here = [each.id for each in self._journal.all()]
         elsewhere = [
             Begun(
                 each.recorded_at.timestamp(),
-                each.nodes if TAKES_OUT.get(each.action) else (),
+                leaving(each.action, each.nodes),
                 job == proposal.job,
             )
             for job in self._policy.jobs
@@ -177,7 +178,8 @@ class PlanAgent:
             except ServiceError as error:
                 if error.status != 409:
                     raise
-                return self._expired(held, "another agent acts on the incident")
+                spent = error.code == "budget-spent"
+                return self._expired(held, error.message if spent else "another agent acts on the incident")
             held = self._journal.change(held.id, ["acting"], claimed=True) or held
         for number in range(held.n_done, len(held.steps)):
             step = held.steps[number]
@@ -208,9 +210,9 @@ class PlanAgent:
         return [report, *self._guarded(held.job, partial(self._report_failure, failed))]
 
     def _claim(self, held: Proposal) -> None:
-        """Record the action on its incident: the service takes it from one agent only.
+        """Record the action on its incident: the service takes it from one agent only, within the budget.
 
-        Later windows show its gain beside the prediction.
+        It counts from then on, also if the agent ends. Later windows show its gain beside the prediction.
         """
         steps = "; ".join(step.text for step in held.steps)
         self._post_action(
@@ -223,6 +225,8 @@ class PlanAgent:
                 "diagnosis_id": held.diagnosis,
                 "note": cut(f"rca act, record {held.id}: {steps}", MAX_NOTE),
                 "key": CLAIM,
+                "budget": self._policy.model_dump(include=set(ActionBudget.model_fields))
+                | {"jobs": list(self._policy.jobs)},
             },
         )
 
@@ -325,10 +329,10 @@ class PlanAgent:
             steps, n_nodes = drain_and_requeue(option.nodes, *place, drain=takes_out)
         else:
             steps, n_nodes = processes_of(job, option.ranks, takes_out=takes_out)
-        leaving = len(set(option.nodes))
-        if takes_out and not target.spares(leaving, n_nodes):
+        n_leaving = len(set(option.nodes))
+        if takes_out and not target.spares(n_leaving, n_nodes):
             raise InvalidInput(
-                f"{leaving} of the job's {n_nodes} nodes would leave, and nothing says that it goes on",
+                f"{n_leaving} of the job's {n_nodes} nodes would leave, and nothing says that it goes on",
                 hint="give the job a site with elastic: true, or with spare_nodes, in the policy",
             )
         if not steps:

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from rca.act.budget import Begun
 from rca.act.journal import BEGUN, Proposal, State
 from rca.act.policy import AgentPolicy
 from rca.probability import probability
 
-DAY_SECONDS: Final = 86_400.0
 #: Records that leave their incident to another one.
-_FREE: frozenset[State] = frozenset({"tried", "expired"})
-
-
-@dataclass(frozen=True)
-class Begun:
-    """An action that was begun, by an agent with this journal or another one.
-
-    Attributes
-    ----------
-    at : float
-        Unix seconds.
-    leaving : tuple of str
-        Nodes that it takes out.
-    of_job : bool
-        Whether it was on the job of the proposal.
-    """
-
-    at: float
-    leaving: tuple[str, ...]
-    of_job: bool
-
-    @classmethod
-    def held(cls, record: Proposal, job: str) -> Begun:
-        """An action of the journal."""
-        return cls(record.begun_at or record.at, record.nodes if record.takes_out else (), record.job == job)
+_FREE: Final[frozenset[State]] = frozenset({"tried", "expired"})
 
 
 def forbidden(
@@ -62,17 +36,10 @@ def forbidden(
         return f"it acts on the true cause with {probability(proposal.chance)}; the policy asks for {asked}"
     if any(each.incident == proposal.incident and each.state not in _FREE for each in others):
         return "the incident has an action already"
-    begun = [Begun.held(each, proposal.job) for each in others if each.state in BEGUN] + list(elsewhere)
-    recent = [each for each in begun if each.at > at - DAY_SECONDS]
-    if len(recent) >= policy.max_actions_per_day:
-        return (
-            f"{len(recent)} actions were begun within a day; the policy allows {policy.max_actions_per_day}"
-        )
-    out = {node for each in recent for node in each.leaving}
-    new = set(proposal.nodes) - out if proposal.takes_out else set()
-    if new and len(out | new) > policy.max_nodes_per_day:
-        return (
-            f"{len(out | new)} nodes would leave within a day; the policy allows {policy.max_nodes_per_day}"
-        )
-    cool = max((each.at for each in begun if each.of_job), default=-math.inf) + policy.cool_down_seconds
-    return f"the job had an action already, and cools down for {cool - at:,.0f} s" if cool > at else None
+    begun = [_begun(each, proposal.job) for each in others if each.state in BEGUN] + list(elsewhere)
+    return policy.spent(proposal.nodes if proposal.takes_out else (), begun, at)
+
+
+def _begun(record: Proposal, job: str) -> Begun:
+    """An action of the journal."""
+    return Begun(record.begun_at or record.at, record.nodes if record.takes_out else (), record.job == job)

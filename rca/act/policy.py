@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from rca.act.budget import TAKES_OUT, ActionBudget, Positive
 from rca.frozen import Frozen
 from rca.recovery.site import Site
 from rca.yaml_documents import read_document
 
 #: `dry-run`: each step is only tried without an effect. `approve`: a person approves each action.
 Mode = Literal["dry-run", "approve", "automatic"]
-#: Actions that steps exist for, and whether the nodes leave the job.
-TAKES_OUT: Mapping[str, bool] = {
-    "drain_node": True,
-    "isolate_suspects": True,
-    "replace_gpu": True,
-    "restart_from_checkpoint": False,
-}
-Positive = Annotated[float, Field(gt=0.0, le=1e7, allow_inf_nan=False)]
 
 
 class _Job(Frozen):
@@ -67,8 +59,8 @@ class TorchrunJob(_Job):
 Target = Annotated[KubernetesJob | SlurmJob | TorchrunJob, Field(discriminator="platform")]
 
 
-class AgentPolicy(Frozen):
-    """What an agent may do.
+class AgentPolicy(ActionBudget):
+    """What an agent may do. Its budget is of all its jobs; actions of other agents on them count as well.
 
     Attributes
     ----------
@@ -81,10 +73,6 @@ class AgentPolicy(Frozen):
         Allowed ones, of `TAKES_OUT`.
     min_chance : float
         Least probability that an action acts on the true cause.
-    cool_down_seconds : float
-        Between two actions on one job.
-    max_actions_per_day, max_nodes_per_day : int
-        Of all these jobs together, in any 24 hours. Actions of other agents on them count as well.
     approval_seconds : float
         A proposal that is not begun for so long expires, and so old facts do not count.
     """
@@ -95,9 +83,6 @@ class AgentPolicy(Frozen):
     mode: Mode = "dry-run"
     actions: tuple[str, ...] = tuple(TAKES_OUT)
     min_chance: Annotated[float, Field(ge=0.5, le=1.0)] = 0.9
-    cool_down_seconds: Positive = 3600.0
-    max_actions_per_day: Annotated[int, Field(ge=1, le=100)] = 3
-    max_nodes_per_day: Annotated[int, Field(ge=0, le=10_000)] = 2
     approval_seconds: Positive = 3600.0
     every_seconds: Positive = 10.0
 

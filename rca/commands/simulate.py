@@ -17,6 +17,7 @@ rca simulate corpus --windows 100 --seed 7
 rca simulate corpus --windows 10000 --seed 7           resumes: keeps existing windows
 rca simulate one --windows 1 --cause gpu_throttling
 rca simulate second --windows 100 --corpus 2           also chronic faults, untimed time, gang stops, ...
+rca simulate fleet --windows 100 --operations          then: rca sweep what-if fleet; rca sweep report what-if
 rca evaluate corpus
 """
 
@@ -42,6 +43,13 @@ def command(
         str | None,
         typer.Option(help="Mechanism of every window, of version 2. [default: a mixture]"),
     ] = None,
+    operations: Annotated[
+        bool,
+        typer.Option(
+            "--operations",
+            help="A fleet for rca sweep what-if: jobs of their own that record their operations.",
+        ),
+    ] = False,
     processes: Processes = None,
     scheduler: Scheduler = None,
 ) -> None:
@@ -71,6 +79,7 @@ def command(
             cause=cause,
             version=2 if corpus == 2 else 1,
             mechanism=mechanism,
+            operations=operations,
             workers=workers,
             progress=lambda done, total: report("simulating", done, total),
         )

@@ -145,7 +145,7 @@ def what_if_command(
             metavar="URL...",
             help="Folders, files, or URLs such as s3://bucket/traces. A trace is a Parquet file with a "
             "column optype. Its sizes are in NAME.meta.yaml, in meta-A.yaml for trace-A.parquet, or in "
-            "meta.yaml beside it. Windows with operations count, too.",
+            "meta.yaml beside it. Of windows the operations are replayed, or else the phases.",
         ),
     ],
     output: Annotated[

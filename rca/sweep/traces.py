@@ -17,7 +17,6 @@ from rca.sweep.data_set import PART
 from rca.window.encodings.directory import JOB_FILE
 
 TRACE_SUFFIX = ".parquet"
-_OPERATIONS = "ops.parquet"
 _TRACE_PREFIX, _META_NAMES = "trace-", (".yaml", ".yml")
 
 
@@ -53,11 +52,9 @@ class ArchivedTrace(Found):
             yield path, meta[0] if meta else None
 
 
-def operations_of(folder: Folder) -> Iterator[Found]:
-    """The traces of a folder, and its windows that may have operations."""
-    for window in windows_of(folder):
-        if JOB_FILE not in folder.names or _OPERATIONS in folder.names:
-            yield window
+def traces_of(folder: Folder) -> Iterator[Found]:
+    """The traces of a folder, and its windows."""
+    yield from windows_of(folder)
     if JOB_FILE in folder.names:
         return
     for name in folder.names:

@@ -18,7 +18,7 @@ from rca.errors import InvalidInput, RcaError, TooLarge
 from rca.sweep.archive import Found, archived
 from rca.sweep.data_set import TIME, DataSet, Row
 from rca.sweep.filling import Progress, Swept, fill
-from rca.sweep.traces import ArchivedTrace, operations_of
+from rca.sweep.traces import ArchivedTrace, traces_of
 from rca.whatif.analysis import analysed, replay_of, what_if
 from rca.whatif.long_trace.long_trace import STREAMED_FROM, stream_replay
 from rca.whatif.result import WhatIf, finite
@@ -42,7 +42,7 @@ _PARTS = pa.list_(pa.struct([("name", _TEXT), ("seconds_per_step", _NUMBER)]))
 class JobLosses(DataSet):
     """A data set of what-if results. Costs are in seconds per step and in GPU-hours.
 
-    - ``outcome``: "analysed"; "left_out" if the file holds no operations; null beside an error.
+    - ``outcome``: "analysed"; "left_out" if the file holds none to replay; null beside an error.
     - ``waste``: share of the replayed time that is lost, 1 - 1 / slowdown.
     - ``gpu_hours``: of all replayed steps and GPUs; ``gpu_hours_lost`` of them are lost.
     - ``types``: what each type of operations costs alone, the costliest first. The parts do not add up.
@@ -83,7 +83,7 @@ def sweep_what_if(
     ----------
     urls : iterable of str
         Folders, files and URLs. Parquet files with a column ``optype`` are traces, see `rca.sweep.traces`;
-        windows are analysed if they have operations. Workers read them themselves.
+        of windows the operations are replayed, or without them the phases. Workers read them themselves.
     workers : Workers
         Without influence on the results. Each replays one trace at a time; of a trace with more than
         `STREAMED_FROM` rows it keeps 4 bytes per operation.
@@ -95,13 +95,13 @@ def sweep_what_if(
     Returns
     -------
     Swept
-        Outcomes are ``analysed``, ``refused``, and ``left_out`` for files without operations.
+        Outcomes are ``analysed``, ``refused``, and ``left_out`` for files with nothing to replay.
     """
-    found = archived(urls, operations_of)
+    found = archived(urls, traces_of)
     if not found:
         raise InvalidInput(
             f"no traces under {', '.join(urls)}",
-            hint="a trace is a Parquet file with a column optype, or a window with operations",
+            hint="a trace is a Parquet file with a column optype, or a window",
         )
     return fill(
         found,
@@ -152,8 +152,8 @@ def _of_window(found: Found) -> Row:
         if found.url.endswith(_JSON) and not isinstance(error, TooLarge):
             return _left_out(found, f"it is no window: {str(error).removeprefix(f'{found.url}: ')}")
         raise
-    if not window.ops.num_rows:
-        return _left_out(found, "the window has no operations")
+    if not window.ops.num_rows and not window.steps.num_rows:
+        return _left_out(found, "the window has neither operations nor steps")
     return _row(found, window.job.job_id, what_if(window))
 
 

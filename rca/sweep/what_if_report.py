@@ -70,8 +70,8 @@ def what_if_report(losses: JobLosses) -> SweepReport:
     if len(warnings):
         headline.append(f"{len(warnings):,} warnings; --format json has them, with their traces")
     if len(left_out):
-        headline.append(f"{len(left_out):,} files without operations are left out")
-    tables = {"jobs": ReportTable("by job; in brackets: slowdown by this alone", jobs, _JOB)}
+        headline.append(f"{len(left_out):,} files with nothing to replay are left out")
+    tables: dict[str, ReportTable] = {}
     for name, title, hours, firsts in (
         ("patterns", "by pattern (patterns overlap)", "GPU-hours saved", jobs.pattern),
         ("types", "by type of operations (types do not add up)", "GPU-hours alone", jobs.worst_type),
@@ -84,6 +84,8 @@ def what_if_report(losses: JobLosses) -> SweepReport:
             "job where it costs most": "{main}",
         }
         tables[name] = ReportTable(title, _totals(rows, name, firsts, lost), columns)
+    # Last, because there may be many.
+    tables["jobs"] = ReportTable("by job; in brackets: slowdown by this alone", jobs, _JOB)
     return SweepReport(
         facts={
             "traces": len(rows),

@@ -190,6 +190,7 @@ class PlayedService:
             return {"mode": "fail_slow", "options": [self.option], "first": self.first}
         if self.away:
             raise SourceError("the service cannot be reached")
+        document = {name: value for name, value in document.items() if name != "budget"}
         same = [each for each in self.reports if each["key"] == document["key"]]
         if same and any(same[0][name] != value for name, value in document.items()):
             raise ServiceError("the key was used for another action", code="conflict", status=409)

@@ -6,10 +6,9 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from starlette.testclient import TestClient
 
 from rca.errors import InvalidInput, SourceError, TooLarge
 from rca.runtime.data_shards import shard_client, shard_plan
-from rca.runtime.data_shards.leases import Checkpoint, LeaseProgress, Offer, ShardReceipt, ShardReport
+from rca.runtime.data_shards.leases import ShardReport
 from rca.runtime.data_shards.shard_client import ShardClient
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
@@ -39,40 +38,9 @@ from tests.telemetry.prometheus_servers import dripping, talking
 
 sys.path.append(str(Path(__file__).parents[1] / "recovery" / "antdt"))
 from shard_machine import Clock, ShardMachine
+from stored_shards import InStore
 
 pytestmark = [pytest.mark.system, pytest.mark.smoke]
-
-
-class InStore:
-    """The shards of a data set, each call in a transaction of its own, at the time of a clock."""
-
-    def __init__(self, database: Database, plan: ShardPlan, clock: Clock, name: str) -> None:
-        self.database, self.plan, self.clock, self.name = database, plan, clock, name
-
-    def _call(self, method: str, *arguments: Any) -> Any:
-        at = datetime.fromtimestamp(self.clock(), UTC)
-        with self.database.session() as session:
-            return getattr(StoredShards(session, self.name, at), method)(*arguments)
-
-    def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
-        return self._call("lease", worker, lease_id, samples)
-
-    def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
-        return self._call("report", reports)
-
-    def release(self, worker: str) -> int:
-        return self._call("release", worker)
-
-    def progress(self) -> LeaseProgress:
-        at = datetime.fromtimestamp(self.clock(), UTC)
-        with self.database.reading() as session:
-            return StoredShards(session, self.name, at, locked=False).progress()
-
-    def checkpoint(self) -> Checkpoint:
-        return self._call("checkpoint")
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        self._call("restore", checkpoint)
 
 
 def test_random_workers_lose_and_repeat_no_sample(database: Database) -> None:
@@ -86,7 +54,7 @@ def test_random_workers_lose_and_repeat_no_sample(database: Database) -> None:
     class Stored(ShardMachine):
         open = opened
 
-    few = settings(max_examples=3, stateful_step_count=15, phases=[Phase.generate])
+    few = settings(max_examples=6, stateful_step_count=20, phases=[Phase.generate])
     run_state_machine_as_test(Stored, settings=few)
 
 

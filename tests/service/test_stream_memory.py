@@ -22,9 +22,11 @@ from rca_api.jobs.tables import StreamedJobRow
 from rca_api.jobs.work import WantedLook
 from rca_api.shell.app import create_app
 from rca_api.shell.processes.bundles import LoadedBundles
+from rca_api.shell.processes.held_segments import HeldSegments
 from rca_api.shell.processes.process import Context
 from rca_api.shell.settings.settings import Settings
 from rca_api.shell.store.window_store import WindowStore
+from tests.waiting import until
 
 pytestmark = pytest.mark.system
 
@@ -91,11 +93,27 @@ def test_a_short_segment_is_read_once_and_a_long_one_each_time(
     assert sorted(read) == sorted([*digests, *digests[:2]])
 
 
-def test_the_oldest_segments_leave_a_process_first(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_segments_leave_a_process_first(context: Context) -> None:
     digests = stored(context, 4, every=1)
-    monkeypatch.setattr(segments, "MAX_SEGMENTS_HELD", 2)
+    context.segments = HeldSegments(most=2)
     segments.gathered(context, digests)
-    assert list(context.segments) == digests[1::-1]
+    assert [context.segments.get(digest) is not None for digest in digests] == [True, True, False, False]
+
+
+def test_telemetry_leaves_a_process_that_does_nothing_once_nobody_looks_at_it(context: Context) -> None:
+    """It may be deleted: then no look asks for it again."""
+    digests = stored(context, 4, every=1)
+    context.segments = HeldSegments(unused_seconds=0.2)
+    segments.gathered(context, digests)
+    assert len(context.segments) == 4
+    until(lambda: not len(context.segments))
+
+
+def test_telemetry_that_is_looked_at_stays_in_the_process(context: Context) -> None:
+    digests = stored(context, 2, every=1)
+    context.segments = held = HeldSegments(unused_seconds=0.2)
+    segments.gathered(context, digests)
+    until(lambda: held.get(digests[0]) is not None and len(held) == 1)
 
 
 def test_too_few_steps_are_refused(context: Context) -> None:
@@ -148,7 +166,7 @@ def test_a_job_that_is_too_large_says_so_and_is_not_looked_at_for_ever(
         with state.database.reading() as session:
             pending = session.get_one(StreamedJobRow, "large").pending
     [remark] = small_service.get("/v1/jobs/large/telemetry").json()["remarks"]
-    assert remark == "4 ranks need about 17 MiB of memory; the limit is 16 MiB"
+    assert remark.startswith("4 ranks need about 17 MiB of memory; the limit is 16 MiB: send fewer")
     logged = [record for record in caplog.records if remark in str(record.msg)]
     assert len(logged) == 1
 

@@ -20,7 +20,7 @@ from rca.errors import InvalidInput, SourceError
 from rca.sweep import Answers, Swept, archived
 from rca.sweep import what_if as module
 from rca.sweep.data_set import Row
-from rca.sweep.traces import ArchivedTrace, operations_of
+from rca.sweep.traces import ArchivedTrace, traces_of
 from rca.sweep.what_if import JobLosses, sweep_what_if
 from rca.sweep.what_if_report import what_if_report
 from rca.whatif.analysis import what_if
@@ -78,7 +78,7 @@ def rows(folder: Path | str) -> dict[str, Row]:
 
 
 def test_the_sizes_are_in_a_file_beside_the_trace(archive: Path) -> None:
-    found = archived([str(archive)], operations_of)
+    found = archived([str(archive)], traces_of)
     metas = {
         Path(each.url).name: each.meta and Path(each.meta).name
         for each in found
@@ -91,7 +91,7 @@ def test_the_sizes_are_in_a_file_beside_the_trace(archive: Path) -> None:
         "bad.parquet": None,
         "other.parquet": None,
     }
-    (alone,) = archived([str(archive / "trace-AR.parquet")], operations_of)
+    (alone,) = archived([str(archive / "trace-AR.parquet")], traces_of)
     assert alone in found
 
 
@@ -182,19 +182,37 @@ def test_long_traces_are_read_in_blocks(
     assert streamed["bad.parquet"] == whole["bad.parquet"]
 
 
-def test_windows_with_operations_are_analysed(make_window: Any, tmp_path: Path) -> None:
+def test_windows_are_replayed_by_their_operations_or_else_their_phases(
+    make_window: Any, tmp_path: Path
+) -> None:
     folder = tmp_path / "archive"
     plain = make_window(4, 6, parallelism={"data": 2, "pipeline": 2})
     job = json.loads(plain.to_json())["job"]
-    traced = Window.from_tables(job, plain.steps, ops=RANK)
-    plain.to_directory(folder / "plain")
-    traced.to_directory(folder / "traced")
-    (folder / "plain.json").write_bytes(plain.to_json())
+    events = pa.table({"time": [float(job["start"])], "kind": ["oom"]})
+    held = {
+        "plain": plain,
+        "traced": Window.from_tables(job, plain.steps, ops=RANK),
+        "events": Window.from_tables(job, events=events),
+    }
+    for name, window in held.items():
+        window.to_directory(folder / name)
     done = swept(folder, tmp_path / "results")
-    assert done.outcomes == {"analysed": 1, "left_out": 1}
-    row = rows(tmp_path / "results")["traced"]
-    assert row["job_id"] == "test"
-    assert row["document"] == what_if(traced).to_json(per_step=False)
+    assert done.outcomes == {"analysed": 2, "left_out": 1}
+    found = rows(tmp_path / "results")
+    for name in ("plain", "traced"):
+        assert found[name]["job_id"] == "test"
+        assert found[name]["document"] == what_if(held[name]).to_json(per_step=False)
+
+
+def test_a_simulated_fleet_has_a_page(tmp_path: Path) -> None:
+    fleet, page = tmp_path / "fleet", tmp_path / "fleet.html"
+    assert command("simulate", str(fleet), "--windows", "4", "--seed", "3", "--operations") == 0
+    assert command("sweep", "what-if", str(fleet), "--output", str(tmp_path / "results")) == 0
+    assert command("sweep", "report", str(tmp_path / "results"), "--output", str(page)) == 0
+    found = rows(tmp_path / "results")
+    assert {row["job_id"] for row in found.values()} == {f"fleet-3-0000{number}" for number in range(1, 5)}
+    assert all(json.loads(row["document"])["source"] == "operations" for row in found.values())
+    assert "4 traces of 4 jobs" in page.read_text()
 
 
 def test_damaged_files_do_not_end_the_sweep(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ Actor = Annotated[Principal, Security(requires(Scope.feedback, Scope.diagnose))]
     summary="Record an action taken on an incident",
     responses={
         200: {"description": "The action was recorded before.", "model": TakenAction},
-        **problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict"),
+        **problem_responses(*COMMON, *BODY_PROBLEMS, "not-found", "conflict", "budget-spent"),
     },
 )
 def record_action(
@@ -43,7 +43,7 @@ def record_action(
 
     The gain that the diagnosis predicted is kept with it. The action is durable when this answers. The same
     request again gives the same action. Ranks and nodes must be of the job. It is taken at most a day before
-    the first window of the incident.
+    the first window of the incident. With a `budget` it is a reservation: make it before the first step.
     """
     state, at = State.of(request), now()
     try:

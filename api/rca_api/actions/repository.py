@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
+from rca.act.budget import Begun, leaving
 from rca_api.actions.observation import judge_actions
 from rca_api.actions.schemas import NewAction
 from rca_api.actions.tables import TakenActionRow
@@ -20,6 +21,7 @@ from rca_api.incidents import repository as incidents
 from rca_api.incidents.tables import IncidentRow, ObservationRow
 from rca_api.shell.requests.problems import ProblemError
 from rca_api.shell.security.principal import Principal
+from rca_api.shell.store.exclusion import Exclusion, exclude_others
 
 #: Newest windows of an incident that are searched for a prediction.
 _SEARCHED = 10
@@ -40,8 +42,12 @@ def record(
     ProblemError
         ``not-found`` for an unknown incident or diagnosis. ``invalid-parameters`` for an action that cannot
         have been taken. ``conflict`` for a diagnosis without an answer or
-        of another job, and for a key that was used for another action.
+        of another job, and for a key that was used for another action. ``budget-spent`` if the actions of
+        this key have spent the given budget; those of agents that have ended count as well.
     """
+    if given.budget is not None:
+        # Each reservation sees those before it, on whatever jobs.
+        exclude_others(session.connection(), Exclusion.budgets)
     incident = session.get(IncidentRow, incident_id)
     if incident is None:
         raise unknown(incident_id)
@@ -59,6 +65,7 @@ def record(
             raise ProblemError("conflict", f"the key {key!r} was used for another action of this incident")
         return known, False
     _refuse_implausible(session, incident, given, at)
+    _refuse_beyond_budget(session, incident.job_id, given, at)
     low, high = predicted.get("interval") or (None, None)
     row = TakenActionRow(
         incident_id=incident_id,
@@ -99,6 +106,30 @@ def recorded(since: datetime | None, job: str | None, key: str | None) -> Select
     if job is not None:
         wanted = wanted.join(IncidentRow).where(IncidentRow.job_id == job)
     return wanted if key is None else wanted.where(TakenActionRow.key == key)
+
+
+def _refuse_beyond_budget(session: Session, job: str, given: NewAction, at: datetime) -> None:
+    """Refuse an action that its budget has no place for."""
+    if given.budget is None:
+        return
+    since = at - timedelta(seconds=given.budget.counted_seconds)
+    columns = TakenActionRow.recorded_at, TakenActionRow.action, TakenActionRow.nodes, IncidentRow.job_id
+    counted = (
+        select(*columns)
+        .join(IncidentRow, IncidentRow.id == TakenActionRow.incident_id)
+        .where(
+            TakenActionRow.key == given.key,
+            TakenActionRow.recorded_at > since,
+            IncidentRow.job_id.in_([*given.budget.jobs, job]),
+        )
+    )
+    begun = [
+        Begun(recorded_at.timestamp(), leaving(action, nodes), of == job)
+        for recorded_at, action, nodes, of in session.execute(counted)
+    ]
+    reason = given.budget.spent(leaving(given.action, given.nodes), begun, at.timestamp())
+    if reason is not None:
+        raise ProblemError("budget-spent", reason)
 
 
 def unknown(incident_id: str) -> ProblemError:
@@ -166,8 +197,8 @@ def _common(first: Iterable[Any], second: Iterable[Any]) -> int:
 
 
 def _content(given: NewAction) -> str:
-    """Digest of what a request says, its key left out."""
-    said = given.model_dump(mode="json", exclude={"key"})
+    """Digest of what a request says, its key and its budget left out."""
+    said = given.model_dump(mode="json", exclude={"key", "budget"})
     return sha256(orjson.dumps(said, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 

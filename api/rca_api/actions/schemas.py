@@ -13,8 +13,10 @@ from pydantic import (
     Field,
     StringConstraints,
     TypeAdapter,
+    model_validator,
 )
 
+from rca.act.budget import ActionBudget
 from rca.recovery.outcomes import Outcome
 from rca.recovery.planner import ACTIONS
 from rca_api.actions.tables import TakenActionRow
@@ -36,6 +38,12 @@ def _known(name: str) -> str:
     if name not in NAMES:
         raise ValueError(f"is none of {', '.join(NAMES)}")
     return name
+
+
+class GivenBudget(ActionBudget):
+    """How many actions may begin on some jobs together."""
+
+    jobs: list[Name] = Field(max_length=_MAX_LIST_LENGTH, description="The job of the incident counts, too.")
 
 
 class NewAction(GivenBody):
@@ -73,6 +81,17 @@ class NewAction(GivenBody):
         description="Name of the request. A repeated key is the same action, and so is the same content "
         "without a key.",
     )
+    budget: GivenBudget | None = Field(
+        None,
+        description="The action is refused if those of the same `key` on these jobs have spent it. A program "
+        "that asks before it acts never exceeds it, however many run. Needs `key`.",
+    )
+
+    @model_validator(mode="after")
+    def _counted_by_key(self) -> NewAction:
+        if self.budget is not None and self.key is None:
+            raise ValueError("a budget counts the actions of a key: give one")
+        return self
 
 
 class PredictedGain(BaseModel):

@@ -2,6 +2,14 @@
 
 A transaction that writes locks the row of the data set first, so requests for one data set follow each other.
 The rules of leases and reports are those of `rca.runtime.data_shards.leases`.
+
+The state of a data set is the first position that was never handed out, and the parts of shards before it
+that are returned or leased. All others before it are done.
+
+References
+----------
+.. [1] Xiao et al., "AntDT: A Self-Adaptive Distributed Training Framework for Leader and Straggler Nodes",
+   arXiv 2404.09679, 2024.
 """
 
 from __future__ import annotations
@@ -116,7 +124,20 @@ class StoredShards:
             session.flush()
 
     def lease(self, worker: str, lease_id: str | None = None, samples: int | None = None) -> Offer:
-        """Give the first shard that is to do to a worker; see `Shards.lease`."""
+        """Give the first shard that is to do to a worker.
+
+        Parameters
+        ----------
+        lease_id : str, optional
+            Chosen by the caller, so that it can repeat a call whose answer was lost.
+        samples : int, optional
+            When little is left, a part of the shard of so many samples or more. Without it, all of it.
+
+        Raises
+        ------
+        InvalidInput
+            If another worker has a lease of this id, or it has ended.
+        """
         known = None if lease_id is None else self._find([lease_id]).get(lease_id)
         if known is not None:
             return self._again(known, worker)
@@ -142,7 +163,15 @@ class StoredShards:
         return Offer(row.read(self.plan))
 
     def report(self, reports: Sequence[ShardReport]) -> list[ShardReceipt]:
-        """Count trained samples, and renew the leases; see `Shards.report`."""
+        """Count trained samples, and renew the leases; gives a receipt for each report.
+
+        Reports of leases that have ended are not accepted and change nothing.
+
+        Raises
+        ------
+        InvalidInput
+            If an offset is outside of its lease; the caller's transaction must not commit then.
+        """
         rows = self._find({each.lease_id for each in reports})
         receipts = []
         for each in reports:
@@ -196,7 +225,18 @@ class StoredShards:
         return {worker: int(samples) for worker, samples in found}
 
     def restore(self, checkpoint: Checkpoint, checked: ShardPlan | None = None) -> None:
-        """Go back to a checkpoint; see `Shards.restore`. One that fits `checked` needs no other check."""
+        """Go back to a checkpoint. Reports of earlier leases are ignored, and their ids are not used again.
+
+        Parameters
+        ----------
+        checked : ShardPlan, optional
+            The checkpoint fits it, and is not checked again.
+
+        Raises
+        ------
+        InvalidInput
+            If it is not a checkpoint of this plan.
+        """
         if checked != self.plan:
             checkpoint.check(self.plan)
         name = self._row.name

@@ -33,9 +33,7 @@ BYTES_PER_ROW = 480
 MIN_STEPS_DIAGNOSED = 20
 #: Copies of all rows while fragments are joined: read, joined, without repetitions, validated.
 COPIES = 4
-#: Short segments stay decoded in a process, because each look at their job reads them: so many,
-MAX_SEGMENTS_HELD = 512
-#: each of so many bytes at most.
+#: Segments of so many bytes at most stay decoded in a process, because each look at their job reads them.
 MAX_HELD_BYTES = 32 << 10
 #: A job without steps: seconds that a look reads.
 SECONDS_LOOKED_AT = 1800.0
@@ -193,9 +191,7 @@ def _read(context: Context, digest: str) -> Decoded:
         with accepted_before():
             decoded = arrow.decode(body, arrow.CONTENT_TYPE)
         if len(body) <= MAX_HELD_BYTES:
-            context.segments[digest] = decoded
-            if len(context.segments) > MAX_SEGMENTS_HELD:
-                del context.segments[next(iter(context.segments))]
+            context.segments.hold(digest, decoded)
     return decoded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from rca.errors import InvalidInput
 from rca.lab.simulation import simulate
 from rca.lab.simulation.corpus import sampled
+from rca.lab.simulation.sampling_telemetry import MANY_RANKS
 from rca.lab.simulation.scenario import CorpusVersion
 from rca.sources.labels import (
     MANIFEST_FILE,
@@ -42,6 +43,9 @@ class CollectionPlan:
         Cause and mechanism of every window; None is a mixture.
     version : {1, 2}
         Of the corpus.
+    operations : bool
+        Whether the windows are a fleet: each of a job of its own, which records its operations, unless it has
+        more than `MANY_RANKS`.
     """
 
     folder: Path
@@ -49,11 +53,14 @@ class CollectionPlan:
     cause: str | None
     version: CorpusVersion = 1
     mechanism: str | None = None
+    operations: bool = False
 
     @property
     def prefix(self) -> str:
         """Prefix of the names of all windows."""
-        kind = self.mechanism or self.cause or "mixture"
+        usual = "fleet" if self.operations else "mixture"
+        kind = self.mechanism or self.cause or usual
+        kind += "-fleet" if self.operations and kind != usual else ""
         return f"{kind}-{self.seed}-" if self.version == 1 else f"{kind}-v{self.version}-{self.seed}-"
 
     def name(self, number: int) -> str:
@@ -69,8 +76,16 @@ class CollectionPlan:
         # The same child as of SeedSequence(seed).spawn, without spawning all before it.
         child = np.random.SeedSequence(self.seed, spawn_key=(number - 1,))
         rng = np.random.default_rng(child)
-        labelled = simulate(sampled(rng, self.version, cause=self.cause, mechanism=self.mechanism))
-        return labelled.window, WindowLabel.model_validate(labelled.label)
+        scenario = sampled(rng, self.version, cause=self.cause, mechanism=self.mechanism)
+        if self.operations and scenario.world_size <= MANY_RANKS:
+            traced = scenario.telemetry.model_copy(update={"ops": True})
+            scenario = scenario.model_copy(update={"telemetry": traced})
+        labelled = simulate(scenario)
+        window = labelled.window
+        if self.operations:
+            # Jobs of a fleet are told apart by their ids.
+            window = replace(window, job=window.job.model_copy(update={"job_id": self.name(number)}))
+        return window, WindowLabel.model_validate(labelled.label)
 
     def entry(self, number: int, label: WindowLabel | None = None) -> dict[str, Any]:
         """The window's line in the manifest."""
@@ -93,6 +108,7 @@ def simulate_collection(
     cause: str | None = None,
     version: CorpusVersion = 1,
     mechanism: str | None = None,
+    operations: bool = False,
     workers: Workers = HERE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
@@ -107,6 +123,8 @@ def simulate_collection(
         Of the corpus; 2 also has mechanisms.
     mechanism : str, optional
         The mechanism of every window, of version 2.
+    operations : bool
+        Whether each window is of a job of its own with operations, which `rca sweep what-if` replays.
     workers : Workers
         Without influence on any byte.
     progress : callable
@@ -122,7 +140,7 @@ def simulate_collection(
     InvalidInput
         If the folder holds another collection, because its manifest would be lost.
     """
-    plan = CollectionPlan(folder, seed, cause, version, mechanism)
+    plan = CollectionPlan(folder, seed, cause, version, mechanism, operations)
     _refuse_other_collection(plan)
     folder.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(plan)

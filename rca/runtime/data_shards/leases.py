@@ -289,7 +289,7 @@ def end_of_lease(done: int, stop: int, samples: int | None, left: int, n_workers
 
 
 class ShardService(Protocol):
-    """What hands out shards: `Shards` in this process, or `ShardClient` of a service."""
+    """What hands out shards: `ShardClient` of a service."""
 
     @property
     def plan(self) -> ShardPlan:

@@ -4,8 +4,9 @@ Modules
 -------
 modes
     Synchronous, x-order and grouped updates, and the best of them.
-price
-    Seconds per unit of progress of a mode: waiting, gradient noise and staleness.
+price, arrivals
+    Seconds per unit of progress of a mode: waiting for steps that vary, the server's work, gradient noise and
+    staleness.
 grouping
     Which reports make an update: x of them, or those of a group; groups that follow the times.
 selector

@@ -1,10 +1,11 @@
 """The mode with the least price, corrected by what each mode reaches in its first steps.
 
-A price leaves out what the machine does: messages that wait for a processor, other tasks, wake-ups. That
-changes the reports per second of a mode, and these are measured as soon as it runs. The ratio of measured and
-expected reports corrects its price. Modes that have not run take the usual ratio of those that have.
+A price has the steps of all workers as they vary, and the work of the server. It leaves out what the machine
+does: messages that wait for a processor, other tasks, wake-ups. That changes the reports per second of a
+mode, and these are measured as soon as it runs. The ratio of measured and expected reports corrects its
+price. Modes that have not run take the usual ratio of those that have.
 
-When there is no straggler, training is synchronous again.
+Training is synchronous unless another mode is surely better, and so again when all workers are at speed.
 
 References
 ----------
@@ -18,14 +19,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rca.arrays import FloatArray
 from rca.errors import InvalidInput
-from rca.runtime.star.grouping import EVERY, Grouping, of_mode
+from rca.runtime.star.arrivals import that_may_recur
+from rca.runtime.star.grouping import EVERY, Grouping, SeenTimes, of_mode
 from rca.runtime.star.modes import GROUP_DISTANCE, candidates, synchronous
 from rca.runtime.star.price import Mode, UpdateProgress
-from rca.runtime.star.usual_step import is_straggler
 
-#: A mode replaces another one if its price is lower by this share.
+#: A mode replaces the present one, or synchronous training, if its price is lower by this share.
 MIN_GAIN = 0.05
 
 
@@ -71,23 +71,25 @@ class CalibratedChoice:
         self._workers: list[int] = []
         self._began = clock(), 0
 
-    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
-        workers = np.flatnonzero(np.isfinite(usual)).tolist()
+    def __call__(self, n_updates: int, n_reports: int, seen: SeenTimes) -> Grouping | None:  # noqa: ARG002
+        workers = np.flatnonzero(np.isfinite(seen.usual)).tolist()
         began, before = self._began
         if not workers or n_reports - before < self._every * len(workers):
             return None
         now = self._clock()
         progress = UpdateProgress(
-            usual[workers],
+            seen.usual[workers],
             self._batch,
             self._noise,
+            report_seconds=seen.report_seconds,
             learning_rate=self._learning_rate,
             max_reports=self._max_reports,
+            steps=that_may_recur(seen.steps[workers]),
         )
         full = synchronous(progress)
         self._began = now, n_reports
         if workers == self._workers or self.mode is None:
-            present = full if self.mode is None else _priced_again(self.mode, progress)
+            present = full if self.mode is None else priced_again(self.mode, progress)
             self.ratios[_key(present)] = (n_reports - before) / (now - began) / present.reports_per_second
         else:
             present = full
@@ -101,10 +103,11 @@ class CalibratedChoice:
         return mode.seconds / self.ratios.get(_key(mode), usual)
 
     def _best(self, progress: UpdateProgress, full: Mode, present: Mode) -> Mode:
-        if not is_straggler(progress.seconds).any():
-            return full
         best = min(candidates(progress, self._distance), key=self.seconds)
-        return best if self.seconds(best) < (1.0 - MIN_GAIN) * self.seconds(present) else present
+        for usual in (present, full):
+            if self.seconds(best) >= (1.0 - MIN_GAIN) * self.seconds(usual):
+                best = usual
+        return best
 
 
 def _key(mode: Mode) -> tuple[bool, tuple[int, ...]]:
@@ -113,8 +116,8 @@ def _key(mode: Mode) -> tuple[bool, tuple[int, ...]]:
     return mode.kind == "x-order" and mode.staleness > 0, sizes
 
 
-def _priced_again(mode: Mode, progress: UpdateProgress) -> Mode:
-    """The price of a mode at the present times of the same workers."""
+def priced_again(mode: Mode, progress: UpdateProgress) -> Mode:
+    """The price of a mode with other times of the same workers."""
     if mode.kind == "x-order":
         return progress.of_order(mode.order)
     return progress.priced(mode.kind, mode.groups)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from rca.arrays import FloatArray
 from rca.errors import InvalidInput
 from rca.runtime.star.modes import GROUP_DISTANCE, clustered
 from rca.runtime.star.price import Mode, partial_updates
+from rca.runtime.star.usual_step import LOOK_BACK, usual_seconds
 
 #: Updates of all workers after which dynamic groups are formed again.
 EVERY = 8
@@ -83,9 +85,30 @@ def of_mode(mode: Mode, ranks: Sequence[int] | None = None) -> Grouping:
     return Groups(tuple(tuple(ranks[worker] for worker in group) for group in mode.groups))
 
 
-#: A choice of the grouping from the updates and the reports in them so far, and the usual step of each worker
-#: in seconds; NaN where no step has ended. None keeps the grouping.
-Choice = Callable[[int, int, FloatArray], Grouping | None]
+@dataclass(frozen=True)
+class SeenTimes:
+    """What a server has measured.
+
+    Attributes
+    ----------
+    steps : ndarray of shape (n_ranks, n_steps), seconds
+        From an answer to a worker to its report, the newest last; NaN where no step has ended.
+    report_seconds : float
+        Its own time for a report.
+    """
+
+    steps: FloatArray
+    report_seconds: float = 0.0
+
+    @cached_property
+    def usual(self) -> FloatArray:
+        """Usual step of each worker, shape (n_ranks,), seconds; NaN where no step has ended."""
+        return usual_seconds(self.steps[:, -LOOK_BACK:])
+
+
+#: A choice of the grouping from the updates and the reports in them so far, and from measured times. None
+#: keeps the grouping.
+Choice = Callable[[int, int, SeenTimes], Grouping | None]
 
 
 @dataclass(frozen=True)
@@ -115,8 +138,8 @@ class FirstReports:
         if self.every < 1 or self.most < 1:
             raise InvalidInput(f"{self.most} backup workers cannot be chosen every {self.every} updates")
 
-    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
-        times = np.sort(usual[np.isfinite(usual)])
+    def __call__(self, n_updates: int, n_reports: int, seen: SeenTimes) -> Grouping | None:  # noqa: ARG002
+        times = np.sort(seen.usual[np.isfinite(seen.usual)])
         if n_updates % self.every or not times.size:
             return None
         n = times.size
@@ -142,10 +165,10 @@ class DynamicGroups:
             raise InvalidInput(f"groups cannot be formed every {every} updates")
         self.distance, self.every = distance, every
 
-    def __call__(self, n_updates: int, n_reports: int, usual: FloatArray) -> Grouping | None:  # noqa: ARG002
-        known = np.flatnonzero(np.isfinite(usual))
+    def __call__(self, n_updates: int, n_reports: int, seen: SeenTimes) -> Grouping | None:  # noqa: ARG002
+        known = np.flatnonzero(np.isfinite(seen.usual))
         if n_updates % self.every or not known.size:
             return None
         # Workers without a time are in no group, and so alone.
-        groups = clustered(usual[known], self.distance)
+        groups = clustered(seen.usual[known], self.distance)
         return Groups(tuple(tuple(int(known[place]) for place in group) for group in groups))

@@ -138,10 +138,10 @@ def best_groups(progress: UpdateProgress) -> Mode:
         size = np.arange(1, n + 1) - np.arange(n)[:, None]
         iterations = np.where(size > 0, progress.iterations(np.maximum(size, 1)), np.inf)
         divisions = [tuple((worker,) for worker in workers)]
+        rate = 1.0 / (iterations * (progress.seconds[list(workers)] + size * progress.report_seconds))
         for n_groups in range(1, MAX_GROUPS + 1):
-            slowest = progress.seconds[list(workers)] + progress.update_seconds * (n_groups - 1)
             # Rate of the run from each start to each end.
-            divisions.append(_runs(workers, _best_runs(1.0 / (iterations * slowest), min(n_groups, n))))
+            divisions.append(_runs(workers, _best_runs(rate, min(n_groups, n))))
     return min((progress.priced("dynamic groups", each) for each in divisions), key=lambda mode: mode.seconds)
 
 

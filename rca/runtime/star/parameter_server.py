@@ -23,10 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rca.arrays import FloatArray
 from rca.errors import InvalidInput
-from rca.runtime.star.grouping import Choice, Grouping, XOrder
-from rca.runtime.star.usual_step import LOOK_BACK, usual_seconds
+from rca.runtime.star.arrivals import MAX_STEPS
+from rca.runtime.star.grouping import Choice, Grouping, SeenTimes, XOrder
 
 #: An answer begins with whether training is over, and whether the last gradient of its worker was applied.
 _HEADER = 2
@@ -87,7 +86,7 @@ def serve(
         Whether training ends, from the number of updates so far.
     choose : callable, optional
         The grouping from here on, after each update, such as `rca.runtime.star.calibration.CalibratedChoice`
-        or `rca.runtime.star.grouping.DynamicGroups`. Its times have `n_workers` + 1 places; that of rank 0 is
+        or `rca.runtime.star.grouping.DynamicGroups`. Its times have `n_workers` + 1 rows; that of rank 0 is
         NaN.
     most_staleness : int, optional
         Gradients whose parameters are more updates old are dropped; by default none.
@@ -142,7 +141,11 @@ class _Server:
         self.version = dict.fromkeys(workers, 0)
         self._told: set[int] = set()
         self._answered = dict.fromkeys(workers, 0.0)
-        self._times: dict[int, deque[float]] = {each: deque(maxlen=LOOK_BACK) for each in workers}
+        self._times: dict[int, deque[float]] = {each: deque(maxlen=MAX_STEPS) for each in workers}
+        # Work of this thread since the first report that no update has, and of the last updates by report.
+        self._work, self._in_update = 0.0, 0
+        self._report_seconds: deque[float] = deque(maxlen=MAX_STEPS)
+        self._took = time.monotonic()
         self._inbox: queue.Queue[tuple[int, Tensor | None, float]] = queue.Queue()
         self._free = {each: threading.Semaphore(0) for each in workers}
         for each in workers:
@@ -166,7 +169,9 @@ class _Server:
         """The next worker and its gradient; None for one that has ended."""
         if not self.alive:
             raise ConnectionError("all workers have ended before the training was over")
+        self._note_work()
         worker, gradient, at = self._inbox.get()
+        self._took = time.monotonic()
         if gradient is None:
             self._lose(worker)
         else:
@@ -192,17 +197,24 @@ class _Server:
         reports = self.reports
         reports.applied.append([(each, len(reports.applied) - self.version[each]) for each in workers])
         self._n_applied += len(workers)
-        other = None if choose is None else choose(len(reports.applied), self._n_applied, self.usual())
+        self._in_update += len(workers)
+        other = None if choose is None else choose(len(reports.applied), self._n_applied, self._seen())
         if other is not None and other != reports.groupings[-1][1]:
             reports.groupings.append((len(reports.applied), other))
 
-    def usual(self) -> FloatArray:
-        """Usual seconds from an answer to a report, by rank; NaN where there was none."""
-        found = np.full(max(self._times) + 1, np.nan)
+    def _seen(self) -> SeenTimes:
+        steps = np.full((max(self._times) + 1, MAX_STEPS), np.nan)
         for worker, times in self._times.items():
             if times and worker in self.alive:
-                found[worker] = usual_seconds(np.array([times]))[0]
-        return found
+                steps[worker, -len(times) :] = times
+        return SeenTimes(steps, float(np.median(self._report_seconds)) if self._report_seconds else 0.0)
+
+    def _note_work(self) -> None:
+        """Count what this thread has done since it has taken a report."""
+        self._work += time.monotonic() - self._took
+        if self._in_update:
+            self._report_seconds.append(self._work / self._in_update)
+            self._work, self._in_update = 0.0, 0
 
     def end(self) -> None:
         """Tell all workers that training is over, each when it reports."""

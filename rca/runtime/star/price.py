@@ -27,6 +27,7 @@ import numpy as np
 
 from rca.arrays import FloatArray
 from rca.errors import InvalidInput
+from rca.runtime.star.arrivals import expected_arrivals
 
 Kind = Literal["synchronous", "x-order", "static groups", "dynamic groups"]
 _HALVINGS = 50
@@ -143,27 +144,33 @@ class UpdateProgress:
         Samples of one worker and step.
     noise : float
         Gradient noise scale in samples. At 0, small updates are as good as large ones.
-    update_seconds : float
-        Time in which an update of one group keeps the other groups waiting, such as the server's work.
+    report_seconds : float
+        Time of a server for a report: to take it, its share of the update, and to answer. An update waits for
+        that of all its reports, and all workers together report no faster.
     learning_rate : float, optional
         Of an update from all workers, as a share of the best one without noise; see
         `rca.runtime.star.learning_rate`. By default each mode has its best one.
     max_reports : float
         Reports per second that the machine of the server can take beside its other tasks; see
         `rca.runtime.star.capacity`. A mode with more of them waits.
+    steps : ndarray of shape (n_workers, n_steps), optional
+        Recent steps of each worker, seconds; NaN where none was measured. With them an update waits for the
+        slowest of steps that vary. Without, each step takes the expected time.
 
     Raises
     ------
     InvalidInput
-        If a value is not finite, a time or the learning rate is not positive, or there is no worker.
+        If a value is not finite, a time or the learning rate is not positive, there is no worker, or one has
+        no step.
     """
 
     seconds: FloatArray
     batch: float
     noise: float
-    update_seconds: float = 0.0
+    report_seconds: float = 0.0
     learning_rate: float | None = None
     max_reports: float = math.inf
+    steps: FloatArray | None = None
 
     def __post_init__(self) -> None:
         check_seconds(self.seconds)
@@ -178,8 +185,12 @@ class UpdateProgress:
                 f"the gradient noise scale is {self.noise} samples",
                 hint="measure it with rca.runtime.star.noise; without it no mode can be priced",
             )
-        if not (np.isfinite(self.update_seconds) and self.update_seconds >= 0):
-            raise InvalidInput(f"an update takes {self.update_seconds} s")
+        if not (np.isfinite(self.report_seconds) and self.report_seconds >= 0):
+            raise InvalidInput(f"the server takes {self.report_seconds} s for a report")
+        if self.steps is not None and (
+            len(self.steps) != self.n_workers or not np.isfinite(self.steps).any(axis=1).all()
+        ):
+            raise InvalidInput(f"not each of the {self.n_workers} workers has a step")
         if self.learning_rate is not None and not (
             np.isfinite(self.learning_rate) and self.learning_rate > 0
         ):
@@ -199,10 +210,7 @@ class UpdateProgress:
         return iterations(np.asarray(n_reports, dtype=np.float64) * self.batch, self.noise)
 
     def of_groups(self, groups: Sequence[Sequence[int]]) -> float:
-        """Seconds per unit of progress if each group updates at the speed of its slowest worker.
-
-        Each group waits for one update of each other group.
-        """
+        """Seconds per unit of progress if each group updates when its slowest worker has reported."""
         return self.priced("dynamic groups", groups).seconds
 
     def of_orders(self) -> FloatArray:
@@ -214,17 +222,21 @@ class UpdateProgress:
         """Expected seconds between updates of 1, 2, ..., n reports, shape (n_workers,).
 
         Each worker goes on when its report is used. A report waits for half of the others of its update on
-        average, and an update never for more than its number of fastest workers.
+        average, and an update never for more than its number of fastest workers. The server's work follows.
         """
         orders = np.arange(1.0, self.n_workers + 1)[:, None]
-        low = np.zeros(self.n_workers)
-        high = np.sort(self.seconds)
+        served = orders * self.report_seconds
+        if self.steps is None:
+            mean, high = self.seconds, np.sort(self.seconds)
+        else:
+            mean, high = np.nanmean(self.steps, axis=1), expected_arrivals(self.steps)
+        low, high = np.zeros(self.n_workers), high + served[:, 0]
         for _ in range(_HALVINGS):
             middle = ((low + high) / 2)[:, None]
-            reports = np.minimum(middle / (self.seconds + middle * (orders - 1) / (2 * orders)), 1.0)
+            reports = np.minimum(middle / (mean + served + middle * (orders - 1) / (2 * orders)), 1.0)
             enough = reports.sum(axis=1) >= orders[:, 0]
             low, high = np.where(enough, low, middle[:, 0]), np.where(enough, middle[:, 0], high)
-        return np.maximum(high, orders[:, 0] / self.max_reports)
+        return np.maximum(high, orders[:, 0] / self._most_reports)
 
     def of_order(self, order: int) -> Mode:
         """The mode with updates of so many reports."""
@@ -237,11 +249,10 @@ class UpdateProgress:
 
     def priced(self, kind: Kind, groups: Sequence[Sequence[int]]) -> Mode:
         """The mode with these groups, which hold each worker once."""
-        waiting = self.update_seconds * (len(groups) - 1)
         shares = np.array([len(group) / self.n_workers for group in groups])
-        seconds = np.array([float(self.seconds[list(group)].max()) + waiting for group in groups])
+        seconds = np.array([self._slowest(group) + len(group) * self.report_seconds for group in groups])
         reports = float((shares / seconds).sum()) * self.n_workers
-        taken = min(reports, self.max_reports)
+        taken = min(reports, self._most_reports)
         gain, loss = _gain_and_loss(shares, seconds * (reports / taken), self._full_noise)
         at_best, rate = self._seconds_at_best(gain, loss, np.array(1.0))
         fixed = tuple(tuple(group) for group in groups)
@@ -260,6 +271,24 @@ class UpdateProgress:
         found = np.full(gain.shape, np.inf)
         np.divide(seconds, progress, out=found, where=progress > 0)
         return found, rate
+
+    def _slowest(self, group: Sequence[int]) -> float:
+        """Time until all of a group have reported, which begin together."""
+        if self.steps is None:
+            return float(self.seconds[list(group)].max())
+        key = tuple(group)
+        if key not in self._arrived:
+            self._arrived[key] = float(expected_arrivals(self.steps[list(group)])[-1])
+        return self._arrived[key]
+
+    @cached_property
+    def _arrived(self) -> dict[tuple[int, ...], float]:
+        return {}
+
+    @property
+    def _most_reports(self) -> float:
+        """Reports per second of all workers that server and machine can take."""
+        return min(self.max_reports, 1.0 / self.report_seconds) if self.report_seconds else self.max_reports
 
     @cached_property
     def _intervals(self) -> FloatArray:

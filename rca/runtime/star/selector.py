@@ -1,7 +1,7 @@
 """A learned choice of the mode: LightGBM says how the time to progress compares with synchronous training.
 
 It is learned on simulated jobs (`python -m benchmarks star-selector`), where steps vary, workers pause and
-the server is busy. The price of `modes` counts none of these; it is a feature, beside those of recent steps.
+the server is busy. The price of usual steps alone is a feature, beside those of recent steps.
 """
 
 from __future__ import annotations

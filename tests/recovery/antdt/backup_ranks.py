@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from stored_shards import NewShards
 
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
-from rca.runtime.data_shards.shards import Shards
 from rca.runtime.star.grouping import FirstReports, XOrder
 from rca.runtime.star.parameter_server import serve, work
 
@@ -34,7 +34,7 @@ class Processes(BaseManager):
     """Holds the shards in a process of its own, as a service does."""
 
 
-Processes.register("shards", Shards, exposed=("lease", "report", "release", "progress"))
+Processes.register("shards", NewShards, exposed=("lease", "report", "release", "progress"))
 
 
 class SharedShards:

@@ -1,6 +1,6 @@
 """Random workers that lease, report, die and expire; the bookkeeping is checked after each step.
 
-The machine runs on any `ShardService`: in memory here, and in the service's store in its own tests.
+The machine runs on any `ShardService`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.runtime.star.grouping import FirstReports, XOrder
+from rca.runtime.star.grouping import FirstReports, SeenTimes, XOrder
 
 
 @pytest.mark.system
@@ -38,12 +38,15 @@ def test_dropped_and_killed_workers_lose_and_repeat_no_sample(tmp_path: Path) ->
 
 def test_updates_wait_for_as_many_workers_as_make_most_progress() -> None:
     choose = FirstReports(most=1, every=2)
-    nan = float("nan")
-    assert choose(1, 4, np.array([nan, 1.0, 1.0, 1.0, 4.0])) is None
-    assert choose(2, 8, np.array([nan, 1.0, 1.0, 1.0, 4.0])) == XOrder(3)
+
+    def seen(last: float) -> SeenTimes:
+        return SeenTimes(np.array([[float("nan")], [1.0], [1.0], [1.0], [last]]))
+
+    assert choose(1, 4, seen(4.0)) is None
+    assert choose(2, 8, seen(4.0)) == XOrder(3)
     # One in four samples is worth more than a tenth of the time.
-    assert choose(2, 8, np.array([nan, 1.0, 1.0, 1.0, 1.1])) == XOrder(4)
+    assert choose(2, 8, seen(1.1)) == XOrder(4)
     # With little noise, fewer samples do as well.
-    assert FirstReports(1, batch=64.0, noise=1.0)(8, 32, np.array([1.0, 1.0, 1.0, 1.1])) == XOrder(3)
+    assert FirstReports(1, batch=64.0, noise=1.0)(8, 32, seen(1.1)) == XOrder(3)
     with pytest.raises(InvalidInput, match="0 backup workers"):
         FirstReports(0)

@@ -1,4 +1,4 @@
-"""Shards in memory: each sample counts once per epoch, whatever workers do."""
+"""Shards: each sample counts once per epoch, whatever workers do."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_machine import Clock, ShardMachine
+from shard_machine import Clock
+from stored_shards import NewShards
 
 from rca.errors import InvalidInput
 from rca.runtime.data_shards import shard_plan
 from rca.runtime.data_shards.leases import MAX_EPOCHS_SHOWN, Checkpoint, LeaseState, ShardReport
 from rca.runtime.data_shards.shard_plan import MAX_EPOCHS, ShardPlan
-from rca.runtime.data_shards.shards import Shards
 from tests.for_each import for_each
-
-
-class InMemory(ShardMachine):
-    open = Shards
-
-
-TestInMemory = InMemory.TestCase
-# Without shrinking: it takes minutes.
-TestInMemory.settings = settings(max_examples=60, stateful_step_count=25, phases=[Phase.generate])
 
 
 @pytest.fixture
@@ -33,8 +24,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def shards(clock: Clock, n_samples: int = 20, shard_size: int = 8, **more) -> Shards:
-    return Shards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock)
+def shards(clock: Clock, n_samples: int = 20, shard_size: int = 8, **more) -> NewShards:
+    return NewShards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock)
 
 
 def test_a_killed_worker_loses_and_repeats_no_sample(clock: Clock) -> None:
@@ -133,7 +124,7 @@ def test_a_restore_of_many_epochs_builds_no_order_of_shards(monkeypatch: pytest.
     built: list[int] = []
     monkeypatch.setattr(shard_plan, "_order", lambda _seed, _stream, length: built.append(length))
     plan = ShardPlan((1 << 20) * 3 - 1, 3, MAX_EPOCHS)
-    service = Shards(plan)
+    service = NewShards(plan)
     at = [epoch * plan.n_shards + 7 for epoch in range(0, 6000, 100)]
     service.restore(Checkpoint(at[-1] + 1, tuple((position, 1) for position in at)))
     found = service.progress()
@@ -212,7 +203,7 @@ def test_the_package_needs_no_torch() -> None:
     names = (
         "antdt",
         "antdt.agent",
-        *(f"data_shards.{name}" for name in ("shards", "shard_client", "shard_sampler")),
+        *(f"data_shards.{name}" for name in ("shard_client", "shard_sampler")),
     )
     modules = ", ".join(f"rca.runtime.{name}" for name in names)
     code = f"import {modules}, sys; raise SystemExit('torch' in sys.modules)"

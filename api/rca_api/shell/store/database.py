@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from rca.errors import MissingExtra, SourceError
 from rca_api.shell.store import time_limits
+from rca_api.shell.store.exclusion import Exclusion, exclude_others
 from rca_api.shell.store.sqlite_engine import sqlite_engine
 
 #: Transactions of a process at once: the connections of its pool.
@@ -32,7 +33,6 @@ MAX_SECONDS = 10.0
 _MIGRATION_LOCK_SECONDS = 10
 #: Rows of each index that `Database.analyze` looks at.
 _ANALYSED_ROWS = 400
-_MIGRATION_LOCK = 7_221_001
 _MIGRATIONS = Path(__file__).parent / "migrations"
 _log = structlog.stdlib.get_logger("rca_api")
 
@@ -170,9 +170,9 @@ class Database:
             return schema
         try:
             with self.engine.execution_options(begin="IMMEDIATE").begin() as connection:
+                # Replicas that start together must not migrate at the same time.
+                exclude_others(connection, Exclusion.migration)
                 if not self.is_sqlite:
-                    # Replicas that start together must not migrate at the same time.
-                    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
                     connection.execute(text(f"SET LOCAL lock_timeout = '{_MIGRATION_LOCK_SECONDS}s'"))
                 before = _schema_of(connection)
                 # This version may be older than the one that has migrated, and not know its revisions.
