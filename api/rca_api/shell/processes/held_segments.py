@@ -1,6 +1,6 @@
 """Segments of telemetry that stay decoded in a process, while looks at their job use them.
 
-Nobody asks for a segment whose telemetry was deleted, so it leaves the process after `MAX_UNUSED_SECONDS`.
+No look uses a segment whose telemetry was deleted, so it leaves the process after `MAX_UNUSED_SECONDS`.
 No other task is needed for that: a process may wait for days.
 """
 
