@@ -203,7 +203,7 @@ class SwitchingRing(RingWithChildren):
         wanted = set(self._rule(updates, self.usual(), tuple(sorted(self._wanted))))
         if not wanted < set(range(self._world)):
             raise InvalidInput(
-                f"children {sorted(wanted)} leave nobody in the ring of {self._world} ranks",
+                f"children {sorted(wanted)} leave no other rank in the ring of {self._world} ranks",
                 hint="name some ranks of the job, and not all",
             )
         self._wanted = wanted

@@ -322,4 +322,4 @@ def test_a_server_without_workers_ends_with_an_error(found: dict[str, list[Resul
 
 
 def test_a_rule_that_empties_the_ring_is_refused(found: dict[str, list[Result]]) -> None:
-    assert "leave nobody" in found["back"][0]["refused"]
+    assert "leave no other rank" in found["back"][0]["refused"]
