@@ -39,7 +39,7 @@ from rca_api.incidents.tables import ObservationRow
 from rca_api.jobs.watcher import FIRST_STEPS, followed
 from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
 
-HEALTHY_SEED, FAULTY_SEED = 910_000_000, 920_000_000
+HEALTHY_SEED, FAULTY_SEED = 930_000_000, 940_000_000
 MAX_WORLD = 32
 HEALTHY_STEPS, FAULTY_STEPS = 1500, 300
 ONSET = 160
