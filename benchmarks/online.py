@@ -34,7 +34,7 @@ from rca.workers import Workers
 from rca_api.incidents.observation import Observation
 from rca_api.incidents.observe import verdict_of
 from rca_api.incidents.repository import observation
-from rca_api.incidents.state_machine import Hysteresis, NoIncident, OpenIncident, State, next_state
+from rca_api.incidents.state_machine import Hysteresis, NoIncident, State, next_state
 from rca_api.incidents.tables import ObservationRow
 from rca_api.jobs.watcher import FIRST_STEPS, followed
 from rca_api.jobs.work import Look, WantedLook, WatchedSteps, first_step, is_due
@@ -205,8 +205,9 @@ def watched(
             answer = rca.diagnose(cut)
             incident, events = next_state(incident, _observed(answer, cut), Hysteresis())
             incidents[why] += sum(each.kind in ("opened", "suspected", "reopened") for each in events)
-            if opened is None and isinstance(incident, OpenIncident) and not incident.suspected:
-                opened = None if onset is None or last < onset else last - onset
+            named = any(each.kind in ("opened", "confirmed") for each in events)
+            if opened is None and named and onset is not None and last >= onset:
+                opened = last - onset
             if not answer.abstained and answer.failure_mode != "healthy":
                 alarms[why] += 1
                 if onset is not None and alarmed is None and last >= onset:

@@ -224,6 +224,17 @@ def test_the_first_diagnosis_of_a_steady_job_is_repeated_a_few_times(client: Tes
     assert {each["failure_mode"] for each in answers} == {"healthy"}
 
 
+def test_a_late_look_is_followed_by_windows_of_new_steps() -> None:
+    """Each window of a steady job begins after the one before, however late the looks are."""
+    wanted, ends = work.WantedLook(None, None, watcher.FIRST_STEPS), []
+    for last in (64, *range(1000, 2000)):
+        due = work.is_due(None, last, wanted)
+        ends += [last] * due
+        changed, following, steady = watcher.followed(work.Look(None, last, None, None), wanted, queued=due)
+        wanted = work.WantedLook(changed, following, None, steady_since=steady)
+    assert ends == [64, *range(1000, 1257, 64)]
+
+
 def test_a_job_that_goes_on_from_a_checkpoint_is_diagnosed_after_its_first_steps(client: TestClient) -> None:
     rows = step_rows(80)
     rows["step"] += 50_000

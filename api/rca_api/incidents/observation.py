@@ -20,10 +20,14 @@ class Subject:
         """Whether failure mode and cause are the same."""
         return (self.failure_mode, self.cause) == (other.failure_mode, other.cause)
 
+    def meets(self, other: Subject) -> bool:
+        """Whether both are of one failure mode, and may be at the same place."""
+        apart = self.place and other.place and set(self.place).isdisjoint(other.place)
+        return self.failure_mode == other.failure_mode and not apart
+
     def agrees(self, other: Subject) -> bool:
         """Whether both may be the same fault: equal cause, and places that are not disjoint."""
-        apart = self.place and other.place and set(self.place).isdisjoint(other.place)
-        return self.is_same_fault(other) and not apart
+        return self.is_same_fault(other) and self.meets(other)
 
     def may_be(self, other: Subject) -> bool:
         """Whether both may be the same fault, where the cause of one may be open."""

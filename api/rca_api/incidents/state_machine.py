@@ -1,7 +1,8 @@
 """State machine of an incident: a pure function from a state and a window to the next state.
 
 - An incident opens at once if the job stopped. If it is slow, it opens when the last windows that may show
-  the same fault are together certain: the chance that all of them are wrong is small.
+  the same fault are together certain: the chance that all of them are wrong is small. Several faulty windows
+  of one place open it, too, whatever their causes.
 - Windows that are certain of a fault and not of its cause are suspects. Several of them open a suspected
   incident. The first window with a cause confirms it.
 - Exporters alone make suspects, too. Their healthy windows resolve no confirmed incident, and do not count
@@ -54,7 +55,7 @@ class Hysteresis:
     sure_probability : float
         Certainty of the last windows together that opens an incident of a slow job: one of .999, two of .97.
     opening_windows, opening_of : int
-        Number of faulty windows that open a suspected incident, and of the last windows that count.
+        Number of faulty windows of one place that open an incident, and of the last windows that count.
     reopen_seconds : float
         A faulty window so soon after the last healthy one reopens it.
     healthy_windows : int
@@ -189,7 +190,9 @@ def next_state(
 
 def _shows_health(incident: OpenIncident, observation: Observation) -> bool:
     found = observation.subject
-    ended = observation.over is not None and found is not None and found.may_be(incident.subject)
+    confirms = incident.suspected and observation.verdict == "sick"
+    over = observation.over is not None and not confirms
+    ended = over and found is not None and found.may_be(incident.subject)
     leans = observation.probably_healthy and incident.healthy_streak > 0
     return observation.verdict == "healthy" or ended or leans
 
@@ -241,14 +244,15 @@ def _without_incident(
     if subject is None:
         return state, ()
     before = state.resolved
-    faulty = [each for each in recent if each.subject is not None and each.subject.may_be(subject)]
+    faulty = [each for each in recent if each.subject is not None and each.subject.meets(subject)]
     if observation.verdict == "suspect":
         return _after_suspect(state, observation, faulty, settings)
     if before is not None and _is_relapse(before, observation, settings):
         again = OpenIncident(subject, observation.end, reopened=before.reopened + 1, changes=before.changes)
         return again, (_event("reopened", subject, observation, previous=before.subject),)
-    doubt = prod(1.0 - each.probability for each in faulty)
-    if subject.failure_mode != "fail_stop" and doubt > 1.0 - settings.sure_probability:
+    doubt = prod(1.0 - each.probability for each in faulty if each.subject and each.subject.may_be(subject))
+    at_once = subject.failure_mode == "fail_stop" or doubt <= 1.0 - settings.sure_probability
+    if not at_once and len(faulty) < settings.opening_windows:
         return state, ()
     return OpenIncident(subject, observation.end), (
         _event("opened", subject, observation, first=faulty[0].order),

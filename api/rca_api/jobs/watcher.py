@@ -307,6 +307,10 @@ def followed(found: Look, wanted: WantedLook, *, queued: bool) -> tuple[int | No
         steady = wanted.first_step - FIRST_STEPS
     if steady is None:
         return None, None, None
-    following = work.steady_step(steady, wanted) + queued * work.STEADY_STEPS
+    following = work.steady_step(steady, wanted)
+    if queued:
+        # A look may come late. The next window begins after this one, and as many follow.
+        steady += found.last_step - following
+        following = found.last_step + work.STEADY_STEPS
     over = following > steady + _STEADY_WINDOWS * work.STEADY_STEPS
     return (None, None, None) if over else (None, following, steady)

@@ -179,12 +179,13 @@ class Settings(BaseSettings):
     retry_after_seconds: int = Field(1, ge=1)
     """Shortest `Retry-After` of a refused request. It is longer if the queue takes longer."""
     incident_sure_probability: float = Field(0.999, ge=0.5, le=1)
-    """Windows of a slow job that may show the same fault open an incident once they are together this
-    certain: one of 0.999, two of 0.97, three of 0.9. A stopped job opens one at once."""
-    incident_opening_windows: int = Field(3, ge=2, le=16)
-    """Faulty windows among the last `incident_opening_of` that open an incident while the cause is open."""
+    """Windows of a slow job that may show one fault open an incident once they are together this certain: one
+    of 0.999, or two of 0.97. A stopped job opens one at once."""
+    incident_opening_windows: int = Field(3, ge=1, le=16)
+    """So many faulty windows of one place open an incident, whatever their causes and their certainty; two at
+    least where the cause is open."""
     incident_opening_of: int = Field(3, ge=1, le=16)
-    """Windows that count together, undecided ones included."""
+    """Of the last so many windows, undecided ones included, or as many as `incident_opening_windows`."""
     incident_suspected: Literal["notify", "quiet"] = "notify"
     """Whether webhooks get messages about suspected incidents: windows are certain of a fault, and the cause
     is open. With "quiet" they are listed only, until the cause is certain."""
