@@ -16,8 +16,12 @@ from rca.robust import nan_median, robust_spread, zero_if_nan
 
 #: Units from which a place is loud, and beyond a healthy machine, from which all machines are.
 LOUD, ALL_LOUD = 1.5, 4.0
+#: A slow port costs what transfer exceeds this share of the step, and is shown from the other share on.
+USUAL_TRANSFER, LONG_TRANSFER = 0.25, 0.32
 #: Least share of a step in which devices work, and least share of its peers' clock that a slow device lacks.
 DEVICE_SHARE, MIN_CLOCK_LOSS = 0.5, 0.08
+#: z of a port whose job spends much of its steps in transfer.
+PORT_Z = 10.0
 #: Resources that exceed a nominal value in healthy jobs as well.
 USUALLY_BEYOND = frozenset({"collector", "device_memory"})
 
@@ -44,7 +48,8 @@ def loud_places(line: Timeline, signals: WindowSignals, found: Sequence[Lateness
                 units = max(float(evidence.of(ranks)[0][NAMES.index(name)]) for name in showing(cause))
                 if units < LOUD or taken & set(ranks):
                     continue
-                place = _place(line, signals, ranks, steps, units)
+                ports = row.phases.get("transfer", 0.0) > 0.5 and line.localises
+                place = _port(line, ranks, steps) if ports else _place(line, signals, ranks, steps, units)
                 if ranks not in places or place.z > places[ranks].z:
                     places[ranks] = place
     return [*places.values(), *_all_machines(line, signals)]
@@ -82,6 +87,17 @@ def _missing_clock(signals: WindowSignals, ranks: list[int]) -> float:
     here = float(nan_median(usual[ranks]))
     lost = 1.0 - here / peers if peers > 0 and np.isfinite(here) else 0.0
     return lost if lost >= MIN_CLOCK_LOSS else 0.0
+
+
+def _port(line: Timeline, ranks: tuple[int, ...], steps: BoolArray) -> Lateness:
+    """A loud port matters if the job spends much of its steps in transfer."""
+    share = 0.0
+    # The bubbles of a pipeline count as transfer.
+    if np.isfinite(line.work.transfer).any() and line.topology.n_stages == 1:
+        share = line.relative(float(np.nanmedian(line.work.transfer)))
+    seconds = max(share - USUAL_TRANSFER, 0.0) * line.usual
+    z = PORT_Z if share > LONG_TRANSFER else 0.0
+    return Lateness("place", ranks, steps, seconds, z, {"transfer": 1.0})
 
 
 def _all_machines(line: Timeline, signals: WindowSignals) -> list[Lateness]:
