@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rca.arrays import BoolArray, FloatArray
 from rca.classify.classifier import Suspect, named_ranks
 from rca.classify.suspects import own_work_is_timed
 from rca.features import FeatureSet
@@ -23,6 +24,9 @@ OWN_SYMPTOM = 0.02
 #: Least share of the steps' growth that the lateness explains. Lower values are a rest that remains after the
 #: ranks met within a phase.
 MIN_LATENESS_SHARE = 0.5
+#: A spike is longer by so many times the slow segment's usual growth. The job's own spikes are at least so
+#: many times as frequent outside the segment as inside.
+SPIKE, AS_OFTEN = 4.0, 0.5
 
 
 def priced_by_step_time(
@@ -46,6 +50,7 @@ def priced_by_step_time(
     quiet = np.broadcast_to(nan_median(step[:, ~inside], axis=1)[:, None], step.shape)
     usual = np.fmin(step, quiet)
     longer = np.where(inside, step - usual, 0.0)
+    longer *= _beyond_own_spikes(features.work.job_step, inside)
     # The other ranks took longer only because of the suspects; a slow link lengthens the transfer of all.
     own, nothing = usual.copy(), np.zeros(step.shape)
     by_links = all(suspect.by_link for suspect in suspects)
@@ -70,6 +75,24 @@ def priced_by_step_time(
 def timers_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:
     """Whether timers show the suspects' own excess, in total or by phase."""
     return own_work_is_timed(named_ranks(suspects), features) or _phases_can_price(suspects, features)
+
+
+def _beyond_own_spikes(step: FloatArray, inside: BoolArray) -> FloatArray:
+    """Share of each step's growth that belongs to the slow segment, (n_steps,); less than 1 for spikes.
+
+    Checkpoints and evaluations are as frequent outside the slow segment as inside. Their length outside is
+    subtracted; the rest is at least the usual growth of the segment's steps.
+    """
+    quiet = float(nan_median(step[~inside]))
+    longer = np.maximum(np.nan_to_num(step - quiet), 0.0)
+    usual = float(np.median(longer[inside]))
+    spike = longer > SPIKE * usual
+    inside_share, outside_share = float(spike[inside].mean()), float(spike[~inside].mean())
+    if usual <= 0 or not inside_share or not outside_share or outside_share < AS_OFTEN * inside_share:
+        return np.ones(step.size)
+    kept = np.maximum(longer - np.median(longer[spike & ~inside]), usual)
+    share: FloatArray = np.where(spike & inside, kept / np.maximum(longer, kept), 1.0)
+    return share
 
 
 def _phases_can_price(suspects: Sequence[Suspect], features: FeatureSet) -> bool:

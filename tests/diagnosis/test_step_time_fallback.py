@@ -18,7 +18,7 @@ from rca.diagnosis.causes import slow_causes
 from rca.diagnosis.pricing import price
 from rca.diagnosis.step_time_fallback import priced_by_step_time
 from rca.features import FeatureSet, extract
-from rca.lab.simulation import Fault, PhaseAccounting, SimulationScenario, simulate
+from rca.lab.simulation import Benign, Fault, PhaseAccounting, SimulationScenario, simulate
 from rca.whatif.phases.phase_replay import PhaseReplay
 from rca.window.job import Parallelism
 
@@ -98,6 +98,60 @@ def test_lateness_that_is_a_small_part_of_what_steps_took_longer_is_no_price() -
     true = simulate(scenario).label["causes"][0]["seconds_per_step"]
     assert found.causes[0].ranks == list(SLOW)
     assert found.causes[0].seconds_per_step == pytest.approx(true, rel=0.15)
+
+
+def test_checkpoints_in_the_slow_stretch_are_not_what_it_costs() -> None:
+    """Four untimed checkpoints of ten steps each, two of them while the device is slow."""
+    saves = Benign(warmup_steps=0, slow_step_every=22, slow_step_factor=10.0, slow_step_phase="between")
+    scenario = job(visibility="minimal", last=None).model_copy(update={"benign": saves})
+    _, _, blind, flat = priced(scenario, suspected(*SLOW))
+    assert blind.comparison.segment.first > 30
+    stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
+    healthy = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
+    cost = float((stepwise - flat.evaluate(healthy, None, flat.transfer)).mean())
+    true = simulate(scenario).label["causes"][0]["seconds_per_step"]
+    assert cost == pytest.approx(true, rel=0.2)
+
+
+def saves_and_stalls(every: int, stall: float) -> tuple[rca.Window, float]:
+    """A device a little slow from step 40 to 70, a save each so many steps, and stalls with those meanwhile.
+
+    Returns
+    -------
+    window : Window
+    true : float
+        Seconds per step that the device and the stalls cost.
+    """
+    saves = Benign(warmup_steps=0, slow_step_every=every, slow_step_factor=3.0, slow_step_phase="between")
+    given = job(visibility="minimal")
+    faults = (given.faults[0].model_copy(update={"severity": 0.3}),)
+    labelled = simulate(given.model_copy(update={"benign": saves, "faults": faults}))
+    steps = labelled.window.steps
+    number, seconds = (steps.column(name).to_numpy() for name in ("step", "step_seconds"))
+    job_step = np.array([np.median(seconds[number == each]) for each in range(number.max() + 1)])
+    usual = np.median(job_step)
+    saved = (job_step > 2 * usual) if every else np.arange(job_step.size) % 8 == 4
+    stalled = np.flatnonzero(saved & (np.abs(np.arange(job_step.size) - 55) <= 15))
+    assert stalled.size
+    # One such step beside the stretch is not one of many.
+    longer = pa.array(seconds + np.where(np.isin(number, [*stalled, 20]), stall, 0.0))
+    column = steps.column_names.index("step_seconds")
+    window = replace(labelled.window, steps=steps.set_column(column, "step_seconds", longer))
+    return window, labelled.label["causes"][0]["seconds_per_step"] + stall * stalled.size / job_step.size
+
+
+@pytest.mark.parametrize(
+    ("every", "stall"), [(8, 0.0), (8, 1.0), (0, 1.0)], ids=["saves", "longer saves", "stalls alone"]
+)
+def test_what_is_longer_than_the_jobs_own_saves_is_what_it_costs(every: int, stall: float) -> None:
+    window, true = saves_and_stalls(every, stall)
+    features = extract(window)
+    replay = PhaseReplay.from_arrays(features.phases.without_first(features.work.warmup), window.job)
+    _, flat = priced_by_step_time(features, [suspected(*SLOW)], replay)
+    healthy = innocent_everywhere(flat.own, np.delete(flat.own, SLOW, axis=0))
+    stepwise = flat.evaluate(flat.own, flat.serial, flat.transfer)
+    cost = float((stepwise - flat.evaluate(healthy, None, flat.transfer)).mean())
+    assert cost == pytest.approx(true, rel=0.15)
 
 
 @pytest.mark.parametrize(
