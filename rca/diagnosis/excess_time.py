@@ -70,6 +70,13 @@ def excess_of(suspect: Suspect, features: FeatureSet) -> Excess:
     elif suspect.component.scope == "job":
         reference = np.fmin(reference, _usual(own))
         phases = {name: seconds[rows] - _usual(seconds[rows]) for name, seconds in work.phases.items()}
+    elif (alone := _without_peers(rows, features)).any():
+        # Most of its stage is affected as well, so only its own past can be its reference.
+        reference = np.where(alone, np.fmin(reference, _quiet(own, features)), reference)
+        phases = {
+            name: np.where(alone, seconds[rows] - _quiet(seconds[rows], features), phases[name])
+            for name, seconds in work.phases.items()
+        }
     total = _positive(own - reference)
     del own, reference
     # One at a time: the arrays of a whole job's phases are most of what a diagnosis holds.
@@ -105,7 +112,10 @@ def _above_peers(suspect: Suspect, features: FeatureSet) -> BoolArray:
     rows, stage = list(suspect.component.ranks), features.topology.stage
     if suspect.by_link or suspect.component.scope == "job":
         return np.zeros(len(rows), dtype=bool)
-    return np.asarray(np.bincount(stage)[stage[rows]] > 1)
+    alone: BoolArray = np.bincount(stage)[stage[rows]] == 1
+    if suspect.component.scope != "stage":
+        alone |= _without_peers(rows, features)[:, 0]
+    return ~alone
 
 
 def _without(excess: Excess, features: FeatureSet) -> FeatureSet:
@@ -240,6 +250,21 @@ def _lag(rows: list[int], features: FeatureSet) -> FloatArray:
     inside = features.comparison.segment.mask(transfer.shape[1])
     noticed = above[:, inside].mean(axis=1) >= MIN_LAG * features.work.step_reference
     return np.asarray(above * noticed[:, None])
+
+
+def _without_peers(rows: list[int], features: FeatureSet) -> BoolArray:
+    """Ranks with most of their stage in the component, if the job has quiet steps; (len(rows), 1)."""
+    stage = features.topology.stage
+    size = np.bincount(stage, minlength=features.topology.n_stages)
+    within = np.bincount(stage[rows], minlength=size.size)
+    mostly = 2 * within[stage[rows]] > size[stage[rows]]
+    return (mostly & (not features.comparison.segment.whole))[:, None]
+
+
+def _quiet(seconds: FloatArray, features: FeatureSet) -> FloatArray:
+    """Each rank's median outside the slow segment, shape (n_ranks, 1)."""
+    inside = features.comparison.segment.mask(seconds.shape[1])
+    return nan_median(seconds[:, ~inside], axis=1)[:, None]
 
 
 def _balanced(seconds: FloatArray, features: FeatureSet) -> FloatArray:
