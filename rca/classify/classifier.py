@@ -11,12 +11,15 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.beliefs import at_least, combine, ordered, pooled, types_of
 from rca.classify.components import Component, ComponentCause, is_whole_stage, merge_suspects
-from rca.classify.decision_table import LIKELIER_THAN_NOT, STOPPED
+from rca.classify.decision_table import LIKELIER_THAN_NOT, POINTED_TO, STOPPED
 from rca.classify.head import Head
 from rca.classify.link_evidence import (
     LINK_CAUSES,
-    port_queues,
+    Ports,
+    between_machines,
+    residual_collectives,
     through_ports,
+    transfer_is_timed,
 )
 from rca.classify.operator_inputs import ratios, reweighted, with_history
 from rca.classify.preconditions import (
@@ -30,13 +33,14 @@ from rca.classify.preconditions import (
     single_events,
 )
 from rca.classify.shared_parts import reaching, through_switches
-from rca.classify.suspects import MAX_COMPONENTS, Suspicion
+from rca.classify.stop_origin import refine_stop_cause
+from rca.classify.suspects import Suspicion, job_is_suspect, most_probable
 from rca.classify.uncertainty import Doubt
 from rca.errors import BundleError
 from rca.features import RANK_FEATURES, VERSION, WINDOW_FEATURES, FeatureSet
 from rca.features.extract import without_steps
 from rca.features.former_names import COMPATIBLE_VERSIONS, with_current_names
-from rca.window.causes import UNKNOWN
+from rca.window.causes import CAUSES, UNKNOWN
 
 #: Head -> which feature table its rows come from.
 HEADS = {
@@ -48,8 +52,6 @@ HEADS = {
     "cause": RANK_FEATURES,
     "stop_cause": WINDOW_FEATURES,
 }
-#: Factor on the probability of a hang where the process died. It is not 0: clocks of logs differ.
-CONTRADICTED = 0.01
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,8 @@ class Classifier:
             per_rank = with_history(per_rank, node_odds, features.topology)
         found = Suspicion(self.heads, self.thresholds["straggler"], features, per_rank)
         components = found.of_a_slow_job() if mode == "fail_slow" else found.of_a_stopped_job()
-        left_out = max(len(components) - MAX_COMPONENTS, 0)
-        kept = components[:MAX_COMPONENTS]
-        suspects = [self._suspect(component, features, mode, priors) for component in kept]
+        components, left_out = most_probable(components)
+        suspects = [self._suspect(component, features, mode, priors) for component in components]
         if mode == "fail_slow":
             suspects = self._arranged(suspects, features, priors)
         return Classification(mode, probability, decided, suspects, alarm, left_out=left_out)
@@ -188,13 +189,18 @@ class Classifier:
     def _arranged(
         self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
     ) -> list[Suspect]:
-        """Suspects of a slow job, merged where they share a cause."""
+        """Suspects of a slow job, merged where they share a cause; the job as a whole comes last."""
         if not suspects or suspects[0].component.scope == "job":
             return suspects
-        parts = self._rearranged(_joined, suspects, features, priors)
+        whole = [suspect for suspect in suspects if suspect.component.scope == "job"]
+        parts = [suspect for suspect in suspects if suspect.component.scope != "job"]
+        named = named_ranks(parts)
+        whole = [each for each in whole if job_is_suspect(each.causes, named, features)]
+        parts = self._rearranged(_joined, parts, features, priors)
         if features.topology.parts:
             parts = self._rearranged(through_switches, parts, features, priors)
-        return self._rearranged(_through_ports, parts, features, priors)
+        parts = self._rearranged(_through_ports, parts, features, priors)
+        return [*parts, *(whole or self._collectives(parts, features, priors))]
 
     def _rearranged(
         self,
@@ -212,6 +218,21 @@ class Classifier:
             else self._suspect(component, features, "fail_slow", priors)
             for component in rule(suspected, features)
         ]
+
+    def _collectives(
+        self, suspects: list[Suspect], features: FeatureSet, priors: Mapping[str, float] | None
+    ) -> list[Suspect]:
+        """The links as a further suspect, where stragglers do not explain slower collectives."""
+        known = [ComponentCause(each.component, _likeliest_known(each.causes)) for each in suspects]
+        if not residual_collectives(known, features) or not transfer_is_timed(features):
+            return []
+        links = Component("job", tuple(range(features.topology.n_ranks)), POINTED_TO)
+        if any(each.component.ranks == links.ranks for each in suspects):
+            # The same ranks are suspects already: the link may be their fault, so it is no second one.
+            return []
+        found = self._suspect(links, features, "fail_slow", priors)
+        causes = between_machines(found.causes)
+        return [replace(found, causes=causes, types=types_of(causes))] if causes else []
 
     def _mode(self, probability: dict[str, float], features: FeatureSet, alarm: float) -> str:
         """Faulty only above the alarm threshold, slow only over enough steps, stopped only after a moment.
@@ -247,7 +268,7 @@ class Classifier:
             head = self.heads["stop_cause"]
             chances = head.probabilities(features.window[None, :])[0]
             causes = dict(zip(head.classes, (float(chance) for chance in chances), strict=True))
-            return Suspect(component, {}, ordered(refined_stop_cause(component, causes, features)))
+            return Suspect(component, {}, ordered(refine_stop_cause(component, causes, features)))
         rows = features.rank[list(component.ranks[:64])]
         types = self._pooled("type", rows)
         causes = combine(types, self._pooled("cause", rows))
@@ -296,19 +317,9 @@ def as_component_cause(suspect: Suspect) -> ComponentCause:
     return ComponentCause(suspect.component, cause, likeliest if cause == UNKNOWN else None)
 
 
-def refined_stop_cause(
-    component: Component, causes: dict[str, float], features: FeatureSet
-) -> dict[str, float]:
-    """Probabilities of the causes of a stop, given which processes died.
-
-    The end of a crashed job looks like a hang, because the peers wait until their watchdogs fire. A rank that
-    died before the first timeout did not hang. Nor did several ranks of a node that stopped first: ranks hang
-    one by one and crash together.
-    """
-    ranks, job_end = list(component.ranks), features.job_end
-    together = len(ranks) > 1 and bool(job_end.origin[ranks].all())
-    died = together or job_end.died[ranks].any()
-    return reweighted(causes, {"hang": CONTRADICTED}) if died else causes
+def _likeliest_known(causes: Mapping[str, float]) -> str:
+    """The first cause of the catalogue: the effect of an unknown cause on other ranks is unknown."""
+    return next((cause for cause in causes if cause in CAUSES), UNKNOWN)
 
 
 def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:
@@ -316,7 +327,7 @@ def _joined(suspects: list[ComponentCause], features: FeatureSet) -> list[Compon
 
 
 def _through_ports(suspects: list[ComponentCause], features: FeatureSet) -> list[Component]:
-    return through_ports(suspects, port_queues(features), features.topology)
+    return through_ports(suspects, Ports.from_features(features), features.topology)
 
 
 def _can_be_certain(mode: str, features: FeatureSet) -> bool:

@@ -25,8 +25,12 @@ MIN_JOB_SHARE = 0.75
 FURTHER = math.log(2.0)
 #: Bound on a rank's log-odds for or against a component: a model may be certain and wrong.
 MAX_RANK_LOG_ODDS = 4.0
+#: Causes whose resource serves several nodes at once, so that ranks on different nodes may share the fault.
+BETWEEN_NODES = frozenset({"storage_degradation"})
 #: Causes that the job's layout decides: their place is the stage, on however many nodes.
 OF_THE_STAGE = frozenset({"stage_imbalance"})
+#: Causes that, by the catalogue, all ranks of a node share: several suspected ranks of it mean all.
+OF_ALL_MATES = frozenset({"storage_degradation"})
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,27 @@ def cover(probability: FloatArray, threshold: float, topology: Topology) -> list
         return [_component("job", all_ranks, probability)]
     wholes = [_component(scope, members, probability) for _, scope, members in chosen.values()]
     return _by_probability(wholes, suspected & (part_of < 0), probability)
+
+
+def exact_cover(faulty: BoolArray, probability: FloatArray, topology: Topology) -> list[Component]:
+    """Group ranks that are known to be faulty into components without other ranks.
+
+    Parameters
+    ----------
+    faulty : ndarray of shape (n_ranks,), bool
+    probability : ndarray of shape (n_ranks,)
+        Straggler probability of every rank.
+    """
+    if topology.n_ranks > 2 and faulty.all():
+        return [_component("job", np.arange(topology.n_ranks), probability)]
+    found: list[Component] = []
+    left = faulty.copy()
+    # Stages first: one that is made of whole nodes is the stage.
+    for scope, members in reversed(list(_candidates(topology))):
+        if left[members].all():
+            found.append(_component(scope, members, probability))
+            left[members] = False
+    return _by_probability(found, left, probability)
 
 
 def _by_probability(wholes: list[Component], singles: BoolArray, probability: FloatArray) -> list[Component]:
@@ -196,10 +221,12 @@ def merge_suspects(suspects: Sequence[ComponentCause], topology: Topology) -> li
 
 
 def _place(suspected: ComponentCause, topology: Topology) -> tuple[int, ...]:
-    """Where the cause acts: the suspect's nodes, or its stages.
+    """Where the cause acts: the suspect's nodes, or its stages; a shared resource is one place.
 
     Ranks without a node name are one place as well: one fault is likelier than two of the same cause.
     """
+    if suspected.cause in BETWEEN_NODES:
+        return ()
     where = topology.stage if suspected.cause in OF_THE_STAGE else topology.node
     return tuple(int(place) for place in np.unique(where[list(suspected.component.ranks)]))
 
@@ -208,6 +235,8 @@ def _together(group: Sequence[ComponentCause], topology: Topology) -> Component:
     if len(group) == 1:
         return group[0].component
     ranks = np.unique([rank for each in group for rank in each.component.ranks])
+    if group[0].cause in OF_ALL_MATES:
+        ranks = _with_mates(ranks, topology)
     chance = max(each.component.probability for each in group)
     return component_of(tuple(int(rank) for rank in ranks), chance, topology)
 
@@ -216,6 +245,14 @@ def component_of(ranks: tuple[int, ...], probability: float, topology: Topology)
     """The component that some ranks form: the job, whole nodes, a stage, or separate ranks."""
     found = Component("rank", ranks, probability)
     return Component(_scope(found, topology), ranks, probability)
+
+
+def _with_mates(ranks: IntArray, topology: Topology) -> IntArray:
+    """Whole nodes where several ranks of a node are given; a single rank may have a fault of its own."""
+    nodes, counts = np.unique(topology.node[ranks], return_counts=True)
+    shared = nodes[(counts > 1) & (nodes >= 0)]
+    result: IntArray = np.union1d(ranks, np.flatnonzero(np.isin(topology.node, shared)))
+    return result
 
 
 def _scope(component: Component, topology: Topology) -> Scope:

@@ -48,8 +48,10 @@ MAX_SHARE_BETWEEN_STEPS = 0.2
 #: captures and external sets 6 pause more; none has more untimed time.
 MAX_PAUSES, MAX_UNTIMED = 0.015, 0.02
 #: Largest time in which all ranks wait for input together, in usual steps. Of 560 healthy looked-at windows 2
-#: have more.
-MAX_STALLS = 0.05
+#: have more; of those with more than `MOST_OF_THE_TIME` none is healthy.
+MAX_STALLS, MOST_OF_THE_TIME = 0.05, 1.0
+#: Probability of a slow job that so stalls, and that its input is the cause. Not measured.
+STALLED, STALLED_BY_INPUT = 0.9, 0.8
 #: The same for time that comes in a fixed cycle of steps: saves and evaluations are planned.
 MAX_PLANNED = 0.1
 #: Largest ratio of the usual step to that of an earlier window, without more input. Usual steps of the two
@@ -123,13 +125,22 @@ UNKNOWN_MODE = 0.33
 CERTAIN_TYPE = 0.6
 #: Least probability of the ranks with which the stop began, by the events.
 NAMED_BY_EVENTS = 0.9
-#: From this probability on a job is a suspect as a whole, and a cause of the catalogue has its price before
-#: `unknown`.
+#: From this probability on a job is a suspect as a whole, a rank of a stopped job although nothing shows
+#: that it stopped first, and a cause of the catalogue has its price before `unknown`.
 LIKELIER_THAN_NOT = 0.5
 #: Least probability of ranks that were left behind in a step, where nothing came after it. Not measured.
 LEFT_BEHIND = 0.8
+#: Probability of the one rank that works on while all others wait in a stopped job.
+WORKS_ALONE = 0.9
 #: Probability of a component that machine evidence points to, without a late rank.
 POINTED_TO = 0.5
+#: Least straggler probability of a rank that stands out of a slow job, and the most of every other rank.
+CERTAIN_STRAGGLER, NOT_SUSPECTED = 0.9, 0.1
+#: Largest share of the ranks that can stand out.
+MAX_OUTLIER_SHARE = 0.5
+#: Probability from which a job-wide cause, except one that every job shows, keeps the job a suspect beside
+#: them.
+JOB_CAUSE_CERTAIN = 0.75
 
 # --- Naming a cause ---------------------------------------------------------------------------------------
 
@@ -145,6 +156,8 @@ SURE_DESPITE_DOUBT = 0.8
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
 MAIN_SHARE_OF_EXCESS = 0.5
+#: Least lead of the first cause over the next one of the same ranks, in probability.
+MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.
 MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
 #: Probability above which `unknown` is the answer, where it comes first and no known cause may be named:

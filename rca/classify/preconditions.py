@@ -26,13 +26,14 @@ from rca.classify.decision_table import (
     MIN_STEPS,
     MIN_STEPS_OF_ALARM,
     MOMENT,
+    MOST_OF_THE_TIME,
     OUTLYING,
     OUTLYING_NOISE,
     SHORT_ALARM,
 )
 from rca.features import WINDOW_FEATURES, FeatureSet
 from rca.features.work import LostTime
-from rca.robust import group_members, nan_max, nan_median, nan_min, robust_spread
+from rca.robust import MAD_TO_SIGMA, group_members, nan_max, nan_median, nan_min
 from rca.window.job import Topology
 from rca.window.times.hidden_waits import (
     BEFORE_EXCHANGE,
@@ -110,7 +111,7 @@ def single_events(features: FeatureSet) -> BoolArray | None:
     if not np.isfinite(work.step_reference):
         return None
     height = _height(features)
-    spread = robust_spread(height)
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(height)))
     outlying = height > max(OUTLYING * work.step_reference, OUTLYING_NOISE * spread)
     begins, ends = runs(outlying)
     allowed = max(1, ceil(EVENT_SHARE * height.size))
@@ -146,7 +147,7 @@ def _height(features: FeatureSet) -> FloatArray:
     """
     found = np.zeros(features.work.steps.size)
     for series in (features.work.job_step + features.work.pause_after, nan_max(features.comparison.excess)):
-        above = series - nan_median(series)
+        above = series - nan_median(series[None, :], axis=1)[0]
         found = np.fmax(found, above)
     return found
 
@@ -241,6 +242,11 @@ def works_untimed(features: FeatureSet) -> bool:
 def stalls_together(features: FeatureSet) -> bool:
     """Whether all ranks wait for input at the same time, much longer in some steps than in others."""
     return _loses(features.work.stalls, MAX_STALLS, features)
+
+
+def stalls_most_of_the_time(features: FeatureSet) -> bool:
+    """Whether the job would take less than half of its time without such stalls: no plan costs as much."""
+    return features.work.stalls.seconds > MOST_OF_THE_TIME * features.work.step_reference
 
 
 def lost_in_stalls(features: FeatureSet) -> float:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
 from rca.classify.components import Component, ComponentCause
-from rca.classify.link_evidence import NIC
+from rca.classify.link_evidence import ALONE, NIC, NVLINK, Ports, isolated_link_fault, of_nodes
 from rca.features import FeatureSet
 from rca.features.port_evidence import PORT_RESOURCES, PortEvidence
-from rca.features.resource_evidence import compare, resource_names
+from rca.features.resource_evidence import RESOURCES, ResourceEvidence, compare, resource_names
 from rca.window.job import PartLevel, SharedPart, Topology
 
 CONGESTION, PCIE = "network_congestion", "pcie_degradation"
@@ -26,8 +27,9 @@ CARRIED: Mapping[PartLevel, frozenset[str]] = {
 BETWEEN_NODES = frozenset({"leaf_switch", "rail"})
 #: Causes of single nodes' links and of the fabric, which a part between nodes may explain together.
 _LINKS = frozenset({NIC, CONGESTION})
-#: Least score of a crowded port, in units: against its past, and against the usual port outside the part.
-CROWDED_VS_PAST, CROWDED_VS_USUAL = 0.5, 1.5
+#: Least score of a crowded port, in units: against its past; against the usual port outside the part; against
+#: the quietest port.
+CROWDED_VS_PAST, CROWDED_VS_USUAL, CROWDED_VS_QUIETEST = 0.5, 1.5, 1.5
 #: Ports outside a part are quiet if all of them show less than this share of the part's quietest port.
 QUIET = 0.5
 #: A PCIe switch is at fault if more than this share of its ranks, and two or more, are slow.
@@ -97,6 +99,11 @@ def carrying(ranks: Sequence[int], cause: str | None, features: FeatureSet) -> S
     fitting = [part for part in carriers if _is_shared(part, slow, features)]
     # The smallest one: a switch may be below another.
     return min(fitting, key=lambda part: len(part.ranks), default=None)
+
+
+def is_between_nodes(component: Component, topology: Topology) -> bool:
+    """Whether the ranks are exactly those behind one leaf switch or rail."""
+    return any(part.ranks == component.ranks for part in _between_nodes(topology))
 
 
 def _is_shared(part: SharedPart, slow: frozenset[int], features: FeatureSet) -> bool:
@@ -182,21 +189,96 @@ def _shared_by(links: Sequence[ComponentCause], features: FeatureSet) -> SharedP
 def reaching(
     component: Component, causes: dict[str, float], features: FeatureSet
 ) -> tuple[Component, dict[str, float]]:
-    """The component narrowed to the one crowded switch, if links slow the whole job; and its causes.
+    """The component and the probabilities of its causes, made consistent with each other.
 
-    By the catalogue a fault of a switch is congestion, and one of a node's port is not.
+    By the catalogue one node's link fault is `nic_degradation`, that of many nodes `network_congestion`.
+    The rank models see one rank at a time and cannot separate the two.
+
+    Returns
+    -------
+    component : Component
+        Narrowed to the crowded nodes if the whole job was suspected of a congestion that reaches only some.
+    causes : dict of str to float
+        In no particular order.
     """
-    links = causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0)
+    evidence, topology = features.evidence, features.topology
+    if component.scope != "job":
+        if is_between_nodes(component, topology):
+            return component, without_single_node_link(causes)
+        alone = isolated_link_fault(Ports.from_features(features), topology)
+        if alone is None or not set(component.ranks) <= set(alone.component.ranks):
+            return component, causes
+        return component, of_one_node(causes, alone.cause)
+    if len(topology.node_names) == 1:
+        return component, causes
+    causes = without_single_node_link(causes)
+    likeliest = max(causes, key=lambda name: causes[name])
     # Without transfer times the cost is part of every rank's own time, so all ranks have to be priced.
-    if (
-        component.scope == "job"
-        and links >= max(causes.values())
-        and np.isfinite(features.work.transfer).any()
-    ):
+    if likeliest == CONGESTION and np.isfinite(features.work.transfer).any():
         part = crowded_switch(features)
-        component = (
-            component if part is None else behind_switch(part, component.probability, features.topology)
-        )
-    if any(part.ranks == component.ranks for part in _between_nodes(features.topology)):
-        causes = causes | {CONGESTION: links, NIC: 0.0}
+        if part is not None:
+            return behind_switch(part, component.probability, topology), causes
+        ranks = crowded_part(evidence, topology)
+        component = replace(component, scope="node", ranks=ranks) if ranks else component
     return component, causes
+
+
+def without_single_node_link(causes: dict[str, float]) -> dict[str, float]:
+    """Probabilities given that no node is an outlier: a single node's link is ruled out."""
+    return causes | {CONGESTION: causes.get(CONGESTION, 0.0) + causes.get(NIC, 0.0), NIC: 0.0}
+
+
+def of_one_node(causes: dict[str, float], link: str) -> dict[str, float]:
+    """Probabilities given that only this link of one node is faulty: congestion is ruled out.
+
+    Where the links inside the node are faulty, its port is ruled out as well.
+    """
+    others = [CONGESTION, NIC] if link == NVLINK else [CONGESTION]
+    total = sum(causes.get(name, 0.0) for name in (*others, link))
+    return causes | dict.fromkeys(others, 0.0) | {link: total}
+
+
+def crowded_part(evidence: ResourceEvidence, topology: Topology) -> tuple[int, ...]:
+    """Ranks on nodes with crowded ports while all other ports are quiet, as behind one switch of several.
+
+    Collectives slow all ranks alike, so only the ports' counters show which nodes the congestion reaches.
+
+    Returns
+    -------
+    tuple of int
+        Empty where the ports do not fall into two such groups, or only one port is crowded.
+    """
+    for resource in ("fabric", "nic"):
+        column = resource_names().index(resource)
+        scores = of_nodes(evidence.versus_past[:, column], topology)
+        least = CROWDED_VS_PAST
+        if not np.isfinite(scores).any():
+            # Where most ports are crowded, the peers' median is crowded too: the quietest port is the zero.
+            versus_peers = of_nodes(evidence.versus_peers[:, column], topology)
+            scores, least = versus_peers - versus_peers.min(initial=np.inf), CROWDED_VS_QUIETEST
+        crowded = _apart(scores, least)
+        ranks = np.flatnonzero(np.isin(topology.node, crowded))
+        if crowded.size > 1 and _all_measured(resource, ranks, evidence):
+            return tuple(ranks.tolist())
+        if (scores >= least).all():
+            return ()
+    return ()
+
+
+def _apart(scores: FloatArray, least: float) -> IntArray:
+    """Indices above the widest gap, if all scores are known, those reach `least`, and the others far less."""
+    none = np.zeros(0, dtype=np.int64)
+    if scores.size < 3 or not np.isfinite(scores).all():
+        return none
+    order = np.argsort(-scores, kind="stable")
+    falling = scores[order]
+    last = int(np.argmax(falling[:-1] - falling[1:]))
+    clear = falling[last] >= least and falling[last + 1] < ALONE * falling[last]
+    return np.asarray(order[: last + 1]) if clear else none
+
+
+def _all_measured(resource: str, crowded: IntArray, evidence: ResourceEvidence) -> bool:
+    """Whether all ranks have the channel by which some are crowded: absent is not quiet."""
+    best = evidence.worst_channel[crowded, resource_names().index(resource)]
+    channel = RESOURCES[resource][int(np.bincount(best[best >= 0]).argmax())].channel
+    return bool(np.isfinite(evidence.values[channel]).all())

@@ -110,7 +110,7 @@ def price(
         for index, (suspect, excess) in enumerate(zip(suspects, excesses, strict=True))
         for cause in _causes(index, suspect, excess, spare, features)
     ]
-    causes = one_fault_each(causes)
+    causes = one_fault_each(_share_transfer(causes, spare))
     causes.sort(key=_weight)
     causes = affordable_causes(causes, affordable(own.size))
     removals = [cause.removal for cause in causes]
@@ -279,6 +279,18 @@ def _measured(features: FeatureSet, rows: list[int]) -> set[str]:
     return {
         name.removesuffix("_seconds") for name, seconds in columns.items() if np.isfinite(seconds[rows]).any()
     }
+
+
+def _share_transfer(causes: list[PricedCause], spare: FloatArray) -> list[PricedCause]:
+    """Several suspects may claim the collectives' slowness; together they get at most all of it."""
+    claimed = sum((cause.removal.transfer for cause in causes), np.zeros(spare.size))
+    scale = np.where(claimed > spare, spare / np.maximum(claimed, 1e-12), 1.0)
+    if (scale >= 1).all():
+        return causes
+    return [
+        replace(cause, removal=replace(cause.removal, transfer=cause.removal.transfer * scale))
+        for cause in causes
+    ]
 
 
 def _weight(cause: PricedCause) -> tuple[bool, float, str]:

@@ -261,6 +261,15 @@ def dead_ranks(events: list[Event], end: End) -> BoolArray:
     return found
 
 
+def ranks_with_link_down(events: Sequence[Event], topology: Topology) -> BoolArray:
+    """Ranks of nodes on which a port was down at any time; shape (n_ranks,)."""
+    found = np.zeros(topology.n_ranks, dtype=bool)
+    for event in events:
+        if event.kind == "link_down" and not NON_COLLECTIVE_PORTS.search(event.message or ""):
+            found[ranks_named(event, topology)] = True
+    return found
+
+
 def deaths(events: Sequence[Event], last: float) -> list[Event]:
     """Events of processes that failed or were killed until `last` (Unix seconds)."""
     return [

@@ -192,7 +192,9 @@ def _collect_evidence(
     if not sampled_until_end(window, edges):
         return signals, evidence, post_stop, FinalSignals()
     last = {name: values[:, -1] for name, values in signals.values.items()}
-    return signals, evidence, post_stop, FinalSignals.from_channels(before, last, networked=networked)
+    per_rank = frozenset(name for name, level in signals.level.items() if level == "rank")
+    final_signals = FinalSignals.from_channels(before, last, networked=networked, rank_channels=per_rank)
+    return signals, evidence, post_stop, final_signals
 
 
 def segment_edges(window: Window, work: Work, comparison: Comparison) -> tuple[FloatArray, BoolArray]:

@@ -18,6 +18,7 @@ from rca.features.end_events import (
     no_trouble_reported,
     ranks_in_events,
     ranks_that_failed,
+    ranks_with_link_down,
     read_events,
 )
 from rca.features.end_origin import end_origin, ranks_that_lost_a_peer
@@ -71,6 +72,8 @@ class JobEnd:
         By the events, the end began with this rank, alone or with others of its node.
     lost : ndarray of shape (n_ranks,), bool
         The rank lost a peer at the end of progress, by the events, so the end did not begin with it.
+    link_down : ndarray of shape (n_ranks,), bool
+        A port of the rank's node was down.
     failed : ndarray of shape (n_ranks,), bool
         Since the first row, an event reports that the rank's process or device failed for good.
     steps_since_progress : float, steps
@@ -89,6 +92,8 @@ class JobEnd:
         Events around or since the last sign of progress that report trouble.
     all_released : bool
         All ranks did as many steps and released their devices at once, and no event reports trouble.
+    cpu_ratio : ndarray of shape (n_ranks,), ratio, or None
+        CPU time of every rank's processes at the end of the window, relative to before the stop.
     """
 
     progress: FloatArray
@@ -99,6 +104,7 @@ class JobEnd:
     died: BoolArray
     origin: BoolArray
     lost: BoolArray
+    link_down: BoolArray
     failed: BoolArray
     steps_since_progress: float
     fatal_delay: float
@@ -107,6 +113,7 @@ class JobEnd:
     no_trouble: bool = False
     trouble_events: int = 0
     all_released: bool = False
+    cpu_ratio: FloatArray | None = None
 
     @classmethod
     def from_window(cls, window: Window, phases: PhaseArrays, step_reference: float) -> JobEnd:
@@ -152,6 +159,7 @@ class JobEnd:
             died=died,
             origin=origin,
             lost=lost,
+            link_down=ranks_with_link_down(events, topology),
             failed=failed,
             steps_since_progress=since_progress,
             fatal_delay=fatal_delay,
@@ -198,7 +206,7 @@ class JobEnd:
             since_progress = 0.0
         elif not self.failure_reported and self.cut_margin > 0 and not signals.idle:
             since_progress = max(0.0, since_progress - self.cut_margin)
-        return replace(self, steps_since_progress=since_progress)
+        return replace(self, steps_since_progress=since_progress, cpu_ratio=signals.cpu_ratio)
 
 
 def _steps_since_progress(

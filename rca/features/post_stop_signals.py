@@ -10,8 +10,8 @@ and keeps few multiprocessors active, links are idle, and dead processes release
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -175,14 +175,23 @@ class FinalSignals:
         No channel shows a stop, and enough channels show work.
     idle : bool
         At least one channel shows a stop.
+    cpu_ratio : ndarray of shape (n_ranks,), ratio, or None
+        CPU time per second of every rank's own processes, relative to before the stop. NaN if it was not
+        measured at the end or before.
     """
 
     working: bool = False
     idle: bool = False
+    cpu_ratio: FloatArray | None = field(default=None, compare=False)
 
     @classmethod
     def from_channels(
-        cls, before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], *, networked: bool
+        cls,
+        before: Mapping[str, FloatArray],
+        last: Mapping[str, FloatArray],
+        *,
+        networked: bool,
+        rank_channels: Container[str] = frozenset(),
     ) -> FinalSignals:
         """Compare channel means before the last sign of progress and at the end of the window.
 
@@ -191,6 +200,8 @@ class FinalSignals:
         before, last : mapping of channel to ndarray of shape (n_ranks,)
         networked : bool
             Whether the job's collectives cross the network.
+        rank_channels : container of str
+            Channels that are measured per rank, not per node.
         """
         traffic = [_known_ratio(name, before, last) for name in _link_channels(networked)]
         traffic = [ratio for ratio in traffic if ratio.size]
@@ -227,7 +238,8 @@ class FinalSignals:
             enough = bool((least >= WORKING_MIN_TRAFFIC).all())
         else:
             enough = active.size > 0
-        return cls(working=kept and enough, idle=bool(idle))
+        cpu_ratio = _rank_cpu_ratio(before, last, rank_channels)
+        return cls(working=kept and enough, idle=bool(idle), cpu_ratio=cpu_ratio)
 
 
 def sampled_until_end(window: Window, edges: FloatArray) -> bool:
@@ -271,6 +283,25 @@ def _sampled(
             still = np.isfinite(after[name]).astype(float)
             result = np.where(seen, np.fmax(result, still), result)
     return result
+
+
+def _rank_cpu_ratio(
+    before: Mapping[str, FloatArray], last: Mapping[str, FloatArray], rank_channels: Container[str]
+) -> FloatArray | None:
+    """CPU time at the end relative to before, per rank, by the first channel that knew the rank before.
+
+    If the process is gone, its container's CPU time does not count for it.
+    """
+    channels = [name for name in CPU_CHANNELS if name in rank_channels and name in before and name in last]
+    if not channels:
+        return None
+    used = np.full(before[channels[0]].size, np.nan)
+    known = np.zeros(used.size, dtype=bool)
+    for name in channels:
+        fresh = ~known & np.isfinite(before[name]) & (before[name] > 0)
+        used[fresh] = last[name][fresh] / before[name][fresh]
+        known |= np.isfinite(before[name])
+    return used
 
 
 def _known_ratio(

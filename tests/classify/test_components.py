@@ -16,10 +16,12 @@ from rca.classify.components import (
     MIN_JOB_SHARE,
     Component,
     cover,
+    exact_cover,
     likely_among_all_ranks,
 )
 from rca.lab.training.corpus import RANKS_KEPT
 from rca.window.job import Job, Parallelism, Topology
+from tests.for_each import for_each
 
 
 def topology(n_ranks: int = 16, *, per_node: int | None = 4, pipeline: int = 1) -> Topology:
@@ -121,6 +123,25 @@ def test_no_other_components_are_likelier_together(
         best = max(best, _gain(all_ranks, odds))
     found = [component for component in cover(probability, threshold, where) if component.scope != "rank"]
     assert sum(_gain(component.ranks, odds) for component in found) == pytest.approx(best)
+
+
+@for_each(
+    ("faulty", "expected"),
+    [
+        ({5}, [("rank", (5,))]),
+        ({4, 5, 6, 7}, [("node", (4, 5, 6, 7))]),
+        ({4, 5, 6}, [("rank", (4,)), ("rank", (5,)), ("rank", (6,))]),
+        (set(range(8, 16)), [("stage", tuple(range(8, 16)))]),
+        (set(range(16)), [("job", tuple(range(16)))]),
+        (set(), []),
+    ],
+)
+def test_known_culprits_are_wholes_only_if_all_of_them_are(
+    faulty: set[int], expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    known = np.isin(np.arange(16), list(faulty))
+    found = exact_cover(known, np.full(16, 0.9), topology(16, pipeline=2))
+    assert [(component.scope, component.ranks) for component in found] == expected
 
 
 def test_a_stage_over_several_nodes_is_a_stage() -> None:

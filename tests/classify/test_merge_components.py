@@ -55,6 +55,16 @@ def test_of_nodes_that_nobody_named_one_fault_is_likelier_than_two() -> None:
     assert merge_suspects(suspects, topology(named=False)) == [Component("rank", (1, 9), 0.9)]
 
 
+def test_slow_storage_of_several_nodes_is_one_fault_of_all_their_ranks() -> None:
+    slow = [suspected("storage_degradation", 0, 1, 2, 3), suspected("storage_degradation", 8, 9)]
+    assert merge_suspects(slow, topology()) == [Component("node", (0, 1, 2, 3, 8, 9, 10, 11), 0.9)]
+
+
+def test_a_single_rank_with_slow_storage_does_not_accuse_its_node() -> None:
+    slow = [suspected("storage_degradation", 0, 1, 2, 3), suspected("storage_degradation", 8)]
+    assert merge_suspects(slow, topology()) == [Component("rank", (0, 1, 2, 3, 8), 0.9)]
+
+
 def test_ranks_of_a_heavy_stage_are_its_stage() -> None:
     """With two stages on four nodes a stage is two nodes; that they are apart does not matter."""
     heavy = [suspected("stage_imbalance", *range(8, 12)), suspected("stage_imbalance", *range(12, 16))]

@@ -120,7 +120,7 @@ def test_a_port_with_one_full_queue_is_healthy(answers_of: AnswersOf) -> None:
     assert one(answers_of("third"), "gptpipe-113").found.failure_mode == "healthy"
 
 
-@pytest.mark.parametrize("name", ["w038", "w087"], ids=["asleep", "device stopped"])
+@pytest.mark.parametrize("name", ["w038", "w087", "w133"], ids=["asleep", "device stopped", "spinning"])
 def test_a_rank_whose_process_works_on_hangs(answers_of: AnswersOf, name: str) -> None:
     _, label, found = one(answers_of("fourth"), name)
     (true,) = label.causes

@@ -83,3 +83,29 @@ def test_a_stopped_process_shows_an_idle_job() -> None:
     before = {"gpu_power": np.full(8, 350.0)}
     last = before | {"process_stopped": np.eye(8)[2]}
     assert FinalSignals.from_channels(before, last, networked=True) == FinalSignals(idle=True)
+
+
+def test_cpu_ratio_uses_the_first_channel_known_before() -> None:
+    """Rank 2's process is gone, its container is not; rank 3 took no time; rank 4 has a container only."""
+    unknown = np.nan
+    before = {
+        "process_cpu": np.array([1.0, 1.0, 1.0, 0.0, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 2.0, 2.0, 2.0]),
+    }
+    last = {
+        "process_cpu": np.array([0.5, 0.0, unknown, 0.0, unknown]),
+        "container_cpu": np.array([2.0, 2.0, 0.2, 2.0, 0.5]),
+    }
+    found = FinalSignals.from_channels(
+        before, last, networked=True, rank_channels={"process_cpu", "container_cpu"}
+    )
+    np.testing.assert_allclose(found.cpu_ratio, [0.5, 0.0, unknown, unknown, 0.25])
+
+
+def test_cpu_ratio_ignores_channels_of_nodes() -> None:
+    busy = {"container_cpu": np.ones(4)}
+    assert FinalSignals.from_channels(busy, busy, networked=True, rank_channels=frozenset()).cpu_ratio is None
+    assert (
+        FinalSignals.from_channels(busy, busy, networked=True, rank_channels={"container_cpu"}).cpu_ratio
+        is not None
+    )

@@ -10,6 +10,8 @@ import numpy as np
 from rca.arrays import BoolArray, FloatArray
 from rca.classify.beliefs import combine, pooled
 from rca.classify.head import Head
+from rca.classify.shared_parts import without_single_node_link
+from rca.features import WINDOW_FEATURES
 from rca.lab.training.corpus import Corpus
 from rca.lab.training.split import mask
 
@@ -58,7 +60,7 @@ def _of_causes(corpus: Corpus, heads: Mapping[str, Head], held: BoolArray, level
     keys = sorted(set(zip(owner.tolist(), names.tolist(), strict=True)))
     chances = np.array(
         [
-            _probabilities(heads, types[members], causes[members])
+            _probabilities(corpus, heads, window, types[members], causes[members])
             for window, name in keys
             for members in [(owner == window) & (names == name)]
         ]
@@ -69,11 +71,16 @@ def _of_causes(corpus: Corpus, heads: Mapping[str, Head], held: BoolArray, level
     return floors(chances, truth, heads["cause"].classes, corpus.weight[windows], groups, level)
 
 
-def _probabilities(heads: Mapping[str, Head], types: FloatArray, causes: FloatArray) -> list[float]:
+def _probabilities(
+    corpus: Corpus, heads: Mapping[str, Head], window: int, types: FloatArray, causes: FloatArray
+) -> list[float]:
     """Probability of every cause of the head, combined over ranks as in a diagnosis."""
     kinds = dict(zip(heads["type"].classes, pooled(types).tolist(), strict=True))
     named = dict(zip(heads["cause"].classes, pooled(causes).tolist(), strict=True))
     combined = combine(kinds, named)
+    several_nodes = corpus.window[window, WINDOW_FEATURES.index("log2_nodes")] > 0
+    if corpus.scope[window] == "job" and several_nodes:
+        combined = without_single_node_link(combined)
     return [combined[name] for name in heads["cause"].classes]
 
 
