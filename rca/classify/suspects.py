@@ -33,8 +33,7 @@ from rca.classify.link_evidence import (
 from rca.classify.preconditions import stopped_within_a_step
 from rca.classify.stop_origin import stop_origin
 from rca.features import WINDOW_FEATURES, FeatureSet
-from rca.features.resource_evidence import resource_names
-from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile
+from rca.robust import REFERENCE_QUANTILE, nan_max, nan_mean, nan_quantile, zero_if_nan
 
 #: Least number of slow steps.
 MIN_SLOW_STEPS = 10
@@ -46,15 +45,9 @@ MIN_RESIDUAL_SLOWDOWN = 0.1
 COMMON_JOB_CAUSE = "runtime_gc"
 #: Most separate components of an answer.
 MAX_COMPONENTS = 16
-#: A machine's score against peers from here on is evidence by itself, in units.
-MACHINE_EVIDENCE = 2.0
+#: A machine's score against peers that shows why its ranks are late, where no timer does, in units.
+SHOWN = 2.0
 _MEASURED = WINDOW_FEATURES.index("communication_measured")
-#: Resources that slow a rank, and the activity of its device: without timers of own work, only the late rank
-#: has busy multiprocessors.
-_RESOURCES_OF_A_RANK = (
-    "gpu_clock", "gpu_memory", "pcie", "nvlink", "nic", "tcp", "cpu_wait", "cpu_quota", "memory", "storage",
-    "collector", "stopped", "gpu_activity",
-)  # fmt: skip
 
 
 def outlier_ranks_of(per_rank: FloatArray, features: FeatureSet) -> BoolArray:
@@ -146,9 +139,13 @@ class Suspicion:
         components = self._whole_or_parts()
         if np.isfinite(self.features.work.own).any():
             return components
-        # Whole steps are equally long on all ranks: only the job or components with machine evidence remain.
-        shown = set(shown_by_machines(components, self.features))
-        return [each for each in components if each.scope == "job" or each in shown]
+        # Whole steps are equally long on all ranks: several of them are suspects if their machines show why.
+        loudest = zero_if_nan(nan_max(self.features.evidence.versus_peers, axis=1))
+        return [
+            each
+            for each in components
+            if len(each.ranks) == 1 or each.scope == "job" or loudest[list(each.ranks)].min() >= SHOWN
+        ]
 
     def _whole_or_parts(self) -> list[Component]:
         if (slowed := self.features.comparison.slowed) is not None:
@@ -201,31 +198,6 @@ def most_probable(components: list[Component]) -> tuple[list[Component], int]:
     parts = [each for each in components if each.scope != "job"]
     whole = [each for each in components if each.scope == "job"]
     return [*parts[:MAX_COMPONENTS], *whole], max(len(parts) - MAX_COMPONENTS, 0)
-
-
-def shown_by_machines(components: list[Component], features: FeatureSet) -> list[Component]:
-    """Components whose machines show evidence, where no timer separates own work from waiting.
-
-    Returns
-    -------
-    list of Component
-        Empty where timers show own work.
-    """
-    scores = [
-        0.0 if own_work_is_timed(component.ranks, features) else _machine_evidence(component, features)
-        for component in components
-    ]
-    needed = max(MACHINE_EVIDENCE, 0.5 * max(scores, default=0.0))
-    return [component for component, score in zip(components, scores, strict=True) if score >= needed]
-
-
-def _machine_evidence(component: Component, features: FeatureSet) -> float:
-    """Largest score against peers, in units, of the component's least conspicuous rank."""
-    if component.scope == "job":
-        return 0.0
-    columns = [resource_names().index(name) for name in _RESOURCES_OF_A_RANK]
-    scores = features.evidence.versus_peers[np.ix_(list(component.ranks), columns)]
-    return float(np.where(np.isfinite(scores), scores, -np.inf).max(axis=1).min())
 
 
 def own_work_is_timed(ranks: Sequence[int], features: FeatureSet) -> bool:
