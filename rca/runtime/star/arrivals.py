@@ -1,7 +1,7 @@
 """When the first, the second and the last of some workers report, if their steps vary.
 
-An update of several reports waits for the slowest of them. With steps that vary, that takes longer than the
-usual step of any worker: the expected maximum is more than the maximum of what is expected.
+An update of several reports waits for the slowest of them. With steps that vary, that takes longer than any
+worker's usual step: an expected maximum is above the maximum of what is expected.
 """
 
 from __future__ import annotations

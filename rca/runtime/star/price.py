@@ -191,6 +191,10 @@ class UpdateProgress:
             len(self.steps) != self.n_workers or not np.isfinite(self.steps).any(axis=1).all()
         ):
             raise InvalidInput(f"not each of the {self.n_workers} workers has a step")
+        if self.steps is not None and (np.isinf(self.steps) | (self.steps <= 0)).any():
+            raise InvalidInput(
+                "a step takes no time, or endless time", hint="leave out what was not measured"
+            )
         if self.learning_rate is not None and not (
             np.isfinite(self.learning_rate) and self.learning_rate > 0
         ):
