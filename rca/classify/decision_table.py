@@ -48,10 +48,8 @@ MAX_SHARE_BETWEEN_STEPS = 0.2
 #: captures and external sets 6 pause more; none has more untimed time.
 MAX_PAUSES, MAX_UNTIMED = 0.015, 0.02
 #: Largest time in which all ranks wait for input together, in usual steps. Of 560 healthy looked-at windows 2
-#: have more; of those with more than `MOST_OF_THE_TIME` none is healthy.
-MAX_STALLS, MOST_OF_THE_TIME = 0.05, 1.0
-#: Probability of a slow job that so stalls, and that its input is the cause. Not measured.
-STALLED, STALLED_BY_INPUT = 0.9, 0.8
+#: have more.
+MAX_STALLS = 0.05
 #: The same for time that comes in a fixed cycle of steps: saves and evaluations are planned.
 MAX_PLANNED = 0.1
 #: Largest ratio of the usual step to that of an earlier window, without more input. Usual steps of the two
@@ -156,8 +154,6 @@ SURE_DESPITE_DOUBT = 0.8
 #: `unknown` becomes a cause if it is likelier than each catalogue cause, and if these leave at least this
 #: share of the excess unexplained.
 MAIN_SHARE_OF_EXCESS = 0.5
-#: Least lead of the first cause over the next one of the same ranks, in probability.
-MIN_MARGIN = 0.1
 #: A cause with less than this share of the slowdown does not explain it while most of it is unexplained.
 MIN_SHARE, MOSTLY_OPEN = 0.2, 0.5
 #: Probability above which `unknown` is the answer, where it comes first and no known cause may be named:

@@ -26,7 +26,6 @@ from rca.classify.decision_table import (
     MIN_STEPS,
     MIN_STEPS_OF_ALARM,
     MOMENT,
-    MOST_OF_THE_TIME,
     OUTLYING,
     OUTLYING_NOISE,
     SHORT_ALARM,
@@ -242,11 +241,6 @@ def works_untimed(features: FeatureSet) -> bool:
 def stalls_together(features: FeatureSet) -> bool:
     """Whether all ranks wait for input at the same time, much longer in some steps than in others."""
     return _loses(features.work.stalls, MAX_STALLS, features)
-
-
-def stalls_most_of_the_time(features: FeatureSet) -> bool:
-    """Whether the job would take less than half of its time without such stalls: no plan costs as much."""
-    return features.work.stalls.seconds > MOST_OF_THE_TIME * features.work.step_reference
 
 
 def lost_in_stalls(features: FeatureSet) -> float:

@@ -27,9 +27,7 @@ from rca.classify.decision_table import (
     POINTED_TO,
 )
 from rca.classify.head import Head
-from rca.classify.link_evidence import (
-    transfer_grew,
-)
+from rca.classify.link_evidence import transfer_grew
 from rca.classify.preconditions import stopped_within_a_step
 from rca.classify.stop_origin import stop_origin
 from rca.features import WINDOW_FEATURES, FeatureSet

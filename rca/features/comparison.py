@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.features.late_episodes import LateEpisodes, healthy_spread
+from rca.features.late_episodes import LateEpisodes
 from rca.features.slow_segment import find_slow_segment
 from rca.features.work import Work
 from rca.high_segment import Segment
@@ -23,6 +23,7 @@ from rca.robust import (
     nan_median,
     nan_quantile,
     peer_reference,
+    robust_spread,
 )
 from rca.window.job import Topology
 
@@ -84,7 +85,8 @@ class Comparison:
         reference = _with_own_reference(peer_reference(work.own, topology.stage), work.own)
         excess = work.own - reference
         gains = Gains.of(excess, work, topology)
-        noise = healthy_spread(excess)
+        # Most ranks must be healthy.
+        noise = robust_spread(excess)
         episodes = LateEpisodes.of(excess, work.step_reference, noise)
         segment = find_slow_segment(work, excess, gains, episodes, noise)
         # Without a timer of communication, the phases may contain it. Then most ranks seem slow: they wait.
@@ -94,7 +96,7 @@ class Comparison:
             reference = past_reference(work.own, slowed, segment)
             excess = work.own - reference
             gains = Gains.of(excess, work, topology)
-            noise = healthy_spread(excess)
+            noise = robust_spread(excess)
             episodes = LateEpisodes.of(excess, work.step_reference, noise)
 
         def usual(seconds: FloatArray) -> FloatArray:

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from rca.arrays import BoolArray, FloatArray, IntArray
-from rca.robust import nan_max, nan_min, robust_spread
+from rca.robust import nan_max, nan_min
 
 #: A rank is late in a step when its excess is above both: this share of the usual step, this many times the
 #: noise.
@@ -27,11 +27,6 @@ MAX_STEP_LATENESS = 0.3
 EPISODE_MIN_SHARE, EPISODE_MIN_NOISE = 0.015, 2.0
 #: Pairs of an episode and a member that are compared at once.
 MAX_COMPARED = 1_000_000
-
-
-def healthy_spread(excess: FloatArray) -> float:
-    """Robust standard deviation of the excess, seconds; most ranks must be healthy."""
-    return robust_spread(excess)
 
 
 def late_threshold(usual: float, noise: float) -> float:

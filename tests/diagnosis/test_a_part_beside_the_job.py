@@ -1,4 +1,4 @@
-"""A part of the job that stands out beside what slows everybody: by what it costs, for a cause of its own."""
+"""A part of a job that is slow as a whole: it stands out by its cost, and has a cause of its own."""
 
 from __future__ import annotations
 

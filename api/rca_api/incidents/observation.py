@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["healthy", "sick", "suspect", "unsure"]
@@ -31,9 +31,7 @@ class Subject:
 
     def may_be(self, other: Subject) -> bool:
         """Whether both may be the same fault, where the cause of one may be open."""
-        return replace(self, cause=self.cause or other.cause).agrees(
-            replace(other, cause=other.cause or self.cause)
-        )
+        return self.meets(other) and (None in (self.cause, other.cause) or self.cause == other.cause)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class CollectionPlan:
         labelled = simulate(scenario)
         window = labelled.window
         if self.operations:
-            # Jobs of a fleet are told apart by their ids.
+            # The id shows which job of the fleet it is.
             window = replace(window, job=window.job.model_copy(update={"job_id": self.name(number)}))
         return window, WindowLabel.model_validate(labelled.label)
 

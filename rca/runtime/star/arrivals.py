@@ -13,7 +13,7 @@ from rca.runtime.star.usual_step import LOOK_BACK
 
 #: Times at which the share of workers that have reported is looked at.
 MAX_TIMES = 256
-#: Steps that are told apart from usual ones: a server keeps so many of each worker.
+#: Recent steps that a server keeps of each worker.
 MAX_STEPS = 32
 #: A worker whose median differs by more than this share has changed its pace.
 CHANGED_SHARE = 0.4
